@@ -1,0 +1,54 @@
+# Two commands: `make run` starts the demo, `make test` runs all that continuous integration runs.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: run test lint types contracts unit e2e test-vllm lock clean
+
+run: .venv/run
+	$(BIN)/epp demo
+
+test: lint types contracts unit e2e
+
+lint: .venv/test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: .venv/test
+	$(BIN)/mypy
+
+contracts: .venv/test
+	$(BIN)/lint-imports
+
+unit: .venv/test
+	$(BIN)/pytest tests/unit tests/contract
+
+e2e: .venv/test
+	$(BIN)/pytest tests/e2e
+
+# Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
+test-vllm: .venv/test
+	$(BIN)/pytest tests/vllm --vllm $(VLLM)
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/run: .lock/run.txt pyproject.toml proto/build.py proto/ext_proc.proto | .venv/bin/python
+	$(PIP) install --require-hashes -r .lock/run.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
+	touch $@
+
+.venv/test: .lock/test.txt .venv/run
+	$(PIP) install --require-hashes -r .lock/test.txt
+	touch $@
+
+# Resolves the lower bounds of pyproject.toml into exact versions with hashes.
+lock: .venv/bin/python
+	$(PIP) install uv
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
+	  --extra gateway --group build -o .lock/run.txt pyproject.toml
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
+	  --extra test -c .lock/run.txt -o .lock/test.txt pyproject.toml
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

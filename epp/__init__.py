@@ -1,0 +1,1 @@
+"""An endpoint picker for LLM inference gateways: which model server, on which accelerator, and why."""

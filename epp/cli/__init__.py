@@ -1,0 +1,6 @@
+"""The commands."""
+
+import os
+
+# Read when grpc is first imported: its fork handlers only get in the way of starting a child process.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

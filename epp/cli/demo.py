@@ -1,0 +1,105 @@
+"""`epp demo`: three simulated servers of different speed, the gateway, and a table to watch."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from epp.cli.flags import Verbosity, duration_option
+from epp.cli.gateway import read_listen
+from epp.cli.picker_options import read_endpoints
+from epp.cli.running import run
+from epp.demo.servers import ServerFailedError, model_servers
+from epp.demo.table import line, table
+from epp.demo.traffic import Traffic
+from epp.extproc.server import ServerSettings
+from epp.framework import ConfigurationError
+from epp.gateway import GatewayError
+from epp.local import LocalGateway, local_gateway
+from epp.observability import logs
+from epp.picker import PickerSettings
+
+MODEL = "demo-8b"
+_PRESETS = ("h100", "a100", "t4")
+_LIVE_SECONDS = 0.25
+_LINE_SECONDS = 2.0
+
+
+def demo(
+    listen: Annotated[str, typer.Option(help="Where clients connect, host:port.")] = "127.0.0.1:8080",
+    duration: Annotated[float | None, duration_option(text="End by itself after this time, such as 30s.")] = None,
+    traffic: Annotated[
+        float, typer.Option(help="Requests a second that the demo itself sends; 0 for none.", min=0, max=100)
+    ] = 4.0,
+    v: Verbosity = 0,
+) -> None:
+    """Watch LLM requests land on three simulated servers of different speed, behind a real Envoy."""
+    logs.configure(v)
+
+    async def work(stop: asyncio.Event) -> None:
+        async with model_servers(_PRESETS, MODEL) as servers:
+            endpoints = ",".join(f"{server.name}={server.address}" for server in servers)
+            picker = PickerSettings(server=ServerSettings("unix:unset"), discovery=read_endpoints(endpoints))
+            async with local_gateway(picker, read_listen(listen, 1)) as gateway:
+                typer.echo(f"Three simulated model servers behind {gateway.url}. In another terminal:\n")
+                typer.echo(f"  {curl(gateway.url)}\n")
+                async with _sending(gateway.url, traffic), _showing(gateway):
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(duration):
+                            await gateway.until(stop)
+
+    run(work, ConfigurationError, GatewayError, ServerFailedError)
+
+
+def curl(url: str) -> str:
+    """Return a command that sends one request and shows, in the header x-sim-server, who answered."""
+    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Which GPU are you?"}]})
+    return f"curl -i {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
+
+
+@contextlib.asynccontextmanager
+async def _sending(url: str, requests_per_second: float) -> AsyncIterator[None]:
+    if requests_per_second == 0:
+        yield
+        return
+    async with _background(Traffic(url, MODEL, requests_per_second).run()):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _showing(gateway: LocalGateway) -> AsyncIterator[None]:
+    show = _draw(gateway) if sys.stdout.isatty() else _print_lines(gateway)
+    async with _background(show):
+        yield
+    typer.echo(line(gateway.picker.store.snapshot()))
+
+
+async def _draw(gateway: LocalGateway) -> None:
+    store = gateway.picker.store
+    with Live(table(store.snapshot()), console=Console(), auto_refresh=False) as live:
+        while True:
+            live.update(table(store.snapshot()), refresh=True)
+            await asyncio.sleep(_LIVE_SECONDS)
+
+
+async def _print_lines(gateway: LocalGateway) -> None:
+    while True:
+        await asyncio.sleep(_LINE_SECONDS)
+        typer.echo(line(gateway.picker.store.snapshot()))
+
+
+@contextlib.asynccontextmanager
+async def _background(work: Coroutine[object, object, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,127 @@
+"""Flags spelled as the Go picker's: `--flag`, `--flag=false`, durations and sizes with units."""
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import structlog
+import typer
+
+from epp.framework.durations import parse_duration
+
+_log = structlog.get_logger()
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_SIZE = re.compile(r"(\d+)(|k|M|G|Ki|Mi|Gi)")
+
+SWITCHES = frozenset(
+    {
+        "--disable-endpoint-subset-filter",
+        "--emit-endpoint-scores",
+        "--health-checking",
+        "--secure-serving",
+    }
+)
+"""Flags that take `=true` or `=false`, or stand alone for true."""
+
+_SWITCHES_WITHOUT_EFFECT = frozenset(
+    {
+        "--allow-experimental-plugins",
+        "--enable-grpc-stream-metrics",
+        "--enable-pprof",
+        "--metrics-endpoint-auth",
+        "--tracing",
+    }
+)
+_VALUES_WITHOUT_EFFECT = frozenset({"--metrics-staleness-threshold", "--pool-group", "--pool-namespace"})
+"""Flags of the Go picker that a deployment may carry and that change nothing here."""
+
+_NOT_YET = frozenset(
+    {
+        "--enable-cert-reload",
+        "--endpoint-selector",
+        "--endpoint-target-ports",
+        "--ha-enable-leader-election",
+        "--metrics-cert-dir",
+        "--metrics-client-ca-file",
+        "--tls-cipher-suites",
+        "--tls-min-version",
+    }
+)
+"""Flags of the Go picker that a deployment relies on: to ignore them would be worse than to refuse them."""
+
+
+class Switch(StrEnum):
+    """A boolean flag that takes a value, as Go writes them."""
+
+    TRUE = "true"
+    FALSE = "false"
+
+    def __bool__(self) -> bool:
+        return self is Switch.TRUE
+
+
+class UnsupportedFlagError(Exception):
+    """A flag of the Go picker that this one does not support yet."""
+
+
+def go_spelling(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments as the parser takes them: `--flag` becomes `--flag=true` for switches.
+
+    Flags of the Go picker that change nothing here are dropped with a warning; raises UnsupportedFlagError for one
+    that must not be dropped.
+    """
+    rewritten: list[str] = []
+    left = list(arguments)
+    while left:
+        argument = left.pop(0)
+        name, equals, value = argument.partition("=")
+        if argument in SWITCHES:
+            rewritten.append(f"{argument}=true")
+        elif name in _NOT_YET and value != "false":
+            raise UnsupportedFlagError(f"{name} is known, but not supported yet")
+        elif name in _NOT_YET or name in _SWITCHES_WITHOUT_EFFECT or name in _VALUES_WITHOUT_EFFECT:
+            _log.warning("flag has no effect", flag=name)
+            if name in _VALUES_WITHOUT_EFFECT and not equals and left:
+                left.pop(0)
+        else:
+            rewritten.append(argument)
+    return rewritten
+
+
+def _duration(text: str | float) -> float:
+    if isinstance(text, float):
+        return text
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _size(text: str | int) -> int:
+    if isinstance(text, int):
+        return text
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a size: write bytes, or a number with k, M, G, Ki, Mi or Gi")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def duration_option(*names: str, text: str) -> Any:
+    """Declare an option that takes `50ms` or `1m30s` and gives seconds."""
+    return typer.Option(*names, help=text, parser=_duration, metavar="DURATION", show_default=False)
+
+
+def size_option(*names: str, text: str) -> Any:
+    """Declare an option that takes bytes or `32Mi` and gives bytes."""
+    return typer.Option(*names, help=text, parser=_size, metavar="SIZE", show_default=False)
+
+
+Verbosity = Annotated[int, typer.Option("-v", help="Log verbosity: 0 warnings, 2 what an operator reads, 4 all.")]
+Endpoints = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoints", metavar="HOST:PORT,...", help="Model servers, comma-separated; [ipv6]:port and name=host:port."
+    ),
+]

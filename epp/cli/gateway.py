@@ -1,0 +1,65 @@
+"""`epp gateway`: Envoy and the picker on this machine, one command."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from epp.cli.flags import Endpoints, Verbosity
+from epp.cli.picker_options import read_config, read_endpoints
+from epp.cli.running import run
+from epp.extproc.server import ServerSettings
+from epp.framework import ConfigurationError
+from epp.gateway import GatewayError, GatewaySettings, bootstrap_yaml
+from epp.local import local_gateway
+from epp.observability import logs
+from epp.picker import PickerSettings
+
+
+def gateway(
+    endpoints: Endpoints = None,
+    listen: Annotated[str, typer.Option(help="Where clients connect, host:port.")] = "127.0.0.1:8080",
+    config_file: Annotated[Path | None, typer.Option(help="An EndpointPickerConfig file.")] = None,
+    config_text: Annotated[str | None, typer.Option(help="An EndpointPickerConfig as text.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Port of the picker's metrics page; no page without it.", min=0, max=65535)
+    ] = None,
+    concurrency: Annotated[int, typer.Option(help="Envoy's worker threads.", min=1)] = 1,
+    print_envoy_config: Annotated[
+        bool, typer.Option("--print-envoy-config", help="Print Envoy's configuration and end.")
+    ] = False,
+    v: Verbosity = 0,
+) -> None:
+    """Run Envoy with the picker behind it: send it OpenAI-style requests, they land on the right model server."""
+    logs.configure(v)
+
+    async def work(stop: asyncio.Event) -> None:
+        picker = PickerSettings(
+            server=ServerSettings("unix:unset"),
+            config=read_config(config_file, config_text),
+            discovery=read_endpoints(endpoints),
+            metrics_address=None if metrics_port is None else ("127.0.0.1", metrics_port),
+        )
+        async with local_gateway(picker, read_listen(listen, concurrency)) as running:
+            pool = ", ".join(endpoint.hostport for endpoint in running.picker.store.endpoints)
+            typer.echo(f"listening on {running.url} for {pool or 'no endpoints yet'}; Ctrl-C stops")
+            await running.until(stop)
+
+    if print_envoy_config:
+        try:
+            typer.echo(bootstrap_yaml(read_listen(listen, concurrency)), nl=False)
+        except GatewayError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from error
+        return
+    run(work, ConfigurationError, GatewayError)
+
+
+def read_listen(text: str, concurrency: int) -> GatewaySettings:
+    """Return the gateway's settings for `host:port`; raises GatewayError."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal():
+        raise ConfigurationError(f"--listen {text!r} is not host:port")
+    host = "127.0.0.1" if host in {"", "localhost"} else host.removeprefix("[").removesuffix("]")
+    return GatewaySettings(listen_host=host, listen_port=int(port), concurrency=concurrency)

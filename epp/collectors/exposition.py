@@ -1,0 +1,108 @@
+"""Reads wanted series out of a Prometheus text page, and nothing else of it.
+
+A page of 50 KB holds hundreds of series of which a picker wants seven, twenty times a second: so the names are
+searched for in the raw bytes, and only lines that carry one are looked at.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from epp.framework.datalayer import PageError
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r"[a-zA-Z_][a-zA-Z0-9_]*"
+_QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_SPEC = re.compile(rf"\s*({_NAME})\s*(?:\{{(.*)\}})?\s*", re.DOTALL)
+_MATCHER = re.compile(rf'\s*({_LABEL})\s*=\s*(?:({_QUOTED})|([^\s",{{}}]+))\s*(?:,|$)', re.DOTALL)
+
+_BLOCK = re.compile(rb'[ \t]*\{([^"}\n]*(?:"[^"\\\n]*(?:\\.[^"\\\n]*)*"[^"}\n]*)*)\}')
+_PAIR = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"')
+_ESCAPE = re.compile(rb'\\([\\"n])')
+_AFTER_NAME = (b"{", b" ", b"\t")
+_EXCERPT = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a page."""
+
+    block: bytes
+    """What stands between the braces, as it stands there."""
+    value: float
+    """May be NaN or infinite."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels, read anew at each call: most series are wanted for their value alone."""
+        return {key.decode(): _unescape(value) for key, value in _PAIR.findall(self.block)}
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A series name and label values that must be equal."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    _first: bytes = field(init=False, repr=False, compare=False)
+    _later: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Prepare what is searched for."""
+        object.__setattr__(self, "_first", self.name.encode())
+        object.__setattr__(self, "_later", b"\n" + self.name.encode())
+
+    @classmethod
+    def parse(cls, spec: str) -> "Selector":
+        """Read `name` or `name{label=value,...}`, values quoted or bare; raises ValueError."""
+        whole = _SPEC.fullmatch(spec)
+        if whole is None:
+            raise ValueError(f"{spec!r} is not a metric spec: write name or name{{label=value,...}}")
+        labels: dict[str, str] = {}
+        body, end = (whole[2] or "").strip(), 0
+        while end < len(body):
+            matcher = _MATCHER.match(body, end)
+            if matcher is None:
+                raise ValueError(
+                    f"{spec!r} is not a metric spec: {body[end:]!r} is not label=value; '=' is the only comparison"
+                )
+            key, quoted, bare = matcher.groups()
+            labels[key] = bare if quoted is None else _unescape(quoted[1:-1].encode())
+            end = matcher.end()
+        return cls(whole[1], labels)
+
+    def read(self, page: bytes) -> list[Series]:
+        """Return the matching series in the page's order; raises PageError for one that cannot be read."""
+        found: list[Series] = []
+        if page.startswith(self._first):
+            self._read_line(page, len(self._first), found)
+        needle = self._later
+        at = page.find(needle)
+        while at >= 0:
+            end = at + len(needle)
+            self._read_line(page, end, found)
+            at = page.find(needle, end)
+        return found
+
+    def _read_line(self, page: bytes, end_of_name: int, found: list[Series]) -> None:
+        """Add the series, unless its name only starts with this one."""
+        if page[end_of_name : end_of_name + 1] not in _AFTER_NAME:
+            return
+        block = _BLOCK.match(page, end_of_name)
+        start = end_of_name if block is None else block.end()
+        stop = page.find(b"\n", start)
+        rest = page[start:] if stop < 0 else page[start:stop]
+        try:
+            value = float(rest.split(None, 1)[0])  # a time stamp may follow
+        except (IndexError, ValueError):
+            excerpt = (self.name.encode() + page[end_of_name:start] + rest)[:_EXCERPT].decode(errors="replace")
+            raise PageError(f"a series cannot be read: {excerpt!r}") from None
+        series = Series(b"" if block is None else block[1], value)
+        if not self.labels or self.labels.items() <= series.labels.items():
+            found.append(series)
+
+
+def _unescape(value: bytes) -> str:
+    if b"\\" in value:
+        value = _ESCAPE.sub(lambda escape: b"\n" if escape[1] == b"n" else escape[1], value)
+    return value.decode(errors="replace")

@@ -1,0 +1,109 @@
+"""One feed of one endpoint: ask once, write what was said, say when to ask again."""
+
+import structlog
+
+from epp.collectors.observer import CollectorObserver
+from epp.collectors.reachability import Reachability
+from epp.datastore import Datastore
+from epp.framework.datalayer import Feed, PageError, UnreachableError
+from epp.framework.endpoint import Endpoint
+
+_LONGEST_BACKOFF_SECONDS = 1.0
+_PAGE = "page"
+
+_log = structlog.get_logger()
+
+
+class Poll:
+    """Knows what went wrong last, so that each kind of trouble is logged once until it is over."""
+
+    def __init__(
+        self,
+        store: Datastore,
+        feed: Feed,
+        reachability: Reachability,
+        *,
+        interval_seconds: float,
+        observer: CollectorObserver,
+    ) -> None:
+        self._store = store
+        self._feed = feed
+        self._reachability = reachability
+        self._interval_seconds = interval_seconds
+        self._observer = observer
+        self._troubles: set[str] = set()
+        self._backoff_seconds = interval_seconds
+
+    async def collect_once(self, endpoint: Endpoint) -> float:
+        """Return after how many seconds to ask again; what a failed page would have said stays as it was."""
+        page = await self._fetch(endpoint)
+        if page is not None:
+            self._extract(page, endpoint)
+        return self._backoff_seconds
+
+    async def _fetch(self, endpoint: Endpoint) -> bytes | None:
+        source = self._feed.source
+        try:
+            page = await source.fetch(endpoint)
+        except UnreachableError as error:
+            self._fetch_failed(endpoint, error)
+            self._missed(endpoint, refused=error.refused)
+            return None
+        except PageError as error:
+            self._fetch_failed(endpoint, error)
+            self._answered(endpoint)
+            return None
+        except Exception as error:  # noqa: BLE001 - a source is anybody's code, and the others go on
+            self._fetch_failed(endpoint, error)
+            return None
+        self._answered(endpoint)
+        self._recovered(_PAGE, endpoint)
+        return page
+
+    def _extract(self, page: bytes, endpoint: Endpoint) -> None:
+        for extractor in self._feed.extractors:
+            try:
+                self._store.report(endpoint, extractor.extract(page, endpoint))
+            except Exception as error:  # noqa: BLE001 - an extractor is anybody's code, and the others go on
+                self._observer.extract_error(self._feed.source.plugin_type, extractor.plugin_type)
+                self._trouble(extractor.name, endpoint, error)
+            else:
+                self._recovered(extractor.name, endpoint)
+
+    def _answered(self, endpoint: Endpoint) -> None:
+        self._backoff_seconds = self._interval_seconds
+        if self._feed.asks(endpoint):
+            self._reachability.answered()
+
+    def _missed(self, endpoint: Endpoint, *, refused: bool) -> None:
+        if self._feed.asks(endpoint):
+            self._reachability.missed(refused=refused)
+            backs_off = self._reachability.lost
+        else:
+            backs_off = refused
+        if backs_off:
+            longest = max(_LONGEST_BACKOFF_SECONDS, self._interval_seconds)
+            self._backoff_seconds = min(2 * self._backoff_seconds, longest)
+
+    def _fetch_failed(self, endpoint: Endpoint, error: Exception) -> None:
+        self._observer.poll_error(self._feed.source.plugin_type)
+        self._trouble(_PAGE, endpoint, error)
+
+    def _trouble(self, kind: str, endpoint: Endpoint, error: Exception) -> None:
+        if kind in self._troubles:
+            return
+        self._troubles.add(kind)
+        expected = isinstance(error, PageError | UnreachableError)
+        _log.warning(
+            "endpoint not read",
+            endpoint=endpoint.id,
+            source=self._feed.source.name,
+            extractor=None if kind == _PAGE else kind,
+            reason=str(error) if expected else repr(error),
+            exc_info=None if expected else error,
+        )
+
+    def _recovered(self, kind: str, endpoint: Endpoint) -> None:
+        if kind in self._troubles:
+            self._troubles.discard(kind)
+            _log.info("endpoint read again", endpoint=endpoint.id, source=self._feed.source.name)

@@ -1,0 +1,65 @@
+"""Own work in flight, credited to an endpoint at once and given back exactly once."""
+
+from epp.datastore.table import ColumnTable
+from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PICKED, SERVED
+
+
+class Ledger:
+    """Counts requests and uncached tokens under way by slot, in the datastore's working columns."""
+
+    __slots__ = ("_epochs", "_sequence", "_table")
+
+    def __init__(self, table: ColumnTable) -> None:
+        self._table = table
+        self._epochs: dict[int, int] = {}
+        self._sequence = 0
+
+    def open(self, slot: int, tokens: int = 0) -> "Ticket":
+        """Credit one request with so many uncached tokens to a slot."""
+        self._sequence += 1
+        self._table.put(LAST_PICKED, slot, self._sequence)
+        self._table.add(IN_FLIGHT, slot, 1)
+        self._table.add(IN_FLIGHT_TOKENS, slot, tokens)
+        return Ticket(self, slot, self._epochs.get(slot, 0), tokens)
+
+    def forget(self, slot: int) -> None:
+        """Void the tickets of a slot whose endpoint left: the next endpoint there starts from zero."""
+        self._epochs[slot] = self._epochs.get(slot, 0) + 1
+
+    def release_tokens(self, slot: int, epoch: int, tokens: int) -> None:
+        """Give tokens back."""
+        if self._epochs.get(slot, 0) == epoch:
+            self._table.add(IN_FLIGHT_TOKENS, slot, -tokens)
+
+    def release_request(self, slot: int, epoch: int) -> None:
+        """Give one request back and count it as served."""
+        if self._epochs.get(slot, 0) == epoch:
+            self._table.add(IN_FLIGHT, slot, -1)
+            self._table.add(SERVED, slot, 1)
+
+
+class Ticket:
+    """One request's entry in the ledger; every verb may be called at any time, any number of times."""
+
+    __slots__ = ("_closed", "_epoch", "_ledger", "_slot", "_tokens")
+
+    def __init__(self, ledger: Ledger, slot: int, epoch: int, tokens: int) -> None:
+        self._ledger = ledger
+        self._slot = slot
+        self._epoch = epoch
+        self._tokens = tokens
+        self._closed = False
+
+    def first_token(self) -> None:
+        """Give the prompt's tokens back: the endpoint has computed them."""
+        tokens, self._tokens = self._tokens, 0
+        if tokens:
+            self._ledger.release_tokens(self._slot, self._epoch, tokens)
+
+    def close(self) -> None:
+        """Give everything back: the response ended, however it did."""
+        if self._closed:
+            return
+        self._closed = True
+        self.first_token()
+        self._ledger.release_request(self._slot, self._epoch)

@@ -1,0 +1,181 @@
+"""Endpoints and what is known of them: written in the background, read as snapshots."""
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from epp.datastore.ledger import Ledger
+from epp.datastore.table import ColumnTable
+from epp.framework.clock import Clock
+from epp.framework.datalayer import Report
+from epp.framework.endpoint import Endpoint
+from epp.framework.snapshot import CORE_COLUMNS, LORA, METRICS_AT, REACHABLE, Attribute, Records, Snapshot
+
+_FIRST_CAPACITY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one `replace` did to the pool."""
+
+    added: tuple[tuple[int, Endpoint], ...]
+    removed: tuple[tuple[int, Endpoint], ...]
+    updated: tuple[tuple[int, Endpoint], ...] = ()
+    """Those that stayed and took other labels."""
+
+
+class Datastore:
+    """Single writer, one event loop; a snapshot taken stays as it is whatever is written later."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._table = ColumnTable(CORE_COLUMNS)
+        self._slots: dict[str, int] = {}
+        self._endpoints: list[Endpoint | None] = []
+        self._free: list[int] = []
+        self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
+        self._published_attributes: dict[str, Records[object]] = {}
+        self._listeners: list[Callable[[Change], None]] = []
+        self._pool_changed = True
+        self._attributes_changed: set[str] = set()
+        self._snapshot = Snapshot()
+        self._add_attribute(LORA)
+        self.ledger = Ledger(self._table)
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The endpoints of the pool, by slot."""
+        return tuple(e for e in self._endpoints if e is not None)
+
+    def subscribe(self, listener: Callable[[Change], None]) -> None:
+        """Call `listener` after every change of the pool."""
+        self._listeners.append(listener)
+
+    def replace(self, endpoints: Iterable[Endpoint]) -> Change:
+        """Make these the pool.
+
+        An endpoint with the id and address of one that is there keeps its slot and what is known of it, and takes the
+        new labels; any other is new. Raises ValueError for two endpoints of one id.
+        """
+        wanted: dict[str, Endpoint] = {}
+        for endpoint in endpoints:
+            if endpoint.id in wanted:
+                raise ValueError(f"two endpoints are named {endpoint.id!r}: names are unique within a namespace")
+            wanted[endpoint.id] = endpoint
+        removed = [
+            (slot, current)
+            for slot, current in enumerate(self._endpoints)
+            if current is not None and (current.id not in wanted or wanted[current.id].hostport != current.hostport)
+        ]
+        for slot, current in removed:
+            self._vacate(slot, current)
+        added: list[tuple[int, Endpoint]] = []
+        updated: list[tuple[int, Endpoint]] = []
+        for endpoint in wanted.values():
+            kept = self._slots.get(endpoint.id)
+            if kept is None:
+                added.append((self._occupy(endpoint), endpoint))
+            elif self._endpoints[kept] != endpoint:
+                self._endpoints[kept] = endpoint
+                self._pool_changed = True
+                updated.append((kept, endpoint))
+        change = Change(tuple(added), tuple(removed), tuple(updated))
+        if added or removed or updated:
+            for listener in self._listeners:
+                listener(change)
+        return change
+
+    def report(self, endpoint: Endpoint, report: Report) -> None:
+        """Write what an endpoint said of itself; ignored once it left."""
+        slot = self._slot_of(endpoint)
+        if slot is None:
+            return
+        for column, value in report.columns.items():
+            self._table.put(column, slot, value)
+        for attribute, record in report.attributes.items():
+            values = self._attributes.get(attribute.name)
+            records = self._add_attribute(attribute) if values is None else values[1]
+            if records[slot] != record:
+                records[slot] = record
+                self._attributes_changed.add(attribute.name)
+        self._table.put(METRICS_AT, slot, self._clock.now())
+
+    def mark(self, endpoint: Endpoint, *, reachable: bool) -> None:
+        """Write whether an endpoint can be reached; one that cannot is no candidate. Ignored once it left."""
+        slot = self._slot_of(endpoint)
+        if slot is not None and (self._table.get(REACHABLE, slot) > 0) != reachable:
+            self._table.put(REACHABLE, slot, float(reachable))
+
+    def snapshot(self) -> Snapshot:
+        """Return what is known now; the same object for as long as nothing is written."""
+        if not (self._pool_changed or self._attributes_changed or self._table.dirty):
+            return self._snapshot
+        last = self._snapshot
+        membership_changed = self._pool_changed or self._table.wrote(REACHABLE)
+        slots, endpoints, available = last.slots, last.endpoints, last.available
+        if self._pool_changed:
+            endpoints = Records[Endpoint | None](tuple(self._endpoints))
+            slots = np.array([slot for slot, e in enumerate(self._endpoints) if e is not None], dtype=np.intp)
+        columns = self._table.publish()
+        if membership_changed:
+            available = slots[columns[REACHABLE.name][slots] > 0]
+        for name in self._attributes_changed:
+            self._published_attributes[name] = Records(tuple(self._attributes[name][1]))
+        self._pool_changed = False
+        self._attributes_changed.clear()
+        self._snapshot = Snapshot(
+            generation=last.generation + 1,
+            slots=slots,
+            available=available,
+            endpoints=endpoints,
+            columns=columns,
+            attributes=dict(self._published_attributes),
+        )
+        return self._snapshot
+
+    def _slot_of(self, endpoint: Endpoint) -> int | None:
+        slot = self._slots.get(endpoint.id)
+        if slot is None:
+            return None
+        current = self._endpoints[slot]
+        return slot if current is not None and current.hostport == endpoint.hostport else None
+
+    def _occupy(self, endpoint: Endpoint) -> int:
+        if not self._free:
+            self._grow()
+        slot = heapq.heappop(self._free)
+        self._endpoints[slot] = endpoint
+        self._slots[endpoint.id] = slot
+        self._pool_changed = True
+        return slot
+
+    def _vacate(self, slot: int, endpoint: Endpoint) -> None:
+        self._endpoints[slot] = None
+        del self._slots[endpoint.id]
+        heapq.heappush(self._free, slot)
+        self._table.reset(slot)
+        self.ledger.forget(slot)
+        for name, (attribute, records) in self._attributes.items():
+            records[slot] = attribute.unknown
+            self._attributes_changed.add(name)
+        self._pool_changed = True
+
+    def _grow(self) -> None:
+        before = self._table.capacity
+        after = max(_FIRST_CAPACITY, before * 2)
+        self._table.grow(after)
+        self._endpoints.extend([None] * (after - before))
+        for name, (attribute, records) in self._attributes.items():
+            records.extend([attribute.unknown] * (after - before))
+            self._attributes_changed.add(name)
+        self._free.extend(range(before, after))
+        self._pool_changed = True
+
+    def _add_attribute(self, attribute: Attribute[Any]) -> list[object]:
+        records: list[object] = [attribute.unknown] * self._table.capacity
+        self._attributes[attribute.name] = (attribute, records)
+        self._attributes_changed.add(attribute.name)
+        return records

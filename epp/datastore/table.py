@@ -1,0 +1,84 @@
+"""Working columns that a writer mutates, and the read-only copies that readers get."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from epp.framework.arrays import Floats
+from epp.framework.snapshot import Column
+
+
+class ColumnTable:
+    """One array of float64 for each column, indexed by slot; only columns written since the last publish are copied."""
+
+    __slots__ = ("_capacity", "_columns", "_dirty", "_published", "_working")
+
+    def __init__(self, columns: Iterable[Column]) -> None:
+        self._capacity = 0
+        self._columns: dict[str, Column] = {}
+        self._working: dict[str, Floats] = {}
+        self._published: Mapping[str, Floats] = {}
+        self._dirty: set[str] = set()
+        for column in columns:
+            self._add_column(column)
+
+    @property
+    def capacity(self) -> int:
+        """Slots that there is room for."""
+        return self._capacity
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything was written since the last publish."""
+        return bool(self._dirty)
+
+    def wrote(self, column: Column) -> bool:
+        """Whether this column was written since the last publish."""
+        return column.name in self._dirty
+
+    def get(self, column: Column, slot: int) -> float:
+        """Return the working value."""
+        return float(self._working[column.name][slot])
+
+    def put(self, column: Column, slot: int, value: float) -> None:
+        """Write one value; a column not seen before is added, unknown elsewhere."""
+        if column.name not in self._working:
+            self._add_column(column)
+        self._working[column.name][slot] = value
+        self._dirty.add(column.name)
+
+    def add(self, column: Column, slot: int, amount: float) -> None:
+        """Add to one value."""
+        self._working[column.name][slot] += amount
+        self._dirty.add(column.name)
+
+    def reset(self, slot: int) -> None:
+        """Make everything about a slot unknown."""
+        for name, column in self._columns.items():
+            self._working[name][slot] = column.unknown
+            self._dirty.add(name)
+
+    def grow(self, capacity: int) -> None:
+        """Make room; what is there stays."""
+        extra = capacity - self._capacity
+        for name, column in self._columns.items():
+            self._working[name] = np.concatenate([self._working[name], np.full(extra, column.unknown)])
+            self._dirty.add(name)
+        self._capacity = capacity
+
+    def publish(self) -> Mapping[str, Floats]:
+        """Return read-only columns that later writes do not touch."""
+        if self._dirty:
+            fresh = dict(self._published)
+            for name in self._dirty:
+                copy = self._working[name].copy()
+                copy.flags.writeable = False
+                fresh[name] = copy
+            self._published = fresh
+            self._dirty.clear()
+        return self._published
+
+    def _add_column(self, column: Column) -> None:
+        self._columns[column.name] = column
+        self._working[column.name] = np.full(self._capacity, column.unknown)
+        self._dirty.add(column.name)

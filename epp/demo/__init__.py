@@ -1,0 +1,1 @@
+"""The demonstration: simulated servers of different speed, the gateway in front, and a table to watch."""

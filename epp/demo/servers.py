@@ -1,0 +1,72 @@
+"""Simulated model servers as processes of their own, each on a port that was free."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from epp.child import tied_to_parent
+
+_STOP_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelServer:
+    """One running server."""
+
+    name: str
+    address: str
+    """`host:port`."""
+    pid: int
+
+
+class ServerFailedError(Exception):
+    """A simulated server did not come up."""
+
+
+@asynccontextmanager
+async def model_servers(presets: Sequence[str], model: str) -> AsyncIterator[tuple[ModelServer, ...]]:
+    """Run one `epp sim-server` for each preset until the block ends; raises ServerFailedError."""
+    async with AsyncExitStack() as stack:
+        yield tuple([await stack.enter_async_context(_model_server(preset, model)) for preset in presets])
+
+
+@asynccontextmanager
+async def _model_server(preset: str, model: str) -> AsyncIterator[ModelServer]:
+    command = tied_to_parent(
+        sys.executable, "-m", "epp", "sim-server", "--port", "0", "--preset", preset, "--name", preset, "--model", model
+    )
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the parent, which stops its children in order
+    )
+    try:
+        yield ModelServer(preset, await _announced_address(process, preset), process.pid)
+    finally:
+        await _end(process)
+
+
+async def _announced_address(process: asyncio.subprocess.Process, preset: str) -> str:
+    line = await process.stdout.readline() if process.stdout else b""
+    _, found, address = line.decode().strip().rpartition("http://")
+    if not found:
+        said = (await process.stderr.read()).decode().strip() if process.stderr else ""
+        raise ServerFailedError(f"simulated server {preset!r} did not start: {said or line.decode()}")
+    return address
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(_STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

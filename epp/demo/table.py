@@ -1,0 +1,98 @@
+"""The endpoints of a pool as a table for people, or as plain lines where there is no terminal."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isnan
+
+from rich.table import Table
+
+from epp.framework import Candidates, Snapshot
+from epp.framework.snapshot import (
+    IN_FLIGHT,
+    KV_USAGE,
+    PREFIX_HIT_TOKENS,
+    PREFIX_QUERY_TOKENS,
+    REACHABLE,
+    RUNNING,
+    SERVED,
+    WAITING,
+)
+
+_UNKNOWN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One endpoint, as text."""
+
+    name: str
+    address: str
+    waiting: str
+    running: str
+    kv_usage: str
+    in_flight: str
+    served: str
+    prefix_hits: str
+    """Share of prompt tokens that the engine found in its prefix cache since it started."""
+    state: str
+
+
+def rows(snapshot: Snapshot) -> Iterator[Row]:
+    """Yield a row for each endpoint, by slot."""
+    everyone = Candidates(snapshot, snapshot.slots)
+    waiting, running, usage = (everyone.values(column) for column in (WAITING, RUNNING, KV_USAGE))
+    in_flight, served, reachable = (everyone.values(column) for column in (IN_FLIGHT, SERVED, REACHABLE))
+    hits, queries = everyone.values(PREFIX_HIT_TOKENS), everyone.values(PREFIX_QUERY_TOKENS)
+    for position, endpoint in enumerate(everyone.endpoints):
+        yield Row(
+            endpoint.name,
+            endpoint.hostport,
+            _count(waiting[position]),
+            _count(running[position]),
+            _percent(usage[position]),
+            _count(in_flight[position]),
+            _count(served[position]),
+            _percent(hits[position] / queries[position] if queries[position] > 0 else float("nan")),
+            "up" if reachable[position] > 0 else "unreachable",
+        )
+
+
+def table(snapshot: Snapshot) -> Table:
+    """Return the table for a terminal."""
+    drawn = Table(title="endpoints", title_justify="left")
+    drawn.add_column("endpoint", style="bold")
+    drawn.add_column("address", style="dim")
+    for heading in ("waiting", "running", "KV", "in flight", "served", "prefix hits"):
+        drawn.add_column(heading, justify="right")
+    drawn.add_column("state")
+    for row in rows(snapshot):
+        drawn.add_row(
+            row.name,
+            row.address,
+            row.waiting,
+            row.running,
+            row.kv_usage,
+            row.in_flight,
+            row.served,
+            row.prefix_hits,
+            row.state,
+            style=None if row.state == "up" else "red",
+        )
+    return drawn
+
+
+def line(snapshot: Snapshot) -> str:
+    """Return one line about all endpoints."""
+    return " | ".join(
+        f"{row.name} {row.state}: waiting {row.waiting} running {row.running} KV {row.kv_usage} "
+        f"served {row.served} prefix hits {row.prefix_hits}"
+        for row in rows(snapshot)
+    )
+
+
+def _count(value: float) -> str:
+    return _UNKNOWN if isnan(value) else f"{value:.0f}"
+
+
+def _percent(share: float) -> str:
+    return _UNKNOWN if isnan(share) else f"{share:.0%}"

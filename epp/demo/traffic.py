@@ -1,0 +1,59 @@
+"""A little traffic, so that there is something to watch: conversations that grow turn by turn."""
+
+import asyncio
+import itertools
+import random
+
+import aiohttp
+
+_CONVERSATIONS = 6
+_TURNS = 6
+_SYSTEM = "You are the assistant of shop {number}. " + "Be brief, be friendly, quote prices in euros. " * 40
+_QUESTIONS = (
+    "Where is my parcel?",
+    "Do you have this in blue?",
+    "How do I return a pair of shoes?",
+    "Is the offer of last week still on?",
+    "Which size fits someone of 1.80 m?",
+)
+
+
+class Traffic:
+    """Several clients that talk to a gateway, so many requests a second in all, until cancelled."""
+
+    def __init__(self, url: str, model: str, requests_per_second: float, *, seed: int = 0) -> None:
+        self._url = f"{url}/v1/chat/completions"
+        self._model = model
+        self._pause_seconds = _CONVERSATIONS / requests_per_second
+        self._seed = seed
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as clients:
+            for number in range(_CONVERSATIONS):
+                clients.create_task(self._client(session, number))
+
+    async def _client(self, session: aiohttp.ClientSession, number: int) -> None:
+        generator = random.Random(self._seed + number)  # noqa: S311  what clients ask is no secret
+        for conversation in itertools.count():
+            messages = [{"role": "system", "content": _SYSTEM.format(number=number)}]
+            for turn in range(_TURNS):
+                await asyncio.sleep(generator.expovariate(1 / self._pause_seconds))
+                question = generator.choice(_QUESTIONS)
+                messages.append({"role": "user", "content": f"({conversation}.{turn}) {question}"})
+                answer = await self._ask(session, messages)
+                if answer is None:
+                    break
+                messages.append({"role": "assistant", "content": answer})
+
+    async def _ask(self, session: aiohttp.ClientSession, messages: list[dict[str, str]]) -> str | None:
+        """Return the answer, None for any failure: who watches sees it in the table."""
+        body = {"model": self._model, "messages": messages, "max_tokens": 48}
+        try:
+            async with session.post(self._url, json=body) as response:
+                if response.status != 200:  # noqa: PLR2004
+                    return None
+                answer: str = (await response.json())["choices"][0]["message"]["content"]
+                return answer
+        except aiohttp.ClientError:
+            return None

@@ -1,0 +1,120 @@
+"""The director: parses, narrows the candidates, runs producers and scheduler, credits the endpoint."""
+
+import uuid
+
+from epp.datastore import Change, Datastore
+from epp.director.pipeline import Pipeline
+from epp.director.routing import Cause, Routing
+from epp.director.subset import Subset
+from epp.framework.arrays import Positions
+from epp.framework.candidates import Candidates
+from epp.framework.clock import Clock
+from epp.framework.errors import NoEndpointsError, PluginFailedError, RequestError
+from epp.framework.request import DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
+from epp.framework.result import SchedulingResult
+from epp.framework.snapshot import Snapshot
+
+DEFAULT_PATH = "/v1/completions"
+
+
+class DirectorObserver:
+    """No-op hooks; override what you want to see."""
+
+    __slots__ = ()
+
+    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
+        """Tell that a request goes its way."""
+
+    def refused(self, model: str, error: RequestError) -> None:
+        """Tell that a request goes nowhere; `model` is empty where the body named none."""
+
+    def completed(self, routing: Routing, cause: Cause) -> None:
+        """Tell that a routed request ended."""
+
+    def producer_failed(self, plugin: str, error: Exception) -> None:
+        """Tell that a producer raised: the request goes on without its data."""
+
+
+class Director:
+    """Synchronous from end to end: nothing here waits."""
+
+    def __init__(
+        self,
+        store: Datastore,
+        pipeline: Pipeline,
+        clock: Clock,
+        *,
+        observer: DirectorObserver | None = None,
+        use_subset: bool = True,
+    ) -> None:
+        self.clock = clock
+        self._store = store
+        self._pipeline = pipeline
+        self._observer = observer or DirectorObserver()
+        self._use_subset = use_subset
+        store.subscribe(self._pool_changed)
+
+    def route(self, headers: Headers, body: bytes, subset: Subset | None) -> Routing:
+        """Return where a request goes; raises a RequestError that says why it can go nowhere.
+
+        A request without a body names no model and goes to any endpoint the profiles like.
+        """
+        pipeline = self._pipeline
+        parsed = RequestBody()
+        try:
+            path = _path(headers)
+            if body:
+                parsed = pipeline.parsers.parse(path, headers, body)
+            request = Request(
+                id=headers.get("x-request-id") or str(uuid.uuid4()),
+                body=parsed,
+                headers=headers,
+                path=path,
+                size_bytes=len(body),
+                fairness_id=headers.first_of("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+                or DEFAULT_FLOW,
+                received_at=self.clock.now(),
+            )
+            return self._route(pipeline, request, subset)
+        except RequestError as error:
+            self._observer.refused(parsed.model, error)
+            raise
+
+    def _route(self, pipeline: Pipeline, request: Request, subset: Subset | None) -> Routing:
+        snapshot = self._store.snapshot()
+        candidates = Candidates(snapshot, self._eligible(snapshot, subset))
+        if not len(candidates):
+            raise NoEndpointsError
+        started = self.clock.now()
+        for producer in pipeline.producers:
+            try:
+                producer.produce(request, candidates)
+            except Exception as error:  # noqa: BLE001  its readers do without, the request goes on
+                self._observer.producer_failed(producer.name, error)
+        result = pipeline.scheduler.schedule(request, candidates)
+        for plugin in pipeline.pre_request:
+            try:
+                plugin.pre_request(request, result)
+            except RequestError:
+                raise
+            except Exception as error:
+                raise PluginFailedError(plugin.name, str(error)) from error
+        ticket = self._store.ledger.open(result.primary.slot, request.get(IN_FLIGHT_COST) or 0)
+        self._observer.routed(request, result, self.clock.now() - started)
+        return Routing(request, result, ticket, self._observer)
+
+    def _eligible(self, snapshot: Snapshot, subset: Subset | None) -> Positions:
+        if subset is None or not self._use_subset:
+            return snapshot.available
+        return subset.narrow(snapshot, snapshot.available)
+
+    def _pool_changed(self, change: Change) -> None:
+        slots = [slot for slot, _ in change.removed]
+        if slots:
+            for observer in self._pipeline.endpoint_observers:
+                observer.slots_removed(slots)
+
+
+def _path(headers: Headers) -> str:
+    path = headers.first_of(":path", "x-original-path", "x-forwarded-path") or DEFAULT_PATH
+    return path.partition("?")[0]

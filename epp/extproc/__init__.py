@@ -1,0 +1,1 @@
+"""The wire: a sans-I/O session that speaks the external-processing protocol, and the servers that carry it."""

@@ -1,0 +1,98 @@
+"""The endpoints still in the running for one request, as an index array into a snapshot's columns."""
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from epp.framework.arrays import Floats, Mask, Positions
+from epp.framework.endpoint import Endpoint
+from epp.framework.snapshot import (
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    KV_USAGE,
+    LORA,
+    RUNNING,
+    WAITING,
+    Attribute,
+    Column,
+    LoraState,
+    Snapshot,
+)
+from epp.framework.snapshot import T as _T
+
+
+class Candidates:
+    """A filter narrows it, a scorer gives one number for each of its members, in its order."""
+
+    __slots__ = ("slots", "snapshot")
+
+    def __init__(self, snapshot: Snapshot, slots: Positions) -> None:
+        self.snapshot = snapshot
+        self.slots = slots
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def __getitem__(self, position: int) -> Endpoint:
+        endpoint = self.snapshot.endpoints.values[int(self.slots[position])]
+        if endpoint is None:
+            raise LookupError(f"slot {self.slots[position]} holds no endpoint")
+        return endpoint
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """The endpoints themselves, in order; a loop over them costs what the columns save."""
+        return [self[position] for position in range(len(self))]
+
+    def keep(self, mask: Mask) -> "Candidates":
+        """Return the members where the mask is true."""
+        return Candidates(self.snapshot, self.slots[mask])
+
+    def values(self, column: Column) -> Floats:
+        """One number for each member; NaN, or the column's own default, where nobody reported."""
+        return self.snapshot.column(column)[self.slots]
+
+    def records(self, attribute: Attribute[_T]) -> list[_T]:
+        """One record for each member."""
+        values = self.snapshot.records(attribute).values
+        return [values[slot] for slot in self.slots]
+
+    def where_label(self, key: str, values: Sequence[str]) -> Mask:
+        """Mark the members whose label `key` has one of the values."""
+        wanted = tuple(values)
+
+        def build(endpoints: tuple[Endpoint | None, ...]) -> Floats:
+            return np.array([e is not None and e.labels.get(key) in wanted for e in endpoints], dtype=np.float64)
+
+        memo: Hashable = ("label", key, wanted)
+        return self.snapshot.endpoints.derive(memo, build)[self.slots] > 0
+
+    @property
+    def waiting(self) -> Floats:
+        """Requests in each engine's queue."""
+        return self.values(WAITING)
+
+    @property
+    def running(self) -> Floats:
+        """Requests in each engine's batch."""
+        return self.values(RUNNING)
+
+    @property
+    def kv_usage(self) -> Floats:
+        """Share of each KV cache in use, 0..1."""
+        return self.values(KV_USAGE)
+
+    @property
+    def in_flight(self) -> Floats:
+        """Requests this picker has under way at each endpoint."""
+        return self.values(IN_FLIGHT)
+
+    @property
+    def in_flight_tokens(self) -> Floats:
+        """Uncached prompt tokens this picker has under way at each endpoint."""
+        return self.values(IN_FLIGHT_TOKENS)
+
+    @property
+    def lora(self) -> list[LoraState]:
+        """Adapters at each endpoint."""
+        return self.records(LORA)

@@ -1,0 +1,92 @@
+"""Roles that bring knowledge in from outside, all in the background: discovery, data sources, extractors."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from epp.framework.endpoint import Endpoint
+from epp.framework.plugins import P, Plugin
+from epp.framework.snapshot import Attribute, Column
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one page of an endpoint's says; what it does not say stays as it was."""
+
+    columns: Mapping[Column, float] = field(default_factory=dict)
+    attributes: Mapping[Attribute[Any], object] = field(default_factory=dict)
+
+
+class Pool(Protocol):
+    """Where discovery puts the endpoints it finds."""
+
+    def replace(self, endpoints: Iterable[Endpoint]) -> object:
+        """Make these the endpoints of the pool; those that stay keep what is known of them."""
+
+
+class Discovery(Plugin[P]):
+    """Keeps a pool in step with the world."""
+
+    @abstractmethod
+    async def start(self, pool: Pool) -> None:
+        """Fill the pool once; raises ConfigurationError when its source cannot be read."""
+
+    @abstractmethod
+    async def follow(self, pool: Pool) -> None:
+        """Keep the pool in step until cancelled; a source that cannot be read for now changes nothing."""
+
+
+class UnreachableError(Exception):
+    """The endpoint refused the connection or did not answer in time."""
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        super().__init__(message)
+        self.refused = refused
+        """Nothing listens there at all, as opposed to no answer yet."""
+
+
+class PageError(Exception):
+    """The endpoint answered, but not with a page that can be read."""
+
+
+class DataSource(Plugin[P]):
+    """Fetches one page from an endpoint."""
+
+    @property
+    def interval_seconds(self) -> float | None:
+        """Time between two pages of one endpoint; None for the collector's own."""
+        return None
+
+    @property
+    def port(self) -> int | None:
+        """The port asked; None for the endpoint's own."""
+        return None
+
+    @abstractmethod
+    async def fetch(self, endpoint: Endpoint) -> bytes:
+        """Return the page; raises UnreachableError or PageError."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Give back connections."""
+
+
+class Extractor(Plugin[P]):
+    """Reads a page into columns and attributes; does no I/O."""
+
+    @abstractmethod
+    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
+        """Return what the page says; raises PageError when it says nothing this extractor understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A data source and the extractors that read its pages: what is asked of every endpoint, again and again."""
+
+    source: DataSource[Any]
+    extractors: tuple[Extractor[Any], ...]
+
+    def asks(self, endpoint: Endpoint) -> bool:
+        """Whether the endpoint itself answers, as opposed to something beside it, whose fate is its own."""
+        return self.source.port is None or self.source.port == endpoint.port

@@ -1,0 +1,36 @@
+"""One routable model-server address with its tags."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Identity of an endpoint; what it reports lives in snapshot columns."""
+
+    name: str
+    """Unique within the namespace."""
+    address: str
+    """An IPv4 or IPv6 literal: a gateway's original-destination cluster takes nothing else."""
+    port: int
+    namespace: str = "default"
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    host: str = ""
+    """The name that `address` was resolved from; empty when a literal was given."""
+    hostport: str = field(init=False, compare=False)
+    """`ip:port`, IPv6 in brackets: the form of the destination header."""
+    id: str = field(init=False, compare=False)
+    """`namespace/name`."""
+
+    def __post_init__(self) -> None:
+        """Check the address and derive `hostport` and `id`; raises ValueError."""
+        try:
+            ip = ipaddress.ip_address(self.address)
+        except ValueError:
+            raise ValueError(f"endpoint {self.name!r}: address {self.address!r} is not an IP address") from None
+        if not 0 < self.port < 65536:  # noqa: PLR2004
+            raise ValueError(f"endpoint {self.name!r}: port {self.port} is not between 1 and 65535")
+        hostport = f"[{ip}]:{self.port}" if ip.version == 6 else f"{ip}:{self.port}"  # noqa: PLR2004
+        object.__setattr__(self, "hostport", hostport)
+        object.__setattr__(self, "id", f"{self.namespace}/{self.name}")

@@ -1,0 +1,157 @@
+"""What a plugin author implements: one small abstract class for each role.
+
+A plugin is a class with a `plugin_type`, a role (several are fine) and, if it takes any, a typed parameter struct
+named in brackets: `class Mine(Scorer[MyParameters])`. Instances are built once for a configuration and serve
+every request on one event loop: a method must not block and must not await.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, TypeAlias, cast, get_args
+
+import msgspec
+import numpy as np
+from typing_extensions import TypeVar
+
+from epp.framework.arrays import Floats, Mask, Positions
+from epp.framework.candidates import Candidates
+from epp.framework.clock import Clock, SystemClock
+from epp.framework.request import DataKey, Headers, Request, RequestBody
+from epp.framework.result import Aggregate, ProfileResult, SchedulingResult
+from epp.framework.snapshot import Column
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Base of parameter structs: camelCase in files, unknown keys refused, every field with a default where possible.
+
+    A `__post_init__` that raises ValueError refuses a bad value with that sentence.
+    """
+
+
+P = TypeVar("P", bound=Parameters, default=Parameters)
+
+
+class Plugin(ABC, Generic[P]):
+    """Base of all roles."""
+
+    plugin_type: ClassVar[str]
+    """The name that configuration files use."""
+    parameters_type: ClassVar[type[Parameters]] = Parameters
+    """Taken from the brackets of the role."""
+    reads: tuple[DataKey[Any] | Column, ...] = ()
+    """Request data and columns this plugin cannot do without."""
+    writes: tuple[DataKey[Any], ...] = ()
+    """Request data this plugin publishes."""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        """Find the parameter struct among the brackets of the bases."""
+        super().__init_subclass__(**kwargs)
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Parameters):
+                    cls.parameters_type = argument
+
+    def __init__(self, parameters: P | None = None, *, name: str = "", clock: Clock | None = None) -> None:
+        self.parameters: P = parameters if parameters is not None else cast("P", self.parameters_type())
+        self.name = name or self.plugin_type
+        self.clock: Clock = clock or SystemClock()
+
+
+class Filter(Plugin[P]):
+    """Says which candidates may serve the request."""
+
+    @abstractmethod
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        """Return true for each candidate that may stay."""
+
+
+class Category(StrEnum):
+    """What a scorer pulls towards."""
+
+    AFFINITY = "Affinity"
+    """Towards endpoints that hold something the request needs."""
+    DISTRIBUTION = "Distribution"
+    """Towards endpoints with less to do."""
+    BALANCE = "Balance"
+    """Both at once."""
+
+
+class Scorer(Plugin[P]):
+    """Says how well each candidate suits the request."""
+
+    category: ClassVar[Category] = Category.DISTRIBUTION
+
+    @abstractmethod
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        """Return one score in [0, 1] for each candidate, 1 the best.
+
+        What lies outside is clamped; NaN and infinite count as 0 and are reported.
+        """
+
+
+Draw: TypeAlias = Callable[[], np.random.Generator]
+"""Makes the generator of one profile run, seeded by the request id: the same request draws the same numbers."""
+
+
+class Picker(Plugin[P]):
+    """Chooses among the scored candidates."""
+
+    @abstractmethod
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
+        """Return the positions chosen, best first; at least one."""
+
+
+class ProfilePicker(Plugin[P]):
+    """Chooses which profiles run next."""
+
+    @abstractmethod
+    def pick_profiles(
+        self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
+    ) -> Sequence[str]:
+        """Return the profiles to run now, given the results so far; none ends the scheduling."""
+
+
+class Aggregator(Plugin[P]):
+    """Turns the results of all profiles into the one that the gateway gets."""
+
+    @abstractmethod
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:
+        """Name the primary profile; None when no usable result is among them."""
+
+
+class Producer(Plugin[P]):
+    """Computes, once for each request, data that filters and scorers share."""
+
+    @abstractmethod
+    def produce(self, request: Request, candidates: Candidates) -> None:
+        """Put the data on the request."""
+
+
+class PreRequest(Plugin[P]):
+    """Learns of the choice before the request leaves."""
+
+    @abstractmethod
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        """Take note of where the request goes."""
+
+
+class EndpointObserver(Plugin[P]):
+    """Keeps state by slot and must forget with the endpoint."""
+
+    @abstractmethod
+    def slots_removed(self, slots: Sequence[int]) -> None:
+        """Forget these slots: other endpoints may take them."""
+
+
+class Parser(Plugin[P]):
+    """Reads request bodies of one API."""
+
+    @property
+    @abstractmethod
+    def suffixes(self) -> tuple[str, ...]:
+        """Path suffixes it claims, whole segments, without a leading slash."""
+
+    @abstractmethod
+    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
+        """Return what routing needs; raises MalformedBodyError with a sentence for the caller."""

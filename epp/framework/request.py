@@ -1,0 +1,132 @@
+"""One LLM request as plugins see it: protocol-neutral, with a typed store for what producers compute."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.framework.candidates import Candidates
+
+T = TypeVar("T")
+
+DEFAULT_FLOW = "default-flow"
+
+
+class Headers(Mapping[str, str]):
+    """Header fields by lower-case name; the first of several values answers, all are kept, in order."""
+
+    __slots__ = ("_fields", "_first")
+
+    def __init__(self, fields: Iterable[tuple[str, str]] = ()) -> None:
+        self._fields = tuple((name.lower(), value) for name, value in fields)
+        self._first: dict[str, str] = {}
+        for name, value in self._fields:
+            self._first.setdefault(name, value)
+
+    def __getitem__(self, name: str) -> str:
+        return self._first[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._first)
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Every field, duplicates included, in the order of arrival."""
+        return self._fields
+
+    def first_of(self, *names: str) -> str | None:
+        """Return the value of the first of these names that is present: current spellings before deprecated ones."""
+        for name in names:
+            value = self._first.get(name)
+            if value is not None:
+                return value
+        return None
+
+
+class RequestBody(msgspec.Struct, frozen=True):
+    """The few fields of a body that routing needs; the body itself is forwarded as it came."""
+
+    model: str = ""
+    """As the client wrote it; empty where the API names no model."""
+    prompt: bytes = b""
+    """What the engine will see as its prompt, in that order: equal prefixes here are equal prefixes there."""
+    prompt_tokens: int = 0
+    """Estimate, or exact where the request came as token ids."""
+    max_output_tokens: int | None = None
+    streaming: bool = False
+    cache_salt: str = ""
+    """Requests with different salts never share cached prefixes."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataKey(Generic[T]):
+    """The name and type of something a producer computes for a request."""
+
+    name: str
+    default_producer: str
+    """Plugin type that is instantiated when a configured plugin reads this key and nobody writes it."""
+    producer: str = ""
+    """Name of the producer instance; empty for the default one."""
+
+    def produced_by(self, producer: str) -> "DataKey[T]":
+        """Return the same key as written by the producer instance of that name."""
+        return DataKey(self.name, self.default_producer, "" if producer == self.default_producer else producer)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """How much of the prompt each endpoint is believed to hold in its KV cache."""
+
+    matched_blocks: NDArray[np.int32]
+    """Leading blocks held, one number for each slot."""
+    total_blocks: int
+    """Whole blocks in the prompt."""
+    block_tokens: int
+
+    def matched_tokens(self, candidates: Candidates) -> NDArray[np.float64]:
+        """Leading tokens held, one number for each candidate."""
+        return self.blocks(candidates).astype(np.float64) * self.block_tokens
+
+    def blocks(self, candidates: Candidates) -> NDArray[np.int32]:
+        """Leading blocks held, one number for each candidate."""
+        return self.matched_blocks[candidates.slots]
+
+
+PREFIX_MATCH: DataKey[PrefixMatch] = DataKey("prefix-match", "approx-prefix-cache-producer")
+IN_FLIGHT_COST: DataKey[int] = DataKey("in-flight-cost", "inflight-load-producer")
+"""Uncached tokens that the chosen endpoint has to compute, credited to it until its first token."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request on its way; one owner, never shared between requests."""
+
+    id: str
+    body: RequestBody = field(default_factory=RequestBody)
+    headers: Headers = field(default_factory=Headers)
+    path: str = ""
+    """Without the query."""
+    size_bytes: int = 0
+    priority: int = 0
+    fairness_id: str = DEFAULT_FLOW
+    received_at: float = 0.0
+    """Seconds on the clock."""
+    _data: dict[str, object] = field(default_factory=dict, repr=False)
+
+    @property
+    def model(self) -> str:
+        """The model that the endpoint will be asked for."""
+        return self.body.model
+
+    def put(self, key: DataKey[T], value: T) -> None:
+        """Publish what a producer computed."""
+        self._data[key.name + "@" + key.producer] = value
+
+    def get(self, key: DataKey[T]) -> T | None:
+        """Return what a producer computed; None when it did not."""
+        return cast("T | None", self._data.get(key.name + "@" + key.producer))

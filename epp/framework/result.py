@@ -1,0 +1,80 @@
+"""What a profile run and a whole scheduling return, with the trace that explains them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from epp.framework.arrays import Floats, Positions
+from epp.framework.candidates import Candidates
+from epp.framework.endpoint import Endpoint
+from epp.framework.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class FilterTrace:
+    """How many candidates entered and left one filter."""
+
+    plugin: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTrace:
+    """What one scorer said of the candidates that came through the filters."""
+
+    plugin: str
+    weight: float
+    scores: Floats
+    """In [0, 1], one for each candidate, before the weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileResult:
+    """One profile run: whom it picked, out of whom, and why."""
+
+    profile: str
+    candidates: Candidates
+    """Those that came through the filters."""
+    totals: Floats
+    """Sum of weight times score, one for each candidate."""
+    picked: Positions
+    """Positions in `candidates`, best first, never empty."""
+    filters: tuple[FilterTrace, ...] = ()
+    scores: tuple[ScoreTrace, ...] = ()
+
+    @property
+    def targets(self) -> tuple[Endpoint, ...]:
+        """The endpoints picked: the first one, then the fallbacks in order."""
+        return tuple(self.candidates[int(position)] for position in self.picked)
+
+    @property
+    def slot(self) -> int:
+        """The slot of the endpoint picked first."""
+        return int(self.candidates.slots[self.picked[0]])
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """An aggregator's verdict over the results of all profiles."""
+
+    primary: str
+    """Name of the profile whose targets the gateway gets."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers the endpoint gets beside the destination (a prefill peer, say)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingResult:
+    """Where a request goes."""
+
+    primary: ProfileResult
+    profiles: Mapping[str, ProfileResult | None]
+    """Every profile that ran; None for one that failed."""
+    errors: Mapping[str, RequestError]
+    """Why those failed, by profile."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def targets(self) -> tuple[Endpoint, ...]:
+        """The target endpoint, then its fallbacks in order."""
+        return self.primary.targets

@@ -1,0 +1,154 @@
+"""An immutable view of the datastore: columns indexed by slot, one slot for each endpoint.
+
+A slot belongs to an endpoint for as long as it is in the pool, so that indexes kept beside the datastore
+(a prefix index's bit masks, say) can use the slot number as the endpoint's name.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from math import nan
+from typing import Generic, TypeVar, cast
+
+import numpy as np
+
+from epp.framework.arrays import Floats, Positions
+from epp.framework.endpoint import Endpoint
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+_MEMO_LIMIT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A number that is known of every endpoint."""
+
+    name: str
+    unit: str
+    unknown: float = nan
+    """The value of an endpoint that nobody has reported on."""
+
+
+WAITING = Column("waiting", "requests")
+"""Requests in the engine's queue."""
+RUNNING = Column("running", "requests")
+"""Requests in the engine's batch."""
+KV_USAGE = Column("kv_usage", "0..1")
+"""Share of the KV cache in use."""
+KV_BLOCK_TOKENS = Column("kv_block_tokens", "tokens")
+"""Tokens in one KV block of the engine."""
+KV_BLOCKS = Column("kv_blocks", "blocks")
+"""KV blocks that the engine has in all."""
+PREFIX_QUERY_TOKENS = Column("prefix_query_tokens", "tokens")
+"""Prompt tokens looked up in the engine's prefix cache since it started."""
+PREFIX_HIT_TOKENS = Column("prefix_hit_tokens", "tokens")
+"""Of those, tokens found."""
+METRICS_AT = Column("metrics_at", "seconds on the clock")
+"""When the endpoint last reported."""
+IN_FLIGHT = Column("in_flight", "requests", 0.0)
+"""Requests that this picker sent there and whose response has not ended."""
+IN_FLIGHT_TOKENS = Column("in_flight_tokens", "tokens", 0.0)
+"""Uncached prompt tokens that this picker sent there and that have not brought a first token."""
+SERVED = Column("served", "requests", 0.0)
+"""Requests that this picker sent there and that have ended."""
+LAST_PICKED = Column("last_picked", "sequence number", 0.0)
+"""Which pick of this picker's was the last to go there; 0 for none."""
+REACHABLE = Column("reachable", "0 or 1", 1.0)
+"""0 while the endpoint refuses connections or does not answer."""
+
+CORE_COLUMNS: tuple[Column, ...] = (
+    WAITING,
+    RUNNING,
+    KV_USAGE,
+    KV_BLOCK_TOKENS,
+    KV_BLOCKS,
+    PREFIX_QUERY_TOKENS,
+    PREFIX_HIT_TOKENS,
+    METRICS_AT,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    SERVED,
+    LAST_PICKED,
+    REACHABLE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute(Generic[T]):
+    """A record, not a number, that is known of every endpoint."""
+
+    name: str
+    unknown: T
+    """The value of an endpoint that nobody has reported on."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraState:
+    """Adapters on an endpoint, by name."""
+
+    running: frozenset[str] = frozenset()
+    waiting: frozenset[str] = frozenset()
+    max_adapters: int = 0
+    """Adapters that fit at once; 0 when the endpoint serves none."""
+
+
+LORA: Attribute[LoraState] = Attribute("lora", LoraState())
+
+
+class Records(Generic[T]):
+    """One record for each slot, and what is derived from all of them: built once, kept for as long as they hold."""
+
+    __slots__ = ("_memo", "values")
+
+    def __init__(self, values: tuple[T, ...]) -> None:
+        self.values = values
+        self._memo: dict[Hashable, object] = {}
+
+    def derive(self, key: Hashable, build: Callable[[tuple[T, ...]], D]) -> D:
+        """Return what `build` makes of the records of all slots; memoised by `key`, so nobody may change it."""
+        found = self._memo.get(key)
+        if found is None:
+            if len(self._memo) >= _MEMO_LIMIT:  # keys may hold what clients sent
+                self._memo.clear()
+            found = self._memo[key] = build(self.values)
+        return cast("D", found)
+
+
+_NO_SLOTS: Positions = np.empty(0, dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is known at one moment. Arrays are read-only and indexed by slot."""
+
+    generation: int = 0
+    """Grows whenever anything in the datastore changed."""
+    slots: Positions = field(default_factory=lambda: _NO_SLOTS)
+    """Slots in use, ascending."""
+    available: Positions = field(default_factory=lambda: _NO_SLOTS)
+    """Those of them that can be reached."""
+    endpoints: Records[Endpoint | None] = field(default_factory=lambda: Records[Endpoint | None](()))
+    columns: Mapping[str, Floats] = field(default_factory=dict)
+    attributes: Mapping[str, Records[object]] = field(default_factory=dict)
+
+    @property
+    def capacity(self) -> int:
+        """The length of every column: slots in use and free ones."""
+        return len(self.endpoints.values)
+
+    def column(self, column: Column) -> Floats:
+        """Return the numbers of all slots; an unknown column has nobody's report, so all are unknown."""
+        values = self.columns.get(column.name)
+        return np.full(self.capacity, column.unknown) if values is None else values
+
+    def records(self, attribute: Attribute[T]) -> Records[T]:
+        """Return the records of all slots."""
+        found = self.attributes.get(attribute.name)
+        if found is None:
+            return Records((attribute.unknown,) * self.capacity)
+        return cast("Records[T]", found)
+
+    def age_seconds(self, now: float) -> Floats:
+        """Seconds since each slot's endpoint last reported; NaN for never."""
+        return now - self.column(METRICS_AT)

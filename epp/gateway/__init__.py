@@ -1,0 +1,39 @@
+"""A local Envoy with a picker behind it: its configuration, and the process.
+
+Nothing here loads Envoy's typed classes (most of a second) before a configuration is asked for.
+"""
+
+from __future__ import annotations
+
+from epp.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml
+from epp.gateway.envoy import EnvoyProcess
+from epp.gateway.errors import (
+    EnvoyDiedError,
+    EnvoyStartError,
+    GatewayError,
+    ListenAddressError,
+    PackageMissingError,
+    PortTakenError,
+    SettingsError,
+)
+from epp.gateway.settings import BodyMode, GatewaySettings, PipeAddress, TcpAddress
+from epp.gateway.standalone import standalone_yaml
+
+__all__ = [
+    "BodyMode",
+    "EnvoyDiedError",
+    "EnvoyProcess",
+    "EnvoyStartError",
+    "GatewayError",
+    "GatewaySettings",
+    "ListenAddressError",
+    "PackageMissingError",
+    "PipeAddress",
+    "PortTakenError",
+    "SettingsError",
+    "TcpAddress",
+    "bootstrap_dict",
+    "bootstrap_json",
+    "bootstrap_yaml",
+    "standalone_yaml",
+]

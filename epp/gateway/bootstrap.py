@@ -1,0 +1,39 @@
+"""The Envoy configuration for one `GatewaySettings`, as text that Envoy reads and people can copy."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import cast
+
+import yaml
+
+from epp.gateway.settings import GatewaySettings
+
+__all__ = ["Json", "bootstrap_dict", "bootstrap_json", "bootstrap_yaml"]
+
+Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
+
+
+def bootstrap_dict(settings: GatewaySettings) -> dict[str, Json]:
+    """Return the bootstrap as plain data in protobuf's JSON mapping, field names in snake case.
+
+    Every `typed_config` is written out under its `@type`. Raises `PackageMissingError` without `envoy-data-plane`.
+    """
+    # Imported here: the typed classes take most of a second to load, and are an optional package.
+    with warnings.catch_warnings():
+        # Their own use of pydantic is deprecated, which nobody here can mend.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from epp.gateway._resources import Casing, build_bootstrap  # noqa: PLC0415
+
+    return cast("dict[str, Json]", build_bootstrap(settings).to_dict(casing=Casing.SNAKE))
+
+
+def bootstrap_json(settings: GatewaySettings) -> str:
+    """Return the bootstrap as JSON text."""
+    return json.dumps(bootstrap_dict(settings), indent=2)
+
+
+def bootstrap_yaml(settings: GatewaySettings) -> str:
+    """Return the bootstrap as YAML text, fields in the order in which Envoy's API declares them."""
+    return yaml.safe_dump(bootstrap_dict(settings), sort_keys=False, width=100)

@@ -1,0 +1,162 @@
+"""What one can choose about the local Envoy, and the address forms it understands."""
+
+from __future__ import annotations
+
+import ipaddress
+from enum import StrEnum
+
+import msgspec
+
+from epp.gateway.errors import SettingsError
+
+__all__ = ["LISTENER", "BodyMode", "GatewaySettings", "PipeAddress", "TcpAddress", "parse_address"]
+
+LISTENER = "gateway"
+"""The name of the one listener, in Envoy's statistics too."""
+
+_MAX_PORT = 65_535
+# sockaddr_un.sun_path holds 108 bytes with its terminator.
+_MAX_SOCKET_PATH_BYTES = 107
+
+
+class BodyMode(StrEnum):
+    """How Envoy hands a body to the picker; Envoy's own names."""
+
+    NONE = "NONE"
+    STREAMED = "STREAMED"
+    BUFFERED = "BUFFERED"
+    BUFFERED_PARTIAL = "BUFFERED_PARTIAL"
+    FULL_DUPLEX_STREAMED = "FULL_DUPLEX_STREAMED"
+
+
+class TcpAddress(msgspec.Struct, frozen=True):
+    """An IP address and a port; prints as `host:port`, with brackets around IPv6."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class PipeAddress(msgspec.Struct, frozen=True):
+    """The absolute path of a unix domain socket; prints as `unix:/path`."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A local Envoy in front of one picker.
+
+    Raises `SettingsError`, naming the setting, when a value cannot be used.
+    """
+
+    listen_host: str = "127.0.0.1"
+    """IP address clients connect to."""
+
+    listen_port: int = 8080
+    """0 lets the kernel choose; `EnvoyProcess.address` tells which."""
+
+    picker_address: str = "127.0.0.1:9002"
+    """Where the picker serves ext_proc: `ip:port`, `[ipv6]:port` or `unix:/absolute/path`."""
+
+    picker_tls: bool = False
+    """The picker serves TLS. Its certificate is not verified: self-signed is what pickers serve."""
+
+    admin_address: str | None = None
+    """Envoy's admin interface: loopback `ip:port`, or `unix:/absolute/path`.
+
+    None leaves it out of a printed configuration; `EnvoyProcess` then uses a socket in its private directory.
+    Whoever reaches this interface can stop Envoy, so nothing but loopback is accepted.
+    """
+
+    request_body_mode: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
+    response_body_mode: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
+
+    failure_mode_allow: bool = False
+    """Go on without the picker when it fails. Little is gained: a request that got no destination is still a 503,
+    and Envoy 1.40 fails a request with a FULL_DUPLEX_STREAMED body all the same."""
+
+    message_timeout_seconds: float = 1000.0
+    """How long the picker may think about one message. Envoy has no such limit for full-duplex bodies."""
+
+    concurrency: int = 1
+    """Envoy worker threads."""
+
+    access_log: bool = False
+    """One line per request on stdout."""
+
+    connect_timeout_seconds: float = 2.0
+    """How long a connection to a model server may take."""
+
+    buffer_limit_bytes: int = 1024 * 1024
+    """What Envoy holds per connection, in each direction, before it stops reading.
+
+    It does not limit streamed bodies, only their pieces: the picker receives messages of about this size, so stay
+    below the 4 MiB that gRPC servers accept by default. With BUFFERED it is the largest body.
+    """
+
+    def __post_init__(self) -> None:
+        listen = _tcp_address(self.listen_host, self.listen_port, setting="listen_host, listen_port")
+        if listen.host != self.listen_host:
+            raise SettingsError(f"listen_host: write {listen.host!r} for {self.listen_host!r}")
+        if parse_address(self.picker_address, setting="picker_address") == listen:
+            raise SettingsError(f"picker_address and listen address are both {listen}: choose another listen_port")
+        if self.admin_address is not None:
+            _check_admin_address(self.admin_address)
+        for name in ("message_timeout_seconds", "connect_timeout_seconds", "concurrency", "buffer_limit_bytes"):
+            if getattr(self, name) <= 0:
+                raise SettingsError(f"{name} must be greater than 0, not {getattr(self, name)}")
+
+    @property
+    def listen(self) -> TcpAddress:
+        """The listen host and port as one address."""
+        return TcpAddress(self.listen_host, self.listen_port)
+
+
+def parse_address(text: str, *, setting: str) -> TcpAddress | PipeAddress:
+    """Read `ip:port`, `[ipv6]:port`, `localhost:port` or `unix:/absolute/path`.
+
+    `SettingsError` names `setting` when the text is none of these.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path.startswith("/"):
+            raise SettingsError(f"{setting}: {text!r} needs an absolute path, as in unix:/run/epp.sock")
+        if len(path.encode()) > _MAX_SOCKET_PATH_BYTES:
+            raise SettingsError(
+                f"{setting}: {path!r} is longer than {_MAX_SOCKET_PATH_BYTES} bytes, use a shorter path"
+            )
+        return PipeAddress(path)
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()):
+        raise SettingsError(f"{setting}: {text!r} is neither ip:port nor unix:/absolute/path")
+    return _tcp_address(host, int(port), setting=setting)
+
+
+def _tcp_address(host: str, port: int, *, setting: str) -> TcpAddress:
+    bare_host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    # The clusters are static: Envoy resolves no names for them.
+    bare_host = "127.0.0.1" if bare_host == "localhost" else bare_host
+    try:
+        ipaddress.ip_address(bare_host)
+    except ValueError:
+        raise SettingsError(f"{setting}: {host!r} is not an IP address (Envoy resolves no names here)") from None
+    if not 0 <= port <= _MAX_PORT:
+        raise SettingsError(f"{setting}: port {port} is not between 0 and {_MAX_PORT}")
+    return TcpAddress(bare_host, port)
+
+
+def _check_admin_address(text: str) -> None:
+    address = parse_address(text, setting="admin_address")
+    if not isinstance(address, TcpAddress):
+        return
+    if address.port == 0:
+        raise SettingsError(f"admin_address: {text!r} has port 0, and nobody would know which it became; name one")
+    if not ipaddress.ip_address(address.host).is_loopback:
+        raise SettingsError(
+            f"admin_address: {text!r} is not loopback, and whoever reaches it can stop Envoy; use 127.0.0.1"
+        )

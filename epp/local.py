@@ -1,0 +1,59 @@
+"""A picker and an Envoy in front of it, on this machine, as one thing to start and stop."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from epp.extproc.server import ServerSettings
+from epp.gateway import EnvoyProcess, GatewaySettings
+from epp.picker import Picker, PickerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGateway:
+    """Both halves, running."""
+
+    picker: Picker
+    envoy: EnvoyProcess
+
+    @property
+    def url(self) -> str:
+        """Where clients send their requests."""
+        return f"http://{self.envoy.address}"
+
+    async def until(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`; raises EnvoyDiedError when Envoy ends by itself."""
+        died = asyncio.ensure_future(self.envoy.wait())
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({died, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if died.done():
+                died.result()
+        finally:
+            died.cancel()
+            stopped.cancel()
+            await asyncio.gather(died, stopped, return_exceptions=True)
+
+
+@asynccontextmanager
+async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> AsyncIterator[LocalGateway]:
+    """Run both until the block ends; the two talk over a unix socket, so no port but the gateway's is taken.
+
+    The picker comes first: Envoy counts as started only once its health check has seen it.
+    """
+    with tempfile.TemporaryDirectory(prefix="epp-") as directory:
+        address = f"unix:{Path(directory) / 'picker.sock'}"
+        server = ServerSettings(address, health_on_main=True, secure=False)
+        running = Picker(replace(picker, server=server))
+        await running.start()
+        try:
+            envoy_settings = msgspec.structs.replace(gateway, picker_address=address)
+            async with await EnvoyProcess.start(envoy_settings) as envoy:
+                yield LocalGateway(running, envoy)
+        finally:
+            await running.stop(drain_seconds=0)

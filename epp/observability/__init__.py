@@ -1,0 +1,1 @@
+"""What the picker tells of itself: metrics and logs."""

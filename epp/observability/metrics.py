@@ -1,0 +1,163 @@
+"""Prometheus metrics under the ecosystem's own names, fed by the observers of director, scheduler and collector."""
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from epp.collectors import CollectorObserver
+from epp.datastore import Datastore
+from epp.director import Cause, DirectorObserver, Routing
+from epp.framework import Request, RequestError, SchedulingResult
+from epp.framework.arrays import Floats
+from epp.framework.clock import Clock
+from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.scheduling import SchedulingObserver
+
+_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
+_SECONDS = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120,
+)  # fmt: skip
+_LONG_SECONDS = (*_SECONDS, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
+_SCHEDULING_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+_REQUEST_BYTES = tuple(64.0 * 2**power for power in range(25))  # 64 B to 1 GiB
+_RESPONSE_BYTES = tuple(2.0**power for power in range(17))
+_DISTINCT_VALUES = 1000
+_OVERFLOW = "other"
+
+
+class _Vocabulary:
+    """Label values that clients choose: the first thousand are kept apart, the rest count as `other`."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if value in self._known:
+            return value
+        if len(self._known) >= _DISTINCT_VALUES:
+            return _OVERFLOW
+        self._known.add(value)
+        return value
+
+
+class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
+    """One instance for a picker; `registry` is what its metrics page shows."""
+
+    def __init__(self, pool_name: str, clock: Clock) -> None:
+        self.registry = CollectorRegistry()
+        self._pool_name = pool_name
+        self._clock = clock
+        self._model = _Vocabulary()
+        self._fairness = _Vocabulary()
+        self._requests = self._counter("request_total", "Requests routed or refused.", _LABELS)
+        self._errors = self._counter("request_error_total", "Requests refused or failed.", (*_LABELS, "error_code"))
+        self._running = self._gauge("request_running", "Requests under way.", ("model_name",))
+        self._duration = self._histogram(
+            "request_duration_seconds", "From request headers to the end of the response.", _LONG_SECONDS, _LABELS
+        )
+        self._ttft = self._histogram(
+            "request_ttft_seconds", "From request to the response's first byte.", _SECONDS, (*_LABELS, "streaming")
+        )
+        self._request_size = self._histogram("request_size_bytes", "Request bodies.", _REQUEST_BYTES, _LABELS)
+        self._response_size = self._histogram("response_size_bytes", "Response bodies.", _RESPONSE_BYTES, _LABELS)
+        self._scheduling = self._histogram(
+            "scheduler_e2e_duration_seconds", "Producers and scheduling of one request.", _SCHEDULING_SECONDS
+        )
+        self._rejected_scores = self._counter(
+            "scheduler_scores_rejected_total", "Scores that were NaN or infinite and counted as 0.", ("plugin_name",)
+        )
+        self._plugin_failures = self._counter("plugin_failures_total", "Plugins that raised.", ("plugin_name",))
+        self._poll_errors = self._counter("datalayer_poll_errors_total", "Pages not fetched.", ("source_type",))
+        self._extract_errors = self._counter(
+            "datalayer_extract_errors_total", "Pages not understood.", ("source_type", "extractor_type")
+        )
+        pool = ("name",)
+        self._ready = self._gauge("ready_endpoints", "Endpoints that can be reached.", pool)
+        self._averages = {
+            WAITING: self._gauge("average_queue_size", "Mean of requests waiting at an endpoint.", pool),
+            RUNNING: self._gauge("average_running_requests", "Mean of requests running at an endpoint.", pool),
+            KV_USAGE: self._gauge("average_kv_cache_utilization", "Mean KV cache usage of an endpoint, 0..1.", pool),
+        }
+        self._queue_sizes = self._gauge(
+            "per_endpoint_queue_size", "Requests waiting at an endpoint.", ("name", "model_server_endpoint")
+        )
+
+    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002
+        """Count a routed request."""
+        labels = self._labels(request)
+        self._requests.labels(*labels).inc()
+        self._running.labels(labels[0]).inc()
+        self._request_size.labels(*labels).observe(request.size_bytes)
+        self._scheduling.observe(scheduling_seconds)
+
+    def refused(self, model: str, error: RequestError) -> None:
+        """Count a refused request."""
+        name = self._model(model)
+        labels = (name, name, "", "0")
+        self._requests.labels(*labels).inc()
+        self._errors.labels(*labels, error.code).inc()
+
+    def completed(self, routing: Routing, cause: Cause) -> None:
+        """Count the end of a routed request."""
+        request = routing.request
+        labels = self._labels(request)
+        self._running.labels(labels[0]).dec()
+        self._duration.labels(*labels).observe(self._clock.now() - request.received_at)
+        self._response_size.labels(*labels).observe(routing.response_bytes)
+        if routing.first_byte_at is not None:
+            streaming = str(request.body.streaming).lower()
+            self._ttft.labels(*labels, streaming).observe(routing.first_byte_at - request.received_at)
+        if cause is not Cause.NATURAL:
+            self._errors.labels(*labels, cause.value).inc()
+        elif routing.status >= 400:  # noqa: PLR2004
+            self._errors.labels(*labels, str(routing.status)).inc()
+
+    def producer_failed(self, plugin: str, error: Exception) -> None:  # noqa: ARG002
+        """Count a producer that raised."""
+        self._plugin_failures.labels(plugin).inc()
+
+    def plugin_failed(self, plugin: str, error: Exception) -> None:  # noqa: ARG002
+        """Count a filter, scorer or picker that raised."""
+        self._plugin_failures.labels(plugin).inc()
+
+    def scores_rejected(self, plugin: str, count: int) -> None:
+        """Count scores that were no numbers."""
+        self._rejected_scores.labels(plugin).inc(count)
+
+    def poll_error(self, source_type: str) -> None:
+        """Count a page that was not fetched."""
+        self._poll_errors.labels(source_type).inc()
+
+    def extract_error(self, source_type: str, extractor_type: str) -> None:
+        """Count a page that was not understood."""
+        self._extract_errors.labels(source_type, extractor_type).inc()
+
+    def refresh_pool(self, store: Datastore) -> None:
+        """Bring the pool's gauges up to date."""
+        snapshot = store.snapshot()
+        self._ready.labels(self._pool_name).set(len(snapshot.available))
+        for column, gauge in self._averages.items():
+            gauge.labels(self._pool_name).set(_mean(snapshot.column(column)[snapshot.slots]))
+        self._queue_sizes.clear()
+        waiting = snapshot.column(WAITING)
+        for slot in snapshot.slots:
+            endpoint = snapshot.endpoints.values[int(slot)]
+            if endpoint is not None and not np.isnan(waiting[slot]):
+                self._queue_sizes.labels(self._pool_name, endpoint.name).set(waiting[slot])
+
+    def _labels(self, request: Request) -> tuple[str, str, str, str]:
+        model = self._model(request.model)
+        return model, model, self._fairness(request.fairness_id), str(request.priority)
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(f"llm_d_epp_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(f"llm_d_epp_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
+        return Histogram(f"llm_d_epp_{name}", text, labels, registry=self.registry, buckets=buckets)
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0

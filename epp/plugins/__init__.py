@@ -1,0 +1,1 @@
+"""The plugins that ship with the picker and are not scorers; each depends on `epp.framework` alone."""

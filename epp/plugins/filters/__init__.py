@@ -1,0 +1,1 @@
+"""Filters: which candidates may serve the request at all."""

@@ -1,0 +1,85 @@
+"""Keeps endpoints whose labels a Kubernetes LabelSelector matches."""
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from epp.framework import Candidates, Clock, Endpoint, Filter, Floats, Mask, Parameters, Request
+
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+_WITH_VALUES = ("In", "NotIn")
+
+
+class LabelSelectorRequirement(Parameters, frozen=True):
+    """One demand on one label, as Kubernetes writes it."""
+
+    key: str
+    """The label's name."""
+    operator: str
+    """In, NotIn, Exists or DoesNotExist. NotIn and DoesNotExist also match where the label is absent."""
+    values: tuple[str, ...] = ()
+    """For In and NotIn at least one; for the others none."""
+
+    def __post_init__(self) -> None:
+        """Refuse what Kubernetes refuses."""
+        if not self.key:
+            raise ValueError("a matchExpressions entry has an empty key; name a label")
+        if self.operator not in _OPERATORS:
+            raise ValueError(
+                f"operator {self.operator!r} for label {self.key!r} is not known; use {', '.join(_OPERATORS)}"
+            )
+        if self.operator in _WITH_VALUES and not self.values:
+            raise ValueError(f"operator {self.operator} for label {self.key!r} has no values; list at least one")
+        if self.operator not in _WITH_VALUES and self.values:
+            raise ValueError(f"operator {self.operator} for label {self.key!r} takes no values; remove them")
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Say whether an endpoint with these labels meets the demand."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case _:
+                return self.key not in labels
+
+
+class LabelSelectorParameters(Parameters, frozen=True):
+    """A Kubernetes LabelSelector: everything in it must match; an empty one matches all endpoints."""
+
+    match_labels: dict[str, str] = msgspec.field(default_factory=dict)
+    """Labels with the value each must have."""
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+    """Demands on labels."""
+
+
+class LabelSelectorFilter(Filter[LabelSelectorParameters]):
+    """Keeps an endpoint if it has every label in `matchLabels` and meets every entry of `matchExpressions`."""
+
+    plugin_type = "label-selector-filter"
+
+    def __init__(
+        self, parameters: LabelSelectorParameters | None = None, *, name: str = "", clock: Clock | None = None
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        # By content, not by name: after a reload the same name may stand for another selector.
+        self._memo = (
+            self.plugin_type,
+            tuple(sorted(self.parameters.match_labels.items())),
+            self.parameters.match_expressions,
+        )
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+        return candidates.snapshot.endpoints.derive(self._memo, self._select)[candidates.slots] > 0
+
+    def _select(self, endpoints: tuple[Endpoint | None, ...]) -> Floats:
+        return np.array([e is not None and self._matches(e.labels) for e in endpoints], dtype=np.float64)
+
+    def _matches(self, labels: Mapping[str, str]) -> bool:
+        wanted = self.parameters.match_labels
+        return all(labels.get(key) == value for key, value in wanted.items()) and all(
+            requirement.matches(labels) for requirement in self.parameters.match_expressions
+        )

@@ -1,0 +1,1 @@
+"""Parsers: request bodies read into the few fields that routing needs."""

@@ -1,0 +1,1 @@
+"""Pickers: who is chosen among the scored candidates."""

@@ -1,0 +1,59 @@
+"""Says how many tokens the chosen endpoint has to compute for a request."""
+
+from math import inf
+
+from epp.framework import Clock, Parameters, PreRequest, Request, SchedulingResult
+from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH
+
+
+class InflightLoadParameters(Parameters, frozen=True):
+    """Whether output counts, and whose prefix matches are believed."""
+
+    add_estimated_output_tokens: bool = False
+    """Count an estimate of the output too: `outputRatio` times the prompt, within the two limits."""
+    output_ratio: float = 1.5
+    """Output tokens expected for each prompt token."""
+    max_estimated_output_tokens: int | None = None
+    """Upper limit of the estimate; the request's own limit on its output holds in any case."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance whose matches are read, if it is there; empty for the default one."""
+    sync_cross_replica_state: bool = True
+    """Accepted for compatibility: each picker counts what it sent."""
+
+    def __post_init__(self) -> None:
+        """Refuse negative work."""
+        if not 0 <= self.output_ratio < inf:
+            raise ValueError(f"outputRatio is {self.output_ratio}; it must be 0 or more, and finite")
+        if self.max_estimated_output_tokens is not None and self.max_estimated_output_tokens < 0:
+            raise ValueError(f"maxEstimatedOutputTokens is {self.max_estimated_output_tokens}; it must be 0 or more")
+
+
+class InflightLoadProducer(PreRequest[InflightLoadParameters]):
+    """`prompt_tokens - matched_tokens`, plus the estimated output where asked for.
+
+    The match is that of the target's slot; without a match record the whole prompt counts. The cost is what the
+    ledger credits to the target until its first token, so it is published under the one key, whatever this
+    instance is called.
+    """
+
+    plugin_type = "inflight-load-producer"
+    writes = (IN_FLIGHT_COST,)
+
+    def __init__(
+        self, parameters: InflightLoadParameters | None = None, *, name: str = "", clock: Clock | None = None
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
+
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        match = request.get(self._match_key)
+        cached = 0 if match is None else int(match.matched_blocks[result.primary.slot]) * match.block_tokens
+        uncached = max(0, request.body.prompt_tokens - cached)
+        request.put(IN_FLIGHT_COST, uncached + self._estimated_output(request))
+
+    def _estimated_output(self, request: Request) -> int:
+        if not self.parameters.add_estimated_output_tokens:
+            return 0
+        estimate = int(self.parameters.output_ratio * request.body.prompt_tokens)
+        limits = (self.parameters.max_estimated_output_tokens, request.body.max_output_tokens)
+        return max(0, min([estimate, *(limit for limit in limits if limit is not None)]))

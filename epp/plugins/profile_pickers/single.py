@@ -1,0 +1,25 @@
+"""Runs the only profile, once, and takes its result."""
+
+from collections.abc import Mapping, Sequence
+
+from epp.framework import Aggregate, Aggregator, ProfilePicker, ProfileResult, Request
+
+
+class SingleProfileHandler(ProfilePicker, Aggregator):
+    """Asks for the one profile in the first round and for none after it; that profile's targets are the targets."""
+
+    plugin_type = "single-profile-handler"
+
+    def pick_profiles(
+        self,
+        request: Request,  # noqa: ARG002
+        profiles: Sequence[str],
+        results: Mapping[str, ProfileResult | None],
+    ) -> Sequence[str]:
+        return () if results else profiles[:1]
+
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:  # noqa: ARG002
+        for profile, result in results.items():
+            if result is not None:
+                return Aggregate(primary=profile)
+        return None

@@ -1,0 +1,131 @@
+"""From the body of a request to what the machine runs, or to the error it deserves."""
+
+from typing import TypeVar
+
+import msgspec
+import xxhash
+
+from epp.sim.openai_api import ApiError, ChatMessage, ChatRequest, CompletionRequest
+from epp.sim.profile import SimProfile
+from epp.sim.records import SimRequest
+from epp.sim.text import answer_tokens, block_hashes, render_chat, tokenize
+
+__all__ = ["Plan", "decode", "plan"]
+
+_COMPLETION_MAX_TOKENS = 16  # what the API says for a completion without max_tokens
+
+_Body = TypeVar("_Body", ChatRequest, CompletionRequest)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A request understood: who answers, what the machine has to do, and the answer, one text per token."""
+
+    model: str
+    request: SimRequest
+    words: tuple[str, ...]
+
+
+def decode(body: bytes, kind: type[_Body]) -> _Body:
+    """Read a body; `ApiError` 400 saying where it is not what the API asks for."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _bad_request(f"The request body is not valid: {error}") from error
+
+
+def plan(body: ChatRequest | CompletionRequest, profile: SimProfile, request_id: int) -> Plan:
+    """Work out model, prompt and answer; `ApiError` 404 for an unknown model and 400 for what does not fit."""
+    model = body.model or profile.model
+    if model not in profile.served_models:
+        aliases = ", ".join(profile.served_models)
+        message = f"The model `{model}` does not exist. Valid aliases: {aliases}."
+        raise ApiError(404, "NotFoundError", message, param="model")
+    if body.n not in (None, 1):
+        raise _bad_request(f"n is {body.n}; this server gives one answer per request, leave n out", param="n")
+    prompt = _chat_prompt(body) if isinstance(body, ChatRequest) else _completion_prompt(body.prompt)
+    if not prompt:
+        raise _bad_request("The prompt is empty; send at least one token", param="prompt")
+    limit = _output_limit(body, profile, len(prompt))
+    output_tokens = limit if body.ignore_eos else min(limit, profile.default_output_tokens)
+    answer = answer_tokens(prompt, output_tokens, model=model, seed=profile.seed)
+    lora_adapter = model if model in profile.lora_adapters else None
+    request = SimRequest(
+        request_id=request_id,
+        prompt_tokens=len(prompt),
+        output_tokens=output_tokens,
+        finish_reason="length" if body.ignore_eos or limit < profile.default_output_tokens else "stop",
+        block_hashes=block_hashes(
+            [*prompt, *answer],
+            block_size=profile.block_size,
+            lora_adapter=lora_adapter,
+            cache_salt=body.cache_salt,
+        ),
+        lora_adapter=lora_adapter,
+    )
+    return Plan(model, request, tuple(token.decode() for token in answer))
+
+
+def _output_limit(body: ChatRequest | CompletionRequest, profile: SimProfile, prompt_tokens: int) -> int:
+    room = profile.max_model_len - prompt_tokens
+    if room < 1:
+        raise _bad_request(
+            f"This model's maximum context length is {profile.max_model_len} tokens and the prompt has "
+            f"{prompt_tokens} input tokens; shorten it to leave room for an answer",
+            param="input_tokens",
+        )
+    if isinstance(body, ChatRequest):
+        asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    else:
+        asked = min(room, _COMPLETION_MAX_TOKENS) if body.max_tokens is None else body.max_tokens
+    if asked is None:
+        return room
+    if asked < 1:
+        raise _bad_request(f"max_tokens must be at least 1, got {asked}", param="max_tokens")
+    if asked > room:
+        raise _bad_request(
+            f"This model's maximum context length is {profile.max_model_len} tokens: after {prompt_tokens} input "
+            f"tokens there is room for {room} output tokens, and max_tokens asks for {asked}",
+            param="max_tokens",
+        )
+    return asked
+
+
+def _chat_prompt(body: ChatRequest) -> list[bytes]:
+    messages = [(message.role, _text(message)) for message in body.messages]
+    preamble = bytes(body.tools).decode() if body.tools is not None else ""
+    return render_chat(messages, preamble=preamble) if messages else []
+
+
+def _text(message: ChatMessage) -> str:
+    if message.content is None:
+        return ""
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(_part(part) for part in message.content)
+
+
+def _part(part: dict[str, msgspec.Raw]) -> str:
+    if "text" in part:
+        try:
+            return msgspec.json.decode(part["text"], type=str)
+        except msgspec.DecodeError as error:
+            raise _bad_request(f"A text part of a message has no text: {error}", param="messages") from error
+    # An image or a sound: as long as any other, and the same tokens for the same content.
+    return f"<{xxhash.xxh3_128_hexdigest(msgspec.json.encode(part))}>"
+
+
+def _completion_prompt(prompt: str | list[str | int | list[int]]) -> list[bytes]:
+    match prompt:
+        case str(text) | [str(text)]:
+            return tokenize(text)
+        case [list(token_ids)]:
+            pass
+        case _:
+            token_ids = [token for token in prompt if isinstance(token, int)]
+            if len(token_ids) < len(prompt):
+                raise _bad_request("prompt holds several prompts; send one request for each", param="prompt")
+    return [str(token).encode() for token in token_ids]
+
+
+def _bad_request(message: str, *, param: str | None = None) -> ApiError:
+    return ApiError(400, "BadRequestError", message, param=param)

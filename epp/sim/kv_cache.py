@@ -1,0 +1,112 @@
+"""The KV cache: reference-counted blocks, of which full ones are found again by the hash of their prefix."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["KVCache"]
+
+
+@dataclass(slots=True)
+class _Table:
+    blocks: list[int]
+    reserved: int  # blocks promised to this owner and not yet taken
+
+
+class KVCache:
+    """`num_blocks` blocks, each one free or held by one owner or shared by several.
+
+    An owner is admitted with all it may ever need: what it does not take at once is reserved, so growing never
+    fails. A free block keeps its content until it is taken again, least recently freed first; the blocks of one
+    owner are freed last block first, since a prefix is worth more than what follows it.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self._num_blocks = num_blocks
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._references = [0] * num_blocks
+        self._block_of: dict[bytes, int] = {}
+        self._hash_of: dict[int, bytes] = {}
+        self._tables: dict[int, _Table] = {}
+        self._reserved = 0
+
+    @property
+    def used_blocks(self) -> int:
+        """Blocks held by at least one owner; a free block that still has content is not used."""
+        return self._num_blocks - len(self._free)
+
+    @property
+    def usage(self) -> float:
+        """The used share of the cache, 0..1."""
+        return self.used_blocks / self._num_blocks
+
+    def admit(self, owner: int, *, prefix: Sequence[bytes], first_blocks: int, total_blocks: int) -> int | None:
+        """Give `owner` its first blocks, sharing those of its prefix that are cached, and reserve the rest.
+
+        `prefix` are the chained hashes that may be shared (at most `first_blocks`). Returns how many leading ones
+        were found; None, changing nothing, when `total_blocks` do not fit now. `ValueError` for a known owner.
+        """
+        if owner in self._tables:
+            raise ValueError(f"owner {owner} is in the cache already; release it first")
+        hits = self._cached(prefix)
+        taken_from_free = total_blocks - sum(1 for block in hits if self._references[block])
+        if taken_from_free > len(self._free) - self._reserved:
+            return None
+        for block in hits:
+            self._references[block] += 1
+            self._free.pop(block, None)
+        table = _Table(blocks=hits, reserved=total_blocks - len(hits))
+        self._tables[owner] = table
+        self._reserved += table.reserved
+        found = len(hits)
+        self.grow(owner, first_blocks)
+        return found
+
+    def grow(self, owner: int, blocks: int) -> None:
+        """Let `owner` hold at least `blocks` blocks; `ValueError` beyond what it was admitted with."""
+        table = self._tables[owner]
+        missing = max(0, blocks - len(table.blocks))
+        if missing > table.reserved:
+            raise ValueError(f"owner {owner} has {table.reserved} blocks reserved and asks for {missing}")
+        for _ in range(missing):
+            block, _ = self._free.popitem(last=False)
+            self._forget(block)
+            self._references[block] = 1
+            table.blocks.append(block)
+        table.reserved -= missing
+        self._reserved -= missing
+
+    def commit(self, owner: int, index: int, block_hash: bytes) -> None:
+        """Say that block `index` of `owner` is full and what its prefix hash is: others may share it from now on.
+
+        The first block with a given hash is the one that is found; a later twin stays private to its owner.
+        """
+        block = self._tables[owner].blocks[index]
+        if block_hash not in self._block_of and block not in self._hash_of:
+            self._block_of[block_hash] = block
+            self._hash_of[block] = block_hash
+
+    def release(self, owner: int) -> None:
+        """Take back all that `owner` holds or has reserved; `KeyError` for an unknown owner."""
+        table = self._tables.pop(owner)
+        self._reserved -= table.reserved
+        for block in reversed(table.blocks):
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                self._free[block] = None
+                if block not in self._hash_of:
+                    self._free.move_to_end(block, last=False)
+
+    def _cached(self, prefix: Sequence[bytes]) -> list[int]:
+        blocks: list[int] = []
+        for block_hash in prefix:
+            block = self._block_of.get(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def _forget(self, block: int) -> None:
+        block_hash = self._hash_of.pop(block, None)
+        if block_hash is not None:
+            del self._block_of[block_hash]

@@ -1,0 +1,120 @@
+"""What one simulated model server is: its name, its model, its speed and its memory."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+__all__ = ["PRESETS", "SimProfile"]
+
+
+class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The description of one simulated server.
+
+    Construction raises `ValueError`, naming the field and the remedy, when the values cannot describe a server.
+    The defaults are those of the `h100` preset.
+
+    Attributes:
+        name: who this server is; sent back in the `x-sim-server` header of every answer.
+        model: the base model served, as clients write it in `model`.
+        lora_adapters: names served as models of their own, each one an adapter of `model`.
+        prefill_tokens_per_second: uncached prompt tokens computed per second.
+        seconds_per_output_token: duration of a decode step that carries one request.
+        batch_slope: relative growth of that duration with each further request in the batch:
+            a step with `n` requests takes `seconds_per_output_token * (1 + batch_slope * (n - 1))`.
+        max_num_seqs: requests that run at the same time; the rest wait in order of arrival.
+        max_num_batched_tokens: tokens of one step, decoded ones included; longer prompts are computed in chunks.
+        block_size: tokens of one KV cache block.
+        num_gpu_blocks: blocks of the KV cache.
+        max_lora: different adapters that run at the same time.
+        max_model_len: most tokens, prompt and output together, of one request.
+        default_output_tokens: output tokens after which an answer ends by itself (`finish_reason: stop`).
+        seed: equal seeds give equal answers to equal prompts, on any server.
+        time_scale: factor on every duration: 1.0 is real, 0.1 is ten times faster.
+    """
+
+    name: str = "sim"
+    model: str = "meta-llama/Llama-3.1-8B-Instruct"
+    lora_adapters: tuple[str, ...] = ()
+    prefill_tokens_per_second: float = 25_000.0
+    seconds_per_output_token: float = 0.0068
+    batch_slope: float = 0.008
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    block_size: int = 16
+    num_gpu_blocks: int = 26_000
+    max_lora: int = 1
+    max_model_len: int = 8192
+    default_output_tokens: int = 32
+    seed: int = 0
+    time_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse values that no server could have."""
+        for field in ("prefill_tokens_per_second", "seconds_per_output_token", "time_scale"):
+            if not 0 < getattr(self, field) < float("inf"):
+                raise ValueError(f"sim profile {self.name!r}: {field} must be a positive number")
+        for field in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "block_size",
+            "num_gpu_blocks",
+            "max_lora",
+            "default_output_tokens",
+        ):
+            if getattr(self, field) < 1:
+                raise ValueError(f"sim profile {self.name!r}: {field} must be at least 1")
+        if not 0 <= self.batch_slope < float("inf"):
+            raise ValueError(f"sim profile {self.name!r}: batch_slope must be 0 or more")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"sim profile {self.name!r}: max_num_batched_tokens {self.max_num_batched_tokens} is less than "
+                f"max_num_seqs {self.max_num_seqs}, so a full batch could not decode; raise the former"
+            )
+        self._check_names_and_length()
+
+    def _check_names_and_length(self) -> None:
+        served = (self.model, *self.lora_adapters)
+        if len(set(served)) != len(served):
+            raise ValueError(f"sim profile {self.name!r}: model and lora_adapters must all have different names")
+        if not all(served):
+            raise ValueError(f"sim profile {self.name!r}: model and lora_adapters must not be empty names")
+        cache_tokens = self.block_size * self.num_gpu_blocks
+        if not 1 < self.max_model_len <= cache_tokens:
+            raise ValueError(
+                f"sim profile {self.name!r}: max_model_len {self.max_model_len} must be 2 to {cache_tokens}, which is "
+                "what the KV cache holds (block_size * num_gpu_blocks); lower it or raise num_gpu_blocks"
+            )
+
+    @property
+    def served_models(self) -> tuple[str, ...]:
+        """The base model first, then the adapters."""
+        return (self.model, *self.lora_adapters)
+
+
+# An 8-billion-parameter model on three GPUs, from first principles rather than from a benchmark:
+#   prefill tokens/s  = 0.4 * dense fp16 FLOPS / (2 * 8e9)             989, 312 and 65 TFLOPS
+#   seconds per token = weight bytes / (0.7 * bandwidth)               3350, 1555 and 320 GB/s
+#   batch_slope       = reading the KV of 1,024 tokens (128 KiB each) / reading the weights
+#   KV blocks         = (0.92 * memory - weights - workspace) / (16 * 128 KiB)     80, 40 and 16 GB
+# Weights are 16 GB, on the T4, which could not hold them, 8 GB (8 bit).
+PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
+    {
+        "h100": SimProfile(name="h100"),
+        "a100": SimProfile(
+            name="a100",
+            prefill_tokens_per_second=7_800.0,
+            seconds_per_output_token=0.0147,
+            num_gpu_blocks=8_500,
+        ),
+        "t4": SimProfile(
+            name="t4",
+            prefill_tokens_per_second=1_600.0,
+            seconds_per_output_token=0.036,
+            batch_slope=0.017,
+            max_num_seqs=64,
+            num_gpu_blocks=2_200,
+        ),
+    }
+)

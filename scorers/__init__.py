@@ -1,0 +1,1 @@
+"""The scorers that ship with the picker: one file each, built on `epp.framework` alone."""

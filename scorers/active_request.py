@@ -1,0 +1,40 @@
+"""Prefers endpoints to which this picker has sent the fewest unfinished requests."""
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
+from epp.framework.snapshot import IN_FLIGHT
+
+
+class ActiveRequestParameters(Parameters, frozen=True):
+    """What counts as idle, and the best that a busy endpoint can get."""
+
+    idle_threshold: int = 0
+    """Requests in flight up to which an endpoint counts as idle."""
+    max_busy_score: float = 1.0
+    """Upper bound of a busy endpoint's score, 0..1: below 1, every idle endpoint beats every busy one."""
+    in_flight_load_producer_name: str = ""
+    """Accepted for compatibility: requests in flight are counted in one place, whoever asks."""
+    request_timeout: str = ""
+    """Accepted for compatibility: a request is in flight until its response ends, however long that takes."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would leave [0, 1]."""
+        if self.idle_threshold < 0:
+            raise ValueError(f"idleThreshold is {self.idle_threshold}; it must be 0 or more")
+        if not 0.0 <= self.max_busy_score <= 1.0:
+            raise ValueError(f"maxBusyScore is {self.max_busy_score}; it must be between 0 and 1")
+
+
+class ActiveRequestScorer(Scorer[ActiveRequestParameters]):
+    """1 for `count <= idleThreshold`; else `(max - count) / max * maxBusyScore`, max over the candidates."""
+
+    plugin_type = "active-request-scorer"
+    category = Category.DISTRIBUTION
+    reads = (IN_FLIGHT,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        counts = candidates.in_flight
+        busiest = counts.max(initial=1.0)
+        busy = (busiest - counts) / busiest * self.parameters.max_busy_score
+        return np.where(counts <= self.parameters.idle_threshold, 1.0, busy)

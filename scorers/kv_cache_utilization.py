@@ -1,0 +1,17 @@
+"""Prefers endpoints whose KV cache has room."""
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Floats, Request, Scorer
+from epp.framework.snapshot import KV_USAGE
+
+
+class KvCacheUtilizationScorer(Scorer):
+    """`1 - kv_usage`; an endpoint that nobody has reported on gets 0.5, neither empty nor full."""
+
+    plugin_type = "kv-cache-utilization-scorer"
+    category = Category.DISTRIBUTION
+    reads = (KV_USAGE,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        return np.nan_to_num(1.0 - candidates.kv_usage, nan=0.5)

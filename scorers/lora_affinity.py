@@ -1,0 +1,42 @@
+"""Prefers endpoints that have the requested LoRA adapter loaded, or room to load it."""
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Floats, LoraState, Request, Scorer
+from epp.framework.snapshot import LORA
+
+RUNNING_SCORE = 1.0
+FREE_SLOT_SCORE = 0.8
+WAITING_SCORE = 0.6
+
+
+class LoraAffinityScorer(Scorer):
+    """1.0 where the adapter runs; 0.8 where a slot is left for it; 0.6 where it waits for one; 0 elsewhere.
+
+    The adapter is the request's model; a request without a model asks for none and gets 0 everywhere. The best
+    answer that applies counts: engines list an adapter in use as running and as waiting at once. A slot is left when
+    the other adapters, running or waiting, are fewer than the endpoint can hold. An endpoint that can hold none
+    (`max_adapters` is 0) has no slot left.
+    """
+
+    plugin_type = "lora-affinity-scorer"
+    category = Category.AFFINITY
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        adapter = request.model
+        if not adapter:
+            return np.zeros(len(candidates))
+
+        def build(states: tuple[LoraState, ...]) -> Floats:
+            return np.array([_score(state, adapter) for state in states], dtype=np.float64)
+
+        scores = candidates.snapshot.records(LORA).derive((self.plugin_type, adapter), build)
+        return scores[candidates.slots]
+
+
+def _score(state: LoraState, adapter: str) -> float:
+    if adapter in state.running:
+        return RUNNING_SCORE
+    if len((state.running | state.waiting) - {adapter}) < state.max_adapters:
+        return FREE_SLOT_SCORE
+    return WAITING_SCORE if adapter in state.waiting else 0.0

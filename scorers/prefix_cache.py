@@ -1,0 +1,52 @@
+"""Prefers endpoints that hold the beginning of the prompt in their KV cache."""
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework.request import PREFIX_MATCH
+
+
+class PrefixCacheParameters(Parameters, frozen=True):
+    """How the length of a match and its share of the prompt are weighed."""
+
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance whose matches are read; empty for the default one."""
+    match_length_weight: float = 0.0
+    """Weight `w` of the length of the match, 0..1; its share of the prompt gets the rest."""
+    match_length_scale_tokens: int = 8192
+    """Length in tokens at which a match counts in full."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would leave [0, 1]."""
+        if not 0.0 <= self.match_length_weight <= 1.0:
+            raise ValueError(f"matchLengthWeight is {self.match_length_weight}; it must be between 0 and 1")
+        if self.match_length_scale_tokens < 1:
+            raise ValueError(f"matchLengthScaleTokens is {self.match_length_scale_tokens}; it must be at least 1")
+
+
+class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
+    """`w * min(1, matched_tokens / scale)^2 + (1 - w) * matched_blocks / total_blocks`.
+
+    Without a match record, or for a prompt shorter than one block, 0 for all.
+    """
+
+    plugin_type = "prefix-cache-scorer"
+    category = Category.AFFINITY
+
+    def __init__(
+        self, parameters: PrefixCacheParameters | None = None, *, name: str = "", clock: Clock | None = None
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        self._key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
+        self.reads = (self._key,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        match = request.get(self._key)
+        if match is None or match.total_blocks == 0:
+            return np.zeros(len(candidates))
+        share = match.blocks(candidates) / match.total_blocks
+        weight = self.parameters.match_length_weight
+        if weight == 0.0:
+            return share
+        length = np.minimum(1.0, match.matched_tokens(candidates) / self.parameters.match_length_scale_tokens)
+        return weight * length**2 + (1.0 - weight) * share

@@ -1,0 +1,34 @@
+"""Worlds and servers, fresh for each test."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import msgspec
+import pytest
+from world import FAST, World, open_world
+
+from epp.sim import RunningSim, running
+
+
+@pytest.fixture
+async def simulated() -> AsyncIterator[Callable[..., object]]:
+    """Start simulated servers by name: `await simulated("a", "b")`."""
+    async with AsyncExitStack() as stack:
+
+        async def start(*names: str, **changes) -> dict[str, RunningSim]:
+            return {
+                name: await stack.enter_async_context(running(msgspec.structs.replace(FAST, name=name, **changes)))
+                for name in names
+            }
+
+        yield start
+
+
+@pytest.fixture
+async def world(simulated) -> AsyncIterator[World]:
+    """Three servers, `a`, `b` and `c`, behind the default configuration."""
+    sims = await simulated("a", "b", "c")
+    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    async with open_world(endpoints=endpoints, sims=sims) as world:
+        await world.scraped()
+        yield world

@@ -1,0 +1,146 @@
+"""Endpoints come, go and die."""
+
+import asyncio
+import os
+import signal
+
+import openai
+import pytest
+from world import ENDLESS, MODEL, World, open_world, until
+
+from epp.demo.servers import model_servers
+from epp.framework.snapshot import IN_FLIGHT
+
+FILE_CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: file-discovery
+  parameters: {{path: {path}, watchFile: true}}
+- type: label-selector-filter
+  parameters: {{matchLabels: {{tier: gold}}}}
+- type: queue-scorer
+schedulingProfiles:
+- name: default
+  plugins: [{{pluginRef: label-selector-filter}}, {{pluginRef: queue-scorer}}]
+dataLayer:
+  discovery: {{pluginRef: file-discovery}}
+"""
+
+
+async def test_empty_pool_is_503_with_its_reason():
+    async with open_world() as world:
+        with pytest.raises(openai.InternalServerError) as refused:
+            await world.ask("anybody?")
+    response = refused.value.response
+    assert response.status_code == 503
+    assert response.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
+    assert response.text == (
+        "inference error: ServiceUnavailable - failed to find endpoint candidates for serving the request"
+    )
+
+
+async def test_server_that_dies_gets_no_more_traffic_and_others_are_not_disturbed(simulated):
+    sims = await simulated("steady")
+    async with model_servers(["h100"], MODEL) as (doomed,):
+        endpoints = f"steady={sims['steady'].address},doomed={doomed.address}"
+        async with open_world(endpoints=endpoints, sims=sims) as world:
+            await world.scraped()
+            assert world.available == {"steady", "doomed"}
+            await world.occupy("steady", waiting=1)  # the next one goes to the other server
+            on_doomed = asyncio.create_task(world.ask("until you die", max_tokens=8_000, **ENDLESS))
+            await until(lambda: _in_flight(world) == {"steady": 0, "doomed": 1}, "a request is at the doomed server")
+            await world.occupy("steady")
+            stream = await world.client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": "survive"}],
+                max_tokens=200,
+                stream=True,
+                **ENDLESS,
+            )
+            first = await anext(stream)
+            assert _in_flight(world) == {"steady": 1, "doomed": 1}
+
+            os.kill(doomed.pid, signal.SIGKILL)
+
+            await until(lambda: world.available == {"steady"}, "the dead server is no candidate")
+            assert {await world.ask(f"after {i}") for i in range(10)} == {"steady"}
+            assert [first, *[chunk async for chunk in stream]][-1].choices[0].finish_reason == "length"
+            with pytest.raises(openai.APIError):  # the dead server's own request fails, and is not forgotten
+                await on_doomed
+            await world.settled()
+
+
+def _in_flight(world: World) -> dict[str, float]:
+    return world.column(IN_FLIGHT)
+
+
+async def test_edited_endpoint_file_moves_traffic_within_a_running_gateway(simulated, tmp_path):
+    sims = await simulated("a", "b", "c")
+    path = tmp_path / "endpoints.yaml"
+
+    def write(**tiers: str) -> None:
+        entries = [
+            f"- {{name: {name}, address: 127.0.0.1, port: {sims[name].port}, labels: {{tier: {tier}}}}}"
+            for name, tier in tiers.items()
+        ]
+        fresh = tmp_path / "fresh.yaml"
+        fresh.write_text("endpoints:\n" + "\n".join(entries) + "\n")
+        fresh.replace(path)
+
+    write(a="gold", b="silver")
+    async with open_world(sims=sims, config=FILE_CONFIG.format(path=path)) as world:
+        await world.scraped()
+        assert {await world.ask(f"q{i}") for i in range(4)} == {"a"}  # the label filter holds
+        write(b="gold", c="gold")
+        await until(lambda: world.available == {"b", "c"}, "the new file is in force")
+        assert {await world.ask(f"q{i}") for i in range(4)} == {"b", "c"}
+        path.write_text("endpoints: [{name: broken}]")
+        await asyncio.sleep(0)  # a bad file changes nothing
+        assert {await world.ask(f"q{i}") for i in range(4)} == {"b", "c"}
+
+
+async def test_filters_that_leave_nobody_are_429_with_their_reason(simulated, tmp_path):
+    sims = await simulated("a")
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(f"endpoints: [{{name: a, address: 127.0.0.1, port: {sims['a'].port}, labels: {{tier: lead}}}}]")
+    async with open_world(sims=sims, config=FILE_CONFIG.format(path=path)) as world:
+        with pytest.raises(openai.RateLimitError) as refused:
+            await world.ask("anybody?")
+    assert refused.value.response.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+    assert refused.value.response.text == (
+        "inference error: ResourceExhausted - no endpoints available for the given request"
+    )
+
+
+async def test_lora_request_goes_where_its_adapter_is(simulated):
+    config = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: lora-affinity-scorer}]
+schedulingProfiles: [{name: default, plugins: [{pluginRef: lora-affinity-scorer}]}]
+"""
+    sims = await simulated("a", "b", lora_adapters=("tuned", "other"), max_lora=1)
+    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    async with open_world(endpoints=endpoints, sims=sims, config=config) as world:
+        await world.scraped()
+        await world.occupy("a", running=1, lora_adapter="other")
+        await world.occupy("b", running=1, lora_adapter="tuned")
+        for i in range(3):
+            raw = await world.client.chat.completions.with_raw_response.create(
+                model="tuned", messages=[{"role": "user", "content": f"q{i}"}], max_tokens=2
+            )
+            assert raw.headers["x-sim-server"] == "b"
+
+
+async def test_picker_routes_while_no_metrics_come(simulated):
+    config = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: queue-scorer}, {type: active-request-scorer}]
+dataLayer: {injectDefaults: false}
+"""
+    sims = await simulated("a", "b")
+    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    async with open_world(endpoints=endpoints, sims=sims, config=config) as world:
+        assert {await world.ask(f"q{i}") for i in range(4)} == {"a", "b"}

@@ -1,0 +1,170 @@
+"""Requests of an ordinary client through a real Envoy."""
+
+import asyncio
+import hashlib
+import json
+
+import pytest
+from world import ENDLESS, MODEL, World, until
+
+from epp.framework.snapshot import IN_FLIGHT, SERVED
+
+LONG = "The quick brown fox jumps over the lazy dog. " * 200  # 9,000 bytes, some 140 blocks of 64 bytes
+
+
+async def test_answer_comes_back_with_usage(world: World):
+    answer = await world.client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=5
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 5
+    assert len(answer.choices[0].message.content.split()) == 5
+    await world.settled()
+    assert sum(world.column(SERVED).values()) == 1
+
+
+async def test_stream_comes_piece_by_piece_with_usage_at_the_end(world: World):
+    stream = await world.client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "hello"}],
+        max_tokens=20,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = [chunk async for chunk in stream]
+    words = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
+    assert len(words) == 20
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == 20
+    await world.settled()
+
+
+async def test_legacy_completions_are_routed_too(world: World):
+    answer = await world.client.completions.create(model=MODEL, prompt="once upon a time", max_tokens=3)
+    assert answer.usage.completion_tokens == 3
+
+
+async def test_body_arrives_byte_for_byte(world: World):
+    body = (
+        b'{ "messages" : [{"content":"caf\\u00e9 \xc3\xa9","role":"user"}],\n "max_tokens":1e0, "x":1.50, "model":"%s"}'
+    )
+    body %= MODEL.encode()
+    async with world.http.post(
+        f"{world.url}/v1/chat/completions", data=body, headers={"content-type": "application/json"}
+    ) as response:
+        served = response.headers["x-sim-server"]
+        await response.read()
+    (record,) = await world.requests_at(served)
+    assert record["body_sha256"] == hashlib.sha256(body).hexdigest()
+    assert record["body_bytes"] == len(body)
+
+
+async def test_prompt_of_300_kilobytes_arrives_whole(world: World):
+    prompt = "".join(f"{i:07d} " for i in range(37_500))  # 300,000 bytes, no two blocks alike
+    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": prompt}], "max_tokens": 1}).encode()
+    async with world.http.post(
+        f"{world.url}/v1/chat/completions", data=body, headers={"content-type": "application/json"}
+    ) as response:
+        assert response.status == 200, await response.text()
+        served = response.headers["x-sim-server"]
+    (record,) = await world.requests_at(served)
+    assert record["body_sha256"] == hashlib.sha256(body).hexdigest()
+
+
+async def test_loaded_server_is_avoided(world: World):
+    await world.occupy("a", running=50, waiting=20, kv_usage=0.9)
+    await world.occupy("b", running=50, waiting=10, kv_usage=0.8)
+    assert {await world.ask(f"question {i}") for i in range(9)} == {"c"}
+
+
+async def test_idle_servers_take_turns(world: World):
+    assert sorted([await world.ask_when_idle(f"q{i}") for i in range(6)]) == ["a", "a", "b", "b", "c", "c"]
+
+
+async def test_long_prefix_goes_back_to_the_server_that_holds_it(world: World):
+    first = await world.ask(LONG + "What jumps?")
+    others = {await world.ask_when_idle(f"unrelated {i}") for i in range(6)}
+    assert others == {"a", "b", "c"}  # the pool is free to send it anywhere
+    for i in range(5):
+        assert await world.ask(LONG + f"And who is lazy? ({i})") == first
+    records = await world.requests_at(first)
+    cached = [r["cached_tokens"] for r in records if r["prompt_tokens"] > 1000]
+    assert cached[0] == 0
+    assert all(tokens > 2000 for tokens in cached[1:])  # 9,000 bytes are 2,250 tokens of 4 bytes
+
+
+async def test_growing_conversation_stays_where_it_is(world: World):
+    messages = [{"role": "system", "content": LONG}]
+    served = set()
+    for turn in range(4):
+        messages.append({"role": "user", "content": f"turn {turn}"})
+        raw = await world.client.chat.completions.with_raw_response.create(model=MODEL, messages=messages, max_tokens=8)
+        served.add(raw.headers["x-sim-server"])
+        messages.append({"role": "assistant", "content": raw.parse().choices[0].message.content})
+    assert len(served) == 1
+
+
+async def test_request_without_a_body_is_routed(world: World):
+    models = await world.client.models.list()
+    assert [model.id for model in models.data] == [MODEL]
+    await world.settled()
+    assert sum(world.column(SERVED).values()) == 1
+
+
+async def test_clients_own_destination_does_not_count(world: World):
+    await world.occupy("a", waiting=9)
+    await world.occupy("b", waiting=9)
+    forged = {"x-gateway-destination-endpoint": world.sims["a"].address}
+    assert await world.ask("where to?", extra_headers=forged) == "c"
+
+
+async def test_client_that_hangs_up_mid_stream_frees_its_place(world: World):
+    stream = await world.client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=5_000, stream=True, **ENDLESS
+    )
+    async for _ in stream:
+        break
+    assert sum(world.column(IN_FLIGHT).values()) == 1
+    await stream.close()
+    await world.settled()
+    await until(lambda: all(sim.machine.running == 0 for sim in world.sims.values()), "the server has stopped too")
+
+
+async def test_hundred_clients_at_once_are_all_served_and_the_books_balance(world: World):
+    answers = await asyncio.gather(*(world.ask(f"client {i}", max_tokens=8) for i in range(100)))
+    assert set(answers) == {"a", "b", "c"}
+    await world.settled()
+    assert sum(world.column(SERVED).values()) == 100
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "sentence"),
+    [
+        (
+            "/v1/chat/completions",
+            b"{not json",
+            400,
+            "inference error: BadRequest - error unmarshaling request bodyMap:",
+        ),
+        (
+            "/v1/chat/completions",
+            b'{"messages":[{"role":"user","content":"hi"}]}',
+            400,
+            "inference error: BadRequest - model not found in request body",
+        ),
+        (
+            "/v1/nonsense",
+            b'{"model":"m"}',
+            400,
+            "inference error: BadRequest - no parser found for path '/v1/nonsense'",
+        ),
+    ],
+    ids=["invalid JSON", "no model", "wrong path"],
+)
+async def test_request_at_fault_gets_status_and_sentence(world: World, path, body, status, sentence):
+    async with world.http.post(world.url + path, data=body, headers={"content-type": "application/json"}) as response:
+        assert response.status == status
+        assert "x-llm-d-request-dropped-reason" not in response.headers
+        assert (await response.text()).startswith(sentence)
+    assert not any([await world.requests_at(name) for name in world.sims])
+    assert await world.ask("still there?") in {"a", "b", "c"}

@@ -1,0 +1,112 @@
+"""What an end-to-end test sees: a real Envoy, a real picker and simulated model servers, all on loopback."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import aiohttp
+import msgspec
+import numpy as np
+from openai import AsyncOpenAI
+
+from epp.config import load_text
+from epp.discovery import StaticDiscovery, parse_targets
+from epp.extproc.server import ServerSettings
+from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, Column
+from epp.gateway import GatewaySettings
+from epp.local import LocalGateway, local_gateway
+from epp.picker import PickerSettings
+from epp.sim import PRESETS, RunningSim
+
+MODEL = "e2e-8b"
+ENDLESS = {"extra_body": {"ignore_eos": True}}
+"""What makes a server go on until max_tokens."""
+FAST = msgspec.structs.replace(
+    PRESETS["h100"], model=MODEL, time_scale=0.2, max_model_len=200_000, num_gpu_blocks=40_000
+)
+
+
+async def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    """Wait for a condition; fails with its name."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain until {what}"
+        await asyncio.sleep(0.01)
+
+
+@dataclass
+class World:
+    """What a test sees: the gateway from outside, and the picker's books from inside."""
+
+    gateway: LocalGateway
+    client: AsyncOpenAI
+    http: aiohttp.ClientSession
+    sims: dict[str, RunningSim] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+    def column(self, column: Column) -> dict[str, float]:
+        """Name of each endpoint to its value."""
+        snapshot = self.gateway.picker.store.snapshot()
+        values = snapshot.column(column)
+        return {e.name: float(values[i]) for i, e in enumerate(snapshot.endpoints.values) if e is not None}
+
+    @property
+    def available(self) -> set[str]:
+        snapshot = self.gateway.picker.store.snapshot()
+        return {e.name for s in snapshot.available if (e := snapshot.endpoints.values[s]) is not None}
+
+    async def scraped(self) -> None:
+        """Wait until every endpoint has reported something newer than now."""
+        before = self.column(METRICS_AT)
+
+        def newer() -> bool:
+            return all(not np.isnan(at) and not at <= before[name] for name, at in self.column(METRICS_AT).items())
+
+        await until(newer, "every endpoint has been scraped")
+
+    async def settled(self) -> None:
+        await until(lambda: not any(self.column(IN_FLIGHT).values()), "nothing is in flight")
+
+    async def ask(self, prompt: str, **more) -> str:
+        """Send one chat request; return the name of the server that answered."""
+        raw = await self.client.chat.completions.with_raw_response.create(
+            model=MODEL, messages=[{"role": "user", "content": prompt}], max_tokens=more.pop("max_tokens", 4), **more
+        )
+        return raw.headers["x-sim-server"]
+
+    async def ask_when_idle(self, prompt: str) -> str:
+        """Send one request once all gauges say that nothing else is under way."""
+        await self.settled()
+        await self.scraped()
+        return await self.ask(prompt)
+
+    async def occupy(self, name: str, **load) -> None:
+        async with self.http.post(f"http://{self.sims[name].address}/sim/occupy", json=load) as response:
+            assert response.status == 200, await response.text()
+        await self.scraped()
+
+    async def requests_at(self, name: str) -> list[dict]:
+        async with self.http.get(f"http://{self.sims[name].address}/sim/requests") as response:
+            return await response.json()
+
+
+@contextlib.asynccontextmanager
+async def open_world(
+    *, endpoints: str = "", sims: dict[str, RunningSim] | None = None, config: str | None = None
+) -> AsyncIterator[World]:
+    settings = PickerSettings(
+        server=ServerSettings("unix:unset"),
+        config=None if config is None else load_text(config),
+        discovery=None if not endpoints and config else StaticDiscovery(parse_targets(endpoints) if endpoints else ()),
+    )
+    async with (
+        local_gateway(settings, GatewaySettings(listen_port=0)) as gateway,
+        AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=30) as client,
+        aiohttp.ClientSession() as http,
+    ):
+        yield World(gateway, client, http, sims or {})

@@ -1,0 +1,68 @@
+"""A metrics page on a loopback port that answers as a test tells it to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from epp.framework import Endpoint
+
+
+class PageServer:
+    """Answers any path; `stop` and `start` keep the port."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.page = b"vllm:num_requests_waiting 3\n"
+        self.headers: dict[str, str] = {}
+        self.hanging = False
+        self.asked: list[web.BaseRequest] = []
+        self.ports: set[int] = set()
+        self.port = 0
+        self._stopping = asyncio.Event()
+        self._runner: web.ServerRunner | None = None
+
+    async def start(self, host: str = "127.0.0.1") -> None:
+        self._stopping.clear()
+        self._runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, self.port, reuse_address=True)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            self._stopping.set()
+            await self._runner.cleanup()
+            self._runner = None
+
+    def endpoint(self, name: str = "e", address: str = "127.0.0.1", **labels: str) -> Endpoint:
+        return Endpoint(name, address, self.port, labels=labels)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.asked.append(request)
+        if request.transport is not None:
+            self.ports.add(request.transport.get_extra_info("peername")[1])
+        if self.hanging:
+            await self._stopping.wait()
+        return web.Response(status=self.status, body=self.page, headers=self.headers)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[PageServer]:
+    running = PageServer()
+    await running.start()
+    yield running
+    await running.stop()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object]], Awaitable[None]]:
+    """Wait for a condition, at most for as long as the test may take."""
+
+    async def wait(condition: Callable[[], object]) -> None:
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.005)
+
+    return wait

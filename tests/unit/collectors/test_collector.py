@@ -1,0 +1,364 @@
+import asyncio
+import math
+import random
+import socket
+
+import msgspec
+import pytest
+import uvloop
+from structlog.testing import capture_logs
+
+from epp.collectors import Collector, CollectorObserver, CoreMetricsExtractor, MetricsDataSource
+from epp.collectors.collector import next_due
+from epp.collectors.metrics_source import MetricsSourceParameters
+from epp.collectors.poll import Poll
+from epp.collectors.reachability import Reachability
+from epp.datastore import Datastore
+from epp.framework import Endpoint, ManualClock, SystemClock
+from epp.framework.datalayer import DataSource, Extractor, Feed, PageError, Report, UnreachableError
+from epp.framework.snapshot import METRICS_AT, REACHABLE, RUNNING, WAITING
+
+E = Endpoint("e", "10.0.0.1", 8000)
+REFUSED = UnreachableError("refused", refused=True)
+SILENT = UnreachableError("silent", refused=False)
+PAGE = b"vllm:num_requests_waiting 3\n"
+
+
+class Script(DataSource):
+    """Answers from a list: pages are returned, errors raised."""
+
+    plugin_type = "script"
+
+    port = None
+    interval_seconds = None
+
+    def __init__(
+        self, *answers: bytes | Exception, port: int | None = None, interval_seconds: float | None = None
+    ) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.asked: list[Endpoint] = []
+        self.port = port
+        self.interval_seconds = interval_seconds
+
+    async def fetch(self, endpoint: Endpoint) -> bytes:
+        self.asked.append(endpoint)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        pass
+
+
+class Length(Extractor):
+    """Reports the length of the page as running requests."""
+
+    plugin_type = "length"
+
+    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
+        return Report({RUNNING: len(page)})
+
+
+class Broken(Extractor):
+    plugin_type = "broken"
+
+    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
+        raise KeyError("bug")
+
+
+class Errors(CollectorObserver):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, ...]] = []
+
+    def poll_error(self, source_type: str) -> None:
+        self.seen.append((source_type,))
+
+    def extract_error(self, source_type: str, extractor_type: str) -> None:
+        self.seen.append((source_type, extractor_type))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(100.0)
+
+
+@pytest.fixture
+def store(clock) -> Datastore:
+    store = Datastore(clock)
+    store.replace([E])
+    return store
+
+
+@pytest.fixture
+def errors() -> Errors:
+    return Errors()
+
+
+@pytest.fixture
+def poll_of(store, errors):
+    """Make a poll of E; those of one test share what they know of its reachability."""
+    reachability = Reachability(store, E)
+
+    def make(*answers: bytes | Exception, extractors=None, port=None) -> Poll:
+        feed = Feed(Script(*answers, port=port), tuple(extractors or [CoreMetricsExtractor()]))
+        return Poll(store, feed, reachability, interval_seconds=0.05, observer=errors)
+
+    return make
+
+
+def value(store: Datastore, column=WAITING, slot: int = 0) -> float:
+    return float(store.snapshot().column(column)[slot])
+
+
+async def test_page_fills_columns(store, poll_of):
+    assert await poll_of(PAGE).collect_once(E) == 0.05
+    assert (value(store), value(store, METRICS_AT)) == (3, 100.0)
+
+
+async def test_bad_page_keeps_values_is_counted_each_time_and_logged_once(store, poll_of, errors):
+    poll = poll_of(PAGE, PageError("answered 500"), PageError("answered 500"), PAGE, PageError("answered 500"))
+    with capture_logs() as logs:
+        for _ in range(5):
+            await poll.collect_once(E)
+    assert value(store) == 3
+    assert errors.seen == [("script",)] * 3
+    assert [entry["log_level"] for entry in logs] == ["warning", "info", "warning"]
+    assert logs[0]["reason"] == "answered 500"
+
+
+async def test_refusal_makes_the_endpoint_unreachable_at_once_and_a_page_brings_it_back(store, poll_of):
+    poll = poll_of(PAGE, REFUSED, PAGE)
+    await poll.collect_once(E)
+    await poll.collect_once(E)
+    assert value(store, REACHABLE) == 0
+    assert value(store) == 3  # what was known stays
+    await poll.collect_once(E)
+    assert value(store, REACHABLE) == 1
+
+
+async def test_silence_makes_the_endpoint_unreachable_the_third_time_in_a_row(store, poll_of):
+    poll = poll_of(SILENT, SILENT, PAGE, SILENT, SILENT, SILENT)
+    reachable = []
+    for _ in range(6):
+        await poll.collect_once(E)
+        reachable.append(value(store, REACHABLE))
+    assert reachable == [1, 1, 1, 1, 1, 0]
+
+
+async def test_bad_page_shows_that_the_endpoint_can_be_reached(store, poll_of):
+    poll = poll_of(REFUSED, PageError("answered 500"))
+    await poll.collect_once(E)
+    await poll.collect_once(E)
+    assert value(store, REACHABLE) == 1
+
+
+async def test_unreachable_endpoint_is_asked_less_and_less_often_up_to_once_a_second(poll_of):
+    poll = poll_of(*[REFUSED] * 6, PAGE)
+    waits = [await poll.collect_once(E) for _ in range(7)]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05])
+
+
+async def test_failure_beside_the_endpoint_says_nothing_of_the_endpoint(store, poll_of):
+    exporter = poll_of(REFUSED, REFUSED, SILENT, SILENT, SILENT, port=9400)
+    for _ in range(5):
+        await exporter.collect_once(E)
+    assert value(store, REACHABLE) == 1
+
+
+async def test_page_from_beside_the_endpoint_does_not_bring_it_back(store, poll_of):
+    await poll_of(REFUSED).collect_once(E)
+    await poll_of(b"xx", extractors=(Length(),), port=9400).collect_once(E)
+    assert value(store, RUNNING) == 2
+    assert value(store, REACHABLE) == 0
+
+
+async def test_one_extractor_that_fails_does_not_silence_the_others(store, poll_of, errors):
+    poll = poll_of(PAGE, PAGE, extractors=[Broken(), Length()])
+    with capture_logs() as logs:
+        await poll.collect_once(E)
+        await poll.collect_once(E)
+    assert value(store, RUNNING) == len(PAGE)
+    assert errors.seen == [("script", "broken")] * 2
+    assert [(entry["extractor"], entry["reason"]) for entry in logs] == [("broken", "KeyError('bug')")]
+
+
+async def test_source_with_a_bug_is_counted_and_asked_again(store, poll_of, errors):
+    poll = poll_of(RuntimeError("bug"), PAGE)
+    with capture_logs() as logs:
+        assert await poll.collect_once(E) == 0.05
+        await poll.collect_once(E)
+    assert errors.seen == [("script",)]
+    assert logs[0]["reason"] == "RuntimeError('bug')"
+    assert (value(store), value(store, REACHABLE)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("due", "wait", "now", "expected"),
+    [
+        (10.0, 0.5, 10.1, 10.5),  # in time: the beat is kept, whatever the page took
+        (10.0, 0.5, 9.9, 10.5),
+        (10.0, 0.5, 11.2, 11.5),  # beats at 10.5 and 11.0 were missed
+        (10.0, 0.5, 10.5, 11.0),
+    ],
+)
+def test_beats_are_at_a_fixed_rate_and_missed_ones_are_skipped(due, wait, now, expected):
+    assert next_due(due, wait, now) == expected
+
+
+@pytest.fixture
+async def collecting():
+    """Start collectors that are stopped in the end, and leave nothing behind."""
+    started: list[Collector] = []
+    sources: list[DataSource] = []
+
+    async def start(store: Datastore, *feeds: Feed, interval_seconds: float = 0.01, observer=None) -> Collector:
+        sources.extend(feed.source for feed in feeds)
+        started.append(
+            Collector(
+                store,
+                feeds,
+                clock=SystemClock(),
+                interval_seconds=interval_seconds,
+                observer=observer,
+                generator=random.Random(7),
+            )
+        )
+        await started[-1].start()
+        return started[-1]
+
+    yield start
+    for one in started:
+        await one.stop()
+        assert one.task_count == 0
+    for source in sources:
+        await source.close()
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("collect ")]
+
+
+def metrics_feed(**parameters: object) -> Feed:
+    source = MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters))
+    return Feed(source, (CoreMetricsExtractor(),))
+
+
+async def test_server_that_stops_and_starts_again_goes_and_comes_back(server, until, collecting):
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    await collecting(store, metrics_feed())
+    await until(lambda: value(store) == 3)
+    await server.stop()
+    await until(lambda: value(store, REACHABLE) == 0)
+    assert len(store.snapshot().available) == 0
+    server.page = b"vllm:num_requests_waiting 5\n"
+    await server.start()
+    await until(lambda: value(store, REACHABLE) == 1)
+    await until(lambda: value(store) == 5)
+
+
+async def test_server_that_answers_500_stays_reachable_and_keeps_its_numbers(server, until, collecting, errors):
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    await collecting(store, metrics_feed(), observer=errors)
+    await until(lambda: value(store) == 3)
+    server.status = 500
+    await until(lambda: len(errors.seen) >= 3)
+    assert (value(store), value(store, REACHABLE)) == (3, 1)
+    assert set(errors.seen) == {("metrics-data-source",)}
+
+
+async def test_server_that_hangs_becomes_unreachable(server, until, collecting):
+    server.hanging = True
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    await collecting(store, metrics_feed(timeout="20ms"))
+    await until(lambda: value(store, REACHABLE) == 0)
+    assert len(server.asked) >= 3
+
+
+async def test_tasks_follow_the_pool(server, until, collecting):
+    store = Datastore(SystemClock())
+    a, b = server.endpoint("a"), server.endpoint("b")
+    collector = await collecting(store, metrics_feed())
+    assert collector.task_count == 0
+    store.replace([a, b])
+    assert collector.task_count == 2
+    await until(lambda: value(store, slot=0) == value(store, slot=1) == 3)
+    store.replace([b])
+    await until(lambda: collector.task_count == 1)
+    assert math.isnan(value(store, slot=0))
+    with socket.socket() as deaf:  # bound, so nobody else listens there, but not listening
+        deaf.bind(("127.0.0.1", 0))
+        moved = Endpoint("b", "127.0.0.1", deaf.getsockname()[1])  # the same name elsewhere is another endpoint
+        store.replace([moved])
+        await until(lambda: value(store, REACHABLE, slot=store.snapshot().slots[0]) == 0)
+
+
+async def test_stopped_collector_does_not_follow_the_pool(server, collecting):
+    store = Datastore(SystemClock())
+    collector = await collecting(store, metrics_feed())
+    await collector.stop()
+    store.replace([server.endpoint()])
+    assert collector.task_count == 0
+
+
+async def test_endpoint_that_gets_another_label_is_asked_with_it(until, collecting):
+    class Endless(Script):
+        async def fetch(self, endpoint: Endpoint) -> bytes:
+            self.asked.append(endpoint)
+            return PAGE
+
+    source = Endless()
+    store = Datastore(SystemClock())
+    store.replace([E])
+    await collecting(store, Feed(source, (Length(),)))
+    await until(lambda: source.asked)
+    store.replace([Endpoint(E.name, E.address, E.port, labels={"a": "b"})])
+    await until(lambda: source.asked[-1].labels == {"a": "b"})
+
+
+async def test_slow_source_does_not_hold_up_another(server, until, collecting):
+    class Stuck(Script):
+        async def fetch(self, endpoint: Endpoint) -> bytes:
+            self.asked.append(endpoint)
+            await asyncio.Event().wait()
+            return b""
+
+    stuck = Stuck()
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    collector = await collecting(store, Feed(stuck, (Length(),)), metrics_feed())
+    assert collector.task_count == 2
+    await until(lambda: stuck.asked and len(server.asked) >= 3)
+
+
+def test_interval_of_no_length_is_refused(store, clock):
+    with pytest.raises(ValueError, match="source 'script': an interval of 0 s is too short"):
+        Collector(store, [Feed(Script(interval_seconds=0), ())], clock=clock)
+
+
+def test_runs_under_uvloop():
+    async def collect() -> float:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(PAGE)}\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode() + PAGE)
+            await writer.drain()
+            writer.close()
+
+        listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+        store = Datastore(SystemClock())
+        store.replace([Endpoint("e", "127.0.0.1", listening.sockets[0].getsockname()[1])])
+        feed = metrics_feed()
+        collector = Collector(store, [feed], clock=SystemClock(), interval_seconds=0.01)
+        await collector.start()
+        while math.isnan(value(store)):  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.005)
+        listening.close()
+        while value(store, REACHABLE) == 1:  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0.005)
+        await collector.stop()
+        await feed.source.close()
+        return value(store)
+
+    assert uvloop.run(collect()) == 3

@@ -1,0 +1,164 @@
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from epp.collectors.core_metrics import CoreMetricsExtractor, CoreMetricsParameters
+from epp.framework import Endpoint, LoraState
+from epp.framework.datalayer import PageError
+from epp.framework.snapshot import (
+    KV_BLOCK_TOKENS,
+    KV_BLOCKS,
+    KV_USAGE,
+    LORA,
+    PREFIX_HIT_TOKENS,
+    PREFIX_QUERY_TOKENS,
+    RUNNING,
+    WAITING,
+)
+
+PAGES = Path(__file__).parents[2] / "data" / "vllm-0.32"
+VLLM = Endpoint("e", "10.0.0.1", 8000)
+
+
+def extractor(**parameters: object) -> CoreMetricsExtractor:
+    return CoreMetricsExtractor(msgspec.convert(parameters, CoreMetricsParameters))
+
+
+def columns(page: bytes, endpoint: Endpoint = VLLM, **parameters: object) -> dict:
+    return dict(extractor(**parameters).extract(page, endpoint).columns)
+
+
+# Read by eye from the pages: waiting, running, KV usage, tokens queried, tokens hit.
+@pytest.mark.parametrize(
+    ("page", "said", "lora"),
+    [
+        ("metrics-idle.txt", (0, 0, 0.0, 0, 0), LoraState()),
+        ("metrics-busy.txt", (7, 4, 0.23529411764705888, 9062, 4544), LoraState(max_adapters=2)),
+        (
+            "metrics-busy-lora.txt",
+            (4, 4, 0.04705882352941182, 17283, 10848),
+            LoraState(frozenset({"lora-a", "lora-b"}), frozenset({"lora-a", "lora-b"}), 2),
+        ),
+    ],
+)
+def test_genuine_page_says_all(page, said, lora):
+    report = extractor().extract((PAGES / page).read_bytes(), VLLM)
+    measured = dict(zip((WAITING, RUNNING, KV_USAGE, PREFIX_QUERY_TOKENS, PREFIX_HIT_TOKENS), said, strict=True))
+    assert report.columns == {**measured, KV_BLOCK_TOKENS: 32, KV_BLOCKS: 256}
+    assert report.attributes == {LORA: lora}
+
+
+def test_ranks_are_added_up_and_the_fullest_cache_counts():
+    said = columns(
+        b'vllm:num_requests_waiting{engine="0"} 2\nvllm:num_requests_waiting{engine="1"} 3\n'
+        b'vllm:num_requests_running{engine="0"} 1\nvllm:num_requests_running{engine="1"} 1\n'
+        b'vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.75\n'
+        b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1\n'
+        b'vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="200"} 1\n'
+    )
+    assert (said[WAITING], said[RUNNING], said[KV_USAGE]) == (5, 2, 0.75)
+    assert (said[KV_BLOCK_TOKENS], said[KV_BLOCKS]) == (16, 300)
+
+
+def test_what_the_page_does_not_say_is_unknown_and_not_zero():
+    report = extractor().extract(b"vllm:num_requests_running 1\n", VLLM)
+    unknown = {column for column, value in report.columns.items() if math.isnan(value)}
+    assert unknown == {WAITING, KV_USAGE, KV_BLOCK_TOKENS, KV_BLOCKS, PREFIX_QUERY_TOKENS, PREFIX_HIT_TOKENS}
+    assert report.attributes == {LORA: LoraState()}
+
+
+def test_values_that_are_no_numbers_say_nothing():
+    said = columns(
+        b'vllm:num_requests_waiting{engine="0"} NaN\nvllm:num_requests_waiting{engine="1"} 3\n'
+        b"vllm:kv_cache_usage_perc NaN\n"
+        b'vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1\n'
+    )
+    assert said[WAITING] == 3
+    assert math.isnan(said[KV_USAGE])
+    assert said[KV_BLOCK_TOKENS] == 16
+    assert math.isnan(said[KV_BLOCKS])
+
+
+def test_old_spelling_of_kv_usage_is_taken_when_the_new_one_is_absent():
+    assert columns(b"vllm:gpu_cache_usage_perc 0.5\n")[KV_USAGE] == 0.5
+    assert columns(b"vllm:gpu_cache_usage_perc 0.5\nvllm:kv_cache_usage_perc 0.25\n")[KV_USAGE] == 0.25
+
+
+def test_adapter_series_with_the_highest_value_wins_wherever_it_stands():
+    page = (
+        b'vllm:lora_requests_info{max_lora="4",running_lora_adapters="a, b",waiting_lora_adapters="c"} 20.0\n'
+        b'vllm:lora_requests_info{max_lora="4",running_lora_adapters="d",waiting_lora_adapters=""} 10.0\n'
+    )
+    state = extractor().extract(page, VLLM).attributes[LORA]
+    assert state == LoraState(frozenset({"a", "b"}), frozenset({"c"}), 4)
+
+
+def test_specs_of_a_known_engine_can_be_overridden_one_by_one():
+    page = b"vllm:num_requests_waiting 1\nvllm:num_requests_running 2\nmine 3\n"
+    said = columns(page, engineConfigs=[{"name": "vllm", "queuedRequestsSpec": "mine"}])
+    assert (said[WAITING], said[RUNNING]) == (3, 2)
+
+
+def test_engine_is_chosen_by_label_and_described_by_configuration():
+    triton = {
+        "name": "triton",
+        "queuedRequestsSpec": "nv_trt_llm_request_metrics{request_type=waiting}",
+        "runningRequestsSpec": "nv_trt_llm_request_metrics{request_type=scheduled}",
+        "cacheBlockSizeSpec": "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
+        "cacheNumBlocksSpec": 'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max"}',
+    }
+    page = (
+        b'nv_trt_llm_request_metrics{model="m",request_type="waiting"} 5\n'
+        b'nv_trt_llm_request_metrics{model="m",request_type="scheduled"} 6\n'
+        b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per"} 64\n'
+        b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max"} 512\n'
+    )
+    endpoint = Endpoint("e", "10.0.0.1", 8000, labels={"engine": "triton"})
+    report = extractor(engineLabelKey="engine", engineConfigs=[triton]).extract(page, endpoint)
+    assert report.columns == {WAITING: 5, RUNNING: 6, KV_BLOCK_TOKENS: 64, KV_BLOCKS: 512}
+    assert report.attributes == {}
+
+
+def test_default_engine_can_be_a_configured_one():
+    said = columns(b"q 4\n", defaultEngine="mine", engineConfigs=[{"name": "mine", "queuedRequestsSpec": "q"}])
+    assert said == {WAITING: 4}
+
+
+def test_engine_that_nobody_described_is_named_with_the_remedy():
+    endpoint = Endpoint("e", "10.0.0.1", 8000, labels={"llm-d.ai/engine-type": "sglang"})
+    with pytest.raises(PageError, match=r"default/e has label llm-d.ai/engine-type=sglang.*describe 'sglang' in engi"):
+        extractor().extract(b"", endpoint)
+
+
+@pytest.mark.parametrize(
+    ("page", "hint"),
+    [
+        (b"", "it is empty"),
+        (b'[{"iter": 1}]', "it is JSON.*TensorRT-LLM has the text at /prometheus/metrics"),
+        (b"<html></html>", "it is HTML"),
+        (b"# TYPE x gauge\nsglang:num_queue_reqs 1\n", "some of SGLang: set the endpoint's label llm-d.ai/engine-type"),
+        (b"python_info 1\n", "looked for vllm:num_requests_waiting.*are the metrics switched on"),
+        (b"vllm:num_requests_waiting_by_reason 1\n", "but some of vLLM"),
+    ],
+)
+def test_page_without_anything_wanted_is_refused_with_a_hint(page, hint):
+    with pytest.raises(PageError, match=hint):
+        extractor().extract(page, VLLM)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"defaultEngine": "vlm"}, "defaultEngine 'vlm' is not known: take one of vllm"),
+        ({"engineConfigs": [{"name": "x"}, {"name": "x"}]}, "engine 'x' more than once"),
+        ({"engineConfigs": [{"name": ""}]}, "an engine without a name"),
+        ({"engineConfigs": [{"name": "x", "kvUsageSpec": "a{"}]}, r"engine 'x': 'a\{' is not a metric spec"),
+        ({"engineConfigs": [{"name": "x", "customMetrics": [{"attributeKey": "k", "metricSpec": "m"}]}]}, "customMet"),
+        ({"engineConfigs": [{"name": "x", "kvUsage": "a"}]}, "unknown field `kvUsage`"),
+    ],
+)
+def test_bad_parameters_are_refused(parameters, problem):
+    with pytest.raises(msgspec.ValidationError, match=problem):
+        extractor(**parameters)

@@ -1,0 +1,144 @@
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from epp.collectors.exposition import Selector
+from epp.framework.datalayer import PageError
+
+PAGES = Path(__file__).parents[2] / "data" / "vllm-0.32"
+WAITING = Selector("vllm:num_requests_waiting")
+
+
+def values(spec: str, page: bytes) -> list[float]:
+    return [series.value for series in Selector.parse(spec).read(page)]
+
+
+@pytest.mark.parametrize("page", ["metrics-idle.txt", "metrics-busy.txt", "metrics-busy-lora.txt"])
+def test_every_series_of_a_genuine_page_reads_as_the_reference_parser_reads_it(page):
+    content = (PAGES / page).read_bytes()
+    expected: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(content.decode()):
+        for sample in family.samples:
+            expected.setdefault(sample.name, []).append((sample.labels, sample.value))
+    assert len(expected) > 100
+    for name, samples in expected.items():
+        assert [(one.labels, one.value) for one in Selector(name).read(content)] == samples
+
+
+def test_name_that_starts_another_name_does_not_match_it():
+    page = b'a_by_reason{reason="x"} 5\na{e="0"} 2\naa 9\na 3\n'
+    assert values("a", page) == [2.0, 3.0]
+
+
+def test_series_at_the_very_start_and_at_the_very_end_are_found():
+    assert values("a", b"a 1\nb 2\na 3") == [1.0, 3.0]
+
+
+def test_comments_and_label_values_that_mention_the_name_do_not_count():
+    assert values("a", b'# HELP a is a 7\n# TYPE a gauge\nb{text="\\na 5"} 1\na 1\n') == [1.0]
+
+
+def test_absent_series_gives_nothing():
+    assert values("a", b"b 1\n") == []
+    assert values("a", b"") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        (b"a +Inf", math.inf),
+        (b"a -Inf", -math.inf),
+        (b"a 1.5e3", 1500.0),
+        (b"a 4.0 1795188181348", 4.0),
+        (b'a{x="y"} 4.0 1795188181348', 4.0),
+        (b'a{x="y",}\t4', 4.0),
+        (b'a {x="y"} 4', 4.0),
+        (b"a{} 4", 4.0),
+        (b'a{x="y"} 4 # {trace="}"} 1.0', 4.0),
+    ],
+)
+def test_values_time_stamps_and_spaces(line, value):
+    assert values("a", b"b 0\n" + line + b"\nb 0\n") == [value]
+
+
+def test_nan_is_a_value():
+    (value,) = values("a", b"a NaN\n")
+    assert math.isnan(value)
+
+
+def test_braces_commas_and_quotes_in_a_label_value_are_text():
+    (series,) = Selector("a").read(b'a{x="}, y=\\"1\\"",y="C:\\\\new\\nline"} 1\n')
+    assert series.labels == {"x": '}, y="1"', "y": "C:\\new\nline"}
+
+
+@pytest.mark.parametrize("line", [b"a one", b"a ", b'a{x="y"', b'a{x="y} 1', b"a{"])
+def test_wanted_series_that_cannot_be_read_makes_the_page_bad_and_is_shown(line):
+    with pytest.raises(PageError, match="cannot be read") as refusal:
+        values("a", b"b 0\n" + line + b"\nc 1\n")
+    assert line.decode().strip() in str(refusal.value)
+
+
+def test_unwanted_series_may_be_anything():
+    assert values("a", b"b{{{\xff one\na 1\n") == [1.0]
+
+
+def test_selector_with_labels_takes_only_series_that_have_them_all():
+    page = b'a{k="max",g="0"} 1\na{k="max",g="1"} 2\na{k="used",g="0"} 3\na 4\n'
+    assert values("a{k=max}", page) == [1.0, 2.0]
+    assert values('a{g="0", k=max}', page) == [1.0]
+    assert values("a{k=none}", page) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "selector"),
+    [
+        ("a", Selector("a")),
+        ("a{}", Selector("a")),
+        (" vllm:x { k = v } ", Selector("vllm:x", {"k": "v"})),
+        ('a{k="x,y}\\"z",l=w,}', Selector("a", {"k": 'x,y}"z', "l": "w"})),
+    ],
+)
+def test_spec_says_name_and_labels(spec, selector):
+    assert Selector.parse(spec) == selector
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "1a", "a{", "a{k}", "a{k=}", 'a{k!="v"}', 'a{k=~"v"}', "a{k=v w}", "sum(a)", "a b"]
+)
+def test_spec_that_says_something_else_is_refused(spec):
+    with pytest.raises(ValueError, match="is not a metric spec") as refusal:
+        Selector.parse(spec)
+    assert repr(spec) in str(refusal.value)
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=20), min_size=1, max_size=5, unique=True), st.floats())
+def test_label_values_survive_the_reference_writer(texts, value):
+    registry = CollectorRegistry()
+    gauge = Gauge("wanted", "Text.", ["first", "second"], registry=registry)
+    for text in texts:
+        gauge.labels(text, "\\" + text).set(value)
+    read = Selector("wanted").read(generate_latest(registry))
+    assert [one.labels for one in read] == [{"first": text, "second": "\\" + text} for text in texts]
+    assert all(one.value == value or math.isnan(value) for one in read)
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=20))
+def test_any_label_value_can_be_asked_for(text):
+    registry = CollectorRegistry()
+    Gauge("wanted", "Text.", ["key"], registry=registry).labels(text).set(1)
+    quoted = text.replace("\\", r"\\").replace('"', r"\"")
+    assert [one.value for one in Selector.parse(f'wanted{{key="{quoted}"}}').read(generate_latest(registry))] == [1.0]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(junk):
+    page = b"\n" + WAITING.name.encode() + junk
+    try:
+        assert len(WAITING.read(page)) <= 1 + junk.count(b"\n")
+    except PageError as refusal:
+        assert "cannot be read" in str(refusal)  # noqa: PT017 - either outcome is right

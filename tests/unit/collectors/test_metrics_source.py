@@ -1,0 +1,168 @@
+import asyncio
+import socket
+
+import msgspec
+import pytest
+
+from epp.collectors.metrics_source import MetricsDataSource, MetricsSourceParameters
+from epp.framework import Endpoint
+from epp.framework.datalayer import PageError, UnreachableError
+
+
+@pytest.fixture
+async def source():
+    """Make sources that are closed in the end."""
+    made = []
+
+    def make(**parameters: object) -> MetricsDataSource:
+        made.append(MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+async def test_page_comes_as_it_was_sent(server, source):
+    assert await source().fetch(server.endpoint()) == b"vllm:num_requests_waiting 3\n"
+    (request,) = server.asked
+    assert request.path == "/metrics"
+    assert request.headers["Accept-Encoding"] == "identity"
+
+
+async def test_path_and_port_are_the_configured_ones(server, source):
+    elsewhere = Endpoint("e", "127.0.0.1", 1)
+    await source(path="/prometheus/metrics?a=b", port=server.port).fetch(elsewhere)
+    assert server.asked[0].path_qs == "/prometheus/metrics?a=b"
+
+
+async def test_connection_is_kept_from_page_to_page(server, source):
+    one = source()
+    for _ in range(5):
+        await one.fetch(server.endpoint())
+    assert len(server.ports) == 1
+
+
+async def test_ipv6_endpoint_is_asked(server, source):
+    await server.stop()
+    server.port = 0
+    try:
+        await server.start("::1")
+    except OSError:
+        pytest.skip("no IPv6 here")
+    assert await source().fetch(server.endpoint(address="::1")) == server.page
+
+
+async def test_closed_port_is_a_refusal(server, source):
+    await server.stop()
+    with pytest.raises(UnreachableError, match=str(server.port)) as failure:
+        await source().fetch(server.endpoint())
+    assert failure.value.refused
+
+
+async def test_server_that_hangs_up_without_an_answer_is_a_refusal(source):
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    rude = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with rude:
+        with pytest.raises(UnreachableError) as failure:
+            await source().fetch(Endpoint("e", "127.0.0.1", rude.sockets[0].getsockname()[1]))
+    assert failure.value.refused
+
+
+async def test_server_that_does_not_answer_in_time_is_no_refusal(server, source):
+    server.hanging = True
+    with pytest.raises(UnreachableError, match=r"did not answer within 0.05 s") as failure:
+        await source(timeout="50ms").fetch(server.endpoint())
+    assert not failure.value.refused
+
+
+async def test_server_that_never_accepts_is_no_refusal(source):
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as deaf, pytest.raises(UnreachableError) as failure:
+        await source(timeout="50ms").fetch(Endpoint("e", "127.0.0.1", deaf.getsockname()[1]))
+    assert not failure.value.refused
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "problem"),
+    [
+        (500, {}, "answered 500"),
+        (404, {}, "answered 404"),
+        (302, {"Location": "/elsewhere"}, "answered 302"),
+        (200, {"Content-Encoding": "gzip"}, "Content-Encoding gzip, which was not asked for"),
+    ],
+)
+async def test_answer_that_is_no_page_is_refused(server, source, status, headers, problem):
+    server.status, server.headers = status, headers
+    with pytest.raises(PageError, match=problem):
+        await source().fetch(server.endpoint())
+    assert len(server.asked) == 1  # no redirect was followed
+
+
+async def test_page_of_more_than_8_mib_is_refused(server, source):
+    server.page = bytes(8 * 1024 * 1024 + 1)
+    with pytest.raises(PageError, match="larger than 8388608 bytes"):
+        await source(timeout="60s").fetch(server.endpoint())
+
+
+async def test_what_is_no_http_is_refused(source):
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-server\r\n")
+        await writer.drain()
+        writer.close()
+
+    other = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with other:
+        with pytest.raises(PageError):
+            await source().fetch(Endpoint("e", "127.0.0.1", other.sockets[0].getsockname()[1]))
+
+
+async def test_plain_server_asked_for_tls_is_a_bad_page(server, source):
+    with pytest.raises(PageError, match="no secure connection"):
+        await source(scheme="https").fetch(server.endpoint())
+
+
+async def test_cookies_are_not_sent_back(server, source):
+    server.headers = {"Set-Cookie": "session=1"}
+    one = source()
+    await one.fetch(server.endpoint())
+    await one.fetch(server.endpoint())
+    assert "Cookie" not in server.asked[1].headers
+
+
+async def test_closed_source_opens_again(server, source):
+    one = source()
+    await one.fetch(server.endpoint())
+    await one.close()
+    assert await one.fetch(server.endpoint()) == server.page
+
+
+async def test_interval_and_port_tell_what_was_asked_for(source):
+    assert (source().interval_seconds, source().port) == (None, None)
+    assert (source(interval="250ms").interval_seconds, source(port=9400).port) == (0.25, 9400)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"scheme": "ftp"}, "scheme 'ftp' is not http or https"),
+        ({"path": "metrics"}, "write /metrics"),
+        ({"port": 70000}, "port 70000 is not between 1 and 65535"),
+        ({"interval": "50"}, "interval: '50' is not a duration"),
+        ({"timeout": "0s"}, "timeout '0s' is not longer than nothing"),
+        ({"clientCertPath": "a.pem"}, "go together"),
+        ({"scheme": "https", "caCertPath": "/nowhere/ca.pem"}, "caCertPath: there is no file '/nowhere/ca.pem'"),
+    ],
+)
+def test_bad_parameters_are_refused(parameters, problem):
+    with pytest.raises(ValueError, match=problem):
+        MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters))
+
+
+def test_certificate_file_that_is_none_is_refused(tmp_path):
+    (tmp_path / "ca.pem").write_text("not a certificate")
+    with pytest.raises(ValueError, match=r"ca.pem\) cannot be used"):
+        MetricsDataSource(
+            MetricsSourceParameters(scheme="https", ca_cert_path=str(tmp_path / "ca.pem"), insecure_skip_verify=False)
+        )

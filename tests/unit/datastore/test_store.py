@@ -1,0 +1,136 @@
+import numpy as np
+import pytest
+
+from epp.datastore import Datastore
+from epp.framework import Candidates, Endpoint, LoraState, ManualClock
+from epp.framework.datalayer import Report
+from epp.framework.snapshot import KV_USAGE, LORA, METRICS_AT, WAITING, Column
+
+
+def endpoint(name: str, port: int = 8000, **labels: str) -> Endpoint:
+    return Endpoint(name, "10.0.0.1", port, labels=labels)
+
+
+@pytest.fixture
+def store() -> Datastore:
+    return Datastore(ManualClock(100.0))
+
+
+def everyone(store: Datastore) -> Candidates:
+    snapshot = store.snapshot()
+    return Candidates(snapshot, snapshot.available)
+
+
+def test_what_nobody_reported_is_unknown_and_not_zero(store):
+    store.replace([endpoint("a")])
+    assert np.isnan(everyone(store).waiting).all()
+    assert everyone(store).in_flight.tolist() == [0.0]
+
+
+def test_gie_6_snapshot_does_not_change_under_its_reader(store):
+    a = endpoint("a")
+    store.replace([a])
+    store.report(a, Report({WAITING: 3, KV_USAGE: 0.5}))
+    before = everyone(store)
+    store.report(a, Report({WAITING: 7}))
+    store.replace([])
+    assert before.waiting.tolist() == [3.0]
+    assert before[0].name == "a"
+    with pytest.raises(ValueError, match="read-only"):
+        before.snapshot.column(WAITING)[0] = 1
+
+
+def test_gie_6_snapshot_has_generation_and_age_and_is_the_same_until_something_changes(store):
+    a = endpoint("a")
+    store.replace([a])
+    store.report(a, Report({WAITING: 3}))
+    first = store.snapshot()
+    assert store.snapshot() is first
+    assert first.age_seconds(now=102.5)[0] == 2.5  # reported at 100
+    store.report(a, Report({WAITING: 3}))
+    assert store.snapshot().generation == first.generation + 1
+
+
+def test_report_leaves_alone_what_it_does_not_mention(store):
+    a = endpoint("a")
+    store.replace([a])
+    store.report(a, Report({WAITING: 3, KV_USAGE: 0.5}, {LORA: LoraState(frozenset({"x"}))}))
+    store.report(a, Report({WAITING: 4}))
+    seen = everyone(store)
+    assert (seen.waiting[0], seen.kv_usage[0], seen.lora[0].running) == (4.0, 0.5, {"x"})
+
+
+def test_new_labels_keep_slot_and_knowledge_but_a_new_address_is_a_new_endpoint(store):
+    a = endpoint("a")
+    store.replace([a])
+    store.report(a, Report({WAITING: 3}))
+    change = store.replace([endpoint("a", zone="z1")])
+    assert change.added == change.removed == ()
+    assert [e.labels for _, e in change.updated] == [{"zone": "z1"}]
+    assert everyone(store)[0].labels == {"zone": "z1"}
+    assert everyone(store).waiting.tolist() == [3.0]
+    change = store.replace([endpoint("a", port=8001)])
+    assert [e.port for _, e in change.removed] == [8000]
+    assert [e.port for _, e in change.added] == [8001]
+    assert np.isnan(everyone(store).waiting).all()
+
+
+def test_late_report_of_an_endpoint_that_left_is_ignored(store):
+    a, b = endpoint("a"), endpoint("b", port=8001)
+    store.replace([a])
+    store.replace([b])  # takes a's slot
+    store.report(a, Report({WAITING: 99}))
+    store.mark(a, reachable=False)
+    assert len(everyone(store)) == 1
+    assert np.isnan(everyone(store).waiting).all()
+
+
+def test_unreachable_endpoint_is_no_candidate_until_it_is_reachable_again(store):
+    a, b = endpoint("a"), endpoint("b", port=8001)
+    store.replace([a, b])
+    store.mark(a, reachable=False)
+    assert [e.name for e in everyone(store).endpoints] == ["b"]
+    store.report(a, Report({WAITING: 0}))  # an exporter beside it may still speak
+    assert [e.name for e in everyone(store).endpoints] == ["b"]
+    store.mark(a, reachable=True)
+    assert [e.name for e in everyone(store).endpoints] == ["a", "b"]
+
+
+def test_two_endpoints_of_one_name_are_refused_and_nothing_changes(store):
+    store.replace([endpoint("a")])
+    with pytest.raises(ValueError, match="default/a"):
+        store.replace([endpoint("b"), endpoint("a"), endpoint("a", port=8001)])
+    assert [e.name for e in store.endpoints] == ["a"]
+
+
+def test_listeners_learn_of_slots(store):
+    seen = []
+    store.subscribe(seen.append)
+    store.replace([endpoint("a"), endpoint("b", port=8001)])
+    store.replace([endpoint("b", port=8001)])
+    store.replace([endpoint("b", port=8001)])  # no change, no call
+    assert [[s for s, _ in c.added] for c in seen] == [[0, 1], []]
+    assert [[s for s, _ in c.removed] for c in seen] == [[], [0]]
+
+
+def test_column_that_only_a_plugin_knows_is_unknown_elsewhere(store):
+    a, b = endpoint("a"), endpoint("b", port=8001)
+    custom = Column("custom", "things", unknown=-1.0)
+    store.replace([a, b])
+    store.report(a, Report({custom: 5.0}))
+    assert everyone(store).values(custom).tolist() == [5.0, -1.0]
+    assert everyone(store).values(METRICS_AT)[0] == 100.0
+
+
+def test_pool_grows_beyond_its_first_capacity(store):
+    pool = [Endpoint(f"e{i}", f"10.0.{i // 200}.{i % 200 + 1}", 8000) for i in range(1000)]
+    store.replace(pool)
+    store.report(pool[999], Report({WAITING: 1}))
+    assert len(everyone(store)) == 1000
+    assert everyone(store).waiting[999] == 1.0
+
+
+def test_labels_are_looked_up_once_for_the_pool(store):
+    store.replace([endpoint("a", zone="z1"), endpoint("b", port=8001), endpoint("c", port=8002, zone="z2")])
+    assert everyone(store).where_label("zone", ["z1", "z2"]).tolist() == [True, False, True]
+    assert everyone(store).where_label("zone", ["z2"]).tolist() == [False, False, True]

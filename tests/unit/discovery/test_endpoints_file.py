@@ -1,0 +1,122 @@
+import pytest
+
+from epp.discovery.endpoints_file import read_content, read_targets
+from epp.discovery.target import Target
+from epp.framework import ConfigurationError
+
+
+def read(text: str):
+    return read_targets(text.encode(), "e.yaml")
+
+
+def test_yaml_with_all_fields():
+    assert read(
+        """
+        endpoints:
+        - name: a
+          namespace: models
+          address: 10.0.0.1
+          port: "8000"
+          labels: {llm-d.ai/role: decode, gpu: "8"}
+        - {name: b, address: "2001:DB8:0::1", port: 8001}
+        - {name: c, address: vllm-c.models.svc, port: 8002, labels: }
+        """
+    ) == (
+        Target("a", "10.0.0.1", 8000, "models", {"llm-d.ai/role": "decode", "gpu": "8"}),
+        Target("b", "2001:db8::1", 8001),
+        Target("c", "vllm-c.models.svc", 8002),
+    )
+
+
+def test_json_with_tabs_and_byte_order_mark():
+    assert read('\ufeff{\n\t"endpoints":[{"name":"a","address":"10.0.0.1","port":8000}]\n}') == (
+        Target("a", "10.0.0.1", 8000),
+    )
+
+
+def test_empty_list_is_a_pool_without_endpoints():
+    assert read("endpoints: []") == ()
+
+
+def test_one_name_in_two_namespaces_is_two_endpoints():
+    assert (
+        len(read("endpoints: [{name: a, address: 10.0.0.1, port: 1}, {name: a, namespace: b, address: h, port: 1}]"))
+        == 2
+    )
+
+
+GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ("- {name: b, address: 10.0.0.2}", r"endpoints\[1\] 'b' \(line 3\): port: missing: every endpoint has"),
+        ("- {address: 10.0.0.2, port: 1}", r"endpoints\[1\] \(line 3\): name: missing"),
+        ("- {name: b, port: 1}", "address: missing"),
+        ("- {name: b, address: 10.0.0.2, port: 80000}", "port: 80000 is not a port: write a number between 1 and 65"),
+        ("- {name: b, address: 10.0.0.2, port: http}", "port: 'http' is not a port"),
+        ("- {name: b, address: 10.0.0.2, port: true}", "port: True is not a port"),
+        ("- {name: b, address: 10.0.0.2, port: 1.5}", "port: 1.5 is not a port"),
+        ("- name: b\n  address: 10.0.0.2:80\n  port: 80", r"\(line 4\): address: '10.0.0.2:80' is neither an IPv4"),
+        ("- {name: b, address: '[::1]', port: 80}", r"address: '\[::1\]' has brackets: write ::1"),
+        ("- {name: b, address: 10.1, port: 80}", "address: 10.1 is not a text: put it in quotes"),
+        ("- {name: 7, address: 10.0.0.2, port: 80}", "name: 7 is not a text: put it in quotes"),
+        (
+            "- {name: b, address: h, port: 80, labels: {gpu: 8}}",
+            "labels: 'gpu': 8 is not a pair of texts: put both in q",
+        ),
+        ("- {name: b, address: h, port: 80, labels: [x]}", "labels: not a mapping"),
+        ("- name: b\n  adress: h\n  port: 80", r"\(line 4\): adress: unknown field 'adress': did you mean 'address'\?"),
+        ("- {name: b, address: h, port: 80, zzz: 1}", "unknown field 'zzz': known are name, namespace, address, port"),
+        ("- text", r"endpoints\[1\] \(line 3\): not a mapping: write the fields name"),
+        ("- {name: a, address: h, port: 80}", r"name: 'a' in namespace 'default' is that of endpoints\[0\] already"),
+        (
+            "- {name: b, address: 10.0.0.1, port: '8000'}",
+            r"address: '10.0.0.1' with port 8000 is that of endpoints\[0\]",
+        ),
+    ],
+)
+def test_bad_entry_is_refused_with_place_field_and_remedy(entries, problem):
+    with pytest.raises(ConfigurationError, match="endpoints file e.yaml: .*" + problem):
+        read("endpoints:\n" + GOOD + entries)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "no list 'endpoints': for none write 'endpoints: \\[\\]'"),
+        ("[]", "no list 'endpoints'"),
+        ("endpoints:", "'endpoints' is not a list"),
+        ("endpoints: {a: b}", "'endpoints' is not a list"),
+        ("endpoints: []\nendpoint: []", "unknown field 'endpoint': did you mean 'endpoints'"),
+        ("endpoints: []\n}\n", "line 2: neither YAML nor JSON"),
+        ("endpoints: !!python/object:os.system {}", "neither YAML nor JSON: could not determine a constructor"),
+        ("endpoints: [2024-13-45]", "neither YAML nor JSON: month must be"),
+        ("[" * 100_000, "line 1: nested more than 16 deep"),
+        ("- " * 100_000, "line 1: nested more than 16 deep"),
+        ("endpoints: &a [*a]", r"endpoints\[0\] .line 1.: not a mapping"),
+    ],
+)
+def test_file_that_is_no_list_of_endpoints_is_refused(text, problem):
+    with pytest.raises(ConfigurationError, match="endpoints file e.yaml: .*" + problem):
+        read(text)
+
+
+def test_bytes_that_are_no_text_are_refused():
+    with pytest.raises(ConfigurationError, match="neither YAML nor JSON"):
+        read_targets(b"\xff\xfe\x00", "e.yaml")
+
+
+def test_file_of_more_than_1_mib_is_refused(tmp_path):
+    file = tmp_path / "e.yaml"
+    file.write_bytes(b"#" * (1024 * 1024))
+    assert len(read_content(str(file))) == 1024 * 1024
+    file.write_bytes(b"#" * (1024 * 1024 + 1))
+    with pytest.raises(ConfigurationError, match="it has more than 1048576 bytes"):
+        read_content(str(file))
+
+
+def test_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"endpoints file .*nowhere.yaml: No such file or directory"):
+        read_content(str(tmp_path / "nowhere.yaml"))

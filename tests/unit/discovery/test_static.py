@@ -1,0 +1,127 @@
+import asyncio
+import socket
+
+import pytest
+from structlog.testing import capture_logs
+
+from epp.discovery import StaticDiscovery, Target, parse_targets
+from epp.discovery.resolve import AddressBook, system_lookup
+from epp.framework import ConfigurationError
+
+
+def test_list_of_addresses_names_and_hosts():
+    assert parse_targets("10.0.0.1:8000, [2001:DB8::1]:8001,gpu-a=10.0.0.2:8000,vllm.example.com:80") == (
+        Target("10.0.0.1:8000", "10.0.0.1", 8000),
+        Target("[2001:DB8::1]:8001", "2001:db8::1", 8001),
+        Target("gpu-a", "10.0.0.2", 8000),
+        Target("vllm.example.com:80", "vllm.example.com", 80),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", r"endpoint 1 \(''\): write host:port"),
+        ("a:1,,b:2", r"endpoint 2 \(''\): write host:port"),
+        ("10.0.0.1", r"endpoint 1 \('10.0.0.1'\): write host:port"),
+        (":8000", "write host:port"),
+        ("=a:8000", "write host:port"),
+        ("::1:8000", r"an IPv6 address goes in brackets: write \[address\]:8000"),
+        ("a:0", "'0' is not a port: write a number between 1 and 65535"),
+        ("a:65536", "'65536' is not a port"),
+        ("a:http", "'http' is not a port"),
+        ("10.0.0.256:1", "'10.0.0.256' is neither an IPv4 or IPv6 address nor a host name"),
+        ("http://a:1", r"an IPv6 address goes in brackets|neither"),
+        ("a b:1", "'a b' is neither"),
+        ("a:1,b:2,a:1", r"endpoint 3 \('a:1'\) is there twice, as 'a:1'"),
+        ("x=a:1,x=b:1", r"endpoint 2 \('x=b:1'\) is there twice, as 'x'"),
+        ("x=a:1,y=a:1", r"endpoint 2 \('y=a:1'\) is there twice, as 'x'"),
+    ],
+)
+def test_bad_list_is_refused_with_entry_and_remedy(text, problem):
+    with pytest.raises(ValueError, match=problem):
+        parse_targets(text)
+
+
+async def test_addresses_become_endpoints_as_they_stand(pool, names):
+    await StaticDiscovery(parse_targets("a=10.0.0.1:8000,b=[::1]:8001"), lookup=names).start(pool)
+    assert pool.hostports == {"a": "10.0.0.1:8000", "b": "[::1]:8001"}
+    assert [endpoint.host for endpoint in pool.endpoints] == ["", ""]
+
+
+async def test_host_name_becomes_its_lowest_address_ipv4_first(pool, names):
+    names.table["vllm"] = ["2001:db8::1", "10.0.0.10", "10.0.0.9"]
+    await StaticDiscovery(parse_targets("vllm:8000"), lookup=names).start(pool)
+    (endpoint,) = pool.endpoints
+    assert (endpoint.name, endpoint.hostport, endpoint.host) == ("vllm:8000", "10.0.0.9:8000", "vllm")
+
+
+async def test_localhost_resolves_on_this_machine(pool):
+    await StaticDiscovery(parse_targets("localhost:8000")).start(pool)
+    assert pool.endpoints[0].address in {"127.0.0.1", "::1"}
+
+
+async def test_host_that_does_not_resolve_is_left_out_until_it_does(pool, names):
+    names.table["b"] = ["10.0.0.2"]
+    discovery = StaticDiscovery(parse_targets("a=a:1,b=b:1"), lookup=names)
+    with capture_logs() as logs:
+        await discovery.start(pool)
+        await discovery.refresh(pool)
+    assert pool.hostports == {"b": "10.0.0.2:1"}
+    assert [(entry["host"], entry["reason"]) for entry in logs] == [("a", "a: name not known")]
+    names.table["a"] = ["10.0.0.1"]
+    await discovery.refresh(pool)
+    assert pool.hostports == {"a": "10.0.0.1:1", "b": "10.0.0.2:1"}
+
+
+async def test_none_that_resolves_is_an_error_at_the_start(pool, names):
+    with pytest.raises(ConfigurationError, match="none of the endpoints' host names resolves: a, b"):
+        await StaticDiscovery(parse_targets("a:1,b:1"), lookup=names).start(pool)
+
+
+async def test_name_that_stops_resolving_keeps_its_address_and_is_logged_once_until_it_is_back(pool, names):
+    names.table["a"] = ["10.0.0.1"]
+    discovery = StaticDiscovery(parse_targets("a=a:1"), lookup=names)
+    await discovery.start(pool)
+    with capture_logs() as logs:
+        for addresses in (None, None, ["10.0.0.7"], None):
+            names.table = {"a": addresses} if addresses else {}
+            await discovery.refresh(pool)
+    assert pool.hostports == {"a": "10.0.0.7:1"}
+    assert [entry["kept_address"] for entry in logs] == ["10.0.0.1", "10.0.0.7"]
+
+
+async def test_host_without_addresses_does_not_resolve(pool, names):
+    names.table = {"a": [], "b": ["10.0.0.1"]}
+    await StaticDiscovery(parse_targets("a=a:1,b=b:1"), lookup=names).start(pool)
+    assert pool.hostports == {"b": "10.0.0.1:1"}
+
+
+async def test_unresolved_hosts_are_tried_again_sooner_than_resolved_ones(names):
+    targets = parse_targets("a:1,b:1,10.0.0.1:1")
+    book = AddressBook(names)
+    names.table["a"] = ["10.0.0.2"]
+    await book.resolve(targets)
+    assert book.seconds_to_next(targets) == 2
+    names.table["b"] = ["10.0.0.3"]
+    await book.resolve(targets)
+    assert book.seconds_to_next(targets) == 30
+    assert book.seconds_to_next(parse_targets("10.0.0.1:1")) is None
+
+
+async def test_following_takes_over_a_late_host(pool, names):
+    names.table["b"] = ["10.0.0.2"]
+    discovery = StaticDiscovery(parse_targets("a=a:1,b=b:1"), lookup=names)
+    await discovery.start(pool)
+    names.table["a"] = ["10.0.0.1"]
+    following = asyncio.create_task(discovery.follow(pool))
+    while len(pool.endpoints) < 2:  # noqa: ASYNC110 - what is waited for has no event
+        await asyncio.sleep(0.01)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+
+
+async def test_name_that_is_no_name_is_an_error_of_the_lookup():
+    with pytest.raises(socket.gaierror):
+        await system_lookup("name.invalid")

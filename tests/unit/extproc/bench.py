@@ -1,0 +1,107 @@
+"""Sessions over a director with three endpoints, and the messages a gateway sends."""
+
+from dataclasses import dataclass
+
+from epp.config import assemble, default_config
+from epp.datastore import Datastore
+from epp.director import Cause, Director, DirectorObserver
+from epp.extproc.session import Session
+from epp.extproc.wire import (
+    HeaderMap,
+    HeaderValue,
+    HttpBody,
+    HttpHeaders,
+    HttpTrailers,
+    Metadata,
+    ProcessingRequest,
+)
+from epp.framework import Endpoint, ManualClock
+from epp.framework.registry import Registry
+from epp.framework.snapshot import IN_FLIGHT, SERVED
+
+BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
+
+
+class Endings(DirectorObserver):
+    def __init__(self) -> None:
+        self.causes: list[Cause] = []
+        self.refusals: list[str] = []
+
+    def completed(self, routing, cause):
+        self.causes.append(cause)
+
+    def refused(self, model, error):
+        self.refusals.append(type(error).__name__)
+
+
+@dataclass
+class Bench:
+    store: Datastore
+    director: Director
+    clock: ManualClock
+    endings: Endings
+
+    def session(self, **options) -> Session:
+        return Session(self.director, **options)
+
+    @property
+    def in_flight(self) -> int:
+        return int(sum(self.store.snapshot().column(IN_FLIGHT)))
+
+    @property
+    def served(self) -> int:
+        return int(sum(self.store.snapshot().column(SERVED)))
+
+
+def new_bench() -> Bench:
+    clock = ManualClock()
+    store = Datastore(clock)
+    store.replace(
+        [
+            Endpoint("a", "10.0.0.1", 8000),
+            Endpoint("b", "10.0.0.2", 8000),
+            Endpoint("b2", "10.0.0.2", 8001),
+            Endpoint("c", "fd00::3", 8000),
+        ]
+    )
+    endings = Endings()
+    pipeline = assemble(default_config(), Registry(), clock).pipeline
+    return Bench(store, Director(store, pipeline, clock, observer=endings), clock, endings)
+
+
+def header_map(fields: dict[str, str]) -> HeaderMap:
+    return HeaderMap(headers=[HeaderValue(key=key, raw_value=value.encode()) for key, value in fields.items()])
+
+
+def request_headers(path: str = "/v1/chat/completions", *, end: bool = False, **more: str) -> ProcessingRequest:
+    fields = {":method": "POST", ":path": path, "x-request-id": "r-1", **more}
+    return ProcessingRequest(request_headers=HttpHeaders(headers=header_map(fields), end_of_stream=end))
+
+
+def request_body(body: bytes, *, end: bool = True) -> ProcessingRequest:
+    return ProcessingRequest(request_body=HttpBody(body=body, end_of_stream=end))
+
+
+def request_trailers() -> ProcessingRequest:
+    return ProcessingRequest(request_trailers=HttpTrailers())
+
+
+def response_headers(status: str = "200", *, end: bool = False) -> ProcessingRequest:
+    return ProcessingRequest(response_headers=HttpHeaders(headers=header_map({":status": status}), end_of_stream=end))
+
+
+def response_body(body: bytes, *, end: bool = False) -> ProcessingRequest:
+    return ProcessingRequest(response_body=HttpBody(body=body, end_of_stream=end))
+
+
+def response_trailers() -> ProcessingRequest:
+    return ProcessingRequest(response_trailers=HttpTrailers())
+
+
+def subset(*addresses: str, as_string: bool = False) -> Metadata:
+    metadata = Metadata()
+    key = "x-gateway-destination-endpoint-subset"
+    metadata.filter_metadata["envoy.lb.subset_hint"].update(
+        {key: ",".join(addresses) if as_string else list(addresses)}
+    )
+    return metadata

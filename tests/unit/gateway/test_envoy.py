@@ -1,0 +1,203 @@
+"""The life of a real Envoy: it starts, answers, is watched, and is never left behind."""
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from epp.gateway import (
+    EnvoyDiedError,
+    EnvoyProcess,
+    EnvoyStartError,
+    GatewaySettings,
+    ListenAddressError,
+    PortTakenError,
+    TcpAddress,
+)
+
+REPOSITORY = Path(__file__).parents[3]
+
+STARTS_ENVOY_AND_WAITS = """
+import asyncio, structlog, sys, uvloop
+from epp.gateway import EnvoyProcess, GatewaySettings
+
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+async def main():
+    settings = GatewaySettings(listen_port=0, picker_address="unix:/nobody/listens.sock")
+    async with await EnvoyProcess.start(settings) as envoy:
+        print(envoy.pid, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+    print("stopped", flush=True)
+
+{"asyncio": asyncio, "uvloop": uvloop}[sys.argv[1]].run(main())
+"""
+
+
+@pytest.fixture
+def settings():
+    return GatewaySettings(listen_port=0, picker_address="unix:/nobody/listens.sock")
+
+
+@pytest.fixture
+def taken_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def directory():
+    """Short enough for the path of a unix socket, which `tmp_path` is not always."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield directory
+
+
+async def status_of(address: TcpAddress, **headers: str) -> int:
+    async with aiohttp.ClientSession() as session, session.get(f"http://{address}/", headers=headers) as response:
+        return response.status
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+async def test_envoy_without_a_picker_answers_503_and_stops_without_a_trace(settings):
+    async with await EnvoyProcess.start(settings) as envoy:
+        assert envoy.address.port != 0
+        assert await status_of(envoy.address) == 503
+        directory = envoy._directory.name
+        assert os.access(directory, os.F_OK)
+    await envoy.wait()
+    assert not is_running(envoy.pid)
+    assert not os.access(directory, os.F_OK)
+
+
+async def test_request_that_passes_without_the_picker_goes_nowhere(settings):
+    reached = asyncio.Event()
+
+    async def victim(_reader, writer):
+        reached.set()
+        writer.close()
+
+    server = await asyncio.start_server(victim, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    fail_open = GatewaySettings(listen_port=0, picker_address=settings.picker_address, failure_mode_allow=True)
+    async with server, await EnvoyProcess.start(fail_open) as envoy:
+        status = await status_of(envoy.address, **{"x-gateway-destination-endpoint": f"{host}:{port}"})
+    assert status == 503
+    assert not reached.is_set()
+
+
+async def test_two_run_side_by_side(settings):
+    async with await EnvoyProcess.start(settings) as one, await EnvoyProcess.start(settings) as other:
+        assert one.address != other.address
+        assert [await status_of(one.address), await status_of(other.address)] == [503, 503]
+
+
+async def test_death_from_outside_is_reported(settings):
+    async with await EnvoyProcess.start(settings) as envoy:
+        os.kill(envoy.pid, signal.SIGKILL)
+        with pytest.raises(EnvoyDiedError, match="signal 9") as caught:
+            await envoy.wait()
+    assert caught.value.exit_code == -9
+
+
+async def test_envoy_that_ignores_the_request_to_stop_is_killed(settings):
+    envoy = await EnvoyProcess.start(settings, stop_seconds=0.2)
+    os.kill(envoy.pid, signal.SIGSTOP)
+    await envoy.stop()
+    assert not is_running(envoy.pid)
+
+
+async def test_stop_may_be_called_again(settings):
+    envoy = await EnvoyProcess.start(settings)
+    await envoy.stop()
+    await envoy.stop()
+    await envoy.wait()
+
+
+async def test_taken_port_is_named_before_anything_starts(settings, taken_port):
+    taken = GatewaySettings(listen_port=taken_port, picker_address=settings.picker_address)
+    with pytest.raises(PortTakenError, match=f"127.0.0.1:{taken_port} is taken by another process") as caught:
+        await EnvoyProcess.start(taken)
+    assert caught.value.address == f"127.0.0.1:{taken_port}"
+
+
+async def test_taken_admin_port_is_not_mistaken_for_our_envoy(settings, taken_port):
+    taken = GatewaySettings(
+        listen_port=0, picker_address=settings.picker_address, admin_address=f"127.0.0.1:{taken_port}"
+    )
+    with pytest.raises(PortTakenError, match=str(taken_port)):
+        await EnvoyProcess.start(taken)
+
+
+async def test_address_of_another_machine_is_refused(settings):
+    # 192.0.2.0/24 is reserved for documentation; its network address belongs to no host.
+    elsewhere = GatewaySettings(listen_host="192.0.2.0", listen_port=0, picker_address=settings.picker_address)
+    with pytest.raises(ListenAddressError, match=r"cannot listen on 192\.0\.2\.0:0"):
+        await EnvoyProcess.start(elsewhere)
+
+
+async def test_refused_configuration_comes_with_the_words_of_envoy(settings, directory):
+    admin_socket = f"{directory}/missing/admin.sock"
+    refused = GatewaySettings(
+        listen_port=0, picker_address=settings.picker_address, admin_address=f"unix:{admin_socket}"
+    )
+    with pytest.raises(EnvoyStartError, match="exit code 1") as caught:
+        await EnvoyProcess.start(refused)
+    assert f"cannot bind '{admin_socket}': No such file or directory" in str(caught.value)
+
+
+async def test_envoy_that_is_not_ready_in_time_is_not_left_behind(settings, directory, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", directory)
+    with pytest.raises(EnvoyStartError, match="not ready after 0 s"):
+        await EnvoyProcess.start(settings, ready_seconds=0.0)
+    assert not os.listdir(directory)  # noqa: PTH208 - nothing to iterate over
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_killed_parent_takes_envoy_along(loop, directory):
+    with start_parent(loop, directory) as parent:
+        envoy_pid = int(parent.stdout.readline())
+        envoy = os.pidfd_open(envoy_pid)
+        try:
+            parent.kill()
+            # Readable means ended. Without an end, the timeout of the test run ends this wait.
+            select.select([envoy], [], [])
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(envoy, signal.SIGKILL)
+            os.close(envoy)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_starts_and_stops_on_either_loop(loop, directory):
+    with start_parent(loop, directory) as parent:
+        envoy_pid = int(parent.stdout.readline())
+        output, _ = parent.communicate("")
+        assert output == "stopped\n"
+        assert parent.returncode == 0
+        assert not is_running(envoy_pid)
+
+
+def start_parent(loop: str, directory: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", STARTS_ENVOY_AND_WAITS, loop],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": directory},
+    )

@@ -1,0 +1,243 @@
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from epp.framework import (
+    Aggregate,
+    Aggregator,
+    Candidates,
+    Draw,
+    Filter,
+    Floats,
+    Mask,
+    Picker,
+    Positions,
+    ProfilePicker,
+    ProfileResult,
+    Request,
+    Scorer,
+)
+from epp.framework.errors import InternalError, NoEndpointsError, PluginFailedError, SaturatedError
+from epp.framework.testing import candidates
+from epp.scheduling import Profile, Scheduler, SchedulingObserver, WeightedScorer
+
+
+class Fixed(Scorer):
+    """Says the numbers it was given."""
+
+    plugin_type = "fixed"
+
+    def __init__(self, *scores: float, name: str = "fixed") -> None:
+        super().__init__(name=name)
+        self.scores = np.array(scores)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        return self.scores
+
+
+class Raises(Scorer):
+    plugin_type = "raises"
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        raise RuntimeError("boom")
+
+
+class Best(Picker):
+    plugin_type = "best"
+
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
+        return np.argsort(-totals, kind="stable")
+
+
+class Drawn(Picker):
+    plugin_type = "drawn"
+
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
+        return draw().permutation(len(candidates))
+
+
+class Idle(Filter):
+    """Keeps endpoints with nothing waiting."""
+
+    plugin_type = "idle"
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        return candidates.waiting == 0
+
+
+class Sequentially(ProfilePicker, Aggregator):
+    """Asks for groups of profiles in turn; the last profile that brought a result is primary."""
+
+    plugin_type = "sequentially"
+
+    def __init__(self, *groups: Sequence[str]) -> None:
+        super().__init__()
+        self.groups = list(groups)
+        self.seen: list[tuple[str, ...]] = []
+
+    def pick_profiles(
+        self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
+    ) -> Sequence[str]:
+        self.seen.append(tuple(results))
+        return self.groups.pop(0) if self.groups else ()
+
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:
+        usable = [name for name, result in results.items() if result is not None]
+        return Aggregate(usable[-1]) if usable else None
+
+
+class Counting(SchedulingObserver):
+    def __init__(self) -> None:
+        self.rejected: dict[str, int] = {}
+        self.failed: list[str] = []
+
+    def scores_rejected(self, plugin: str, count: int) -> None:
+        self.rejected[plugin] = self.rejected.get(plugin, 0) + count
+
+    def plugin_failed(self, plugin: str, error: Exception) -> None:
+        self.failed.append(plugin)
+
+
+def profile(name: str, *scorers: WeightedScorer, filters: tuple[Filter, ...] = (), picker: Picker | None = None):
+    return Profile(name, filters, scorers, picker or Best())
+
+
+def one(spec: Profile, observer: SchedulingObserver | None = None) -> Scheduler:
+    handler = Sequentially((spec.name,))
+    return Scheduler({spec.name: spec}, handler, handler, observer=observer)
+
+
+def test_weighted_scores_are_summed_and_not_divided_by_the_weights():
+    scheduler = one(profile("p", WeightedScorer(Fixed(1.0, 0.5), 2), WeightedScorer(Fixed(0.0, 1.0), 3)))
+    result = scheduler.schedule(Request("r"), candidates(waiting=[0, 0]))
+    assert result.primary.totals.tolist() == [2.0, 4.0]  # 2*1 + 3*0, 2*0.5 + 3*1
+    assert [e.name for e in result.targets] == ["e1", "e0"]
+
+
+def test_gie_5_scores_are_clamped_and_nan_and_infinite_count_as_zero_and_are_counted():
+    seen = Counting()
+    scheduler = one(profile("p", WeightedScorer(Fixed(2.0, -1.0, math.nan, math.inf, -math.inf))), seen)
+    result = scheduler.schedule(Request("r"), candidates(waiting=[0] * 5))
+    assert result.primary.totals.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert seen.rejected == {"fixed": 3}
+
+
+def test_gie_5_scorer_that_raises_loses_its_vote_and_not_the_request():
+    seen = Counting()
+    result = one(profile("p", WeightedScorer(Raises()), WeightedScorer(Fixed(0.1, 0.9))), seen).schedule(
+        Request("r"), candidates(waiting=[0, 0])
+    )
+    assert result.targets[0].name == "e1"
+    assert seen.failed == ["raises"]
+
+
+def test_scorer_that_returns_the_wrong_shape_loses_its_vote():
+    seen = Counting()
+    one(profile("p", WeightedScorer(Fixed(1.0))), seen).schedule(Request("r"), candidates(waiting=[0, 0]))
+    assert seen.failed == ["fixed"]
+
+
+def test_filter_that_raises_fails_the_request_and_is_named():
+    class Broken(Filter):
+        plugin_type = "broken"
+
+        def filter(self, request: Request, candidates: Candidates) -> Mask:
+            raise ZeroDivisionError("division by zero")
+
+    with pytest.raises(PluginFailedError, match="plugin 'broken' failed: division by zero"):
+        one(profile("p", filters=(Broken(),))).schedule(Request("r"), candidates(waiting=[0]))
+
+
+def test_gie_10_filters_that_leave_nobody_are_saturation_and_an_empty_pool_is_not():
+    scheduler = one(profile("p", filters=(Idle(),)))
+    with pytest.raises(SaturatedError) as saturated:
+        scheduler.schedule(Request("r"), candidates(waiting=[1, 2]))
+    assert (saturated.value.status, saturated.value.reason) == (429, "rejected-saturated")
+    with pytest.raises(NoEndpointsError) as empty:
+        scheduler.schedule(Request("r"), candidates())
+    assert (empty.value.status, empty.value.reason) == (503, "rejected-no-endpoints")
+
+
+def test_trace_tells_what_filters_dropped_and_scorers_said():
+    result = one(profile("p", WeightedScorer(Fixed(0.25, 0.75), 4), filters=(Idle(),))).schedule(
+        Request("r"), candidates(waiting=[0, 9, 0])
+    )
+    (dropped,) = result.primary.filters
+    assert (dropped.plugin, dropped.before, dropped.after) == ("idle", 3, 2)
+    (said,) = result.primary.scores
+    assert (said.plugin, said.weight, said.scores.tolist()) == ("fixed", 4, [0.25, 0.75])
+
+
+def test_gie_2_profile_picker_is_asked_until_it_wants_no_more_and_sees_the_results_so_far():
+    handler = Sequentially(("decode",), ("prefill",))
+    scheduler = Scheduler({"prefill": profile("prefill"), "decode": profile("decode")}, handler, handler)
+    result = scheduler.schedule(Request("r"), candidates(waiting=[0]))
+    assert handler.seen == [(), ("decode",), ("decode", "prefill")]
+    assert set(result.profiles) == {"decode", "prefill"}
+    assert result.primary.profile == "prefill"
+
+
+def test_gie_2_profiles_of_one_round_run_in_configuration_order():
+    handler = Sequentially(("b", "a"))
+    result = Scheduler({"a": profile("a"), "b": profile("b")}, handler, handler).schedule(
+        Request("r"), candidates(waiting=[0])
+    )
+    assert list(result.profiles) == ["a", "b"]
+
+
+def test_gie_2_runaway_profile_picker_is_stopped():
+    class Insatiable(Sequentially):
+        def pick_profiles(self, request, profiles, results):
+            return ("p",)
+
+    handler = Insatiable()
+    with pytest.raises(InternalError, match="chose 'p' a second time"):
+        Scheduler({"p": profile("p")}, handler, handler).schedule(Request("r"), candidates(waiting=[0]))
+    failing = Scheduler({"p": profile("p", filters=(Idle(),))}, handler, handler, max_iterations=16)
+    with pytest.raises(InternalError, match="was asked 16 times"):
+        failing.schedule(Request("r"), candidates(waiting=[1]))
+
+
+def test_gie_7_failed_profile_is_none_with_its_error_while_another_serves():
+    handler = Sequentially(("picky", "easy"))
+    scheduler = Scheduler({"picky": profile("picky", filters=(Idle(),)), "easy": profile("easy")}, handler, handler)
+    result = scheduler.schedule(Request("r"), candidates(waiting=[1]))
+    assert result.profiles["picky"] is None
+    assert isinstance(result.errors["picky"], SaturatedError)
+    assert result.primary.profile == "easy"
+
+
+def test_profile_that_does_not_exist_is_named():
+    handler = Sequentially(("nope",))
+    with pytest.raises(InternalError, match="nope"):
+        Scheduler({"p": profile("p")}, handler, handler).schedule(Request("r"), candidates(waiting=[0]))
+
+
+def test_gie_17_same_request_id_draws_the_same_numbers():
+    def order(request_id: str) -> list[str]:
+        result = one(profile("p", picker=Drawn())).schedule(Request(request_id), candidates(waiting=[0] * 20))
+        return [endpoint.name for endpoint in result.targets]
+
+    assert order("a") == order("a")
+    assert order("a") != order("b")
+
+
+def test_picker_that_picks_nobody_or_outside_fails():
+    class Wild(Best):
+        def __init__(self, *positions: int) -> None:
+            super().__init__(name="wild")
+            self.positions = np.array(positions, dtype=np.intp)
+
+        def pick(self, request, candidates, totals, draw):
+            return self.positions
+
+    for picker in (Wild(), Wild(2), Wild(-1)):
+        with pytest.raises(PluginFailedError, match="wild"):
+            one(profile("p", picker=picker)).schedule(Request("r"), candidates(waiting=[0, 0]))
+
+
+def test_gie_4_weight_must_be_finite():
+    with pytest.raises(ValueError, match="weight nan"):
+        WeightedScorer(Fixed(), math.nan)

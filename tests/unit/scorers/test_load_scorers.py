@@ -1,0 +1,70 @@
+"""Scorers that look at how busy an endpoint is."""
+
+from math import nan
+
+import numpy as np
+import pytest
+
+from epp.framework import Request
+from epp.framework.testing import candidates
+from scorers.active_request import ActiveRequestParameters, ActiveRequestScorer
+from scorers.kv_cache_utilization import KvCacheUtilizationScorer
+from scorers.queue import QueueScorer
+from scorers.running_requests import RunningRequestsSizeScorer
+
+REQUEST = Request("r")
+
+
+def test_shortest_queue_gets_one_and_longest_gets_zero():
+    # max 8, min 0: (8-0)/8, (8-2)/8, (8-8)/8
+    scores = QueueScorer().score(REQUEST, candidates(waiting=[0, 2, 8]))
+    assert scores.tolist() == [1.0, 0.75, 0.0]
+
+
+def test_equal_queues_all_get_one():
+    assert QueueScorer().score(REQUEST, candidates(waiting=[3, 3])).tolist() == [1.0, 1.0]
+
+
+def test_smallest_batch_gets_one_and_largest_gets_zero():
+    # max 10, min 5: (10-10)/5, (10-5)/5, (10-6)/5
+    scores = RunningRequestsSizeScorer().score(REQUEST, candidates(running=[10, 5, 6]))
+    assert scores.tolist() == [0.0, 1.0, 0.8]
+
+
+def test_scores_follow_the_candidates_not_the_slots():
+    narrowed = candidates(waiting=[100, 0, 4]).keep(np.array([False, True, True]))
+    assert QueueScorer().score(REQUEST, narrowed).tolist() == [1.0, 0.0]
+
+
+def test_free_share_of_the_kv_cache_is_the_score():
+    scores = KvCacheUtilizationScorer().score(REQUEST, candidates(kv_usage=[0.0, 0.25, 1.0]))
+    assert scores.tolist() == [1.0, 0.75, 0.0]
+
+
+def test_unknown_kv_usage_is_neutral():
+    assert KvCacheUtilizationScorer().score(REQUEST, candidates(kv_usage=[nan, 0.9])).tolist() == [
+        0.5,
+        pytest.approx(0.1),
+    ]
+
+
+def test_idle_endpoint_gets_one_and_busiest_gets_zero():
+    # max 4: idle; (4-1)/4; (4-4)/4
+    scores = ActiveRequestScorer().score(REQUEST, candidates(in_flight=[0, 1, 4]))
+    assert scores.tolist() == [1.0, 0.75, 0.0]
+
+
+def test_idle_threshold_and_busy_bound_separate_idle_from_busy():
+    scorer = ActiveRequestScorer(ActiveRequestParameters(idle_threshold=1, max_busy_score=0.5))
+    # max 4: idle; idle; (4-2)/4 * 0.5; 0
+    assert scorer.score(REQUEST, candidates(in_flight=[0, 1, 2, 4])).tolist() == [1.0, 1.0, 0.25, 0.0]
+
+
+def test_all_idle_endpoints_get_one():
+    assert ActiveRequestScorer().score(REQUEST, candidates(in_flight=[0, 0])).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("values", [{"idle_threshold": -1}, {"max_busy_score": 1.1}, {"max_busy_score": nan}])
+def test_active_request_scorer_refuses_parameters_outside_their_range(values):
+    with pytest.raises(ValueError, match="it must be"):
+        ActiveRequestParameters(**values)

@@ -1,0 +1,249 @@
+"""The machine in virtual time: hand-computed examples, then any sequence of requests."""
+
+import pytest
+
+from epp.sim import Emission, Machine, Occupation, OccupationError, SimProfile, SimRequest
+
+# 100 prompt tokens take 1 s; decode steps take 0.1 s for one request, 0.15 s for two, 0.2 s for three.
+PROFILE = SimProfile(
+    prefill_tokens_per_second=100,
+    seconds_per_output_token=0.1,
+    batch_slope=0.5,
+    max_num_seqs=3,
+    max_num_batched_tokens=1000,
+    block_size=10,
+    num_gpu_blocks=100,
+    max_model_len=1000,
+    lora_adapters=("a", "b"),
+    max_lora=1,
+)
+
+
+def profile(**changes) -> SimProfile:
+    values = {name: getattr(PROFILE, name) for name in PROFILE.__struct_fields__}
+    return SimProfile(**(values | changes))
+
+
+def request(request_id: int, *, prompt: int = 100, output: int = 3, hashes: str = "", lora: str | None = None):
+    return SimRequest(
+        request_id=request_id,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        block_hashes=tuple(hashes[: length + 1].encode() for length in range(len(hashes))),
+        lora_adapter=lora,
+    )
+
+
+def times(emissions: list[Emission], request_id: int) -> list[float]:
+    return pytest.approx([item.at_seconds for item in emissions if item.request_id == request_id])
+
+
+def test_one_request_takes_its_prefill_and_one_step_per_further_token():
+    machine = Machine(PROFILE)
+    machine.submit(request(1))
+    assert machine.next_event_at == 1.0
+    emissions = machine.advance(10)
+    assert times(emissions, 1) == [1.0, 1.1, 1.2]
+    assert [item.index for item in emissions] == [0, 1, 2]
+    assert [item.finish_reason for item in emissions] == [None, None, "stop"]
+    assert machine.next_event_at is None
+    assert (machine.running, machine.kv_usage) == (0, 0.0)
+
+
+def test_time_scale_shortens_everything():
+    machine = Machine(profile(time_scale=0.1))
+    machine.submit(request(1))
+    assert times(machine.advance(10), 1) == [0.1, 0.11, 0.12]
+
+
+def test_a_prompt_that_arrives_stalls_those_who_decode_for_one_step():
+    machine = Machine(PROFILE)
+    machine.submit(request(1, output=4))
+    machine.advance(1.05)
+    machine.submit(request(2, prompt=20, output=2))
+    emissions = machine.advance(10)
+    # 1: 1.1 by itself; then 20 prompt tokens (0.2 s) and one decode (0.1 s): 1.4; then two decode together: 1.55.
+    assert times(emissions, 1) == [1.1, 1.4, 1.55]
+    assert times(emissions, 2) == [1.4, 1.55]
+
+
+def test_a_long_prompt_is_computed_in_chunks_between_which_others_decode():
+    machine = Machine(profile(max_num_batched_tokens=51))
+    machine.submit(request(1, prompt=10, output=4))
+    machine.advance(0.1)
+    machine.submit(request(2, prompt=110, output=1))
+    emissions = machine.advance(10)
+    # Request 1 alone: 0.2. Then steps of 1 + 50 tokens, 0.1 + 0.5 s: 0.8 and 1.4; then the last 10 of request 2.
+    assert times(emissions, 1) == [0.2, 0.8, 1.4]
+    assert times(emissions, 2) == [1.5]
+
+
+def test_a_cached_prefix_is_not_computed_again():
+    machine = Machine(PROFILE)
+    machine.submit(request(1, prompt=100, hashes="0123456789"))
+    machine.advance(10)
+    machine.submit(request(2, prompt=100, hashes="01234xxxxx"))
+    emissions = machine.advance(20)
+    # Five blocks of ten are found, 50 tokens are left: 0.5 s.
+    assert emissions[0].at_seconds == 10.5
+    assert emissions[0].cached_tokens == 50
+    assert machine.meters.prefix_query_tokens == 200
+    assert machine.meters.prefix_hit_tokens == 50
+
+
+def test_a_prompt_that_is_cached_whole_still_computes_its_last_block():
+    machine = Machine(PROFILE)
+    machine.submit(request(1, prompt=100, hashes="0123456789"))
+    machine.advance(10)
+    machine.submit(request(2, prompt=100, hashes="0123456789"))
+    # Block 10 ends with the last token, which must be computed: nine blocks are shared, ten tokens are left.
+    assert machine.advance(20)[0].at_seconds == 10.1
+
+
+def test_generated_tokens_are_cached_as_well():
+    machine = Machine(PROFILE)
+    machine.submit(request(1, prompt=15, output=6, hashes="01"))  # 15 + 5 tokens: two full blocks
+    machine.advance(10)
+    machine.submit(request(2, prompt=21, output=1, hashes="01"))
+    assert machine.advance(20)[0].cached_tokens == 20
+
+
+def test_a_full_batch_makes_the_rest_wait_in_order():
+    machine = Machine(PROFILE)
+    for request_id in range(5):
+        machine.submit(request(request_id, prompt=100, output=1))
+    assert (machine.running, machine.waiting) == (1, 4)  # the others join when the step ends
+    emissions = machine.advance(100)
+    # Alone until 1.0; then three prompts in one step, 3 s; then the fifth.
+    assert [(item.request_id, item.at_seconds) for item in emissions] == [(0, 1), (1, 4), (2, 4), (3, 4), (4, 5)]
+
+
+def test_a_request_waits_until_its_worst_case_fits_in_the_cache():
+    machine = Machine(profile(num_gpu_blocks=10, max_model_len=100))
+    machine.submit(request(1, prompt=50, output=11))  # 60 tokens in the end: 6 blocks
+    machine.submit(request(2, prompt=50, output=1))  # 5 blocks
+    machine.submit(request(3, prompt=10, output=1))  # would fit, but keeps its place in the queue
+    machine.advance(0.5)
+    assert (machine.running, machine.waiting) == (1, 2)
+    assert machine.kv_usage == 0.6  # the sixth block came with token 51
+    machine.advance(1.4)
+    assert (machine.running, machine.waiting) == (1, 2)
+    machine.advance(1.51)  # ten steps of 0.1 s after the first token end at 1.5
+    assert (machine.running, machine.waiting) == (2, 0)
+
+
+def test_a_request_without_an_adapter_slot_lets_others_pass():
+    machine = Machine(PROFILE)
+    machine.submit(request(1, lora="a", output=2))
+    machine.submit(request(2, lora="b", output=1))
+    machine.submit(request(3, output=1))
+    machine.advance(1.0)
+    assert (machine.running_adapters, machine.waiting_adapters) == (("a",), ("b",))
+    assert (machine.running, machine.waiting) == (2, 1)
+    emissions = machine.advance(10)
+    # 1.0 + prefill of request 3 and one decode: 2.1; only then is the slot free: 3.1.
+    assert times(emissions, 3) == [2.1]
+    assert times(emissions, 2) == [3.1]
+
+
+def test_newest_lora_series_is_the_present_state():
+    machine = Machine(PROFILE)
+    machine.submit(request(1, lora="a"))
+    machine.submit(request(2, lora="b"))
+    series = machine.lora_series
+    assert max(series, key=series.__getitem__) == ("a", "b")
+    machine.abort(1)
+    machine.abort(2)
+    machine.advance(10)
+    series = machine.lora_series
+    assert max(series, key=series.__getitem__) == ("", "")
+    assert ("a", "b") in series
+
+
+def test_abort_frees_place_and_blocks_at_once():
+    machine = Machine(PROFILE)
+    machine.submit(request(1))
+    machine.advance(1.15)
+    aborted = machine.abort(1)
+    assert aborted == Emission(1, 2, 1.15, 0, "abort")
+    assert (machine.running, machine.kv_usage) == (0, 0.0)
+    assert machine.advance(10) == []
+    assert machine.abort(1) is None
+    assert machine.meters.finished == {"stop": 0, "length": 0, "abort": 1}
+
+
+def test_an_id_used_again_during_the_step_of_its_aborted_twin_gets_nothing_of_it():
+    machine = Machine(PROFILE)
+    machine.submit(request(1, output=1))
+    machine.advance(0.5)
+    machine.abort(1)
+    machine.submit(request(1, output=1))
+    # The step of the twin goes on until 1.0.
+    assert times(machine.advance(10), 1) == [2.0]
+
+
+def test_occupation_shows_in_every_gauge_and_slows_decoding():
+    machine = Machine(PROFILE)
+    machine.occupy(Occupation(running=2, waiting=7, kv_usage=0.5, lora_adapter="a"))
+    assert (machine.running, machine.waiting, machine.kv_usage) == (2, 7, 0.5)
+    assert (machine.running_adapters, machine.waiting_adapters) == (("a",), ("a",))
+    machine.submit(request(1, output=2))
+    # Decoding as one of three: 0.1 * (1 + 0.5 * 2) = 0.2 s.
+    assert times(machine.advance(10), 1) == [1.0, 1.2]
+
+
+def test_a_server_occupied_in_full_serves_nobody_until_it_is_released():
+    machine = Machine(PROFILE)
+    machine.occupy(Occupation(running=3))
+    machine.submit(request(1, output=1))
+    assert machine.advance(100) == []
+    assert (machine.running, machine.waiting) == (3, 1)
+    machine.occupy(Occupation())
+    assert times(machine.advance(200), 1) == [101.0]
+
+
+@pytest.mark.parametrize(
+    ("occupation", "message"),
+    [
+        (Occupation(running=3), "running 3 must be 0 to 2"),
+        (Occupation(waiting=-1), "waiting -1"),
+        (Occupation(kv_usage=1.5), "kv_usage 1.5 must be 0 to 1"),
+        (Occupation(kv_usage=0.95), "kv_usage 0.95 is more than"),
+        (Occupation(lora_adapter="c"), "lora_adapter 'c' is none of"),
+        (Occupation(running=1, lora_adapter="b"), "lora_adapter 'b' finds no free slot"),
+    ],
+)
+def test_occupation_that_does_not_fit_changes_nothing(occupation, message):
+    machine = Machine(PROFILE)
+    machine.occupy(Occupation(running=1, kv_usage=0.2))
+    machine.submit(request(1, lora="a"))  # 102 tokens in the end: 11 blocks
+    with pytest.raises(OccupationError, match=message):
+        machine.occupy(occupation)
+    assert machine.occupation == Occupation(running=1, kv_usage=0.2)
+    assert machine.kv_usage == pytest.approx(0.3)  # 0.2 and the ten blocks of the prompt
+
+
+def test_meters_count_tokens_and_seconds():
+    machine = Machine(PROFILE)
+    machine.submit(request(1, prompt=100, output=3))
+    machine.advance(10)
+    meters = machine.meters
+    assert (meters.prompt_tokens, meters.generation_tokens) == (100, 3)
+    assert meters.time_to_first_token.sum == pytest.approx(1.0)
+    assert meters.request_latency.sum == pytest.approx(1.2)
+    assert meters.inter_token_latency.sum == pytest.approx(0.2)
+    assert dict(meters.time_to_first_token.cumulative())[0.75] == 0
+    assert dict(meters.time_to_first_token.cumulative())[1.0] == 1
+
+
+def test_requests_that_can_never_run_are_refused():
+    machine = Machine(PROFILE)
+    machine.submit(request(1))
+    with pytest.raises(ValueError, match="request id 1 is negative or in use"):
+        machine.submit(request(1))
+    with pytest.raises(ValueError, match="at least one prompt token"):
+        machine.submit(request(2, prompt=0))
+    with pytest.raises(ValueError, match="more than max_model_len 1000"):
+        machine.submit(request(2, prompt=999, output=2))
+    with pytest.raises(ValueError, match="time runs back"):
+        machine.advance(-1)

@@ -1,0 +1,116 @@
+"""The machine under any sequence of arrivals, departures, synthetic load and time."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from epp.sim import Machine, Occupation, OccupationError, SimProfile, SimRequest
+
+PROFILE = SimProfile(
+    prefill_tokens_per_second=100,
+    seconds_per_output_token=0.1,
+    max_num_seqs=3,
+    max_num_batched_tokens=16,
+    block_size=4,
+    num_gpu_blocks=16,
+    max_model_len=64,
+    lora_adapters=("a", "b", "c"),
+    max_lora=2,
+)
+
+
+class Traffic(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.machine = Machine(PROFILE)
+        self.now = 0.0
+        self.last_at = 0.0
+        self.next_id = 0
+        self.open: dict[int, SimRequest] = {}
+        self.emitted: dict[int, int] = {}
+        self.first_tokens: list[int] = []
+
+    @rule(
+        prompt=st.text(alphabet="xy", min_size=1, max_size=10),
+        tail=st.integers(0, 3),
+        output=st.integers(1, 20),
+        adapter=st.sampled_from([None, None, "a", "b", "c"]),
+    )
+    def submit(self, prompt, tail, output, adapter):
+        prompt_tokens = len(prompt) * PROFILE.block_size + tail
+        request = SimRequest(
+            request_id=self.next_id,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output,
+            block_hashes=tuple(f"{adapter}{prompt[: length + 1]}".encode() for length in range(len(prompt))),
+            lora_adapter=adapter,
+        )
+        self.machine.submit(request)
+        self.open[self.next_id] = request
+        self.emitted[self.next_id] = 0
+        self.next_id += 1
+
+    @rule(seconds=st.floats(0, 2))
+    def pass_time(self, seconds):
+        self.now += seconds
+        self.take(self.machine.advance(self.now))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def abort(self, data):
+        request_id = data.draw(st.sampled_from(sorted(self.open)))
+        emission = self.machine.abort(request_id)
+        assert emission is not None
+        assert emission.finish_reason == "abort"
+        assert emission.index == self.emitted[request_id]
+        del self.open[request_id]
+
+    @rule(running=st.integers(0, 3), waiting=st.integers(0, 2), kv_usage=st.sampled_from([0.0, 0.01, 0.25, 1.0]))
+    def occupy(self, running, waiting, kv_usage):
+        before = self.machine.kv_usage
+        try:
+            self.machine.occupy(Occupation(running, waiting, kv_usage))
+        except OccupationError:
+            assert self.machine.kv_usage == before
+
+    def take(self, emissions):
+        for emission in emissions:
+            assert self.last_at <= emission.at_seconds <= self.now
+            self.last_at = emission.at_seconds
+            request = self.open[emission.request_id]
+            assert emission.index == self.emitted[emission.request_id]
+            assert emission.cached_tokens < request.prompt_tokens
+            assert emission.cached_tokens % PROFILE.block_size == 0
+            self.emitted[emission.request_id] += 1
+            assert (emission.finish_reason is not None) == (self.emitted[emission.request_id] == request.output_tokens)
+            if emission.finish_reason is not None:
+                del self.open[emission.request_id]
+
+    @invariant()
+    def no_more_run_than_there_are_slots(self):
+        assert self.machine.running <= PROFILE.max_num_seqs
+        assert len(self.machine.running_adapters) <= PROFILE.max_lora
+        synthetic = self.machine.occupation
+        assert self.machine.running + self.machine.waiting == len(self.open) + synthetic.running + synthetic.waiting
+
+    @invariant()
+    def the_present_adapters_are_the_newest_series(self):
+        series = self.machine.lora_series
+        newest = max(series, key=series.__getitem__)
+        assert newest == (",".join(self.machine.running_adapters), ",".join(self.machine.waiting_adapters))
+
+    @invariant()
+    def somebody_moves_unless_everybody_is_kept_out(self):
+        if self.machine.next_event_at is None and self.machine.occupation == Occupation():
+            assert not self.open
+
+    def teardown(self):
+        self.machine.occupy(Occupation())
+        while self.machine.next_event_at is not None:
+            self.now = self.machine.next_event_at
+            self.take(self.machine.advance(self.now))
+        assert not self.open
+        assert (self.machine.running, self.machine.waiting, self.machine.kv_usage) == (0, 0, 0.0)
+        assert sum(self.machine.meters.finished.values()) == self.next_id
+
+
+TestTraffic = Traffic.TestCase

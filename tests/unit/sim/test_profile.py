@@ -1,0 +1,38 @@
+"""Profiles that describe no server are refused with the name of the field."""
+
+import msgspec
+import pytest
+
+from epp.sim import PRESETS, SimProfile
+
+
+def test_presets_are_ordered_by_speed_and_memory():
+    h100, a100, t4 = (PRESETS[name] for name in ("h100", "a100", "t4"))
+    assert h100.prefill_tokens_per_second > a100.prefill_tokens_per_second > t4.prefill_tokens_per_second
+    assert h100.seconds_per_output_token < a100.seconds_per_output_token < t4.seconds_per_output_token
+    assert h100.num_gpu_blocks > a100.num_gpu_blocks > t4.num_gpu_blocks
+    assert [profile.name for profile in (h100, a100, t4)] == ["h100", "a100", "t4"]
+
+
+def test_a_preset_is_changed_by_replacing_fields():
+    changed = msgspec.structs.replace(PRESETS["t4"], lora_adapters=("x",), time_scale=0.1)
+    assert changed.served_models == (changed.model, "x")
+    assert changed.num_gpu_blocks == PRESETS["t4"].num_gpu_blocks
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"time_scale": 0.0}, "time_scale must be a positive number"),
+        ({"prefill_tokens_per_second": float("inf")}, "prefill_tokens_per_second must be a positive number"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
+        ({"batch_slope": -0.1}, "batch_slope must be 0 or more"),
+        ({"max_num_batched_tokens": 8}, "max_num_batched_tokens 8 is less than max_num_seqs 256"),
+        ({"max_model_len": 33, "num_gpu_blocks": 2}, "max_model_len 33 must be 2 to 32"),
+        ({"lora_adapters": ("a", "a")}, "must all have different names"),
+        ({"model": ""}, "must not be empty"),
+    ],
+)
+def test_impossible_server_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        SimProfile(**changes)
