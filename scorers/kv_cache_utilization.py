@@ -14,4 +14,5 @@ class KvCacheUtilizationScorer(Scorer):
     reads = (KV_USAGE,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        return np.nan_to_num(1.0 - candidates.kv_usage, nan=0.5)
+        usage = candidates.kv_usage
+        return np.where(np.isnan(usage), 0.5, 1.0 - usage)

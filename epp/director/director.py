@@ -31,8 +31,8 @@ class DirectorObserver:
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Tell that a routed request ended."""
 
-    def producer_failed(self, plugin: str, error: Exception) -> None:
-        """Tell that a producer raised: the request goes on without its data."""
+    def plugin_failed(self, plugin: str, error: Exception) -> None:
+        """Tell that a plugin raised: a producer, without whose data the request goes on, or a pre-request hook."""
 
 
 class Director:
@@ -90,7 +90,7 @@ class Director:
             try:
                 producer.produce(request, candidates)
             except Exception as error:  # noqa: BLE001  its readers do without, the request goes on
-                self._observer.producer_failed(producer.name, error)
+                self._observer.plugin_failed(producer.name, error)
         result = pipeline.scheduler.schedule(request, candidates)
         for plugin in pipeline.pre_request:
             try:
@@ -98,6 +98,7 @@ class Director:
             except RequestError:
                 raise
             except Exception as error:
+                self._observer.plugin_failed(plugin.name, error)
                 raise PluginFailedError(plugin.name, str(error)) from error
         ticket = self._store.ledger.open(result.primary.slot, request.get(IN_FLIGHT_COST) or 0)
         self._observer.routed(request, result, self.clock.now() - started)

@@ -11,9 +11,13 @@ def lower_is_better(values: Floats) -> Floats:
     A candidate that nobody reported on (NaN) gets 0.5 beside others that are known, and 1 where nothing is known:
     what is unknown is neither idle nor busy.
     """
+    low, high = values.min(), values.max()
+    if low == high:
+        return np.ones(len(values))
+    if low < high:  # not so where a NaN is
+        scores: Floats = (high - values) / (high - low)
+        return scores
     known = ~np.isnan(values)
     if not known.any():
         return np.ones(len(values))
-    low, high = values[known].min(), values[known].max()
-    scores = np.ones(len(values)) if high == low else (high - values) / (high - low)
-    return np.where(known, scores, 0.5)
+    return np.where(known, lower_is_better(values[known])[np.cumsum(known) - 1], 0.5)

@@ -10,6 +10,20 @@ _LEVELS = ((0, logging.WARNING), (3, logging.INFO))
 """Verbosity as in the `-v` flag: up to 0 warnings, up to 3 what an operator wants to read, beyond that everything."""
 
 
+class FailureLog:
+    """Logs the first failure of each plugin and kind of error: the next thousand would say the same."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, type[Exception]]] = set()
+
+    def tell(self, plugin: str, error: Exception) -> None:
+        """Log it with its traceback, unless one like it was logged before."""
+        kind = (plugin, type(error))
+        if kind not in self._told:
+            self._told.add(kind)
+            structlog.get_logger().error("plugin failed", plugin=plugin, error=str(error), exc_info=error)
+
+
 def configure(verbosity: int = 2) -> None:
     """Set up structlog for the whole process."""
     level = next((level for limit, level in _LEVELS if verbosity <= limit), logging.DEBUG)

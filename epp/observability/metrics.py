@@ -10,6 +10,7 @@ from epp.framework import Request, RequestError, SchedulingResult
 from epp.framework.arrays import Floats
 from epp.framework.clock import Clock
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.observability.logs import FailureLog
 from epp.scheduling import SchedulingObserver
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -48,6 +49,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
         self._clock = clock
         self._model = _Vocabulary()
         self._fairness = _Vocabulary()
+        self._failure_log = FailureLog()
         self._requests = self._counter("request_total", "Requests routed or refused.", _LABELS)
         self._errors = self._counter("request_error_total", "Requests refused or failed.", (*_LABELS, "error_code"))
         self._running = self._gauge("request_running", "Requests under way.", ("model_name",))
@@ -111,13 +113,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
         elif routing.status >= 400:  # noqa: PLR2004
             self._errors.labels(*labels, str(routing.status)).inc()
 
-    def producer_failed(self, plugin: str, error: Exception) -> None:  # noqa: ARG002
-        """Count a producer that raised."""
+    def plugin_failed(self, plugin: str, error: Exception) -> None:
+        """Count a plugin that raised, and log the first failure of each kind."""
         self._plugin_failures.labels(plugin).inc()
-
-    def plugin_failed(self, plugin: str, error: Exception) -> None:  # noqa: ARG002
-        """Count a filter, scorer or picker that raised."""
-        self._plugin_failures.labels(plugin).inc()
+        self._failure_log.tell(plugin, error)
 
     def scores_rejected(self, plugin: str, count: int) -> None:
         """Count scores that were no numbers."""

@@ -64,11 +64,13 @@ class Cycle:
         except Exception as error:  # noqa: BLE001  a scorer that fails loses its vote, whatever it raised
             self.observer.plugin_failed(scorer.name, error)
             return np.zeros(len(left))
+        if scores.min() >= 0.0 and scores.max() <= 1.0:  # neither holds where a NaN is
+            return scores
         finite = np.isfinite(scores)
         if not finite.all():
             self.observer.scores_rejected(scorer.name, int((~finite).sum()))
             scores = np.where(finite, scores, 0.0)
-        return np.minimum(np.maximum(scores, 0.0), 1.0)
+        return np.clip(scores, 0.0, 1.0)
 
     def _pick(self, left: Candidates, totals: Floats) -> Positions:
         picker = self.profile.picker

@@ -40,6 +40,8 @@ class PrefixIndex:
     def match(self, hashes: Sequence[int], slots: int) -> NDArray[np.int32]:
         """Return how many leading blocks of the chain each of the slots 0 .. slots-1 holds, without a gap."""
         matched = np.zeros(slots, dtype=np.int32)
+        if not hashes:
+            return matched
         alive = (1 << slots) - 1
         for depth, block in enumerate(hashes):
             still = alive & self._holders.get(block, 0)
