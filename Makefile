@@ -28,7 +28,7 @@ e2e: .venv/test
 
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test
-	$(BIN)/pytest tests/vllm --vllm $(VLLM)
+	$(BIN)/pytest -c pyproject.toml --rootdir . tests/vllm --vllm $(abspath $(VLLM))
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

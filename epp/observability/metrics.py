@@ -1,5 +1,8 @@
 """Prometheus metrics under the ecosystem's own names, fed by the observers of director, scheduler and collector."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -40,6 +43,20 @@ class _Vocabulary:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """What every request of one model and flow counts into, looked up once."""
+
+    labels: tuple[str, str, str, str]
+    requests: Counter
+    running: Gauge
+    duration: Histogram
+    ttft: Mapping[bool, Histogram]
+    """By whether the response is streamed."""
+    request_size: Histogram
+    response_size: Histogram
+
+
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
     """One instance for a picker; `registry` is what its metrics page shows."""
 
@@ -50,6 +67,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
         self._model = _Vocabulary()
         self._fairness = _Vocabulary()
         self._failure_log = FailureLog()
+        self._series: dict[tuple[str, str, str, str], _Series] = {}
         self._requests = self._counter("request_total", "Requests routed or refused.", _LABELS)
         self._errors = self._counter("request_error_total", "Requests refused or failed.", (*_LABELS, "error_code"))
         self._running = self._gauge("request_running", "Requests under way.", ("model_name",))
@@ -85,10 +103,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002
         """Count a routed request."""
-        labels = self._labels(request)
-        self._requests.labels(*labels).inc()
-        self._running.labels(labels[0]).inc()
-        self._request_size.labels(*labels).observe(request.size_bytes)
+        series = self._series_of(request)
+        series.requests.inc()
+        series.running.inc()
+        series.request_size.observe(request.size_bytes)
         self._scheduling.observe(scheduling_seconds)
 
     def refused(self, model: str, error: RequestError) -> None:
@@ -101,17 +119,16 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Count the end of a routed request."""
         request = routing.request
-        labels = self._labels(request)
-        self._running.labels(labels[0]).dec()
-        self._duration.labels(*labels).observe(self._clock.now() - request.received_at)
-        self._response_size.labels(*labels).observe(routing.response_bytes)
+        series = self._series_of(request)
+        series.running.dec()
+        series.duration.observe(self._clock.now() - request.received_at)
+        series.response_size.observe(routing.response_bytes)
         if routing.first_byte_at is not None:
-            streaming = str(request.body.streaming).lower()
-            self._ttft.labels(*labels, streaming).observe(routing.first_byte_at - request.received_at)
+            series.ttft[request.body.streaming].observe(routing.first_byte_at - request.received_at)
         if cause is not Cause.NATURAL:
-            self._errors.labels(*labels, cause.value).inc()
+            self._errors.labels(*series.labels, cause.value).inc()
         elif routing.status >= 400:  # noqa: PLR2004
-            self._errors.labels(*labels, str(routing.status)).inc()
+            self._errors.labels(*series.labels, str(routing.status)).inc()
 
     def plugin_failed(self, plugin: str, error: Exception) -> None:
         """Count a plugin that raised, and log the first failure of each kind."""
@@ -143,9 +160,21 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
             if endpoint is not None and not np.isnan(waiting[slot]):
                 self._queue_sizes.labels(self._pool_name, endpoint.name).set(waiting[slot])
 
-    def _labels(self, request: Request) -> tuple[str, str, str, str]:
+    def _series_of(self, request: Request) -> "_Series":
         model = self._model(request.model)
-        return model, model, self._fairness(request.fairness_id), str(request.priority)
+        labels = (model, model, self._fairness(request.fairness_id), str(request.priority))
+        series = self._series.get(labels)
+        if series is None:
+            series = self._series[labels] = _Series(
+                labels=labels,
+                requests=self._requests.labels(*labels),
+                running=self._running.labels(model),
+                duration=self._duration.labels(*labels),
+                ttft={value: self._ttft.labels(*labels, str(value).lower()) for value in (False, True)},
+                request_size=self._request_size.labels(*labels),
+                response_size=self._response_size.labels(*labels),
+            )
+        return series
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"llm_d_epp_{name}", text, labels, registry=self.registry)

@@ -1,6 +1,6 @@
 """CPU time of one routing decision: parse, producers, scheduling, ledger; no wire.
 
-    python tests/bench/bench_route.py
+python tests/bench/bench_route.py
 """
 
 import time
