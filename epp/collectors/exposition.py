@@ -7,6 +7,8 @@ searched for in the raw bytes, and only lines that carry one are looked at.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
 
 from epp.framework.datalayer import PageError
 
@@ -33,9 +35,9 @@ class Series:
     """May be NaN or infinite."""
 
     @property
-    def labels(self) -> dict[str, str]:
-        """The labels, read anew at each call: most series are wanted for their value alone."""
-        return {key.decode(): _unescape(value) for key, value in _PAIR.findall(self.block)}
+    def labels(self) -> Mapping[str, str]:
+        """The labels, read when asked for: most series are wanted for their value alone."""
+        return _labels_of(self.block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +74,29 @@ class Selector:
         return cls(whole[1], labels)
 
     def read(self, page: bytes) -> list[Series]:
-        """Return the matching series in the page's order; raises PageError for one that cannot be read."""
+        """Return the matching series in the page's order; raises PageError for one that cannot be read.
+
+        The format has all lines of one name stand together, so the rest of the page is not searched.
+        """
         found: list[Series] = []
-        if page.startswith(self._first):
-            self._read_line(page, len(self._first), found)
         needle = self._later
-        at = page.find(needle)
-        while at >= 0:
-            end = at + len(needle)
-            self._read_line(page, end, found)
-            at = page.find(needle, end)
+        end = len(self._first) if page.startswith(self._first) else self._next(page, 0)
+        while end >= 0 and page[end : end + 1] not in _AFTER_NAME:  # a longer name that starts with this one
+            end = self._next(page, end)
+        while end >= 0:
+            line_end = self._read_line(page, end, found)
+            end = line_end + len(needle) if page.startswith(needle, line_end) else -1
+            if page[end : end + 1] not in _AFTER_NAME:
+                break
         return found
 
-    def _read_line(self, page: bytes, end_of_name: int, found: list[Series]) -> None:
-        """Add the series, unless its name only starts with this one."""
-        if page[end_of_name : end_of_name + 1] not in _AFTER_NAME:
-            return
+    def _next(self, page: bytes, start: int) -> int:
+        """Return where the name ends at its next place at the start of a line; -1 for none."""
+        at = page.find(self._later, start)
+        return -1 if at < 0 else at + len(self._later)
+
+    def _read_line(self, page: bytes, end_of_name: int, found: list[Series]) -> int:
+        """Add the series if it matches; return where its line ends."""
         block = _BLOCK.match(page, end_of_name)
         start = end_of_name if block is None else block.end()
         stop = page.find(b"\n", start)
@@ -100,6 +109,12 @@ class Selector:
         series = Series(b"" if block is None else block[1], value)
         if not self.labels or self.labels.items() <= series.labels.items():
             found.append(series)
+        return len(page) if stop < 0 else stop
+
+
+@lru_cache(maxsize=1024)  # an engine says the same in every page, twenty times a second
+def _labels_of(block: bytes) -> Mapping[str, str]:
+    return MappingProxyType({key.decode(): _unescape(value) for key, value in _PAIR.findall(block)})
 
 
 def _unescape(value: bytes) -> str:

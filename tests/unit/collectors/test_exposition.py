@@ -31,12 +31,13 @@ def test_every_series_of_a_genuine_page_reads_as_the_reference_parser_reads_it(p
 
 
 def test_name_that_starts_another_name_does_not_match_it():
-    page = b'a_by_reason{reason="x"} 5\na{e="0"} 2\naa 9\na 3\n'
+    page = b'a_by_reason{reason="x"} 5\naa 9\na{e="0"} 2\na{e="1"} 3\naa 9\n'
     assert values("a", page) == [2.0, 3.0]
 
 
 def test_series_at_the_very_start_and_at_the_very_end_are_found():
-    assert values("a", b"a 1\nb 2\na 3") == [1.0, 3.0]
+    assert values("a", b"a 1\na 2\nb 3") == [1.0, 2.0]
+    assert values("b", b"a 1\nb 2\nb 3") == [2.0, 3.0]
 
 
 def test_comments_and_label_values_that_mention_the_name_do_not_count():
