@@ -91,7 +91,13 @@ class Picker:
         self._in_background("pool gauges", self._refresh_gauges())
         await self._collector.start()
         await self.server.set_ready(ready=True)
-        _log.info("ready", endpoints=len(self.store.endpoints), grpc=self._settings.server.address)
+        _log.info(
+            "ready",
+            endpoints=len(self.store.endpoints),
+            grpc=self.server.port or self._settings.server.address,
+            health=self.server.health_port or None,
+            metrics=self.metrics_port or None,
+        )
 
     async def stop(self, *, drain_seconds: float | None = None) -> None:
         """Turn new requests away, let open ones finish, then let go of everything."""

@@ -9,6 +9,7 @@ from epp.cli.flags import UnsupportedFlagError, go_spelling
 from epp.cli.gateway import gateway
 from epp.cli.serve import serve
 from epp.cli.sim_server import sim_server
+from epp.observability import logs
 
 app = typer.Typer(
     name="epp",
@@ -27,6 +28,7 @@ app.command()(demo)
 
 def main() -> None:
     """Run the command line."""
+    logs.configure()  # for what is said of the flags, before -v is read
     try:
         arguments = go_spelling(sys.argv[1:])
     except UnsupportedFlagError as error:

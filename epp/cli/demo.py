@@ -43,10 +43,11 @@ def demo(
     logs.configure(v)
 
     async def work(stop: asyncio.Event) -> None:
+        settings = read_listen(listen, 1)
         async with model_servers(_PRESETS, MODEL) as servers:
             endpoints = ",".join(f"{server.name}={server.address}" for server in servers)
             picker = PickerSettings(server=ServerSettings("unix:unset"), discovery=read_endpoints(endpoints))
-            async with local_gateway(picker, read_listen(listen, 1)) as gateway:
+            async with local_gateway(picker, settings) as gateway:
                 typer.echo(f"Three simulated model servers behind {gateway.url}. In another terminal:\n")
                 typer.echo(f"  {curl(gateway.url)}\n")
                 async with _sending(gateway.url, traffic), _showing(gateway):

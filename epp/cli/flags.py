@@ -32,9 +32,20 @@ _SWITCHES_WITHOUT_EFFECT = frozenset(
         "--enable-pprof",
         "--metrics-endpoint-auth",
         "--tracing",
+        "--zap-devel",
     }
 )
-_VALUES_WITHOUT_EFFECT = frozenset({"--metrics-staleness-threshold", "--pool-group", "--pool-namespace"})
+_VALUES_WITHOUT_EFFECT = frozenset(
+    {
+        "--metrics-staleness-threshold",
+        "--pool-group",
+        "--pool-namespace",
+        "--zap-encoder",
+        "--zap-log-level",
+        "--zap-stacktrace-level",
+        "--zap-time-encoding",
+    }
+)
 """Flags of the Go picker that a deployment may carry and that change nothing here."""
 
 _NOT_YET = frozenset(
@@ -67,7 +78,7 @@ class UnsupportedFlagError(Exception):
 
 
 def go_spelling(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments as the parser takes them: `--flag` becomes `--flag=true` for switches.
+    """Return the arguments as the parser takes them: `--flag` becomes `--flag=true` for switches, `-v=4` is `-v 4`.
 
     Flags of the Go picker that change nothing here are dropped with a warning; raises UnsupportedFlagError for one
     that must not be dropped.
@@ -79,6 +90,8 @@ def go_spelling(arguments: Sequence[str]) -> list[str]:
         name, equals, value = argument.partition("=")
         if argument in SWITCHES:
             rewritten.append(f"{argument}=true")
+        elif name in {"-v", "--v"}:
+            rewritten += ["-v", value] if equals else ["-v"]
         elif name in _NOT_YET and value != "false":
             raise UnsupportedFlagError(f"{name} is known, but not supported yet")
         elif name in _NOT_YET or name in _SWITCHES_WITHOUT_EFFECT or name in _VALUES_WITHOUT_EFFECT:

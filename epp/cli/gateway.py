@@ -49,7 +49,7 @@ def gateway(
     if print_envoy_config:
         try:
             typer.echo(bootstrap_yaml(read_listen(listen, concurrency)), nl=False)
-        except GatewayError as error:
+        except (ConfigurationError, GatewayError) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from error
         return
@@ -57,7 +57,7 @@ def gateway(
 
 
 def read_listen(text: str, concurrency: int) -> GatewaySettings:
-    """Return the gateway's settings for `host:port`; raises GatewayError."""
+    """Return the gateway's settings for `host:port`; raises ConfigurationError or GatewayError."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal():
         raise ConfigurationError(f"--listen {text!r} is not host:port")

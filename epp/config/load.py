@@ -25,7 +25,7 @@ def load_text(text: str, origin: str = "--config-text") -> EndpointPickerConfig:
     try:
         document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  a subclass of the safe loader
     except yaml.YAMLError as error:
-        raise ConfigurationError(f"{origin} is not YAML: {error}") from error
+        raise ConfigurationError(f"{origin} is not YAML: {_in_one_line(error)}") from error
     if not isinstance(document, dict):
         raise ConfigurationError(f"{origin} holds no mapping: it must start with apiVersion and kind")
     try:
@@ -33,6 +33,14 @@ def load_text(text: str, origin: str = "--config-text") -> EndpointPickerConfig:
     except ValidationError as error:
         problems = "; ".join(f"{_place(each['loc'])}: {each['msg']}" for each in error.errors(include_url=False))
         raise ConfigurationError(f"{origin}: {problems}") from error
+
+
+def _in_one_line(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def _place(location: tuple[int | str, ...]) -> str:

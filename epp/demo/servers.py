@@ -30,25 +30,30 @@ class ServerFailedError(Exception):
 async def model_servers(presets: Sequence[str], model: str) -> AsyncIterator[tuple[ModelServer, ...]]:
     """Run one `epp sim-server` for each preset until the block ends; raises ServerFailedError."""
     async with AsyncExitStack() as stack:
-        yield tuple([await stack.enter_async_context(_model_server(preset, model)) for preset in presets])
+        processes = []
+        for preset in presets:  # all at once: each takes most of a second to come up
+            process = await _spawn(preset, model)
+            stack.push_async_callback(_end, process)
+            processes.append(process)
+        yield tuple(
+            [
+                ModelServer(preset, await _announced_address(process, preset), process.pid)
+                for preset, process in zip(presets, processes, strict=True)
+            ]
+        )
 
 
-@asynccontextmanager
-async def _model_server(preset: str, model: str) -> AsyncIterator[ModelServer]:
+async def _spawn(preset: str, model: str) -> asyncio.subprocess.Process:
     command = tied_to_parent(
         sys.executable, "-m", "epp", "sim-server", "--port", "0", "--preset", preset, "--name", preset, "--model", model
     )
-    process = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for the parent, which stops its children in order
     )
-    try:
-        yield ModelServer(preset, await _announced_address(process, preset), process.pid)
-    finally:
-        await _end(process)
 
 
 async def _announced_address(process: asyncio.subprocess.Process, preset: str) -> str:

@@ -55,5 +55,5 @@ class Traffic:
                     return None
                 answer: str = (await response.json())["choices"][0]["message"]["content"]
                 return answer
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, TimeoutError):
             return None

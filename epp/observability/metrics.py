@@ -67,6 +67,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
         self._model = _Vocabulary()
         self._fairness = _Vocabulary()
         self._failure_log = FailureLog()
+        self._sized: set[str] = set()
         self._series: dict[tuple[str, str, str, str], _Series] = {}
         self._requests = self._counter("request_total", "Requests routed or refused.", _LABELS)
         self._errors = self._counter("request_error_total", "Requests refused or failed.", (*_LABELS, "error_code"))
@@ -153,12 +154,16 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
         self._ready.labels(self._pool_name).set(len(snapshot.available))
         for column, gauge in self._averages.items():
             gauge.labels(self._pool_name).set(_mean(snapshot.column(column)[snapshot.slots]))
-        self._queue_sizes.clear()
         waiting = snapshot.column(WAITING)
+        known: set[str] = set()
         for slot in snapshot.slots:
             endpoint = snapshot.endpoints.values[int(slot)]
             if endpoint is not None and not np.isnan(waiting[slot]):
+                known.add(endpoint.name)
                 self._queue_sizes.labels(self._pool_name, endpoint.name).set(waiting[slot])
+        for name in self._sized - known:
+            self._queue_sizes.remove(self._pool_name, name)
+        self._sized = known
 
     def _series_of(self, request: Request) -> "_Series":
         model = self._model(request.model)

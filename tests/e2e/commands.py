@@ -1,0 +1,146 @@
+"""A command of this program as a process: what it says, how it ends, and whom it leaves behind."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from world import until
+
+PATIENCE_SECONDS = 60.0
+"""More than anything takes; a failing test waits so long."""
+
+
+class Command:
+    """A running `epp`, in a process group of its own, as a shell would start it."""
+
+    def __init__(self, arguments: tuple[str, ...], process: asyncio.subprocess.Process) -> None:
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self.pid = process.pid
+        self._arguments = arguments
+        self._process = process
+        streams = ((process.stdout, self.out), (process.stderr, self.err))
+        self._readers = [asyncio.create_task(_read(stream, lines)) for stream, lines in streams if stream is not None]
+
+    def __str__(self) -> str:
+        return "\n".join([f"$ epp {' '.join(self._arguments)}", *self.out, "--- stderr", *self.err])
+
+    @property
+    def running(self) -> bool:
+        return self._process.returncode is None
+
+    @property
+    def _silent(self) -> bool:
+        return all(reader.done() for reader in self._readers)
+
+    @property
+    def error(self) -> str:
+        """The one line that says what went wrong."""
+        (line,) = [line for line in self.err if line.startswith("error: ")]
+        assert not any("Traceback" in line for line in self.err), self
+        return line
+
+    async def says(self, text: str) -> str:
+        """Wait for a line that contains the text, on either stream."""
+
+        def said() -> str | None:
+            return next((line for line in [*self.out, *self.err] if text in line), None)
+
+        await until(lambda: said() is not None or self._silent, f"{text!r} is said", seconds=PATIENCE_SECONDS)
+        line = said()
+        assert line is not None, f"ended without saying {text!r}:\n{self}"
+        return line
+
+    async def end(self) -> int:
+        """Wait for the end of the process and of its output; return the exit code."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            exit_code = await self._process.wait()
+            await asyncio.gather(*self._readers)
+        return exit_code
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def interrupt(self) -> None:
+        """Do as Ctrl-C does: SIGINT for the whole group."""
+        os.killpg(self.pid, signal.SIGINT)
+
+
+@contextlib.asynccontextmanager
+async def command(*arguments: str, terminal: int | None = None, **environment: str) -> AsyncIterator[Command]:
+    """Run `epp` until it ends, or the block does; on the terminal with that file descriptor, if any."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "epp",
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE if terminal is None else terminal,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+    running = Command(arguments, process)
+    try:
+        yield running
+    finally:
+        if running.running:
+            running.kill()
+        await running.end()
+
+
+async def outcome(*arguments: str) -> tuple[int, Command]:
+    """Run `epp` to its end; return the exit code, and what it said."""
+    async with command(*arguments) as running:
+        return await running.end(), running
+
+
+async def _read(stream: asyncio.StreamReader, lines: list[str]) -> None:
+    async for line in stream:
+        lines += [line.decode().rstrip("\n")]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports below the range that the kernel hands out, so that nobody who binds port 0 gets one meanwhile."""
+    with contextlib.ExitStack() as probes:
+        ports: list[int] = []
+        for port in random.sample(range(20_000, 32_000), 1_000):
+            with contextlib.suppress(OSError):
+                probes.enter_context(socket.create_server(("", port)))
+                ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise AssertionError("no free ports")
+
+
+def children(pid: int) -> dict[int, str]:
+    """The processes that have this parent, and the names of their programs."""
+    return {child: name for child, name, state, parent in _processes() if parent == pid and state not in "ZX"}
+
+
+def envoy_of(gateway: Command) -> int:
+    (envoy,) = [child for child, name in children(gateway.pid).items() if name == "envoy"]
+    return envoy
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there and no zombie."""
+    return any(process == pid and state not in "ZX" for process, _, state, _ in _processes())
+
+
+def _processes() -> Iterator[tuple[int, str, str, int]]:
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            pid, _, rest = path.read_text().partition(" (")
+            name, _, fields = rest.rpartition(") ")  # a name may hold anything
+            state, parent, *_ = fields.split()
+            yield int(pid), name, state, int(parent)

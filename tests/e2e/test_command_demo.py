@@ -1,0 +1,86 @@
+"""`epp demo` from outside: what it prints works, and nothing of it stays."""
+
+import asyncio
+import os
+import pty
+import shlex
+import shutil
+import tempfile
+import termios
+from pathlib import Path
+
+import aiohttp
+import pytest
+from commands import children, command, is_running
+
+QUIET = "--traffic=0"
+
+
+@pytest.fixture
+def directory():
+    """For temporary files; short enough for the path of a unix socket, which `tmp_path` is not always."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(directory):
+    async with command("demo", "--listen=127.0.0.1:0", TMPDIR=str(directory)) as demo:
+        line = await demo.says("curl -i")
+        status, headers = await run(shlex.split(line))
+        assert status == 200
+        assert headers["x-sim-server"] in {"h100", "a100", "t4"}
+        first, second, third = (await demo.says("prefix hits")).split(" | ")
+        assert first.startswith("h100 up: waiting ")
+        assert second.startswith("a100 up: waiting ")
+        assert third.startswith("t4 up: waiting ")
+        offspring = children(demo.pid)
+        assert len(offspring) == 4  # Envoy and three servers
+        demo.interrupt()
+        assert await demo.end() == 0
+    assert not any(is_running(pid) for pid in offspring)
+    assert list(directory.iterdir()) == []
+    assert "Traceback" not in str(demo)
+
+
+async def run(arguments: list[str]) -> tuple[int, dict[str, str]]:
+    """Do what this command line of curl does; return the status and the headers of the answer."""
+    if shutil.which(arguments[0]) is None:
+        _, _, url, _, header, _, body = arguments
+        name, _, value = header.partition(": ")
+        async with aiohttp.ClientSession() as http, http.post(url, headers={name: value}, data=body) as response:
+            return response.status, dict(response.headers)
+    process = await asyncio.create_subprocess_exec(
+        *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    output, _ = await process.communicate()
+    head, _, _ = output.decode().partition("\r\n\r\n")
+    first, *fields = head.splitlines()
+    return int(first.split()[1]), dict(field.split(": ", 1) for field in fields)
+
+
+async def test_terminal_gets_a_table_and_the_demo_ends_in_its_time(directory):
+    screen, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (40, 160))
+    flags = ("--listen=127.0.0.1:0", "--duration=600ms", QUIET)
+    async with command("demo", *flags, terminal=terminal, TMPDIR=str(directory), TERM="xterm-256color") as demo:
+        os.close(terminal)
+        drawn = await asyncio.to_thread(read_all, screen)
+        assert await demo.end() == 0
+    heading = next(line for line in drawn.splitlines() if "prefix hits" in line)
+    assert heading.index("waiting") < heading.index("KV") < heading.index("prefix hits")
+    for name in ("h100", "a100", "t4"):
+        assert name in drawn.split("prefix hits", 1)[1]
+    assert list(directory.iterdir()) == []
+    assert "Traceback" not in str(demo)
+
+
+def read_all(screen: int) -> str:
+    """What is written on a terminal until nobody has it open any more."""
+    pieces = []
+    with os.fdopen(screen, "rb", buffering=0) as file:
+        try:
+            while piece := file.read(65_536):
+                pieces.append(piece)
+        except OSError:  # EIO: how Linux says that the other side is closed
+            pass
+    return b"".join(pieces).decode()

@@ -1,0 +1,118 @@
+"""What goes wrong at the start is one clear line and exit code 1, and flags of the Go picker are understood."""
+
+import asyncio
+
+import pytest
+from commands import command, free_ports, outcome
+
+ENDPOINTS = "--endpoints=127.0.0.1:1"
+ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            ["serve"],
+            "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery",
+        ),
+        (
+            ["serve", "--endpoints", "10.0.0.1"],
+            "--endpoints: endpoint 1 ('10.0.0.1'): write host:port, [ipv6]:port or name=host:port",
+        ),
+        (
+            ["serve", ENDPOINTS, "--config-file", "/no/such/file.yaml"],
+            "configuration file /no/such/file.yaml cannot be read: [Errno 2] No such file or directory",
+        ),
+        (["serve", ENDPOINTS, "--config-text", "plugins: ["], "--config-text is not YAML: "),
+        (
+            ["gateway", ENDPOINTS, "--config-text", "kind: Pod", "--config-file", "pod.yaml"],
+            "--config-file and --config-text exclude each other: give one",
+        ),
+        (["gateway", "--listen", "nowhere", "--print-envoy-config"], "--listen 'nowhere' is not host:port"),
+        (["demo", "--listen", "nowhere"], "--listen 'nowhere' is not host:port"),
+        (
+            ["serve", ENDPOINTS, "--ha-enable-leader-election"],
+            "--ha-enable-leader-election is known, but not supported yet",
+        ),
+    ],
+    ids=[
+        "no endpoints",
+        "bad endpoints",
+        "missing file",
+        "bad YAML",
+        "both configurations",
+        "no address to print",
+        "no address to demonstrate on",
+        "flag not supported yet",
+    ],
+)
+async def test_mistake_is_one_clear_line(arguments, error):
+    exit_code, said = await outcome(*arguments)
+    assert exit_code == 1
+    assert said.error.startswith(f"error: {error}")
+    assert said.out == []
+
+
+async def test_taken_port_is_named():
+    ports = grpc_port, health_port, metrics_port = free_ports(3)
+    names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
+    taken = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
+    remedy = "choose another with --metrics-port"
+    expected = [
+        f"error: cannot listen on [::]:{grpc_port}: the address is taken or not this machine's; choose another port",
+        f"error: cannot listen on [::]:{health_port}: the address is taken or not this machine's; choose another port",
+        f"error: the metrics page cannot listen on port {metrics_port}: Address already in use; {remedy}",
+    ]
+    async with command("serve", ENDPOINTS, *taken) as first:
+        await first.says('"event":"ready"')
+        others = [(*ANY_PORT[:position], taken[position], *ANY_PORT[position + 1 :]) for position in range(3)]
+        said = await asyncio.gather(
+            *(outcome("serve", ENDPOINTS, *flags) for flags in others), outcome("sim-server", f"--port={metrics_port}")
+        )
+        assert [exit_code for exit_code, _ in said] == [1, 1, 1, 1]
+        *pickers, server = [command.error for _, command in said]
+        assert pickers == expected
+        assert f"('127.0.0.1', {metrics_port}): address already in use" in server
+
+
+async def test_unknown_preset_is_a_mistake_of_usage_and_the_known_ones_are_named():
+    exit_code, said = await outcome("sim-server", "--preset", "abacus")
+    assert exit_code == 2
+    assert said.err[-1] == "Error: Invalid value for --preset: 'abacus' is not one of h100, a100, t4"
+
+
+async def test_deployment_of_the_go_picker_keeps_its_flags():
+    flags = "--pool-namespace x --pool-group=y --tracing=false --zap-encoder json --ha-enable-leader-election=false"
+    ours = "--secure-serving --health-checking=false --pool-name=z --refresh-metrics-interval=50ms -v=1"
+    async with command("serve", ENDPOINTS, *ANY_PORT, *flags.split(), *ours.split()) as running:
+        for flag in ("--pool-namespace", "--pool-group", "--tracing", "--zap-encoder", "--ha-enable-leader-election"):
+            assert '"event":"flag has no effect"' in await running.says(f'"flag":"{flag}"')
+        await running.says('"event":"ready"')
+        assert running.out == []
+
+
+async def test_help_lists_every_flag():
+    exit_code, said = await outcome("serve", "--help")
+    assert exit_code == 0
+    listed = {word for line in said.out for word in line.split() if word.startswith("-")}
+    assert listed >= {
+        "--endpoints",
+        "--config-file",
+        "--config-text",
+        "--grpc-port",
+        "--grpc-health-port",
+        "--metrics-port",
+        "--health-checking",
+        "--secure-serving",
+        "--cert-path",
+        "--grpc-max-recv-msg-size",
+        "--grpc-max-send-msg-size",
+        "--pool-name",
+        "--disable-endpoint-subset-filter",
+        "--emit-endpoint-scores",
+        "--refresh-metrics-interval",
+        "--refresh-prometheus-metrics-interval",
+        "--drain-timeout",
+        "-v",
+    }

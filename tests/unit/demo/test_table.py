@@ -1,0 +1,82 @@
+"""How a snapshot looks to people."""
+
+import io
+from math import nan
+
+from rich.console import Console
+
+from epp.demo.table import Row, line, rows, table
+from epp.framework import Endpoint, Records, Snapshot
+from epp.framework.testing import candidates
+
+BUSY = candidates(
+    waiting=[3],
+    running=[12],
+    kv_usage=[0.256],
+    in_flight=[15],
+    served=[1234],
+    prefix_hit_tokens=[300],
+    prefix_query_tokens=[400],
+).snapshot
+SILENT = candidates(waiting=[nan], reachable=[0]).snapshot
+
+
+def drawn(snapshot: Snapshot) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(table(snapshot))
+    return console.file.getvalue()
+
+
+def test_numbers_are_whole_and_shares_are_percent():
+    (row,) = rows(BUSY)
+    # 300 of 400 prompt tokens were found
+    assert row == Row("e0", "10.0.0.1:8000", "3", "12", "26%", "15", "1234", "75%", "up")
+
+
+def test_what_nobody_reported_is_a_dash():
+    (row,) = rows(SILENT)
+    assert row == Row("e0", "10.0.0.1:8000", "-", "-", "-", "0", "0", "-", "unreachable")
+
+
+def test_no_prompt_token_yet_is_no_share_of_hits():
+    (row,) = rows(candidates(prefix_hit_tokens=[0], prefix_query_tokens=[0]).snapshot)
+    assert row.prefix_hits == "-"
+
+
+def test_line_has_all_endpoints_by_slot():
+    snapshot = candidates(waiting=[1, 2], running=[0, 4], kv_usage=[0.0, 1.0], reachable=[1, 0]).snapshot
+    assert line(snapshot) == (
+        "e0 up: waiting 1 running 0 KV 0% served 0 prefix hits - | "
+        "e1 unreachable: waiting 2 running 4 KV 100% served 0 prefix hits -"
+    )
+
+
+def test_slots_without_an_endpoint_have_no_row():
+    everyone = candidates(waiting=[1, 2, 3]).snapshot
+    endpoints = list(everyone.endpoints.values)
+    endpoints[1] = None
+    two = Snapshot(
+        slots=everyone.slots[[0, 2]],
+        available=everyone.available[[0, 2]],
+        endpoints=Records[Endpoint | None](tuple(endpoints)),
+        columns=everyone.columns,
+    )
+    assert [(row.name, row.waiting) for row in rows(two)] == [("e0", "1"), ("e2", "3")]
+
+
+def test_table_has_a_heading_and_a_row_for_each_endpoint():
+    text = drawn(candidates(waiting=[1, 2], prefix_hit_tokens=[9, 0], prefix_query_tokens=[10, 10]).snapshot)
+    (heading,) = [line for line in text.splitlines() if "waiting" in line]
+    names = ["endpoint", "address", "waiting", "running", "KV", "in flight", "served", "prefix hits", "state"]
+    assert [name.strip() for name in heading.strip("┃ ").split("┃")] == names
+    (first,) = [line for line in text.splitlines() if "e0" in line]
+    assert [cell.strip() for cell in first.strip("│ ").split("│")] == [
+        "e0", "10.0.0.1:8000", "1", "-", "-", "0", "0", "90%", "up",
+    ]  # fmt: skip
+    assert "e1" in text
+
+
+def test_empty_pool_is_an_empty_table():
+    assert list(rows(Snapshot())) == []
+    assert line(Snapshot()) == ""
+    assert "endpoints" in drawn(Snapshot())

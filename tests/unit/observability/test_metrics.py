@@ -1,0 +1,200 @@
+"""What the metrics page shows after events fed by hand."""
+
+from math import nan
+
+import pytest
+
+from epp.datastore import Datastore
+from epp.director import Cause, Routing
+from epp.framework import Endpoint, ManualClock, ProfileResult, Request, RequestBody, SchedulingResult
+from epp.framework.datalayer import Report
+from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError
+from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.framework.testing import candidates
+from epp.observability.metrics import Metrics
+
+POOL = candidates(waiting=[0])
+PICKED = ProfileResult("default", POOL, POOL.waiting, POOL.slots)
+RESULT = SchedulingResult(PICKED, {"default": PICKED}, {})
+ONE = Endpoint("one", "10.0.0.1", 8000)
+TWO = Endpoint("two", "10.0.0.2", 8000)
+SILENT = Endpoint("silent", "10.0.0.3", 8000)
+
+
+class Page:
+    """Metrics that start at 0 s on a clock that stands still, and their page."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.metrics = Metrics("pool", self.clock)
+        self.store = Datastore(self.clock)
+        self.store.replace([ONE, TWO, SILENT])
+
+    def route(self, model: str = "m", *, flow: str = "f", streaming: bool = False, size_bytes: int = 0) -> Routing:
+        request = Request(
+            "r",
+            RequestBody(model=model, streaming=streaming),
+            fairness_id=flow,
+            size_bytes=size_bytes,
+            received_at=self.clock.now(),
+        )
+        self.metrics.routed(request, RESULT, scheduling_seconds=0.0003)
+        return Routing(request, RESULT, self.store.ledger.open(0), self.metrics)
+
+    def value(self, name: str, /, **labels: str) -> float | None:
+        """The one sample with these labels, None where there is none; `model` stands for both labels of the model."""
+        if "model" in labels:
+            model = labels.pop("model")
+            labels |= {"model_name": model, "target_model_name": model}
+            labels = {"fairness_id": "f", "priority": "0", **labels}
+        return self.metrics.registry.get_sample_value(f"llm_d_epp_{name}", labels)
+
+    def label_values(self, name: str, label: str) -> set[str]:
+        families = self.metrics.registry.collect()
+        return {s.labels[label] for family in families for s in family.samples if s.name == f"llm_d_epp_{name}"}
+
+
+@pytest.fixture
+def page() -> Page:
+    return Page()
+
+
+def test_request_is_running_from_its_routing_to_its_end(page):
+    first, second = page.route(), page.route()
+    assert page.value("request_total", model="m") == 2
+    assert page.value("request_running", model_name="m") == 2
+    first.complete(Cause.NATURAL)
+    first.complete(Cause.NATURAL)
+    assert page.value("request_running", model_name="m") == 1
+    second.complete(Cause.ERROR)
+    assert page.value("request_running", model_name="m") == 0
+    assert page.value("request_total", model="m") == 2
+
+
+@pytest.mark.parametrize(("streaming", "label"), [(True, "true"), (False, "false")])
+def test_times_and_sizes_are_observed(page, streaming, label):
+    routing = page.route(streaming=streaming, size_bytes=100)
+    page.clock.advance(0.25)
+    routing.response_piece(0, page.clock.now())  # an empty piece is no first byte
+    page.clock.advance(0.25)
+    routing.response_piece(30, page.clock.now())
+    page.clock.advance(1.5)
+    routing.response_piece(12, page.clock.now())
+    routing.complete(Cause.NATURAL)
+    assert page.value("request_ttft_seconds_sum", model="m", streaming=label) == 0.5
+    assert page.value("request_duration_seconds_sum", model="m") == 2.0
+    assert page.value("request_size_bytes_sum", model="m") == 100
+    assert page.value("response_size_bytes_sum", model="m") == 42
+    assert page.value("scheduler_e2e_duration_seconds_sum") == pytest.approx(0.0003)
+
+
+def test_response_without_a_byte_has_no_time_to_first_token(page):
+    page.route().complete(Cause.NATURAL)
+    assert not page.value("request_ttft_seconds_count", model="m", streaming="false")
+    assert page.value("request_duration_seconds_count", model="m") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "code"),
+    [
+        (404, Cause.NATURAL, "404"),
+        (503, Cause.NATURAL, "503"),
+        (200, Cause.CLIENT_DISCONNECT, "client-disconnect"),
+        (500, Cause.ERROR, "error"),
+    ],
+)
+def test_failure_of_a_routed_request_has_its_code(page, status, cause, code):
+    routing = page.route()
+    routing.response_started(status)
+    routing.complete(cause)
+    assert page.value("request_error_total", model="m", error_code=code) == 1
+    assert page.label_values("request_error_total", "error_code") == {code}
+
+
+def test_success_is_no_error(page):
+    routing = page.route()
+    routing.response_started(200)
+    routing.complete(Cause.NATURAL)
+    assert page.label_values("request_error_total", "error_code") == set()
+
+
+def test_refused_request_counts_as_request_and_as_error(page):
+    page.metrics.refused("m", SaturatedError())
+    page.metrics.refused("m", NoEndpointsError())
+    page.metrics.refused("", ModelMissingError())
+    assert page.value("request_total", model="m", fairness_id="") == 2
+    assert page.value("request_error_total", model="m", fairness_id="", error_code="ResourceExhausted") == 1
+    assert page.value("request_error_total", model="m", fairness_id="", error_code="ServiceUnavailable") == 1
+    assert page.value("request_error_total", model="", fairness_id="", error_code="BadRequest") == 1
+    assert page.value("request_running", model_name="m") is None
+
+
+def test_thousand_models_are_kept_apart_and_the_rest_are_other(page):
+    for number in range(1_000):
+        page.metrics.refused(f"m{number}", NoEndpointsError())
+    late = [page.route("late"), page.route("later")]
+    known = page.route("m0")
+    assert page.value("request_total", model="other") == 2
+    assert page.value("request_total", model="m0") == 1
+    assert page.value("request_running", model_name="other") == 2
+    for routing in (*late, known):
+        routing.complete(Cause.NATURAL)
+    assert page.value("request_running", model_name="other") == 0
+    assert page.value("request_running", model_name="m0") == 0
+    assert page.value("request_total", model="late") is None
+    assert len(page.label_values("request_total", "model_name")) == 1_001
+
+
+def test_flows_have_a_thousand_values_of_their_own(page):
+    for number in range(1_001):
+        page.route(flow=f"f{number}")
+    assert page.value("request_total", model="m", fairness_id="f999") == 1
+    assert page.value("request_total", model="m", fairness_id="other") == 1
+    assert page.label_values("request_total", "model_name") == {"m"}
+
+
+def test_failures_of_plugins_and_pages_are_counted(page):
+    page.metrics.scores_rejected("s", 3)
+    page.metrics.scores_rejected("s", 2)
+    page.metrics.poll_error("metrics-data-source")
+    page.metrics.extract_error("metrics-data-source", "core-metrics-extractor")
+    assert page.value("scheduler_scores_rejected_total", plugin_name="s") == 5
+    assert page.value("datalayer_poll_errors_total", source_type="metrics-data-source") == 1
+    assert (
+        page.value(
+            "datalayer_extract_errors_total",
+            source_type="metrics-data-source",
+            extractor_type="core-metrics-extractor",
+        )
+        == 1
+    )
+
+
+def test_pool_gauges_average_what_is_known(page):
+    page.store.report(ONE, Report(columns={WAITING: 4, RUNNING: 10, KV_USAGE: 0.5}))
+    page.store.report(TWO, Report(columns={WAITING: 1, RUNNING: nan, KV_USAGE: 0.25}))
+    page.store.mark(TWO, reachable=False)
+    page.metrics.refresh_pool(page.store)
+    assert page.value("ready_endpoints", name="pool") == 2
+    assert page.value("average_queue_size", name="pool") == 2.5  # of 4 and 1; `silent` said nothing
+    assert page.value("average_running_requests", name="pool") == 10
+    assert page.value("average_kv_cache_utilization", name="pool") == 0.375
+    assert page.value("per_endpoint_queue_size", name="pool", model_server_endpoint="one") == 4
+    assert page.value("per_endpoint_queue_size", name="pool", model_server_endpoint="two") == 1
+    assert page.value("per_endpoint_queue_size", name="pool", model_server_endpoint="silent") is None
+
+
+def test_pool_that_nobody_reported_on_averages_zero(page):
+    page.metrics.refresh_pool(page.store)
+    assert page.value("ready_endpoints", name="pool") == 3
+    assert page.value("average_queue_size", name="pool") == 0
+    assert page.value("average_kv_cache_utilization", name="pool") == 0
+
+
+def test_endpoint_that_left_has_no_gauge(page):
+    page.store.report(ONE, Report(columns={WAITING: 4}))
+    page.metrics.refresh_pool(page.store)
+    page.store.replace([TWO])
+    page.metrics.refresh_pool(page.store)
+    assert page.value("ready_endpoints", name="pool") == 1
+    assert page.label_values("per_endpoint_queue_size", "model_server_endpoint") == set()

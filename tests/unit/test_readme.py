@@ -1,0 +1,103 @@
+"""What README.md says is true: its code runs, its commands parse, its targets and links exist."""
+
+import importlib.util
+import re
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from epp.cli.app import app
+from epp.cli.flags import go_spelling
+from epp.config import assemble, load_text
+from epp.framework import ManualClock, Request, RequestBody
+from epp.framework.registry import Registry
+from epp.framework.testing import candidates
+
+REPOSITORY = Path(__file__).parents[2]
+README = (REPOSITORY / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+def command_lines(program: str) -> list[list[str]]:
+    lines = [line for block in blocks("console") for line in block.splitlines()]
+    words = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines if line.startswith("$ ")]
+    return [rest for first, *rest in words if first == program]
+
+
+@pytest.fixture
+def spot(tmp_path, monkeypatch) -> ModuleType:
+    """The module that README's one Python block is."""
+    (source,) = blocks("python")
+    path = tmp_path / "spot.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("spot", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "spot", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_scorer_of_the_readme_scores(spot):
+    scorer = spot.SpotScorer(spot.SpotParameters(penalty=0.25))
+    pool = candidates(labels=[{"spot": "true"}, {"spot": "false"}, {}])
+    assert scorer.score(Request("r"), pool).tolist() == [0.75, 1.0, 1.0]
+    assert spot.SpotScorer().score(Request("r"), pool).tolist() == [0.5, 1.0, 1.0]
+    assert scorer.score(Request("r"), pool.keep(np.array([False, True, True]))).tolist() == [1.0, 1.0]
+
+
+def test_scorer_of_the_readme_has_its_vote_in_a_pipeline(spot):
+    registry = Registry()
+    registry.register(spot.SpotScorer)
+    config = load_text(
+        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+        "plugins: [{type: spot-scorer, parameters: {penalty: 0.9}}]"
+    )
+    scheduler = assemble(config, registry, ManualClock()).pipeline.scheduler
+    pool = candidates(labels=[{"spot": "true"}, {}, {"spot": "true"}])
+    result = scheduler.schedule(Request("r", RequestBody(model="m")), pool)
+    assert [endpoint.name for endpoint in result.targets] == ["e1"]
+    assert result.primary.totals.tolist() == [pytest.approx(0.1), 1.0, pytest.approx(0.1)]
+
+
+def test_entry_point_of_the_readme_names_its_scorer(spot):
+    (text,) = blocks("toml")
+    ((type_name, target),) = tomllib.loads(text)["project"]["entry-points"]["epp.plugins"].items()
+    assert type_name == spot.SpotScorer.plugin_type
+    assert target.rpartition(":")[2] == spot.SpotScorer.__name__
+
+
+@pytest.mark.parametrize("line", command_lines("epp"), ids=" ".join)
+def test_command_line_parses_and_has_help(line):
+    name, *arguments = go_spelling(line)
+    command = typer.main.get_command(app).commands[name]
+    command.make_context(name, arguments)  # raises for a flag that is not known
+    shown = CliRunner().invoke(app, [name, "--help"])
+    assert shown.exit_code == 0
+    assert f"Usage: epp {name}" in shown.output
+
+
+@pytest.mark.parametrize("line", command_lines("make"), ids=" ".join)
+def test_make_target_exists(line):
+    rules = re.findall(r"^([\w.-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    assert set(line) <= set(rules)
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!https?:)([^)#]+)", README))))
+def test_link_leads_somewhere(target):
+    assert (REPOSITORY / target).exists()
+
+
+def test_configuration_files_on_command_lines_exist():
+    named = [word for line in command_lines("epp") for word in line if word.endswith(".yaml")]
+    assert named
+    assert all((REPOSITORY / path).is_file() for path in named)
