@@ -1,29 +1,34 @@
 """The `epp` command and its subcommands."""
 
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 
 import typer
 
-from epp.cli.demo import demo
 from epp.cli.flags import UnsupportedFlagError, go_spelling
-from epp.cli.gateway import gateway
-from epp.cli.serve import serve
-from epp.cli.sim_server import sim_server
 from epp.observability import logs
 
-app = typer.Typer(
-    name="epp",
-    help="An endpoint picker for LLM inference gateways: which model server, on which accelerator, and why.",
-    no_args_is_help=True,
-    rich_markup_mode=None,  # whole flag names, and brackets as they are written
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command()(serve)
-app.command()(gateway)
-app.command("sim-server")(sim_server)
-app.command()(demo)
+COMMANDS = {"serve": "serve", "gateway": "gateway", "sim-server": "sim_server", "demo": "demo"}
+"""Names of the commands, and of the module and function of each in this package."""
+
+
+def application(commands: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
+    """Return the command line with these commands; what the others need is not imported."""
+    app = typer.Typer(
+        name="epp",
+        help="An endpoint picker for LLM inference gateways: which model server, on which accelerator, and why.",
+        no_args_is_help=True,
+        rich_markup_mode=None,  # whole flag names, and brackets as they are written
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(lambda: None)  # a single command stays a subcommand
+    for name in commands:
+        module = import_module(f"epp.cli.{COMMANDS[name]}")
+        app.command(name)(getattr(module, COMMANDS[name]))
+    return app
 
 
 def main() -> None:
@@ -33,4 +38,6 @@ def main() -> None:
         arguments = go_spelling(sys.argv[1:])
     except UnsupportedFlagError as error:
         sys.exit(f"error: {error}")
+    wanted = arguments[0] if arguments and arguments[0] in COMMANDS else None
+    app = application() if wanted is None else application([wanted])
     app(args=arguments)

@@ -13,7 +13,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from epp.cli.app import app
+from epp.cli.app import application
 from epp.cli.flags import go_spelling
 from epp.config import assemble, load_text
 from epp.framework import ManualClock, Request, RequestBody
@@ -79,9 +79,9 @@ def test_entry_point_of_the_readme_names_its_scorer(spot):
 @pytest.mark.parametrize("line", command_lines("epp"), ids=" ".join)
 def test_command_line_parses_and_has_help(line):
     name, *arguments = go_spelling(line)
-    command = typer.main.get_command(app).commands[name]
+    command = typer.main.get_command(application()).commands[name]
     command.make_context(name, arguments)  # raises for a flag that is not known
-    shown = CliRunner().invoke(app, [name, "--help"])
+    shown = CliRunner().invoke(application(), [name, "--help"])
     assert shown.exit_code == 0
     assert f"Usage: epp {name}" in shown.output
 

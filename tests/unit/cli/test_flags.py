@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from epp.cli.app import app
+from epp.cli.app import application
 from epp.cli.flags import SWITCHES, Switch, UnsupportedFlagError, duration_option, go_spelling, size_option
 
 SIZE_UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
@@ -29,7 +29,7 @@ def measured(*arguments: str) -> str:
 
 
 def test_switches_are_exactly_the_options_whose_default_is_a_switch():
-    commands = typer.main.get_command(app).commands
+    commands = typer.main.get_command(application()).commands
     declared = {
         option
         for name in ("serve", "gateway")
