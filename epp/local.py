@@ -3,14 +3,14 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from epp.extproc.server import ServerSettings
-from epp.gateway import EnvoyProcess, GatewaySettings
+from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings
 from epp.picker import Picker, PickerSettings
 
 
@@ -44,7 +44,8 @@ class LocalGateway:
 async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> AsyncIterator[LocalGateway]:
     """Run both until the block ends; the two talk over a unix socket, so no port but the gateway's is taken.
 
-    The picker comes first: Envoy counts as started only once its health check has seen it.
+    The picker comes first: Envoy counts as started only once its health check has seen it. For an override-host cluster
+    the EDS file follows the picker's pool; it is a temporary one unless the settings name it.
     """
     with tempfile.TemporaryDirectory(prefix="epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
@@ -53,7 +54,12 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
         await running.start()
         try:
             envoy_settings = msgspec.structs.replace(gateway, picker_address=address)
-            async with await EnvoyProcess.start(envoy_settings) as envoy:
+            async with AsyncExitStack() as stack:
+                if gateway.cluster_type is ClusterType.OVERRIDE_HOST:
+                    path = gateway.eds_file or Path(directory) / "endpoints.json"
+                    envoy_settings = msgspec.structs.replace(envoy_settings, eds_file=path)
+                    await stack.enter_async_context(EdsFile(path, running.store))
+                envoy = await stack.enter_async_context(await EnvoyProcess.start(envoy_settings))
                 yield LocalGateway(running, envoy)
         finally:
             await running.stop(drain_seconds=0)

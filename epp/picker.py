@@ -13,6 +13,7 @@ from epp.collectors import Collector
 from epp.config import EndpointPickerConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Director
+from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.extproc.session import Session
 from epp.framework import ConfigurationError, SystemClock
@@ -43,8 +44,14 @@ class PickerSettings:
     """Time between two updates of the pool's gauges."""
     emit_endpoint_scores: bool = False
     use_subset: bool = True
+    plain_errors: bool = False
+    """Whether refusals are bare sentences for all, instead of the JSON of the API that was asked."""
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    """The largest request body taken."""
     drain_seconds: float = 30.0
-    """How long open streams may take to finish once the picker stops."""
+    """How long the picker serves on at most once it is told to stop."""
+    drain_quiet_seconds: float = 2.0
+    """How long no stream must have been open before it stops: the time in which a gateway sees that it is unready."""
 
 
 class Picker:
@@ -90,7 +97,7 @@ class Picker:
         self._in_background("discovery", self._discovery.follow(self.store))
         self._in_background("pool gauges", self._refresh_gauges())
         await self._collector.start()
-        await self.server.set_ready(ready=True)
+        self.server.set_ready(ready=True)
         _log.info(
             "ready",
             endpoints=len(self.store.endpoints),
@@ -99,9 +106,16 @@ class Picker:
             metrics=self.metrics_port or None,
         )
 
-    async def stop(self, *, drain_seconds: float | None = None) -> None:
-        """Turn new requests away, let open ones finish, then let go of everything."""
-        await self.server.stop(self._settings.drain_seconds if drain_seconds is None else drain_seconds)
+    async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
+        """Serve on, unready, until the gateways have turned elsewhere; then cut what is open and let go of everything.
+
+        The drain is over when its seconds are (by default those of the settings), or when `enough` is set.
+        """
+        most_seconds = self._settings.drain_seconds if drain_seconds is None else drain_seconds
+        if most_seconds > 0:
+            _log.info("draining", most_seconds=most_seconds)
+            await self.server.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
+        await self.server.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -116,7 +130,13 @@ class Picker:
             self._metrics_page = None
 
     def _session(self) -> Session:
-        return Session(self.director, emit_scores=self._settings.emit_endpoint_scores)
+        settings = self._settings
+        return Session(
+            self.director,
+            emit_scores=settings.emit_endpoint_scores,
+            plain_errors=settings.plain_errors,
+            max_body_bytes=settings.max_body_bytes,
+        )
 
     def _open_metrics_page(self) -> None:
         if self._settings.metrics_address is None:

@@ -19,7 +19,9 @@ SWITCHES = frozenset(
     {
         "--disable-endpoint-subset-filter",
         "--emit-endpoint-scores",
+        "--enable-cert-reload",
         "--health-checking",
+        "--plain-errors",
         "--secure-serving",
     }
 )
@@ -50,14 +52,12 @@ _VALUES_WITHOUT_EFFECT = frozenset(
 
 _NOT_YET = frozenset(
     {
-        "--enable-cert-reload",
         "--endpoint-selector",
         "--endpoint-target-ports",
         "--ha-enable-leader-election",
         "--metrics-cert-dir",
         "--metrics-client-ca-file",
         "--tls-cipher-suites",
-        "--tls-min-version",
     }
 )
 """Flags of the Go picker that a deployment relies on: to ignore them would be worse than to refuse them."""
@@ -121,6 +121,19 @@ def _size(text: str | int) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
+def _tls_version(text: str) -> str:
+    match text:
+        case "VersionTLS12" | "1.2":
+            return text
+        case "VersionTLS13" | "1.3":
+            raise typer.BadParameter(
+                f"{text!r} cannot be had: gRPC for Python takes TLS 1.2 and 1.3, with no setting for the lower bound; "
+                "let the gateway insist on 1.3 (Envoy: tls_params.tls_minimum_protocol_version of the picker's cluster)"
+            )
+        case _:
+            raise typer.BadParameter(f"{text!r} is not taken: write VersionTLS12, the oldest version that gRPC speaks")
+
+
 def duration_option(*names: str, text: str) -> Any:
     """Declare an option that takes `50ms` or `1m30s` and gives seconds."""
     return typer.Option(*names, help=text, parser=_duration, metavar="DURATION", show_default=False)
@@ -129,6 +142,11 @@ def duration_option(*names: str, text: str) -> Any:
 def size_option(*names: str, text: str) -> Any:
     """Declare an option that takes bytes or `32Mi` and gives bytes."""
     return typer.Option(*names, help=text, parser=_size, metavar="SIZE", show_default=False)
+
+
+def tls_version_option(*names: str, text: str) -> Any:
+    """Declare an option that takes `VersionTLS12` or `1.2`, the one lower bound that gRPC holds, and gives it back."""
+    return typer.Option(*names, help=text, parser=_tls_version, metavar="VERSION", show_default=False)
 
 
 Verbosity = Annotated[int, typer.Option("-v", help="Log verbosity: 0 warnings, 2 what an operator reads, 4 all.")]

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from epp.cli.flags import Endpoints, Verbosity
@@ -11,7 +12,7 @@ from epp.cli.picker_options import read_config, read_endpoints
 from epp.cli.running import run
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
-from epp.gateway import GatewayError, GatewaySettings, bootstrap_yaml
+from epp.gateway import ClusterType, FailureMode, GatewayError, GatewaySettings, bootstrap_yaml
 from epp.local import local_gateway
 from epp.observability import logs
 from epp.picker import PickerSettings
@@ -26,6 +27,26 @@ def gateway(
         int | None, typer.Option(help="Port of the picker's metrics page; no page without it.", min=0, max=65535)
     ] = None,
     concurrency: Annotated[int, typer.Option(help="Envoy's worker threads.", min=1)] = 1,
+    cluster_type: Annotated[
+        ClusterType,
+        typer.Option(
+            help="original-dst: Envoy connects to the one address that the picker names. override-host: it knows the "
+            "endpoints, and tries the next of the picker's list when one takes no connection."
+        ),
+    ] = ClusterType.ORIGINAL_DST,
+    failure_mode: Annotated[
+        FailureMode,
+        typer.Option(
+            help="While the picker is down: FailClose answers 503, FailOpen (with override-host) lets Envoy choose."
+        ),
+    ] = FailureMode.FAIL_CLOSE,
+    eds_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="With override-host: where to keep the list of endpoints that Envoy follows; a temporary file "
+            "without it."
+        ),
+    ] = None,
     print_envoy_config: Annotated[
         bool, typer.Option("--print-envoy-config", help="Print Envoy's configuration and end.")
     ] = False,
@@ -34,6 +55,14 @@ def gateway(
     """Run Envoy with the picker behind it: send it OpenAI-style requests, they land on the right model server."""
     logs.configure(v)
 
+    def settings() -> GatewaySettings:
+        return msgspec.structs.replace(
+            read_listen(listen, concurrency),
+            cluster_type=cluster_type,
+            failure_mode=failure_mode,
+            eds_file=None if eds_file is None else eds_file.absolute(),
+        )
+
     async def work(stop: asyncio.Event) -> None:
         picker = PickerSettings(
             server=ServerSettings("unix:unset"),
@@ -41,14 +70,14 @@ def gateway(
             discovery=read_endpoints(endpoints),
             metrics_address=None if metrics_port is None else ("127.0.0.1", metrics_port),
         )
-        async with local_gateway(picker, read_listen(listen, concurrency)) as running:
+        async with local_gateway(picker, settings()) as running:
             pool = ", ".join(endpoint.hostport for endpoint in running.picker.store.endpoints)
             typer.echo(f"listening on {running.url} for {pool or 'no endpoints yet'}; Ctrl-C stops")
             await running.until(stop)
 
     if print_envoy_config:
         try:
-            typer.echo(bootstrap_yaml(read_listen(listen, concurrency)), nl=False)
+            typer.echo(bootstrap_yaml(settings()), nl=False)
         except (ConfigurationError, GatewayError) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from error

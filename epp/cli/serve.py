@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from epp.cli.flags import Endpoints, Switch, Verbosity, duration_option, size_option
+from epp.cli.flags import Endpoints, Switch, Verbosity, duration_option, size_option, tls_version_option
 from epp.cli.picker_options import read_config, read_endpoints
 from epp.cli.running import run
-from epp.extproc.server import DEFAULT_MESSAGE_BYTES, ServerSettings
+from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
+from epp.extproc.server import ServerSettings, message_bytes_for
 from epp.framework import ConfigurationError
 from epp.observability import logs
 from epp.picker import Picker, PickerSettings
@@ -31,18 +32,30 @@ def serve(
     cert_path: Annotated[
         Path | None, typer.Option(help="Directory with tls.crt and tls.key; self-signed without it.")
     ] = None,
+    enable_cert_reload: Annotated[
+        Switch, typer.Option(help="Follow tls.crt and tls.key of --cert-path as they change.")
+    ] = Switch.TRUE,
+    tls_min_version: Annotated[  # noqa: ARG001  checked as it is read; what passes is what gRPC does anyway
+        str, tls_version_option(text="Oldest TLS version taken: VersionTLS12.")
+    ] = "VersionTLS12",
+    max_request_body: Annotated[
+        int, size_option(text="Largest request body taken, 32Mi by default.")
+    ] = DEFAULT_MAX_BODY_BYTES,
     grpc_max_recv_msg_size: Annotated[
-        int, size_option(text="Largest message taken, such as 64Mi (default).")
-    ] = DEFAULT_MESSAGE_BYTES,
+        int | None, size_option(text="Largest message taken; by default a whole body and 1Mi.")
+    ] = None,
     grpc_max_send_msg_size: Annotated[
-        int, size_option(text="Largest message sent, such as 64Mi (default).")
-    ] = DEFAULT_MESSAGE_BYTES,
+        int | None, size_option(text="Largest message sent; by default a whole body and 1Mi.")
+    ] = None,
     pool_name: Annotated[str, typer.Option(help="Name of the pool, a label of its metrics.")] = "default",
     disable_endpoint_subset_filter: Annotated[
         Switch, typer.Option(help="Ignore the gateway's subset hint.")
     ] = Switch.FALSE,
     emit_endpoint_scores: Annotated[
         Switch, typer.Option(help="Send every candidate's score in dynamic metadata.")
+    ] = Switch.FALSE,
+    plain_errors: Annotated[
+        Switch, typer.Option(help="Refuse requests with the bare sentence instead of the API's JSON.")
     ] = Switch.FALSE,
     refresh_metrics_interval: Annotated[
         float, duration_option(text="Time between two polls of an endpoint, 50ms by default.")
@@ -51,12 +64,16 @@ def serve(
         float, duration_option(text="Time between two updates of the pool's gauges, 5s by default.")
     ] = 5.0,
     drain_timeout: Annotated[
-        float, duration_option(text="How long open streams may take to finish at the end, 30s by default.")
+        float, duration_option(text="How long to serve on at most once told to end, 30s by default.")
     ] = 30.0,
+    drain_quiet_period: Annotated[
+        float, duration_option(text="How long no stream must be open before the end, 2s by default.")
+    ] = 2.0,
     v: Verbosity = 2,
 ) -> None:
     """Run the endpoint picker: an ext_proc server that a gateway asks where each LLM request should go."""
     logs.configure(v)
+    message_bytes = message_bytes_for(max_request_body)
 
     async def work(stop: asyncio.Event) -> None:
         picker = Picker(
@@ -67,8 +84,9 @@ def serve(
                     health_on_main=bool(health_checking),
                     secure=bool(secure_serving),
                     cert_path=cert_path,
-                    max_receive_bytes=grpc_max_recv_msg_size,
-                    max_send_bytes=grpc_max_send_msg_size,
+                    cert_reload=bool(enable_cert_reload),
+                    max_receive_bytes=message_bytes if grpc_max_recv_msg_size is None else grpc_max_recv_msg_size,
+                    max_send_bytes=message_bytes if grpc_max_send_msg_size is None else grpc_max_send_msg_size,
                 ),
                 config=read_config(config_file, config_text),
                 discovery=read_endpoints(endpoints),
@@ -78,11 +96,15 @@ def serve(
                 refresh_prometheus_seconds=refresh_prometheus_metrics_interval,
                 emit_endpoint_scores=bool(emit_endpoint_scores),
                 use_subset=not disable_endpoint_subset_filter,
+                plain_errors=bool(plain_errors),
+                max_body_bytes=max_request_body,
                 drain_seconds=drain_timeout,
+                drain_quiet_seconds=drain_quiet_period,
             )
         )
         await picker.start()
         await stop.wait()
-        await picker.stop()
+        stop.clear()  # the next signal ends the drain
+        await picker.stop(enough=stop)
 
     run(work, ConfigurationError)

@@ -28,7 +28,7 @@ from epp.scheduling import Profile, Scheduler, SchedulingObserver, WeightedScore
 
 _Role = TypeVar("_Role", bound=Plugin[Any])
 
-DEFAULT_PARSERS = ("openai-parser",)
+DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_PROFILE_PICKER = "single-profile-handler"
 METRICS_SOURCE = "metrics-data-source"

@@ -1,7 +1,7 @@
 """Own work in flight, credited to an endpoint at once and given back exactly once."""
 
 from epp.datastore.table import ColumnTable
-from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PICKED, SERVED
+from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PICKED, SERVED
 
 
 class Ledger:
@@ -31,11 +31,22 @@ class Ledger:
         if self._epochs.get(slot, 0) == epoch:
             self._table.add(IN_FLIGHT_TOKENS, slot, -tokens)
 
-    def release_request(self, slot: int, epoch: int) -> None:
-        """Give one request back and count it as served."""
+    def release_request(self, slot: int, epoch: int, *, failed: bool) -> None:
+        """Give one request back and count it as served, and as failed if it was."""
         if self._epochs.get(slot, 0) == epoch:
             self._table.add(IN_FLIGHT, slot, -1)
             self._table.add(SERVED, slot, 1)
+            if failed:
+                self._table.add(FAILED, slot, 1)
+
+    def transfer(self, slot: int, epoch: int, tokens: int, to_slot: int) -> int:
+        """Move one request's credit to another slot; return that slot's epoch."""
+        if self._epochs.get(slot, 0) == epoch:
+            self._table.add(IN_FLIGHT, slot, -1)
+            self._table.add(IN_FLIGHT_TOKENS, slot, -tokens)
+        self._table.add(IN_FLIGHT, to_slot, 1)
+        self._table.add(IN_FLIGHT_TOKENS, to_slot, tokens)
+        return self._epochs.get(to_slot, 0)
 
 
 class Ticket:
@@ -56,10 +67,16 @@ class Ticket:
         if tokens:
             self._ledger.release_tokens(self._slot, self._epoch, tokens)
 
-    def close(self) -> None:
+    def move(self, slot: int) -> None:
+        """Credit another slot instead: the gateway went there."""
+        if not self._closed and slot != self._slot:
+            self._epoch = self._ledger.transfer(self._slot, self._epoch, self._tokens, slot)
+            self._slot = slot
+
+    def close(self, *, failed: bool = False) -> None:
         """Give everything back: the response ended, however it did."""
         if self._closed:
             return
         self._closed = True
         self.first_token()
-        self._ledger.release_request(self._slot, self._epoch)
+        self._ledger.release_request(self._slot, self._epoch, failed=failed)

@@ -136,6 +136,11 @@ class Datastore:
         )
         return self._snapshot
 
+    def find(self, hostport: str) -> tuple[int, Endpoint] | None:
+        """Return the endpoint with this address and its slot; None when there is none."""
+        slots = ((slot, e) for slot, e in enumerate(self._endpoints) if e is not None and e.hostport == hostport)
+        return next(slots, None)
+
     def _slot_of(self, endpoint: Endpoint) -> int | None:
         slot = self._slots.get(endpoint.id)
         if slot is None:

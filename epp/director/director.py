@@ -2,6 +2,7 @@
 
 import uuid
 
+from epp.bodies import completed
 from epp.datastore import Change, Datastore
 from epp.director.pipeline import Pipeline
 from epp.director.routing import Cause, Routing
@@ -9,12 +10,13 @@ from epp.director.subset import Subset
 from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.errors import NoEndpointsError, PluginFailedError, RequestError
+from epp.framework.errors import BadRequestError, NoEndpointsError, PluginFailedError, RequestError
 from epp.framework.request import DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
 
 DEFAULT_PATH = "/v1/completions"
+MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 
 
 class DirectorObserver:
@@ -54,17 +56,17 @@ class Director:
         self._use_subset = use_subset
         store.subscribe(self._pool_changed)
 
-    def route(self, headers: Headers, body: bytes, subset: Subset | None) -> Routing:
+    def route(self, headers: Headers, body: bytes, subset: Subset | None, *, partial: bool = False) -> Routing:
         """Return where a request goes; raises a RequestError that says why it can go nowhere.
 
-        A request without a body names no model and goes to any endpoint the profiles like.
+        A request without a body names no model and goes to any endpoint the profiles like; so does one of whose body
+        only a `partial` beginning is known, if that does not say enough.
         """
         pipeline = self._pipeline
         parsed = RequestBody()
         try:
             path = _path(headers)
-            if body:
-                parsed = pipeline.parsers.parse(path, headers, body)
+            parsed = _parse(pipeline, path, headers, body, partial=partial)
             request = Request(
                 id=headers.get("x-request-id") or str(uuid.uuid4()),
                 body=parsed,
@@ -74,6 +76,7 @@ class Director:
                 fairness_id=headers.first_of("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
                 or DEFAULT_FLOW,
                 received_at=self.clock.now(),
+                target_model=_target_model(headers, parsed),
             )
             return self._route(pipeline, request, subset)
         except RequestError as error:
@@ -102,7 +105,7 @@ class Director:
                 raise PluginFailedError(plugin.name, str(error)) from error
         ticket = self._store.ledger.open(result.primary.slot, request.get(IN_FLIGHT_COST) or 0)
         self._observer.routed(request, result, self.clock.now() - started)
-        return Routing(request, result, ticket, self._observer)
+        return Routing(request, result, ticket, find=self._store.find, observer=self._observer)
 
     def _eligible(self, snapshot: Snapshot, subset: Subset | None) -> Positions:
         if subset is None or not self._use_subset:
@@ -114,6 +117,22 @@ class Director:
         if slots:
             for observer in self._pipeline.endpoint_observers:
                 observer.slots_removed(slots)
+
+
+def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, partial: bool) -> RequestBody:
+    if not body:
+        return RequestBody()
+    if not partial:
+        return pipeline.parsers.parse(path, headers, body)
+    try:
+        return pipeline.parsers.parse(path, headers, completed(body))
+    except BadRequestError:  # what is missing may be what makes it good
+        return RequestBody()
+
+
+def _target_model(headers: Headers, body: RequestBody) -> str:
+    """Return the model that the gateway asks for in the body's place; empty for the body's own."""
+    return headers.first_of(*MODEL_REWRITE) or "" if body.model else ""
 
 
 def _path(headers: Headers) -> str:

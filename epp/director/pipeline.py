@@ -11,29 +11,51 @@ from epp.scheduling.scheduler import Scheduler
 
 
 class ParserTable:
-    """Parsers by path suffix: whole segments, the longest suffix first."""
+    """Parsers by path: a whole path first, then the longest suffix of whole segments, then the fallback.
 
-    __slots__ = ("_by_suffix", "_longest")
+    Of parsers of one type, of several claims to one path and of several fallbacks, the first counts.
+    """
+
+    __slots__ = ("_by_path", "_by_suffix", "_fallback", "_longest")
 
     def __init__(self, parsers: Sequence[Parser[Any]]) -> None:
+        self._by_path: dict[str, Parser[Any]] = {}
         self._by_suffix: dict[tuple[str, ...], tuple[str, Parser[Any]]] = {}
+        self._fallback: Parser[Any] | None = None
+        first_of_type: dict[str, Parser[Any]] = {}
         for parser in parsers:
+            first_of_type.setdefault(parser.plugin_type, parser)
+        for parser in first_of_type.values():
+            if not parser.suffixes and self._fallback is None:
+                self._fallback = parser
             for suffix in parser.suffixes:
-                self._by_suffix.setdefault(tuple(suffix.split("/")), (suffix, parser))
+                if suffix.startswith("/"):
+                    self._by_path.setdefault(suffix, parser)
+                else:
+                    self._by_suffix.setdefault(tuple(suffix.split("/")), (suffix, parser))
         self._longest = max(map(len, self._by_suffix), default=0)
 
     def parse(self, path: str, headers: Headers, body: bytes) -> RequestBody:
         """Return what routing needs of a body; raises a BadRequestError."""
-        segments = tuple(path.rstrip("/").split("/"))
+        suffix, parser = self._find(path)
+        parsed = parser.parse(suffix, headers, body)
+        if parser.names_model and not parsed.model:
+            raise ModelMissingError
+        return parsed
+
+    def _find(self, path: str) -> tuple[str, Parser[Any]]:
+        """Return the claim that matches a path, a trailing slash apart, and whose it is; raises NoParserError."""
+        whole = path.rstrip("/")
+        if whole in self._by_path:
+            return whole, self._by_path[whole]
+        segments = tuple(whole.split("/"))
         for length in range(min(self._longest, len(segments)), 0, -1):
             found = self._by_suffix.get(segments[-length:])
             if found is not None:
-                suffix, parser = found
-                parsed = parser.parse(suffix, headers, body)
-                if not parsed.model:
-                    raise ModelMissingError
-                return parsed
-        raise NoParserError(path)
+                return found
+        if self._fallback is None:
+            raise NoParserError(path)
+        return "", self._fallback
 
 
 @dataclass(frozen=True, slots=True)

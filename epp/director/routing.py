@@ -1,14 +1,19 @@
 """A request on its way: where it goes, and the ledger entry that is closed exactly once, however it ends."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from epp.bodies import Usage, UsageReader
 from epp.datastore import Ticket
+from epp.framework.endpoint import Endpoint
 from epp.framework.request import Request
 from epp.framework.result import SchedulingResult
 
 if TYPE_CHECKING:
     from epp.director.director import DirectorObserver
+
+SERVER_ERROR = 500
 
 
 class Cause(StrEnum):
@@ -17,7 +22,7 @@ class Cause(StrEnum):
     NATURAL = "natural"
     """The response came to its end."""
     CLIENT_DISCONNECT = "client-disconnect"
-    """The gateway closed the exchange before that."""
+    """The gateway closed the exchange before that: the client left, or the model server was lost."""
     ERROR = "error"
     """The exchange broke, or this program did."""
 
@@ -25,10 +30,28 @@ class Cause(StrEnum):
 class Routing:
     """Told by the wire what happens; every verb after `complete` does nothing."""
 
-    __slots__ = ("_completed", "_observer", "_ticket", "first_byte_at", "request", "response_bytes", "result", "status")
+    __slots__ = (
+        "_completed",
+        "_find",
+        "_observer",
+        "_ticket",
+        "_usage",
+        "first_byte_at",
+        "request",
+        "response_bytes",
+        "result",
+        "served",
+        "status",
+    )
 
     def __init__(
-        self, request: Request, result: SchedulingResult, ticket: Ticket, observer: "DirectorObserver"
+        self,
+        request: Request,
+        result: SchedulingResult,
+        ticket: Ticket,
+        *,
+        find: Callable[[str], tuple[int, Endpoint] | None],
+        observer: "DirectorObserver",
     ) -> None:
         self.request = request
         self.result = result
@@ -38,7 +61,11 @@ class Routing:
         self.first_byte_at: float | None = None
         """Seconds on the clock."""
         self._ticket = ticket
+        self.served: Endpoint = result.targets[0]
+        """Who serves it, as far as is known."""
+        self._find = find
         self._observer = observer
+        self._usage: UsageReader | None = None
         self._completed = False
 
     @property
@@ -46,21 +73,42 @@ class Routing:
         """Value of the destination header: `ip:port`, then fallbacks in order, comma-separated."""
         return ",".join(endpoint.hostport for endpoint in self.result.targets)
 
-    def response_started(self, status: int) -> None:
-        """Take note of the response's status."""
-        self.status = status
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens as the endpoint counted them; None where the response does not say, or not yet."""
+        return None if self._usage is None else self._usage.usage
 
-    def response_piece(self, size_bytes: int, now: float) -> None:
+    def served_by(self, hostport: str) -> None:
+        """Take note of the endpoint that the gateway really used: a fallback, perhaps."""
+        found = self._find(hostport)
+        if found is not None and not self._completed:
+            slot, self.served = found
+            self._ticket.move(slot)
+
+    def response_started(self, status: int, *, event_stream: bool) -> None:
+        """Take note of the response's status and of the kind of its body."""
+        self.status = status
+        if not self.request.body.skip_response:
+            self._usage = UsageReader(event_stream=event_stream)
+
+    def response_piece(self, piece: bytes, *, last: bool, now: float) -> None:
         """Take note of a piece of the response body: the first one shows that the prompt has been computed."""
-        self.response_bytes += size_bytes
-        if size_bytes and self.first_byte_at is None:
+        self.response_bytes += len(piece)
+        if piece and self.first_byte_at is None:
             self.first_byte_at = now
             self._ticket.first_token()
+        if self._usage is not None:
+            self._usage.feed(piece, last=last)
+
+    def response_unseen(self, now: float) -> None:
+        """Take note that the body will not be shown: its headers are as good as its first byte."""
+        self.first_byte_at = now
+        self._ticket.first_token()
 
     def complete(self, cause: Cause) -> None:
         """Give the endpoint's credit back; only the first call counts."""
         if self._completed:
             return
         self._completed = True
-        self._ticket.close()
+        self._ticket.close(failed=self.status >= SERVER_ERROR)
         self._observer.completed(self, cause)

@@ -1,8 +1,11 @@
-"""The gRPC health service, under the names that gateways ask for."""
+"""The gRPC health service, under the names that gateways and probes ask for."""
+
+import asyncio
+from collections.abc import AsyncIterator
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from epp.extproc.wire import SERVICE
 
@@ -11,23 +14,62 @@ READINESS = "readiness"
 _READY_NAMES = ("", READINESS, SERVICE)
 
 
-class Health:
-    """`liveness` serves from the start; everything else once there is a pool to pick from, until draining."""
+class Health(health_pb2_grpc.HealthServicer):
+    """`liveness` serves as long as the process does; every other name from `set_ready` to draining.
+
+    An unknown name is NOT_FOUND for `Check`, and SERVICE_UNKNOWN for `Watch`, as the protocol has it.
+    """
 
     def __init__(self) -> None:
-        self._servicer = health_aio.HealthServicer()
+        self._status = {LIVENESS: HealthCheckResponse.SERVING, **dict.fromkeys(_READY_NAMES, _status(ready=False))}
+        self._open = True
+        self._changed = asyncio.Event()
 
     def register(self, server: grpc.aio.Server) -> None:
         """Answer health checks on this server."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self, server)
 
-    async def start(self) -> None:
-        """Be alive, not yet ready."""
-        await self._servicer.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
-        await self.set_ready(ready=False)
+    def set_ready(self, *, ready: bool) -> None:
+        """Say whether new requests are welcome; whoever watches is told."""
+        self._status.update(dict.fromkeys(_READY_NAMES, _status(ready=ready)))
+        self._wake()
 
-    async def set_ready(self, *, ready: bool) -> None:
-        """Say whether new requests are welcome."""
-        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in _READY_NAMES:
-            await self._servicer.set(name, status)
+    def close(self) -> None:
+        """End every watch: what is told next is the end of the server."""
+        self._open = False
+        self._wake()
+
+    async def Check(  # noqa: N802  the protocol's name
+        self, request: HealthCheckRequest, context: grpc.aio.ServicerContext[HealthCheckRequest, HealthCheckResponse]
+    ) -> HealthCheckResponse:
+        """Answer for one name."""
+        status = self._status.get(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}: {sorted(self._status)}")
+        return HealthCheckResponse(status=status)
+
+    async def List(self, _request: object, _context: object) -> object:  # noqa: N802  the protocol's name
+        """Answer for all names at once."""
+        statuses = {name: HealthCheckResponse(status=status) for name, status in self._status.items()}
+        return health_pb2.HealthListResponse(statuses=statuses)  # type: ignore[attr-defined]  # younger than the stubs
+
+    async def Watch(  # noqa: N802  the protocol's name
+        self, request: HealthCheckRequest, _context: object
+    ) -> AsyncIterator[HealthCheckResponse]:
+        """Say how it is, and again whenever that changes."""
+        told = None
+        while self._open:
+            changed = self._changed
+            status = self._status.get(request.service, HealthCheckResponse.SERVICE_UNKNOWN)
+            if status != told:
+                yield HealthCheckResponse(status=status)
+                told = status
+            await changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _status(*, ready: bool) -> int:
+    return HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING

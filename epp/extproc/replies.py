@@ -1,10 +1,9 @@
-"""Builds the answers: one function for each kind of reply that a gateway in full-duplex mode takes."""
+"""Builds the answers: one function for each kind of reply that a gateway takes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from epp.extproc.headers import DESTINATION as DESTINATION_HEADER
-from epp.extproc.headers import DESTINATION_NAMESPACE as METADATA_NAMESPACE
-from epp.extproc.headers import DROPPED_REASON, ENDPOINT_SCORES, WENT_INTO_RESPONSE_HEADERS
+from epp.extproc.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES, WENT_INTO_RESPONSE_HEADERS
 from epp.extproc.wire import (
     BodyMutation,
     BodyResponse,
@@ -19,10 +18,116 @@ from epp.extproc.wire import (
     StreamedBodyResponse,
     TrailersResponse,
 )
-from epp.framework import RequestError, SchedulingResult
+from epp.framework import SchedulingResult
 
 PIECE_BYTES = 62_000
 """Most that one body message carries: some gateways take no more than 64 KiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a request goes and what its headers lose and gain on the way."""
+
+    address: str
+    """`ip:port`, then fallbacks in order, comma-separated."""
+    result: SchedulingResult
+    headers: Mapping[str, str]
+    """To be set beside the destination."""
+    remove: Sequence[str]
+    emit_scores: bool = False
+
+    def mutation(self) -> HeaderMutation:
+        """Return the change of the request headers."""
+        setting = {DESTINATION: self.address, **self.headers}
+        return HeaderMutation(
+            set_headers=[_set(name, value) for name, value in setting.items()],
+            remove_headers=[name for name in self.remove if name not in setting],
+        )
+
+    def annotate(self, reply: ProcessingResponse) -> ProcessingResponse:
+        """Put the destination into the reply's `envoy.lb` metadata too, and the scores if they are asked for."""
+        namespace: dict[str, str | dict[str, float]] = {DESTINATION: self.address}
+        if self.emit_scores:
+            primary = self.result.primary
+            namespace[ENDPOINT_SCORES] = {
+                endpoint.hostport: float(total)
+                for endpoint, total in zip(primary.candidates.endpoints, primary.totals, strict=True)
+            }
+        reply.dynamic_metadata.update({DESTINATION_NAMESPACE: namespace})
+        return reply
+
+
+def destination_with_headers(destination: Destination) -> ProcessingResponse:
+    """Answer the request headers with the destination."""
+    common = CommonResponse(clear_route_cache=True, header_mutation=destination.mutation())
+    return destination.annotate(ProcessingResponse(request_headers=HeadersResponse(response=common)))
+
+
+def destination_with_body(destination: Destination, changed: bytes | None) -> ProcessingResponse:
+    """Answer a buffered request body with the destination, and with another body where `changed` is one."""
+    common = CommonResponse(
+        clear_route_cache=True, header_mutation=destination.mutation(), body_mutation=_replacement(changed)
+    )
+    return destination.annotate(ProcessingResponse(request_body=BodyResponse(response=common)))
+
+
+def request_headers_pass() -> ProcessingResponse:
+    """Let the request headers wait for the body's answer."""
+    return ProcessingResponse(request_headers=HeadersResponse(response=CommonResponse()))
+
+
+def request_body_pass() -> ProcessingResponse:
+    """Let one piece of the request body pass."""
+    return ProcessingResponse(request_body=BodyResponse(response=CommonResponse()))
+
+
+def request_body_pieces(body: bytes, *, end_of_stream: bool) -> Iterator[ProcessingResponse]:
+    """Hand a full-duplex request body back in pieces; an empty body is one empty piece."""
+    for piece, last in _pieces(body):
+        yield ProcessingResponse(request_body=_streamed(piece, end_of_stream=end_of_stream and last))
+
+
+def request_trailers_pass() -> ProcessingResponse:
+    """Let the request trailers pass."""
+    return ProcessingResponse(request_trailers=TrailersResponse())
+
+
+def response_headers_pass(remove: Sequence[str]) -> ProcessingResponse:
+    """Let the response headers pass, marked as seen."""
+    mutation = HeaderMutation(set_headers=[_set(WENT_INTO_RESPONSE_HEADERS, "true")], remove_headers=remove)
+    return ProcessingResponse(response_headers=HeadersResponse(response=CommonResponse(header_mutation=mutation)))
+
+
+def response_body_pass(changed: bytes | None) -> ProcessingResponse:
+    """Let one piece of the response body pass, or another in its place where `changed` is one."""
+    common = CommonResponse(body_mutation=_replacement(changed))
+    return ProcessingResponse(response_body=BodyResponse(response=common))
+
+
+def response_body_pieces(body: bytes, *, end_of_stream: bool) -> Iterator[ProcessingResponse]:
+    """Hand a piece of a full-duplex response body back, cut where it is too large."""
+    if len(body) <= PIECE_BYTES:
+        yield ProcessingResponse(response_body=_streamed(body, end_of_stream=end_of_stream))
+        return
+    for piece, last in _pieces(body):
+        yield ProcessingResponse(response_body=_streamed(piece, end_of_stream=end_of_stream and last))
+
+
+def response_trailers_pass() -> ProcessingResponse:
+    """Let the response trailers pass."""
+    return ProcessingResponse(response_trailers=TrailersResponse())
+
+
+def immediate(status: int, headers: Mapping[str, str], body: bytes, details: str) -> ProcessingResponse:
+    """End the exchange with an answer of the picker's own."""
+    return ProcessingResponse(
+        immediate_response=ImmediateResponse(
+            status=HttpStatus(code=status),
+            headers=HeaderMutation(set_headers=[_set(name, value) for name, value in headers.items()]),
+            body=body,
+            details=details,
+        )
+    )
 
 
 def _set(name: str, value: str) -> HeaderValueOption:
@@ -32,73 +137,10 @@ def _set(name: str, value: str) -> HeaderValueOption:
     )
 
 
-def destination(value: str, result: SchedulingResult, *, emit_scores: bool) -> ProcessingResponse:
-    """Answer the request headers: the destination, in a header and in `envoy.lb` metadata."""
-    headers = [_set(DESTINATION_HEADER, value), *(_set(name, each) for name, each in result.headers.items())]
-    reply = ProcessingResponse(
-        request_headers=HeadersResponse(
-            response=CommonResponse(clear_route_cache=True, header_mutation=HeaderMutation(set_headers=headers))
-        )
-    )
-    namespace: dict[str, str | dict[str, float]] = {DESTINATION_HEADER: value}
-    if emit_scores:
-        primary = result.primary
-        namespace[ENDPOINT_SCORES] = {
-            endpoint.hostport: float(total)
-            for endpoint, total in zip(primary.candidates.endpoints, primary.totals, strict=True)
-        }
-    reply.dynamic_metadata.update({METADATA_NAMESPACE: namespace})
-    return reply
-
-
-def request_body(body: bytes, *, end_of_stream: bool) -> Iterator[ProcessingResponse]:
-    """Hand the request body back, byte for byte, in pieces; an empty body is one empty piece."""
-    for piece, last in _pieces(body):
-        yield ProcessingResponse(request_body=_piece(piece, end_of_stream=end_of_stream and last))
-
-
-def request_trailers() -> ProcessingResponse:
-    """Let the request trailers pass."""
-    return ProcessingResponse(request_trailers=TrailersResponse())
-
-
-def response_headers(extra: Mapping[str, str]) -> ProcessingResponse:
-    """Let the response headers pass, marked as seen."""
-    headers = [_set(WENT_INTO_RESPONSE_HEADERS, "true"), *(_set(name, value) for name, value in extra.items())]
-    return ProcessingResponse(
-        response_headers=HeadersResponse(
-            response=CommonResponse(header_mutation=HeaderMutation(set_headers=headers)),
-        )
-    )
-
-
-def response_body(body: bytes, *, end_of_stream: bool) -> Iterator[ProcessingResponse]:
-    """Let one piece of the response body pass."""
-    if len(body) <= PIECE_BYTES:
-        yield ProcessingResponse(response_body=_piece(body, end_of_stream=end_of_stream))
-        return
-    for piece, last in _pieces(body):
-        yield ProcessingResponse(response_body=_piece(piece, end_of_stream=end_of_stream and last))
-
-
-def response_trailers() -> ProcessingResponse:
-    """Let the response trailers pass."""
-    return ProcessingResponse(response_trailers=TrailersResponse())
-
-
-def refusal(error: RequestError) -> ProcessingResponse:
-    """End the exchange with the error's status, reason and sentence."""
-    headers = [_set("content-type", "text/plain; charset=utf-8")]
-    if error.reason is not None:
-        headers.append(_set(DROPPED_REASON, error.reason))
-    return ProcessingResponse(
-        immediate_response=ImmediateResponse(
-            status=HttpStatus(code=error.status),
-            headers=HeaderMutation(set_headers=headers),
-            body=error.sentence.encode(),
-            details=type(error).__name__,
-        )
-    )
+def _replacement(changed: bytes | None) -> BodyMutation | None:
+    if changed is None:
+        return None
+    return BodyMutation(body=changed) if changed else BodyMutation(clear_body=True)
 
 
 def _pieces(body: bytes) -> Iterator[tuple[bytes, bool]]:
@@ -106,11 +148,6 @@ def _pieces(body: bytes) -> Iterator[tuple[bytes, bool]]:
         yield body[start : start + PIECE_BYTES], start + PIECE_BYTES >= len(body)
 
 
-def _piece(body: bytes, *, end_of_stream: bool) -> BodyResponse:
-    return BodyResponse(
-        response=CommonResponse(
-            body_mutation=BodyMutation(
-                streamed_response=StreamedBodyResponse(body=body, end_of_stream=end_of_stream),
-            )
-        )
-    )
+def _streamed(body: bytes, *, end_of_stream: bool) -> BodyResponse:
+    mutation = BodyMutation(streamed_response=StreamedBodyResponse(body=body, end_of_stream=end_of_stream))
+    return BodyResponse(response=CommonResponse(body_mutation=mutation))

@@ -1,22 +1,39 @@
 """Carries sessions over gRPC: one stream, one session."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
 import structlog
 
 from epp.director import Cause
+from epp.extproc.binding import bind
+from epp.extproc.half import ProtocolError
 from epp.extproc.health import Health
-from epp.extproc.session import ProtocolError, Session
+from epp.extproc.open_streams import OpenStreams
+from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
+from epp.extproc.session import Session
 from epp.extproc.tls import server_credentials
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
-from epp.framework import ConfigurationError
 
 _log = structlog.get_logger()
 
-DEFAULT_MESSAGE_BYTES = 64 * 1024 * 1024
+if TYPE_CHECKING:
+    _Context: TypeAlias = grpc.aio.ServicerContext[ProcessingRequest, ProcessingResponse]
+
+_HEADROOM_BYTES = 1024 * 1024
+_GRPC_MOST_BYTES = 2**31 - 1
+_FLUSH_SECONDS = 1.0
+_PENDING_STREAMS = 100_000
+"""How many new streams may wait for this program in a burst; gRPC by itself turns some away from 1,000 on."""
+
+
+def message_bytes_for(body_bytes: int) -> int:
+    """Return the size of a message that holds such a body in one piece, and what goes with it."""
+    return body_bytes + _HEADROOM_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +49,10 @@ class ServerSettings:
     secure: bool = True
     cert_path: Path | None = None
     """Directory with tls.crt and tls.key; None for a self-signed certificate."""
-    max_receive_bytes: int = DEFAULT_MESSAGE_BYTES
-    max_send_bytes: int = DEFAULT_MESSAGE_BYTES
+    cert_reload: bool = True
+    """Whether new connections get the certificate that is in `cert_path` by then."""
+    max_receive_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
+    max_send_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
 
 
 class ExtProcServer:
@@ -43,6 +62,7 @@ class ExtProcServer:
         self._sessions = sessions
         self._settings = settings
         self._health = Health()
+        self._streams = OpenStreams()
         self._server: grpc.aio.Server | None = None
         self._health_server: grpc.aio.Server | None = None
         self.port = 0
@@ -50,58 +70,94 @@ class ExtProcServer:
         self.health_port = 0
 
     async def start(self) -> None:
-        """Listen; raises ConfigurationError when an address is taken."""
+        """Listen, alive but not ready; raises ConfigurationError when an address is taken or a certificate is bad."""
         settings = self._settings
         server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", settings.max_receive_bytes),
-                ("grpc.max_send_message_length", settings.max_send_bytes),
+                ("grpc.max_receive_message_length", min(settings.max_receive_bytes, _GRPC_MOST_BYTES)),
+                ("grpc.max_send_message_length", min(settings.max_send_bytes, _GRPC_MOST_BYTES)),
                 ("grpc.so_reuseport", 0),  # a second picker on the port is a mistake, not a worker
+                ("grpc.server.max_pending_requests", _PENDING_STREAMS),
+                ("grpc.server.max_pending_requests_hard_limit", _PENDING_STREAMS),
             ]
         )
         server.add_generic_rpc_handlers((_handler(self._carry),))
         if settings.health_on_main:
             self._health.register(server)
-        await self._health.start()
-        credentials = server_credentials(settings.cert_path) if settings.secure else None
-        self.port = _bind(server, settings.address, credentials)
+        credentials = server_credentials(settings.cert_path, reload=settings.cert_reload) if settings.secure else None
+        self.port = bind(server, settings.address, credentials)
         await server.start()
         self._server = server
         if settings.health_address is not None:
             health_server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
             self._health.register(health_server)
-            self.health_port = _bind(health_server, settings.health_address, None)
+            self.health_port = bind(health_server, settings.health_address, None)
             await health_server.start()
             self._health_server = health_server
 
-    async def set_ready(self, *, ready: bool) -> None:
+    def set_ready(self, *, ready: bool) -> None:
         """Tell health checks whether new requests are welcome."""
-        await self._health.set_ready(ready=ready)
+        self._health.set_ready(ready=ready)
 
-    async def stop(self, grace_seconds: float) -> None:
-        """Refuse new streams, let open ones finish within the grace, then cut them."""
-        await self._health.set_ready(ready=False)
+    async def drain(self, most_seconds: float, quiet_seconds: float, enough: asyncio.Event) -> None:
+        """Be unready, yet serve on, until no stream has been open for a while, the time is up, or it is enough.
+
+        New streams are served too: a gateway comes until it has noticed.
+        """
+        self._health.set_ready(ready=False)
+        ends = {asyncio.ensure_future(self._streams.quiet(quiet_seconds)), asyncio.ensure_future(enough.wait())}
+        try:
+            await asyncio.wait(ends, timeout=most_seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Be gone; streams that are still open are cut."""
+        self._health.set_ready(ready=False)
+        self._health.close()
         if self._server is not None:
-            await self._server.stop(grace_seconds)
+            cut = self._streams.count
+            await self._server.stop(0 if cut else _FLUSH_SECONDS)  # without any, only last words are on their way
+            if cut:
+                _log.info("streams cut", streams=cut)
         if self._health_server is not None:
-            await self._health_server.stop(0)
+            await self._health_server.stop(_FLUSH_SECONDS)
 
-    async def _carry(self, _: object, context: grpc.aio.ServicerContext[ProcessingRequest, ProcessingResponse]) -> None:
+    async def _carry(self, _: object, context: "_Context") -> None:
         session = self._sessions()
         cause = Cause.CLIENT_DISCONNECT
-        try:
-            while not session.done:
-                message: ProcessingRequest | object = await context.read()
-                if not isinstance(message, ProcessingRequest):  # the end of the stream
-                    break
-                for reply in session.receive(message):
-                    await context.write(reply)
-        except ProtocolError as error:
-            cause = Cause.ERROR
-            _log.warning("stream ended: the gateway broke the protocol", problem=str(error), peer=context.peer())
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        finally:
-            session.close(cause)
+        with self._streams.one():
+            try:
+                while not session.done:
+                    message = await _next_message(context, session)
+                    if not isinstance(message, ProcessingRequest):  # the end of the stream
+                        break
+                    for reply in session.receive(message):
+                        await context.write(reply)
+            except ProtocolError as error:
+                cause = Cause.ERROR
+                _log.warning("stream ended: the gateway broke the protocol", problem=str(error), peer=context.peer())
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            finally:
+                session.close(cause)
+
+
+async def _next_message(context: "_Context", session: Session) -> object:
+    """Wait for a message, with an answer in between where the gateway seems to wait for one."""
+    patience = session.patience_seconds
+    if patience is None:
+        return await context.read()
+    reading = asyncio.ensure_future(context.read())
+    try:
+        arrived, _ = await asyncio.wait({reading}, timeout=patience)
+        if not arrived:
+            for reply in session.nothing_came():
+                await context.write(reply)
+        return await reading
+    finally:
+        reading.cancel()
 
 
 def _handler(carry: Callable[..., object]) -> grpc.GenericRpcHandler:
@@ -111,14 +167,3 @@ def _handler(carry: Callable[..., object]) -> grpc.GenericRpcHandler:
         response_serializer=ProcessingResponse.SerializeToString,
     )
     return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
-
-
-def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
-    try:
-        if credentials is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise ConfigurationError(
-            f"cannot listen on {address}: the address is taken or not this machine's; choose another port"
-        ) from error

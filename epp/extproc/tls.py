@@ -1,33 +1,121 @@
-"""Server credentials: a certificate from files, or a self-signed one made at start."""
+"""Server credentials: a certificate from files, followed as they change, or a self-signed one made at start."""
 
 import datetime as dt
 from pathlib import Path
+from threading import Lock
 
 import grpc
+import structlog
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from epp.framework import ConfigurationError
 
+_log = structlog.get_logger()
+
 _VALID_FOR = dt.timedelta(days=3650)
+_FILES = ("tls.key", "tls.crt")
+
+_Marks = tuple[tuple[int, int, int, int], ...]
 
 
-def server_credentials(cert_path: Path | None) -> grpc.ServerCredentials:
+def server_credentials(cert_path: Path | None, *, reload: bool = True) -> grpc.ServerCredentials:
     """Return credentials from `tls.crt` and `tls.key` in a directory, self-signed ones where there is none.
 
-    Raises ConfigurationError when the files cannot be read.
+    With `reload`, every new connection gets the pair that is in the files by then; open ones stay as they are.
+    Raises ConfigurationError when the files cannot be read or are no pair.
     """
     if cert_path is None:
-        key, certificate = _self_signed()
-    else:
+        return grpc.ssl_server_credentials([_self_signed()])
+    files = CertificateFiles(cert_path)
+    if not reload:
+        return grpc.ssl_server_credentials([files.pair])
+    # None is "no change" to gRPC, which the stubs do not know
+    return grpc.dynamic_ssl_server_credentials(_configuration(files.pair), lambda: _renewed(files))  # type: ignore[arg-type,return-value]
+
+
+class CertificateFiles:
+    """A key and its certificate on disk, which may be replaced at any time, file by file or by a symlink's swap."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = Lock()
         try:
-            key, certificate = (cert_path / "tls.key").read_bytes(), (cert_path / "tls.crt").read_bytes()
+            self._marks = self._look()
+            self.pair = self._read()
+            """Key and certificate chain, PEM; the last ones that belonged together."""
         except OSError as error:
             raise ConfigurationError(
-                f"--cert-path {cert_path}: {error.strerror}: {error.filename}; it must hold tls.crt and tls.key"
+                f"--cert-path {directory}: {error.strerror}: {error.filename}; it must hold tls.crt and tls.key"
             ) from error
-    return grpc.ssl_server_credentials([(key, certificate)])
+        except ValueError as error:
+            raise ConfigurationError(f"--cert-path {directory}: {error}") from error
+
+    def renew(self) -> bool:
+        """Take the files if they changed; return whether there is a new pair. May be called from any thread.
+
+        Files that are gone, unreadable or no pair leave the old pair in use, and are said to be so once.
+        """
+        with self._lock:
+            marks: _Marks | None = None
+            try:
+                marks = self._look()
+                if marks == self._marks:
+                    return False
+                pair = self._read()
+            except (OSError, ValueError) as error:
+                if marks is None and self._marks == ():
+                    return False
+                self._marks = marks or ()
+                _log.warning(
+                    "new certificate not taken: the old one stays", cert_path=str(self._directory), problem=str(error)
+                )
+                return False
+            self._marks = marks
+            renewed = pair != self.pair
+            self.pair = pair
+        if renewed:
+            _log.info("certificate renewed", cert_path=str(self._directory), expires=_expiry(pair[1]))
+        return renewed
+
+    def _look(self) -> _Marks:
+        """Return what tells one version of the files from another without reading them."""
+        stats = [(self._directory / name).stat() for name in _FILES]
+        return tuple((stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats)
+
+    def _read(self) -> tuple[bytes, bytes]:
+        key, certificate = ((self._directory / name).read_bytes() for name in _FILES)
+        _check_pair(key, certificate)
+        return key, certificate
+
+
+def _renewed(files: CertificateFiles) -> grpc.ServerCertificateConfiguration | None:
+    return _configuration(files.pair) if files.renew() else None
+
+
+def _configuration(pair: tuple[bytes, bytes]) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([pair])
+
+
+def _check_pair(key: bytes, certificate: bytes) -> None:
+    try:
+        private = serialization.load_pem_private_key(key, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError("tls.key holds no unencrypted private key in PEM") from error
+    try:
+        leaf, *_ = x509.load_pem_x509_certificates(certificate)
+        public = leaf.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ValueError("tls.crt holds no certificate in PEM") from error
+    if public != private.public_key():
+        raise ValueError("tls.key does not belong to the first certificate of tls.crt")
+
+
+def _expiry(certificate: bytes) -> str:
+    leaf, *_ = x509.load_pem_x509_certificates(certificate)
+    return leaf.not_valid_after_utc.isoformat()
 
 
 def _self_signed() -> tuple[bytes, bytes]:

@@ -5,28 +5,43 @@ RequestError
 │   ├── NoParserError
 │   ├── MalformedBodyError
 │   └── ModelMissingError
-├── SaturatedError                  429  rejected-saturated
-├── NoEndpointsError                503  rejected-no-endpoints
-└── InternalError                   500
-    └── PluginFailedError
+├── UnauthorizedError               401
+├── ForbiddenError                  403
+├── NotFoundError                   404
+├── PreconditionFailedError         412
+├── BodyTooLargeError               413
+├── ResourceExhaustedError          429
+│   ├── SaturatedError                   rejected-saturated
+│   │   ├── SheddableDroppedError
+│   │   └── QueueFullError
+│   ├── QueueTimeoutError                rejected-ttl-expired
+│   └── EvictedError                     evicted, evicted-queue-pressure, evicted-priority
+├── ServiceUnavailableError         503
+│   ├── NoEndpointsError                 rejected-no-endpoints
+│   │   ├── ScreenedOutError
+│   │   ├── QueueFullNoEndpointsError
+│   │   └── QueueTimeoutNoEndpointsError
+│   ├── ClientGoneError                  rejected-context-cancelled
+│   └── ShuttingDownError                rejected-shutting-down
+├── InternalError                   500
+│   └── PluginFailedError
+└── AdmissionDeniedError            the status of its cause
 
-Statuses, codes, reasons and sentences are those that gateways and clients of llm-d-router already match on.
+Statuses, codes, reasons and sentences are those that clients of llm-d-router already match on; 413 is ours.
 """
-
-from typing import ClassVar
 
 
 class RequestError(Exception):
-    """A request cannot be routed; the caller gets `status` and `sentence`."""
+    """A request cannot be routed, or not to its end; the caller gets `status` and `sentence`."""
 
-    status: ClassVar[int] = 500
-    code: ClassVar[str] = "Internal"
-    reason: ClassVar[str | None] = None
+    status: int = 500
+    code: str = "Internal"
+    reason: str | None = None
     """Value of the response header `x-llm-d-request-dropped-reason`, when there is one."""
 
     @property
     def sentence(self) -> str:
-        """The body of the immediate response: `inference error: <Code> - <message>`."""
+        """What the caller is told: `inference error: <Code> - <message>`."""
         return f"inference error: {self.code} - {self}"
 
 
@@ -55,26 +70,149 @@ class ModelMissingError(BadRequestError):
         super().__init__("model not found in request body")
 
 
-class SaturatedError(RequestError):
-    """Endpoints exist, but a profile's filters left none."""
+class UnauthorizedError(RequestError):
+    """A plugin does not know who asks."""
+
+    status = 401
+    code = "Unauthorized"
+
+
+class ForbiddenError(RequestError):
+    """A plugin does not let this caller do this."""
+
+    status = 403
+    code = "Forbidden"
+
+
+class NotFoundError(RequestError):
+    """A plugin says that what is asked for does not exist."""
+
+    status = 404
+    code = "NotFound"
+
+
+class PreconditionFailedError(RequestError):
+    """The request came with `Prefer: if-available`, and nobody holds its KV cache."""
+
+    status = 412
+    code = "PreconditionFailed"
+
+    def __init__(self) -> None:
+        super().__init__("no decode worker has the requested KV cache")
+
+
+class BodyTooLargeError(RequestError):
+    """The body is larger than this picker gathers."""
+
+    status = 413
+    code = "PayloadTooLarge"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"request body is larger than {limit_bytes} bytes")
+
+
+class ResourceExhaustedError(RequestError):
+    """There is somebody to serve it, but no room."""
 
     status = 429
     code = "ResourceExhausted"
+
+
+class SaturatedError(ResourceExhaustedError):
+    """Endpoints exist, but a profile's filters left none."""
+
     reason = "rejected-saturated"
 
     def __init__(self, message: str = "no endpoints available for the given request") -> None:
         super().__init__(message)
 
 
-class NoEndpointsError(RequestError):
-    """The pool, or its intersection with the gateway's subset, is empty."""
+class SheddableDroppedError(SaturatedError):
+    """The pool is saturated and the request has a negative priority."""
+
+    def __init__(self) -> None:
+        super().__init__("system saturated, sheddable request dropped")
+
+
+class QueueFullError(SaturatedError):
+    """The queue has no room and the pool has endpoints."""
+
+
+class QueueTimeoutError(ResourceExhaustedError):
+    """The request waited too long and the pool has endpoints."""
+
+    reason = "rejected-ttl-expired"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"request timed out in queue: {detail}")
+
+
+class EvictedError(ResourceExhaustedError):
+    """The request was under way and had to make room for one of higher priority."""
+
+    def __init__(self, reason: str = "evicted") -> None:
+        super().__init__("request evicted by flow control")
+        self.reason = reason
+
+    @property
+    def sentence(self) -> str:
+        """Without the usual prefix, as clients know it."""
+        return str(self)
+
+
+class ServiceUnavailableError(RequestError):
+    """There is nobody to serve it."""
 
     status = 503
     code = "ServiceUnavailable"
+
+
+class NoEndpointsError(ServiceUnavailableError):
+    """The pool, or its intersection with the gateway's subset, is empty."""
+
     reason = "rejected-no-endpoints"
 
     def __init__(self, message: str = "failed to find endpoint candidates for serving the request") -> None:
         super().__init__(message)
+
+
+class ScreenedOutError(NoEndpointsError):
+    """Screeners left nobody."""
+
+    def __init__(self) -> None:
+        super().__init__("screeners eliminated all endpoint candidates")
+
+
+class QueueFullNoEndpointsError(NoEndpointsError):
+    """The queue has no room and the pool is empty."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"no endpoints available: {detail}")
+
+
+class QueueTimeoutNoEndpointsError(NoEndpointsError):
+    """The request waited too long and the pool is empty."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"request timed out in queue and no endpoints are available: {detail}")
+
+
+class ClientGoneError(ServiceUnavailableError):
+    """The client left while its request was waiting."""
+
+    reason = "rejected-context-cancelled"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"client disconnected: {detail}")
+
+
+class ShuttingDownError(ServiceUnavailableError):
+    """The picker stops while the request is waiting."""
+
+    reason = "rejected-shutting-down"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"flow controller shutting down: {detail}")
 
 
 class InternalError(RequestError):
@@ -86,6 +224,16 @@ class PluginFailedError(InternalError):
 
     def __init__(self, plugin: str, problem: str) -> None:
         super().__init__(f"plugin {plugin!r} failed: {problem}")
+
+
+class AdmissionDeniedError(RequestError):
+    """An admission plugin said no; the status is that of its reason."""
+
+    def __init__(self, cause: RequestError) -> None:
+        super().__init__(f"request cannot be admitted: {cause}")
+        self.status = cause.status
+        self.code = cause.code
+        self.reason = cause.reason
 
 
 class ConfigurationError(Exception):

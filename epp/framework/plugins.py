@@ -145,13 +145,22 @@ class EndpointObserver(Plugin[P]):
 
 
 class Parser(Plugin[P]):
-    """Reads request bodies of one API."""
+    """Reads request bodies of one API, or of several that belong together."""
+
+    names_model: ClassVar[bool] = True
+    """Whether a body without a model is refused."""
 
     @property
     @abstractmethod
     def suffixes(self) -> tuple[str, ...]:
-        """Path suffixes it claims, whole segments, without a leading slash."""
+        """What it claims: path suffixes of whole segments, or a whole path where one starts with a slash.
+
+        A parser that claims nothing is the fallback: it gets the paths that no other one claims.
+        """
 
     @abstractmethod
     def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
-        """Return what routing needs; raises MalformedBodyError with a sentence for the caller."""
+        """Return what routing needs; raises MalformedBodyError with a sentence for the caller.
+
+        `suffix` is the claim that matched, empty for the fallback.
+        """

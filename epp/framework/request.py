@@ -61,6 +61,8 @@ class RequestBody(msgspec.Struct, frozen=True):
     streaming: bool = False
     cache_salt: str = ""
     """Requests with different salts never share cached prefixes."""
+    skip_response: bool = False
+    """The response reports no usage: it need not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +118,19 @@ class Request:
     fairness_id: str = DEFAULT_FLOW
     received_at: float = 0.0
     """Seconds on the clock."""
+    target_model: str = ""
+    """The model to ask for instead of the one in the body; empty for no other."""
     _data: dict[str, object] = field(default_factory=dict, repr=False)
 
     @property
     def model(self) -> str:
         """The model that the endpoint will be asked for."""
-        return self.body.model
+        return self.target_model or self.body.model
+
+    @property
+    def rewrites_model(self) -> bool:
+        """Whether the endpoint is asked for another model than the client was."""
+        return self.target_model not in ("", self.body.model)
 
     def put(self, key: DataKey[T], value: T) -> None:
         """Publish what a producer computed."""

@@ -52,6 +52,8 @@ IN_FLIGHT_TOKENS = Column("in_flight_tokens", "tokens", 0.0)
 """Uncached prompt tokens that this picker sent there and that have not brought a first token."""
 SERVED = Column("served", "requests", 0.0)
 """Requests that this picker sent there and that have ended."""
+FAILED = Column("failed", "requests", 0.0)
+"""Of those, the ones whose response had a status of 500 or more."""
 LAST_PICKED = Column("last_picked", "sequence number", 0.0)
 """Which pick of this picker's was the last to go there; 0 for none."""
 REACHABLE = Column("reachable", "0 or 1", 1.0)
@@ -69,6 +71,7 @@ CORE_COLUMNS: tuple[Column, ...] = (
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
     SERVED,
+    FAILED,
     LAST_PICKED,
     REACHABLE,
 )

@@ -6,6 +6,7 @@ Nothing here loads Envoy's typed classes (most of a second) before a configurati
 from __future__ import annotations
 
 from epp.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml
+from epp.gateway.eds_file import EdsFile
 from epp.gateway.envoy import EnvoyProcess
 from epp.gateway.errors import (
     EnvoyDiedError,
@@ -16,14 +17,17 @@ from epp.gateway.errors import (
     PortTakenError,
     SettingsError,
 )
-from epp.gateway.settings import BodyMode, GatewaySettings, PipeAddress, TcpAddress
-from epp.gateway.standalone import standalone_yaml
+from epp.gateway.settings import BodyMode, ClusterType, FailureMode, GatewaySettings, PipeAddress, TcpAddress
+from epp.gateway.standalone import standalone_override_host_yaml, standalone_yaml
 
 __all__ = [
     "BodyMode",
+    "ClusterType",
+    "EdsFile",
     "EnvoyDiedError",
     "EnvoyProcess",
     "EnvoyStartError",
+    "FailureMode",
     "GatewayError",
     "GatewaySettings",
     "ListenAddressError",
@@ -35,5 +39,6 @@ __all__ = [
     "bootstrap_dict",
     "bootstrap_json",
     "bootstrap_yaml",
+    "standalone_override_host_yaml",
     "standalone_yaml",
 ]

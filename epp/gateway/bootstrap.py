@@ -8,6 +8,7 @@ from typing import cast
 
 import yaml
 
+from epp.gateway.errors import PackageMissingError
 from epp.gateway.settings import GatewaySettings
 
 __all__ = ["Json", "bootstrap_dict", "bootstrap_json", "bootstrap_yaml"]
@@ -18,13 +19,17 @@ Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 def bootstrap_dict(settings: GatewaySettings) -> dict[str, Json]:
     """Return the bootstrap as plain data in protobuf's JSON mapping, field names in snake case.
 
-    Every `typed_config` is written out under its `@type`. Raises `PackageMissingError` without `envoy-data-plane`.
+    Every `typed_config` is written out under its `@type`. Raises `PackageMissingError` without `envoy-data-plane`,
+    and `SettingsError` for an override-host cluster without `eds_file`.
     """
     # Imported here: the typed classes take most of a second to load, and are an optional package.
     with warnings.catch_warnings():
         # Their own use of pydantic is deprecated, which nobody here can mend.
         warnings.simplefilter("ignore", DeprecationWarning)
-        from epp.gateway._resources import Casing, build_bootstrap  # noqa: PLC0415
+        try:
+            from epp.gateway._resources import Casing, build_bootstrap  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise PackageMissingError("envoy-data-plane") from error
 
     return cast("dict[str, Json]", build_bootstrap(settings).to_dict(casing=Casing.SNAKE))
 

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import ipaddress
 from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from epp.gateway.errors import SettingsError
 
-__all__ = ["LISTENER", "BodyMode", "GatewaySettings", "PipeAddress", "TcpAddress", "parse_address"]
+__all__ = [
+    "LISTENER",
+    "MODEL_SERVERS",
+    "BodyMode",
+    "BodyModes",
+    "ClusterType",
+    "FailureMode",
+    "GatewaySettings",
+    "PipeAddress",
+    "TcpAddress",
+    "parse_address",
+]
 
 LISTENER = "gateway"
 """The name of the one listener, in Envoy's statistics too."""
+
+MODEL_SERVERS = "model_servers"
+"""The name of the cluster that requests go to; the endpoints in an EDS file are given to this name."""
 
 _MAX_PORT = 65_535
 # sockaddr_un.sun_path holds 108 bytes with its terminator.
@@ -27,6 +43,45 @@ class BodyMode(StrEnum):
     BUFFERED = "BUFFERED"
     BUFFERED_PARTIAL = "BUFFERED_PARTIAL"
     FULL_DUPLEX_STREAMED = "FULL_DUPLEX_STREAMED"
+
+
+class BodyModes(NamedTuple):
+    """The modes of both directions."""
+
+    request: BodyMode
+    response: BodyMode
+
+
+class ClusterType(StrEnum):
+    """How Envoy finds the server that the picker names."""
+
+    ORIGINAL_DST = "original-dst"
+    """It connects to the address in the header, whatever it is: exactly one, no fallback."""
+    OVERRIDE_HOST = "override-host"
+    """It knows the endpoints from a file, and walks the picker's list of them when one takes no connection."""
+
+
+class FailureMode(StrEnum):
+    """What becomes of requests while the picker is down; the names are those of an InferencePool."""
+
+    FAIL_CLOSE = "FailClose"
+    """503."""
+    FAIL_OPEN = "FailOpen"
+    """Envoy chooses: of two random endpoints the one with fewer requests."""
+
+
+_BODY_MODES = {
+    FailureMode.FAIL_CLOSE: BodyModes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED),
+    FailureMode.FAIL_OPEN: BodyModes(BodyMode.BUFFERED, BodyMode.STREAMED),
+}
+_MESSAGE_TIMEOUT_SECONDS = {FailureMode.FAIL_CLOSE: 1000.0, FailureMode.FAIL_OPEN: 10.0}
+_POSITIVE = (
+    "buffer_limit_bytes",
+    "concurrency",
+    "connect_timeout_seconds",
+    "max_body_bytes",
+    "message_timeout_seconds",
+)
 
 
 class TcpAddress(msgspec.Struct, frozen=True):
@@ -73,15 +128,24 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Whoever reaches this interface can stop Envoy, so nothing but loopback is accepted.
     """
 
-    request_body_mode: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
-    response_body_mode: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
+    cluster_type: ClusterType = ClusterType.ORIGINAL_DST
 
-    failure_mode_allow: bool = False
-    """Go on without the picker when it fails. Little is gained: a request that got no destination is still a 503,
-    and Envoy 1.40 fails a request with a FULL_DUPLEX_STREAMED body all the same."""
+    eds_file: Path | None = None
+    """The file from which an override-host cluster takes its endpoints; see `EdsFile`. Its absolute path."""
 
-    message_timeout_seconds: float = 1000.0
-    """How long the picker may think about one message. Envoy has no such limit for full-duplex bodies."""
+    failure_mode: FailureMode = FailureMode.FAIL_CLOSE
+
+    request_body_mode: BodyMode | None = None
+    """None for what the failure mode needs, see `body_modes`."""
+
+    response_body_mode: BodyMode | None = None
+    """None for what the failure mode needs, see `body_modes`."""
+
+    message_timeout_seconds: float | None = None
+    """How long the picker may think about one message; Envoy has no such limit for full-duplex bodies.
+
+    None for 1000 s with FailClose, and for 10 s with FailOpen, where a request goes on without a picker that hangs.
+    """
 
     concurrency: int = 1
     """Envoy worker threads."""
@@ -96,7 +160,14 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """What Envoy holds per connection, in each direction, before it stops reading.
 
     It does not limit streamed bodies, only their pieces: the picker receives messages of about this size, so stay
-    below the 4 MiB that gRPC servers accept by default. With BUFFERED it is the largest body.
+    below the 4 MiB that gRPC servers accept by default. With BUFFERED it is the largest body, but for request bodies
+    on the way to an override-host cluster: for those it is `max_body_bytes`.
+    """
+
+    max_body_bytes: int = 32 * 1024 * 1024
+    """With an override-host cluster, the largest request body that can be tried again at another endpoint.
+
+    With BUFFERED it is also the largest that is accepted; a larger one is answered with 413.
     """
 
     def __post_init__(self) -> None:
@@ -107,14 +178,47 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise SettingsError(f"picker_address and listen address are both {listen}: choose another listen_port")
         if self.admin_address is not None:
             _check_admin_address(self.admin_address)
-        for name in ("message_timeout_seconds", "connect_timeout_seconds", "concurrency", "buffer_limit_bytes"):
-            if getattr(self, name) <= 0:
-                raise SettingsError(f"{name} must be greater than 0, not {getattr(self, name)}")
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise SettingsError(f"{name} must be greater than 0, not {value}")
+        if self.eds_file is not None and not self.eds_file.is_absolute():
+            raise SettingsError(f"eds_file: {str(self.eds_file)!r} is not an absolute path")
+        if self.failure_mode is FailureMode.FAIL_OPEN:
+            self._check_that_it_can_fail_open()
 
     @property
     def listen(self) -> TcpAddress:
         """The listen host and port as one address."""
         return TcpAddress(self.listen_host, self.listen_port)
+
+    @property
+    def body_modes(self) -> BodyModes:
+        """The modes in force.
+
+        With FailOpen, request bodies go to the picker whole (BUFFERED): Envoy then still has the body when the picker
+        dies over it. Full-duplex bodies are the picker's to give back, and die with it: Envoy 1.40 answers 503, or
+        cuts the response. STREAMED responses go on without the picker.
+        """
+        default = _BODY_MODES[self.failure_mode]
+        return BodyModes(self.request_body_mode or default.request, self.response_body_mode or default.response)
+
+    @property
+    def patience_seconds(self) -> float:
+        """The message timeout in force."""
+        return self.message_timeout_seconds or _MESSAGE_TIMEOUT_SECONDS[self.failure_mode]
+
+    def _check_that_it_can_fail_open(self) -> None:
+        if self.cluster_type is not ClusterType.OVERRIDE_HOST:
+            raise SettingsError(
+                f"failure mode FailOpen does not go with cluster type {self.cluster_type}, which knows no endpoint but "
+                "the one the picker names: choose cluster type override-host"
+            )
+        if BodyMode.FULL_DUPLEX_STREAMED in self.body_modes:
+            raise SettingsError(
+                "failure mode FailOpen does not go with FULL_DUPLEX_STREAMED bodies, which are lost when the picker "
+                "dies: leave request_body_mode and response_body_mode out, or choose BUFFERED and STREAMED"
+            )
 
 
 def parse_address(text: str, *, setting: str) -> TcpAddress | PipeAddress:

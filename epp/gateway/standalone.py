@@ -1,27 +1,44 @@
-"""The configuration of an Envoy that somebody else starts: what `deploy/envoy.yaml` holds."""
+"""The configurations of an Envoy that somebody else starts: what the files in `deploy/` hold."""
 
 from __future__ import annotations
 
-from epp.gateway.bootstrap import bootstrap_yaml
-from epp.gateway.settings import GatewaySettings
+from pathlib import Path
 
-__all__ = ["standalone_yaml"]
+import msgspec
+
+from epp.gateway.bootstrap import bootstrap_yaml
+from epp.gateway.settings import ClusterType, FailureMode, GatewaySettings
+
+__all__ = ["standalone_override_host_yaml", "standalone_yaml"]
 
 _HEADER = """\
 # For an Envoy of your own (1.40 or later) next to a picker started with `epp serve`: a virtual machine, a bare-metal
 # box, a sidecar. With a Kubernetes gateway you need none of this, as it configures Envoy itself; to try things out,
 # `epp gateway` starts an Envoy for you.
 #
-#   envoy --config-path envoy.yaml
+#   envoy --config-path {name}
 #
 # Clients      0.0.0.0:8080, HTTP/1.1 or HTTP/2 without TLS.
 # Picker       127.0.0.1:9002 with TLS. The certificate is not verified, so keep the picker on the same host or add a
 #              validation_context.
 # Admin        127.0.0.1:9901. Whoever reaches it can stop Envoy.
+{more}#
+# Generated, see README.md beside this file; a test holds the two together.
+"""
+
+_ORIGINAL_DST = """\
 # Destination  The picker names one ip:port in x-gateway-destination-endpoint, and Envoy connects there. This cluster
 #              type takes exactly one address: a comma-separated list is answered with 503.
-#
-# Generated, see README.md beside this file; a test holds the two together.
+"""
+
+_OVERRIDE_HOST = """\
+# Endpoints    /etc/envoy/endpoints.json, see endpoints.json beside this file. Envoy follows it: write another file in
+#              the same directory and rename it. An endpoint that is not in it is passed over.
+# Destination  The picker names ip:port,ip:port,... in x-gateway-destination-endpoint (maxNumOfEndpoints of its picker
+#              plugin). Envoy connects to the first, and to the next one when there is no connection.
+# Picker down  FailOpen: requests go on, to whichever of two endpoints has fewer of them. For that, request bodies go
+#              to the picker whole: 32 MiB at most, larger ones get 413. For a FailClose one, see
+#              `epp gateway --cluster-type override-host --eds-file /etc/envoy/endpoints.json --print-envoy-config`.
 """
 
 _STANDALONE = GatewaySettings(
@@ -29,8 +46,20 @@ _STANDALONE = GatewaySettings(
     picker_tls=True,
     admin_address="127.0.0.1:9901",
 )
+_STANDALONE_OVERRIDE_HOST = msgspec.structs.replace(
+    _STANDALONE,
+    cluster_type=ClusterType.OVERRIDE_HOST,
+    failure_mode=FailureMode.FAIL_OPEN,
+    eds_file=Path("/etc/envoy/endpoints.json"),
+)
 
 
 def standalone_yaml() -> str:
     """Return the text of `deploy/envoy.yaml`, comments included."""
-    return _HEADER + bootstrap_yaml(_STANDALONE)
+    return _HEADER.format(name="envoy.yaml", more=_ORIGINAL_DST) + bootstrap_yaml(_STANDALONE)
+
+
+def standalone_override_host_yaml() -> str:
+    """Return the text of `deploy/envoy-override-host.yaml`, comments included."""
+    header = _HEADER.format(name="envoy-override-host.yaml", more=_OVERRIDE_HOST)
+    return header + bootstrap_yaml(_STANDALONE_OVERRIDE_HOST)

@@ -24,6 +24,10 @@ _LONG_SECONDS = (*_SECONDS, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700,
 _SCHEDULING_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _REQUEST_BYTES = tuple(64.0 * 2**power for power in range(25))  # 64 B to 1 GiB
 _RESPONSE_BYTES = tuple(2.0**power for power in range(17))
+_NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+# 32778 is what existing series have, not 32768
+_TOKENS = (1, *(8.0 * 2**power for power in range(12)), 32778, *(65536.0 * 2**power for power in range(5)))
+_OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))
 _DISTINCT_VALUES = 1000
 _OVERFLOW = "other"
 
@@ -55,6 +59,10 @@ class _Series:
     """By whether the response is streamed."""
     request_size: Histogram
     response_size: Histogram
+    input_tokens: Histogram
+    output_tokens: Histogram
+    cached_tokens: Histogram
+    ntpot: Histogram
 
 
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
@@ -80,6 +88,17 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
         )
         self._request_size = self._histogram("request_size_bytes", "Request bodies.", _REQUEST_BYTES, _LABELS)
         self._response_size = self._histogram("response_size_bytes", "Response bodies.", _RESPONSE_BYTES, _LABELS)
+        self._input = self._histogram("request_input_tokens", "Prompt tokens.", _TOKENS, _LABELS)
+        self._cached = self._histogram("request_cached_tokens", "Prompt tokens found in a cache.", _TOKENS, _LABELS)
+        self._output = self._histogram("request_output_tokens", "Tokens generated.", _OUTPUT_TOKENS, _LABELS)
+        self._ntpot = self._histogram(
+            "request_ntpot_seconds", "Duration over tokens generated.", _NTPOT_SECONDS, _LABELS
+        )
+        self._endpoint_responses = self._counter(
+            "endpoint_responses_total",
+            "How requests ended at an endpoint: by class of status, or cut off before their end.",
+            ("model_server_endpoint", "outcome"),
+        )
         self._scheduling = self._histogram(
             "scheduler_e2e_duration_seconds", "Producers and scheduling of one request.", _SCHEDULING_SECONDS
         )
@@ -126,10 +145,24 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
         series.response_size.observe(routing.response_bytes)
         if routing.first_byte_at is not None:
             series.ttft[request.body.streaming].observe(routing.first_byte_at - request.received_at)
+        self._count_usage(routing, series)
+        outcome = f"{routing.status // 100}xx" if cause is Cause.NATURAL else cause.value
+        self._endpoint_responses.labels(routing.served.name, outcome).inc()
         if cause is not Cause.NATURAL:
             self._errors.labels(*series.labels, cause.value).inc()
         elif routing.status >= 400:  # noqa: PLR2004
             self._errors.labels(*series.labels, str(routing.status)).inc()
+
+    def _count_usage(self, routing: Routing, series: _Series) -> None:
+        usage = routing.usage
+        if usage is None:
+            return
+        series.input_tokens.observe(usage.prompt_tokens)
+        series.cached_tokens.observe(usage.cached_tokens)
+        series.output_tokens.observe(usage.completion_tokens)
+        if usage.completion_tokens:
+            seconds = self._clock.now() - routing.request.received_at
+            series.ntpot.observe(seconds / usage.completion_tokens)
 
     def plugin_failed(self, plugin: str, error: Exception) -> None:
         """Count a plugin that raised, and log the first failure of each kind."""
@@ -167,7 +200,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
 
     def _series_of(self, request: Request) -> "_Series":
         model = self._model(request.model)
-        labels = (model, model, self._fairness(request.fairness_id), str(request.priority))
+        labels = (self._model(request.body.model), model, self._fairness(request.fairness_id), str(request.priority))
         series = self._series.get(labels)
         if series is None:
             series = self._series[labels] = _Series(
@@ -178,6 +211,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
                 ttft={value: self._ttft.labels(*labels, str(value).lower()) for value in (False, True)},
                 request_size=self._request_size.labels(*labels),
                 response_size=self._response_size.labels(*labels),
+                input_tokens=self._input.labels(*labels),
+                output_tokens=self._output.labels(*labels),
+                cached_tokens=self._cached.labels(*labels),
+                ntpot=self._ntpot.labels(*labels),
             )
         return series
 

@@ -106,6 +106,9 @@ async def test_help_lists_every_flag():
         "--health-checking",
         "--secure-serving",
         "--cert-path",
+        "--enable-cert-reload",
+        "--tls-min-version",
+        "--max-request-body",
         "--grpc-max-recv-msg-size",
         "--grpc-max-send-msg-size",
         "--pool-name",
@@ -114,5 +117,6 @@ async def test_help_lists_every_flag():
         "--refresh-metrics-interval",
         "--refresh-prometheus-metrics-interval",
         "--drain-timeout",
+        "--drain-quiet-period",
         "-v",
     }

@@ -35,7 +35,7 @@ async def test_empty_pool_is_503_with_its_reason():
     response = refused.value.response
     assert response.status_code == 503
     assert response.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
-    assert response.text == (
+    assert response.json()["error"]["message"] == (
         "inference error: ServiceUnavailable - failed to find endpoint candidates for serving the request"
     )
 
@@ -108,7 +108,7 @@ async def test_filters_that_leave_nobody_are_429_with_their_reason(simulated, tm
         with pytest.raises(openai.RateLimitError) as refused:
             await world.ask("anybody?")
     assert refused.value.response.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
-    assert refused.value.response.text == (
+    assert refused.value.response.json()["error"]["message"] == (
         "inference error: ResourceExhausted - no endpoints available for the given request"
     )
 

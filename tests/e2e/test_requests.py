@@ -152,19 +152,19 @@ async def test_hundred_clients_at_once_are_all_served_and_the_books_balance(worl
             400,
             "inference error: BadRequest - model not found in request body",
         ),
-        (
-            "/v1/nonsense",
-            b'{"model":"m"}',
-            400,
-            "inference error: BadRequest - no parser found for path '/v1/nonsense'",
-        ),
     ],
-    ids=["invalid JSON", "no model", "wrong path"],
+    ids=["invalid JSON", "no model"],
 )
 async def test_request_at_fault_gets_status_and_sentence(world: World, path, body, status, sentence):
     async with world.http.post(world.url + path, data=body, headers={"content-type": "application/json"}) as response:
         assert response.status == status
         assert "x-llm-d-request-dropped-reason" not in response.headers
-        assert (await response.text()).startswith(sentence)
+        assert (await response.json())["error"]["message"].startswith(sentence)
     assert not any([await world.requests_at(name) for name in world.sims])
     assert await world.ask("still there?") in {"a", "b", "c"}
+
+
+async def test_path_that_no_parser_knows_is_left_to_the_model_server(world: World):
+    async with world.http.post(f"{world.url}/v1/nope", data=b"anything") as response:
+        assert response.status == 404
+        assert response.headers["x-sim-server"] in {"a", "b", "c"}

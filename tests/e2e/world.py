@@ -27,6 +27,8 @@ FAST = msgspec.structs.replace(
     PRESETS["h100"], model=MODEL, time_scale=0.2, max_model_len=200_000, num_gpu_blocks=40_000
 )
 
+ANY_PORT = GatewaySettings(listen_port=0)
+
 
 async def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
     """Wait for a condition; fails with its name."""
@@ -97,7 +99,11 @@ class World:
 
 @contextlib.asynccontextmanager
 async def open_world(
-    *, endpoints: str = "", sims: dict[str, RunningSim] | None = None, config: str | None = None
+    *,
+    endpoints: str = "",
+    sims: dict[str, RunningSim] | None = None,
+    config: str | None = None,
+    gateway: GatewaySettings = ANY_PORT,
 ) -> AsyncIterator[World]:
     settings = PickerSettings(
         server=ServerSettings("unix:unset"),
@@ -105,8 +111,8 @@ async def open_world(
         discovery=None if not endpoints and config else StaticDiscovery(parse_targets(endpoints) if endpoints else ()),
     )
     async with (
-        local_gateway(settings, GatewaySettings(listen_port=0)) as gateway,
-        AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=30) as client,
+        local_gateway(settings, gateway) as running,
+        AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0, timeout=30) as client,
         aiohttp.ClientSession() as http,
     ):
-        yield World(gateway, client, http, sims or {})
+        yield World(running, client, http, sims or {})

@@ -10,7 +10,15 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from epp.cli.app import application
-from epp.cli.flags import SWITCHES, Switch, UnsupportedFlagError, duration_option, go_spelling, size_option
+from epp.cli.flags import (
+    SWITCHES,
+    Switch,
+    UnsupportedFlagError,
+    duration_option,
+    go_spelling,
+    size_option,
+    tls_version_option,
+)
 
 SIZE_UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 measures = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -20,6 +28,7 @@ measures = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 def show(
     size: Annotated[int, size_option(text="A size.")] = 64,
     wait: Annotated[float, duration_option(text="A time.")] = 0.05,
+    tls: Annotated[str, tls_version_option(text="A version.")] = "1.2",
 ) -> None:
     typer.echo(f"{size} {wait}")
 
@@ -82,7 +91,7 @@ def test_flag_without_effect_may_stand_last_without_its_value():
         assert go_spelling(["serve", "--pool-group"]) == ["serve"]
 
 
-@pytest.mark.parametrize("argument", ["--ha-enable-leader-election", "--tls-min-version=1.3", "--endpoint-selector"])
+@pytest.mark.parametrize("argument", ["--ha-enable-leader-election", "--tls-cipher-suites=x", "--endpoint-selector"])
 def test_flag_that_a_deployment_relies_on_is_refused(argument):
     name = argument.partition("=")[0]
     with pytest.raises(UnsupportedFlagError, match=f"^{name} is known, but not supported yet$"):
@@ -118,3 +127,20 @@ def test_bad_size_is_named_with_the_units(size):
 @pytest.mark.parametrize("wait", ["", "5", "-1s", "5 s", "1d"])
 def test_bad_duration_is_named(wait):
     assert f"{wait!r} is not a duration" in measured(f"--wait={wait}")
+
+
+@pytest.mark.parametrize("version", ["VersionTLS12", "1.2"])
+def test_tls_1_2_is_the_lower_bound_that_grpc_holds(version):
+    assert measured(f"--tls={version}") == "64 0.05\n"
+
+
+@pytest.mark.parametrize("version", ["VersionTLS13", "1.3"])
+def test_tls_1_3_as_a_lower_bound_is_refused_with_the_reason_and_the_remedy(version):
+    said = measured(f"--tls={version}")
+    assert f"{version!r} cannot be had: gRPC for Python takes TLS 1.2 and 1.3" in said
+    assert "tls_params.tls_minimum_protocol_version" in said
+
+
+@pytest.mark.parametrize("version", ["", "VersionTLS11", "1.1", "TLS12", "2"])
+def test_other_tls_versions_are_no_lower_bound(version):
+    assert f"{version!r} is not taken: write VersionTLS12" in measured(f"--tls={version}")

@@ -5,21 +5,36 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
 from epp.gateway import (
     BodyMode,
+    ClusterType,
+    FailureMode,
     GatewaySettings,
     PackageMissingError,
+    SettingsError,
     bootstrap_dict,
     bootstrap_json,
     bootstrap_yaml,
+    standalone_override_host_yaml,
     standalone_yaml,
 )
 from epp.gateway.binary import find_envoy
 
 REPOSITORY = Path(__file__).parents[3]
+DEPLOY = REPOSITORY / "deploy"
+
+
+def override_host(failure_mode=FailureMode.FAIL_CLOSE, *, eds_file=Path("/run/epp/endpoints.json")):
+    return GatewaySettings(cluster_type=ClusterType.OVERRIDE_HOST, failure_mode=failure_mode, eds_file=eds_file)
+
+
+def policy(balancing):
+    (only,) = balancing["policies"]
+    return only["typed_extension_config"]
 
 
 def connection_manager(settings):
@@ -89,6 +104,71 @@ def test_model_servers_are_reached_by_the_destination_header():
     assert cluster["connect_timeout"] == "1.500s"
 
 
+def test_envoy_walks_the_list_in_the_header_and_else_the_one_in_the_metadata():
+    cluster = clusters(override_host())["model_servers"]
+    chosen = policy(cluster["load_balancing_policy"])
+    assert chosen["name"] == "envoy.load_balancing_policies.override_host"
+    assert chosen["typed_config"]["override_host_sources"] == [
+        {"header": "x-gateway-destination-endpoint"},
+        {"metadata": {"key": "envoy.lb", "path": [{"key": "x-gateway-destination-endpoint"}]}},
+    ]
+
+
+def test_picker_is_told_who_served():
+    cluster = clusters(override_host())["model_servers"]
+    assert policy(cluster["load_balancing_policy"])["typed_config"]["selected_host_key"] == {
+        "key": "envoy.lb",
+        "path": [{"key": "x-gateway-destination-endpoint-served"}],
+    }
+
+
+def test_endpoints_are_followed_in_their_file():
+    cluster = clusters(override_host())["model_servers"]
+    assert cluster["type"] == "EDS"
+    assert cluster["eds_cluster_config"]["eds_config"]["path_config_source"] == {
+        "path": "/run/epp/endpoints.json",
+        "watched_directory": {"path": "/run/epp"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("failure_mode", "fallback"), [(FailureMode.FAIL_CLOSE, "subset"), (FailureMode.FAIL_OPEN, "least_request")]
+)
+def test_only_an_open_gateway_chooses_beyond_the_list(failure_mode, fallback):
+    cluster = clusters(override_host(failure_mode))["model_servers"]
+    chosen = policy(policy(cluster["load_balancing_policy"])["typed_config"]["fallback_policy"])
+    assert chosen["name"] == f"envoy.load_balancing_policies.{fallback}"
+
+
+def test_only_what_no_server_can_have_begun_is_tried_again():
+    route = connection_manager(override_host())["route_config"]["virtual_hosts"][0]["routes"][0]
+    assert route["route"]["retry_policy"]["retry_on"] == "connect-failure,refused-stream,reset-before-request"
+    assert route["route"]["retry_policy"]["num_retries"] == 2
+    assert route["request_body_buffer_limit"] == 32 * 1024 * 1024
+
+
+def test_one_address_has_nothing_to_be_tried_again():
+    route = connection_manager(GatewaySettings())["route_config"]["virtual_hosts"][0]["routes"][0]
+    assert "retry_policy" not in route["route"]
+
+
+def test_open_gateway_shows_the_picker_bodies_that_it_can_do_without():
+    ext_proc = http_filters(override_host(FailureMode.FAIL_OPEN))["ext_proc"]
+    assert ext_proc["failure_mode_allow"] is True
+    assert ext_proc["message_timeout"] == "10s"
+    assert ext_proc["processing_mode"]["request_body_mode"] == "BUFFERED"
+    assert ext_proc["processing_mode"]["response_body_mode"] == "STREAMED"
+
+
+def test_closed_gateway_lets_nothing_pass():
+    assert "failure_mode_allow" not in http_filters(override_host())["ext_proc"]
+
+
+def test_override_host_without_its_file_is_refused():
+    with pytest.raises(SettingsError, match=r"eds_file: .* name it, as in /etc/envoy/endpoints\.json"):
+        bootstrap_dict(override_host(eds_file=None))
+
+
 def test_picker_is_asked_for_its_health_by_its_service_name():
     check = clusters(GatewaySettings())["endpoint_picker"]["health_checks"][0]
     assert check["grpc_health_check"] == {"service_name": "envoy.service.ext_proc.v3.ExternalProcessor"}
@@ -117,11 +197,15 @@ def test_json_and_yaml_say_the_same():
         GatewaySettings(),
         GatewaySettings(listen_host="::1", picker_address="[::1]:9002", picker_tls=True, access_log=True),
         GatewaySettings(picker_address="unix:/run/epp.sock", admin_address="unix:/run/admin.sock"),
-        GatewaySettings(failure_mode_allow=True, request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.NONE),
+        GatewaySettings(request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.NONE),
+        override_host(),
+        override_host(FailureMode.FAIL_OPEN),
     ],
-    ids=["defaults", "ipv6-tls-log", "sockets", "buffered"],
+    ids=["defaults", "ipv6-tls-log", "sockets", "buffered", "override-host", "fail-open"],
 )
 def test_envoy_accepts_the_printed_yaml(settings, tmp_path):
+    if settings.eds_file is not None:
+        settings = msgspec.structs.replace(settings, eds_file=DEPLOY / "endpoints.json")
     config = tmp_path / "envoy.yaml"
     config.write_text(bootstrap_yaml(settings))
     result = validate(config)
@@ -129,14 +213,22 @@ def test_envoy_accepts_the_printed_yaml(settings, tmp_path):
     assert result.stderr == "", "Envoy has a warning about this configuration"
 
 
-def test_file_in_deploy_is_the_one_this_code_writes():
-    in_deploy = (REPOSITORY / "deploy" / "envoy.yaml").read_text()
-    assert in_deploy == standalone_yaml(), "write it anew as deploy/README.md says"
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("envoy.yaml", standalone_yaml), ("envoy-override-host.yaml", standalone_override_host_yaml)],
+)
+def test_file_in_deploy_is_the_one_this_code_writes(name, written):
+    assert (DEPLOY / name).read_text() == written(), "write it anew as deploy/README.md says"
 
 
-def test_envoy_accepts_the_file_in_deploy():
-    result = validate(REPOSITORY / "deploy" / "envoy.yaml")
+@pytest.mark.parametrize("name", ["envoy.yaml", "envoy-override-host.yaml"])
+def test_envoy_accepts_the_file_in_deploy(name, tmp_path):
+    config = tmp_path / name
+    # Envoy looks for the endpoints where it would find them on the machine it is deployed to.
+    config.write_text((DEPLOY / name).read_text().replace("/etc/envoy", str(DEPLOY)))
+    result = validate(config)
     assert result.returncode == 0, result.stderr
+    assert result.stderr == "", "Envoy has a warning about this configuration"
 
 
 def test_importing_the_package_does_not_load_the_typed_classes():

@@ -12,17 +12,22 @@ import tempfile
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
+from epp.framework import Endpoint
 from epp.gateway import (
+    ClusterType,
     EnvoyDiedError,
     EnvoyProcess,
     EnvoyStartError,
+    FailureMode,
     GatewaySettings,
     ListenAddressError,
     PortTakenError,
     TcpAddress,
 )
+from epp.gateway.eds_file import discovery_response
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -84,20 +89,27 @@ async def test_envoy_without_a_picker_answers_503_and_stops_without_a_trace(sett
     assert not os.access(directory, os.F_OK)
 
 
-async def test_request_that_passes_without_the_picker_goes_nowhere(settings):
-    reached = asyncio.Event()
+async def test_client_cannot_choose_the_server_while_the_picker_is_down(settings, tmp_path):
+    arrived: list[bytes] = []
 
-    async def victim(_reader, writer):
-        reached.set()
+    async def model_server(reader, writer):
+        arrived.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(victim, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    fail_open = GatewaySettings(listen_port=0, picker_address=settings.picker_address, failure_mode_allow=True)
-    async with server, await EnvoyProcess.start(fail_open) as envoy:
-        status = await status_of(envoy.address, **{"x-gateway-destination-endpoint": f"{host}:{port}"})
-    assert status == 503
-    assert not reached.is_set()
+    async with await asyncio.start_server(model_server, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        eds_file = tmp_path / "endpoints.json"
+        eds_file.write_bytes(discovery_response([Endpoint("only", host, port)]))
+        fail_open = msgspec.structs.replace(
+            settings, cluster_type=ClusterType.OVERRIDE_HOST, failure_mode=FailureMode.FAIL_OPEN, eds_file=eds_file
+        )
+        async with await EnvoyProcess.start(fail_open) as envoy:
+            status = await status_of(envoy.address, **{"x-gateway-destination-endpoint": f"{host}:{port}"})
+    assert status == 200
+    (request,) = arrived
+    assert b"x-gateway-destination-endpoint" not in request.lower()
 
 
 async def test_two_run_side_by_side(settings):

@@ -1,12 +1,13 @@
 """What settings accept, and what they say when they do not."""
 
 import ipaddress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.gateway import GatewaySettings, PipeAddress, SettingsError, TcpAddress
+from epp.gateway import BodyMode, ClusterType, FailureMode, GatewaySettings, PipeAddress, SettingsError, TcpAddress
 from epp.gateway.settings import parse_address
 
 
@@ -38,9 +39,31 @@ def test_address_forms():
         ({"admin_address": "0.0.0.0:9901"}, "not loopback"),
         ({"admin_address": "127.0.0.1:0"}, "port 0"),
         ({"concurrency": 0}, "concurrency must be greater than 0"),
+        ({"message_timeout_seconds": 0.0}, "message_timeout_seconds must be greater than 0"),
+        ({"eds_file": Path("endpoints.json")}, "eds_file: 'endpoints.json' is not an absolute path"),
+        ({"failure_mode": FailureMode.FAIL_OPEN}, "choose cluster type override-host"),
+        (
+            {
+                "failure_mode": FailureMode.FAIL_OPEN,
+                "cluster_type": ClusterType.OVERRIDE_HOST,
+                "response_body_mode": BodyMode.FULL_DUPLEX_STREAMED,
+            },
+            "choose BUFFERED and STREAMED",
+        ),
     ],
 )
 def test_unusable_setting_is_named(values, says):
     with pytest.raises(SettingsError) as caught:
         GatewaySettings(**values)
     assert says in str(caught.value)
+
+
+def test_failure_mode_chooses_the_body_modes_that_nobody_chose():
+    closed = GatewaySettings(request_body_mode=BodyMode.BUFFERED)
+    assert closed.body_modes == (BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED)
+    opened = GatewaySettings(
+        failure_mode=FailureMode.FAIL_OPEN,
+        cluster_type=ClusterType.OVERRIDE_HOST,
+        response_body_mode=BodyMode.NONE,
+    )
+    assert opened.body_modes == (BodyMode.BUFFERED, BodyMode.NONE)

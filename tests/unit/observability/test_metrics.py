@@ -39,7 +39,7 @@ class Page:
             received_at=self.clock.now(),
         )
         self.metrics.routed(request, RESULT, scheduling_seconds=0.0003)
-        return Routing(request, RESULT, self.store.ledger.open(0), self.metrics)
+        return Routing(request, RESULT, self.store.ledger.open(0), find=self.store.find, observer=self.metrics)
 
     def value(self, name: str, /, **labels: str) -> float | None:
         """The one sample with these labels, None where there is none; `model` stands for both labels of the model."""
@@ -75,11 +75,11 @@ def test_request_is_running_from_its_routing_to_its_end(page):
 def test_times_and_sizes_are_observed(page, streaming, label):
     routing = page.route(streaming=streaming, size_bytes=100)
     page.clock.advance(0.25)
-    routing.response_piece(0, page.clock.now())  # an empty piece is no first byte
+    routing.response_piece(b"x" * 0, last=False, now=page.clock.now())  # an empty piece is no first byte
     page.clock.advance(0.25)
-    routing.response_piece(30, page.clock.now())
+    routing.response_piece(b"x" * 30, last=False, now=page.clock.now())
     page.clock.advance(1.5)
-    routing.response_piece(12, page.clock.now())
+    routing.response_piece(b"x" * 12, last=False, now=page.clock.now())
     routing.complete(Cause.NATURAL)
     assert page.value("request_ttft_seconds_sum", model="m", streaming=label) == 0.5
     assert page.value("request_duration_seconds_sum", model="m") == 2.0
@@ -105,7 +105,7 @@ def test_response_without_a_byte_has_no_time_to_first_token(page):
 )
 def test_failure_of_a_routed_request_has_its_code(page, status, cause, code):
     routing = page.route()
-    routing.response_started(status)
+    routing.response_started(status, event_stream=False)
     routing.complete(cause)
     assert page.value("request_error_total", model="m", error_code=code) == 1
     assert page.label_values("request_error_total", "error_code") == {code}
@@ -113,7 +113,7 @@ def test_failure_of_a_routed_request_has_its_code(page, status, cause, code):
 
 def test_success_is_no_error(page):
     routing = page.route()
-    routing.response_started(200)
+    routing.response_started(200, event_stream=False)
     routing.complete(Cause.NATURAL)
     assert page.label_values("request_error_total", "error_code") == set()
 
@@ -198,3 +198,32 @@ def test_endpoint_that_left_has_no_gauge(page):
     page.metrics.refresh_pool(page.store)
     assert page.value("ready_endpoints", name="pool") == 1
     assert page.label_values("per_endpoint_queue_size", "model_server_endpoint") == set()
+
+
+def test_usage_is_observed_as_the_endpoint_counted_it(page):
+    routing = page.route()
+    routing.response_started(200, event_stream=False)
+    page.clock.advance(2.0)
+    body = b'{"usage":{"prompt_tokens":40,"completion_tokens":8,"prompt_tokens_details":{"cached_tokens":32}}}'
+    routing.response_piece(body, last=True, now=page.clock.now())
+    routing.complete(Cause.NATURAL)
+    assert page.value("request_input_tokens_sum", model="m") == 40
+    assert page.value("request_cached_tokens_sum", model="m") == 32
+    assert page.value("request_output_tokens_sum", model="m") == 8
+    assert page.value("request_ntpot_seconds_sum", model="m") == 0.25  # 2 s over 8 tokens
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "outcome"),
+    [
+        (200, Cause.NATURAL, "2xx"),
+        (404, Cause.NATURAL, "4xx"),
+        (503, Cause.NATURAL, "5xx"),
+        (200, Cause.CLIENT_DISCONNECT, "client-disconnect"),
+    ],
+)
+def test_endings_are_counted_by_endpoint(page, status, cause, outcome):
+    routing = page.route()
+    routing.response_started(status, event_stream=False)
+    routing.complete(cause)
+    assert page.value("endpoint_responses_total", model_server_endpoint="e0", outcome=outcome) == 1

@@ -1,0 +1,248 @@
+"""Points at the values of wanted members of a JSON object that arrives in pieces.
+
+Nothing is decoded and nothing kept but the state of the walk. Escaped quotes are first overwritten with a filler of the
+same length, so that every quote left opens or closes a string, and searches at C speed can run from one to the next.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+_KEY_BYTES = 64
+
+_QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
+_OPEN, _CLOSE = b"{}"
+_OPENERS = b"{["
+_SPACE = b" \t\n\r"
+_SCALAR = b"+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+_SPACES = re.compile(rb"[ \t\n\r]*+")
+_SCALARS = re.compile(rb"[-+.0-9A-Za-z]*+")
+_TO_BRACKETS = re.compile(rb'[^"{}\[\]]*+(?:"[^"]*+"[^"{}\[\]]*+)*+([{\[]++|[}\]]++|"|\Z)')
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Names of members to look for.
+
+    Attributes:
+        key: matches a wanted key between its quotes, in any spelling.
+        stretch: matches members that are plainly not wanted, each with its comma, and then either the last of them with
+            the bracket that ends the object, or a wanted one whose value is a string, the group `value`, and its comma.
+    """
+
+    key: re.Pattern[bytes]
+    stretch: re.Pattern[bytes]
+
+    @classmethod
+    def named(cls, *names: str) -> Self:
+        """Look for these names: lower-case ASCII of at most ten characters, so that any spelling fits 64 bytes."""
+        plain = "|".join(re.escape(name) for name in names)
+        spelled = "|".join("".join(rf"(?:{re.escape(c)}|\\u00(?i:{ord(c):02x}))" for c in name) for name in names)
+        space, string = r"[ \t\n\r]*+", r'"[^"]*+"'
+        other = rf'{space}"(?!(?:{plain})")[^"\\]*+"{space}:{space}(?:{string}|[-+.0-9A-Za-z]++|{_nested(7)}){space}'
+        wanted = rf'{space}"(?:{plain})"{space}:{space}(?P<value>{string}){space},?+'
+        # No member follows the bracket that ends the object.
+        stretch = rf"(?:(?<!\}}){other}[,}}])*+(?:(?<!\}}){wanted})?+"
+        return cls(re.compile(spelled.encode()), re.compile(stretch.encode()))
+
+
+def _nested(depth: int) -> str:
+    inner = rf'(?:"[^"]*+"|{_nested(depth - 1)})' if depth > 1 else '"[^"]*+"'
+    return rf'[{{\[][^"{{}}\[\]]*+(?:{inner}[^"{{}}\[\]]*+)*+[}}\]]'
+
+
+class MemberScanner:
+    """Walks one JSON object, fed in pieces, and marks where the values of wanted members start and end.
+
+    Only members of the outermost object count. Its own syntax is checked, but not that of the values in it beyond
+    strings and the number of brackets. What is found does not depend on how the bytes were cut.
+    """
+
+    __slots__ = ("_depth", "_escaped", "_is_wanted", "_key", "_state", "_wanted")
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._state: _State = MemberScanner._before_object
+        self._escaped = False
+        self._depth = 0
+        self._key = b""
+        self._is_wanted = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the object has ended, and nothing but whitespace followed."""
+        return self._state is MemberScanner._after_object
+
+    @property
+    def refused(self) -> bool:
+        """Whether the bytes turned out to be no JSON object; they are not looked at any more."""
+        return self._state is MemberScanner._refuse
+
+    def feed(self, piece: bytes) -> list[int]:
+        """Return the positions in this piece at which wanted values start and end, in turn.
+
+        An end is the position behind the value. A value that is open when a piece ends goes on in the next one, whose
+        first mark is then its end. A number or literal has ended once the byte behind it is there.
+        """
+        marks: list[int] = []
+        if piece:
+            data = self._without_escaped_quotes(piece)
+            position = 0
+            while position < len(data):
+                position = self._state(self, data, position, marks)
+        return marks
+
+    def end_line(self) -> None:
+        """Take note of a line end that was not fed: whitespace between values, an error within a string."""
+        if self.complete:
+            return
+        if self._state in {MemberScanner._in_key, MemberScanner._in_string, MemberScanner._in_nested_string}:
+            self._state = MemberScanner._refuse
+        else:
+            self.feed(b"\n")
+
+    def _without_escaped_quotes(self, piece: bytes) -> bytes:
+        data = piece
+        if self._escaped and piece[0] in b'"\\':
+            data = b"_" + piece[1:]
+        if b'\\"' in data:
+            data = data.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+        self._escaped = data[-1] == _BACKSLASH and (len(data) - len(data.rstrip(b"\\"))) % 2 == 1
+        return data
+
+    def _before_object(self, data: bytes, position: int, _marks: list[int]) -> int:
+        if data[position] in _SPACE:
+            return _past(_SPACES, data, position)
+        self._state = MemberScanner._before_first_key if data[position] == _OPEN else MemberScanner._refuse
+        return position + 1
+
+    def _before_first_key(self, data: bytes, position: int, marks: list[int]) -> int:
+        if data[position] in _SPACE:
+            return _past(_SPACES, data, position)
+        if data[position] == _CLOSE:
+            self._state = MemberScanner._after_object
+            return position + 1
+        return self._before_key(data, position, marks)
+
+    def _before_key(self, data: bytes, position: int, marks: list[int]) -> int:
+        stretch = self._wanted.stretch.match(data, position)
+        if stretch and stretch.end() > position:
+            return self._after_stretch(data, stretch, marks)
+        if data[position] in _SPACE:
+            return _past(_SPACES, data, position)
+        self._key = b""
+        self._state = MemberScanner._in_key if data[position] == _QUOTE else MemberScanner._refuse
+        return position + 1
+
+    def _after_stretch(self, data: bytes, stretch: re.Match[bytes], marks: list[int]) -> int:
+        end = stretch.end()
+        closing = data[end - 1]
+        if stretch.end("value") >= 0:
+            marks += stretch.span("value")
+            self._state = MemberScanner._before_key if closing == _COMMA else MemberScanner._after_value
+        else:
+            self._state = MemberScanner._before_key if closing == _COMMA else MemberScanner._after_object
+        return end
+
+    def _in_key(self, data: bytes, position: int, _marks: list[int]) -> int:
+        quote = data.find(b'"', position)
+        end = len(data) if quote < 0 else quote
+        # One byte more than any spelling of a wanted key is enough to know that it is none.
+        self._key = (self._key + data[position : min(end, position + _KEY_BYTES + 1)])[: _KEY_BYTES + 1]
+        if quote < 0:
+            return end
+        self._is_wanted = self._wanted.key.fullmatch(self._key) is not None
+        self._state = MemberScanner._after_key
+        return quote + 1
+
+    def _after_key(self, data: bytes, position: int, _marks: list[int]) -> int:
+        if data[position] in _SPACE:
+            return _past(_SPACES, data, position)
+        self._state = MemberScanner._before_value if data[position] == _COLON else MemberScanner._refuse
+        return position + 1
+
+    def _before_value(self, data: bytes, position: int, marks: list[int]) -> int:
+        byte = data[position]
+        if byte in _SPACE:
+            return _past(_SPACES, data, position)
+        if byte == _QUOTE:
+            self._state = MemberScanner._in_string
+        elif byte in _OPENERS:
+            self._depth = 1
+            self._state = MemberScanner._in_nested
+        elif byte in _SCALAR:
+            self._state = MemberScanner._in_scalar
+        else:
+            self._state = MemberScanner._refuse
+            return position
+        if self._is_wanted:
+            marks.append(position)
+        return position + 1
+
+    def _in_string(self, data: bytes, position: int, marks: list[int]) -> int:
+        quote = data.find(b'"', position)
+        return len(data) if quote < 0 else self._end_value(quote + 1, marks)
+
+    def _in_scalar(self, data: bytes, position: int, marks: list[int]) -> int:
+        end = _past(_SCALARS, data, position)
+        return end if end == len(data) else self._end_value(end, marks)
+
+    def _in_nested(self, data: bytes, position: int, marks: list[int]) -> int:
+        depth = self._depth
+        for found in _TO_BRACKETS.finditer(data, position):
+            start, end = found.span(1)
+            if start == end:
+                break
+            if data[start] == _QUOTE:  # it does not close in this piece
+                self._state = MemberScanner._in_nested_string
+                break
+            if data[start] in _OPENERS:
+                depth += end - start
+            elif end - start < depth:
+                depth -= end - start
+            else:
+                return self._end_value(start + depth, marks)
+        self._depth = depth
+        return len(data)
+
+    def _in_nested_string(self, data: bytes, position: int, _marks: list[int]) -> int:
+        quote = data.find(b'"', position)
+        if quote < 0:
+            return len(data)
+        self._state = MemberScanner._in_nested
+        return quote + 1
+
+    def _end_value(self, end: int, marks: list[int]) -> int:
+        if self._is_wanted:
+            marks.append(end)
+        self._state = MemberScanner._after_value
+        return end
+
+    def _after_value(self, data: bytes, position: int, _marks: list[int]) -> int:
+        byte = data[position]
+        if byte in _SPACE:
+            return _past(_SPACES, data, position)
+        if byte == _COMMA:
+            self._state = MemberScanner._before_key
+        else:
+            self._state = MemberScanner._after_object if byte == _CLOSE else MemberScanner._refuse
+        return position + 1
+
+    def _after_object(self, data: bytes, position: int, _marks: list[int]) -> int:
+        end = _past(_SPACES, data, position)
+        if end < len(data):
+            self._state = MemberScanner._refuse
+        return end
+
+    def _refuse(self, data: bytes, _position: int, _marks: list[int]) -> int:
+        return len(data)
+
+
+_State = Callable[[MemberScanner, bytes, int, list[int]], int]
+
+
+def _past(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
+    found = pattern.match(data, position)
+    return found.end() if found else position

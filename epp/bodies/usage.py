@@ -1,0 +1,175 @@
+"""Reads from a response how many tokens the request took, and tolerates everything else in it."""
+
+from typing import TypeVar
+
+import msgspec
+
+from epp.bodies.members import MemberScanner, Wanted
+
+_LONGEST_LINE_BYTES = 1024 * 1024
+_LONGEST_VALUE_BYTES = 64 * 1024
+_LARGEST_COUNT = 10**15
+_LONGEST_COUNT = 15
+_TOTALS = Wanted.named("usage", "meta_info")
+_ENDED = frozenset({b'"response.completed"', b'"response.incomplete"', b'"response.failed"'})
+_STARTED = b'"message_start"'
+_COUNTED = (
+    "prompt_tokens",
+    "input_tokens",
+    "completion_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one request.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt, cached ones included.
+        completion_tokens: tokens generated; 0 where none are, as for embeddings.
+        cached_tokens: tokens of the prompt that came from a cache.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class UsageReader:
+    """Finds the token counts in a response, fed in pieces, whatever API of whatever engine it comes from.
+
+    Known are the `usage` of chat, completions, embeddings, Responses and Messages, and SGLang's `meta_info`. Where
+    several are sent, each field has the last value sent for it. What cannot be read is passed over; nothing raises.
+
+    Of an event stream, the line begun is kept, up to 1 MiB; a longer line is not read. Of any other body only the value
+    of `usage` or `meta_info` is kept, up to 64 KiB.
+    """
+
+    def __init__(self, *, event_stream: bool) -> None:
+        self._event_stream = event_stream
+        self._counts: dict[str, int] = {}
+        self._kept = bytearray()
+        self._gives_up_line = False
+        self._scanner = MemberScanner(_TOTALS)
+        self._in_value = False
+
+    @property
+    def usage(self) -> Usage | None:
+        """What is known so far; None where no count has been seen. A count that was not sent is 0."""
+        counts = self._counts
+        if not counts:
+            return None
+        cache_read = counts.get("cache_read_input_tokens", 0)
+        # The Messages API counts cached tokens apart from the other input; no other API has these fields.
+        input_tokens = counts.get("input_tokens", 0) + cache_read + counts.get("cache_creation_input_tokens", 0)
+        return Usage(
+            prompt_tokens=counts.get("prompt_tokens", input_tokens),
+            completion_tokens=counts.get("completion_tokens", counts.get("output_tokens", 0)),
+            cached_tokens=counts.get("cached_tokens", cache_read),
+        )
+
+    def feed(self, piece: bytes, *, last: bool) -> None:
+        """Read on; with `last`, a line without an end is read too."""
+        if not self._event_stream:
+            self._read_members(piece)
+            return
+        lines_end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+        if lines_end:
+            self._read_lines(bytes(self._kept) + piece[:lines_end])
+            self._kept.clear()
+        self._keep_line(piece[lines_end:])
+        if last:
+            self._read_lines(bytes(self._kept))
+
+    def _keep_line(self, part: bytes) -> None:
+        if len(self._kept) + len(part) > _LONGEST_LINE_BYTES:
+            self._gives_up_line = True
+            self._kept.clear()
+        elif not self._gives_up_line:
+            self._kept += part
+
+    def _read_lines(self, text: bytes) -> None:
+        first = 1 if self._gives_up_line else 0
+        self._gives_up_line = False
+        if b"usage" not in text and b"meta_info" not in text:
+            return
+        for line in text.splitlines()[first:]:
+            if line.startswith(b"data:") and len(line) <= _LONGEST_LINE_BYTES:
+                self._read_event(line)
+
+    def _read_event(self, line: bytes) -> None:
+        if b"usage" not in line and b"meta_info" not in line:
+            return
+        event = _decoded(_EVENT, line[len(b"data:") :])
+        if event is None:
+            return
+        kind = bytes(event.type)
+        if kind in _ENDED:
+            event = _decoded(_EVENT, event.response)
+        elif kind == _STARTED:
+            event = _decoded(_EVENT, event.message)
+        if event is not None:
+            self._read_totals(event.usage)
+            self._read_totals(event.meta_info)
+
+    def _read_members(self, piece: bytes) -> None:
+        position = 0
+        for mark in self._scanner.feed(piece):
+            if self._in_value:
+                self._keep_value(piece[position:mark])
+                self._read_totals(self._kept)
+                self._kept.clear()
+            self._in_value = not self._in_value
+            position = mark
+        if self._in_value:
+            self._keep_value(piece[position:])
+
+    def _keep_value(self, part: bytes) -> None:
+        # A value that is too long is cut short, and so unreadable.
+        self._kept += part[: _LONGEST_VALUE_BYTES - len(self._kept)]
+
+    def _read_totals(self, value: msgspec.Raw | bytearray) -> None:
+        totals = _decoded(_TOTALS_OBJECT, value) if value else None
+        if totals is None or totals.get("finish_reason", "") is None:
+            return
+        found = dict(totals)
+        for name in ("prompt_tokens_details", "input_tokens_details"):
+            details = totals.get(name)
+            if isinstance(details, dict):
+                found["cached_tokens"] = details.get("cached_tokens")
+        for name in _COUNTED:
+            count = _count(found.get(name))
+            if count is not None:
+                self._counts[name] = count
+
+
+class _Event(msgspec.Struct):
+    type: msgspec.Raw = msgspec.Raw()
+    usage: msgspec.Raw = msgspec.Raw()
+    meta_info: msgspec.Raw = msgspec.Raw()
+    response: msgspec.Raw = msgspec.Raw()
+    message: msgspec.Raw = msgspec.Raw()
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+_TOTALS_OBJECT = msgspec.json.Decoder(dict[str, object])
+_T = TypeVar("_T")
+
+
+def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes | bytearray | msgspec.Raw) -> _T | None:
+    try:
+        return decoder.decode(data)
+    except (ValueError, RecursionError):  # malformed, of another type, not UTF-8, or nested without end
+        return None
+
+
+def _count(value: object) -> int | None:
+    """Read a number or its decimal spelling; anything that counts no tokens is None."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _LONGEST_COUNT:
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST_COUNT:
+        return None
+    return int(value) if value == int(value) else None

@@ -1,0 +1,52 @@
+"""How a gateway hands bodies to the picker, and what that allows."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from epp.extproc.wire import ProcessingRequest
+
+
+class BodyMode(IntEnum):
+    """Envoy's own names and numbers."""
+
+    NONE = 0
+    """The body is not shown."""
+    STREAMED = 1
+    """Piece by piece, each one answered; the headers leave before the first piece comes."""
+    BUFFERED = 2
+    """Whole, while the headers wait for the answer."""
+    BUFFERED_PARTIAL = 3
+    """The same up to the gateway's buffer limit; what is beyond it is not shown."""
+    FULL_DUPLEX_STREAMED = 4
+    """Piece by piece, answered whenever the picker likes; the headers wait for their own answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """What the gateway said of both bodies on the first message; None where it said nothing."""
+
+    request: BodyMode | None = None
+    response: BodyMode | None = None
+
+
+class UnknownModeError(ValueError):
+    """A mode that this picker does not speak."""
+
+
+def read_modes(message: ProcessingRequest) -> Modes:
+    """Return the modes of a stream from its first message; raises UnknownModeError."""
+    if not message.HasField("protocol_config"):
+        return Modes()
+    said = message.protocol_config
+    return Modes(_mode(said.request_body_mode, "request"), _mode(said.response_body_mode, "response"))
+
+
+def _mode(number: int, side: str) -> BodyMode:
+    try:
+        return BodyMode(number)
+    except ValueError:
+        known = ", ".join(BodyMode.__members__)
+        raise UnknownModeError(
+            f"{side}_body_mode {number} is not supported: set one of {known} in processing_mode of the gateway's "
+            "ext_proc filter"
+        ) from None

@@ -1,0 +1,150 @@
+"""The request's way through the picker: when it is routed and how it is answered depends on the body mode."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from epp.bodies import with_model
+from epp.director import Director, Routing, Subset
+from epp.extproc import replies
+from epp.extproc.half import Progress, ProtocolError, expect
+from epp.extproc.headers import REQUEST_ID, control_names, read_headers
+from epp.extproc.modes import BodyMode
+from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
+from epp.framework import Headers
+from epp.framework.errors import BodyTooLargeError, InternalError
+
+DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
+
+_BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+_UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
+"""Modes in which the headers leave before any of the body is seen: the headers alone decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """What the operator chose."""
+
+    emit_scores: bool = False
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    """A larger request body is refused with 413."""
+
+
+class RequestHalf:
+    """Answers request messages; `routing` is there once the request is on its way."""
+
+    __slots__ = ("_body", "_director", "_mode", "_options", "_progress", "_size", "headers", "routing", "subset")
+
+    def __init__(self, director: Director, mode: BodyMode | None, options: RequestOptions) -> None:
+        self._director = director
+        self._mode = mode
+        self._options = options
+        self._progress = Progress.EXPECTED
+        self._body: list[bytes] = []
+        self._size = 0
+        self.headers = Headers()
+        self.subset: Subset | None = None
+        self.routing: Routing | None = None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the gateway may be waiting for an answer to its headers: it did not say how it sends the body."""
+        return self._mode is None and self._progress is Progress.BODY and not self._body
+
+    def nothing_came(self) -> Iterator[ProcessingResponse]:
+        """Answer a gateway that seems to wait for its headers' answer before it sends a body."""
+        if self.undecided:
+            self._mode = BodyMode.STREAMED
+            yield self._with_headers(b"")
+
+    def on_headers(self, message: HttpHeaders) -> Iterator[ProcessingResponse]:
+        """Route what has no body, or none that will be seen in time; hold everything else."""
+        expect("request_headers", self._progress, Progress.EXPECTED)
+        self.headers = read_headers(message.headers)
+        self._progress = Progress.ENDED if message.end_of_stream else Progress.BODY
+        if message.end_of_stream or self._mode in _UNSEEN:
+            yield self._with_headers(b"")
+        elif self._mode in _BUFFERED:
+            yield replies.request_headers_pass()
+
+    def on_body(self, message: HttpBody) -> Iterator[ProcessingResponse]:
+        """Gather, route at the end, and answer as the mode wants it."""
+        if self._progress is Progress.EXPECTED:
+            self._headers_skipped()
+        expect("request_body", self._progress, Progress.BODY)
+        if message.end_of_stream:
+            self._progress = Progress.ENDED
+        if self._mode is BodyMode.STREAMED:
+            yield replies.request_body_pass()
+            return
+        self._gather(message.body)
+        if self._mode in _BUFFERED:
+            partial = self._mode is BodyMode.BUFFERED_PARTIAL and not message.end_of_stream
+            yield self._with_body(partial=partial)
+        elif message.end_of_stream:
+            yield from self._with_pieces(end_of_stream=True)
+
+    def on_trailers(self) -> Iterator[ProcessingResponse]:
+        """Let the trailers pass, after a full-duplex body that they end."""
+        expect("request_trailers", self._progress, Progress.BODY)
+        self._progress = Progress.ENDED
+        if self.routing is None:
+            if self._mode in _BUFFERED:
+                raise InternalError("the gateway showed trailers where the body was due")
+            yield from self._with_pieces(end_of_stream=False)
+        yield replies.request_trailers_pass()
+
+    def _headers_skipped(self) -> None:
+        if self._mode not in _BUFFERED:
+            raise ProtocolError(
+                "the request's headers were not sent: set request_header_mode SEND in processing_mode of the "
+                "gateway's ext_proc filter, or request_body_mode BUFFERED"
+            )
+        self._progress = Progress.BODY
+
+    def _gather(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > self._options.max_body_bytes:
+            raise BodyTooLargeError(self._options.max_body_bytes)
+        self._body.append(piece)
+
+    def _gathered(self) -> bytes:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        return body
+
+    def _with_headers(self, body: bytes) -> ProcessingResponse:
+        return replies.destination_with_headers(self._route(body))
+
+    def _with_body(self, *, partial: bool) -> ProcessingResponse:
+        body = self._gathered()
+        destination = self._route(body, partial=partial)
+        rewritten = self._rewritten(body, partial=partial)
+        if rewritten is body:
+            return replies.destination_with_body(destination, None)
+        if partial:  # nobody here knows how long the whole is
+            destination = replace(destination, remove=[*destination.remove, "content-length"])
+        else:  # the gateway holds the body's length against the one claimed
+            destination = replace(destination, headers={**destination.headers, "content-length": str(len(rewritten))})
+        return replies.destination_with_body(destination, rewritten)
+
+    def _with_pieces(self, *, end_of_stream: bool) -> Iterator[ProcessingResponse]:
+        body = self._gathered()
+        yield self._with_headers(body)
+        yield from replies.request_body_pieces(self._rewritten(body), end_of_stream=end_of_stream)
+
+    def _route(self, body: bytes, *, partial: bool = False) -> replies.Destination:
+        if self.routing is not None:
+            raise ProtocolError("more of a request body that was answered as a whole")
+        self.routing = routing = self._director.route(self.headers, body, self.subset, partial=partial)
+        extra = dict(routing.result.headers)
+        if REQUEST_ID not in self.headers:
+            extra[REQUEST_ID] = routing.request.id
+        return replies.Destination(
+            routing.destination, routing.result, extra, control_names(self.headers), self._options.emit_scores
+        )
+
+    def _rewritten(self, body: bytes, *, partial: bool = False) -> bytes:
+        """Return the body with the model the endpoint is asked for; the very same object where nothing changes."""
+        if self.routing is None or not self.routing.request.rewrites_model:
+            return body
+        return with_model(body, self.routing.request.model, partial=partial)

@@ -1,0 +1,97 @@
+"""The response's way through the picker: let through piece by piece, listened to, its model's name put back."""
+
+from collections.abc import Iterator
+
+from epp.bodies import ModelRestorer
+from epp.director import Routing
+from epp.extproc import replies
+from epp.extproc.half import Progress, expect
+from epp.extproc.headers import read_headers
+from epp.extproc.modes import BodyMode
+from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
+from epp.framework.clock import Clock
+
+_IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+"""Modes in which each piece gets one answer that may change it."""
+
+
+class ResponseHalf:
+    """Answers response messages and tells the routing, if there is one, what they show."""
+
+    __slots__ = ("_clock", "_mode", "_progress", "_restorer")
+
+    def __init__(self, mode: BodyMode | None, clock: Clock) -> None:
+        self._mode = mode
+        self._clock = clock
+        self._progress = Progress.EXPECTED
+        self._restorer: ModelRestorer | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to come."""
+        return self._progress is Progress.ENDED
+
+    @property
+    def seen_whole(self) -> bool:
+        """Whether the stream may end now without anything being wrong: headers were all there was to show."""
+        return self._mode is BodyMode.NONE and self._progress is Progress.BODY
+
+    def on_headers(self, message: HttpHeaders, routing: Routing | None) -> Iterator[ProcessingResponse]:
+        """Read the status and the kind of body."""
+        expect("response_headers", self._progress, Progress.EXPECTED)
+        self._progress = Progress.ENDED if message.end_of_stream else Progress.BODY
+        headers = read_headers(message.headers)
+        status = headers.first_of(":status", "status") or ""
+        event_stream = "text/event-stream" in headers.get("content-type", "")
+        remove: list[str] = []
+        if routing is not None:
+            routing.response_started(int(status) if status.isdecimal() else 0, event_stream=event_stream)
+            if routing.request.rewrites_model:
+                self._restorer = ModelRestorer(routing.request.body.model, event_stream=event_stream)
+                remove = ["content-length"]  # another name is of another length
+            if self._mode is BodyMode.NONE:
+                routing.response_unseen(self._clock.now())
+        yield replies.response_headers_pass(remove)
+
+    def on_body(self, message: HttpBody, routing: Routing | None) -> Iterator[ProcessingResponse]:
+        """Let one piece pass."""
+        if self._progress is Progress.EXPECTED:  # the gateway does not send response headers
+            self._progress = Progress.BODY
+        expect("response_body", self._progress, Progress.BODY)
+        piece, last = message.body, message.end_of_stream
+        if last:
+            self._progress = Progress.ENDED
+        if routing is not None:
+            routing.response_piece(piece, last=last, now=self._clock.now())
+        if self._mode in _IN_PLACE:
+            yield replies.response_body_pass(self._restored_in_place(piece, last=last))
+        else:
+            restored = piece if self._restorer is None else self._restorer.feed(piece, last=last)
+            yield from replies.response_body_pieces(restored, end_of_stream=last)
+
+    def on_trailers(self) -> Iterator[ProcessingResponse]:
+        """Let the trailers pass, after whatever of the body was held back."""
+        expect("response_trailers", self._progress, Progress.EXPECTED, Progress.BODY)
+        self._progress = Progress.ENDED
+        if self._restorer is not None and self._mode not in _IN_PLACE:
+            rest = self._restorer.feed(b"", last=True)
+            if rest:
+                yield from replies.response_body_pieces(rest, end_of_stream=False)
+        yield replies.response_trailers_pass()
+
+    def assume(self, mode: BodyMode) -> None:
+        """Go by this mode where the gateway did not say."""
+        if self._mode is None:
+            self._mode = mode
+
+    def end(self) -> None:
+        """Take no more messages."""
+        self._progress = Progress.ENDED
+
+    def _restored_in_place(self, piece: bytes, *, last: bool) -> bytes | None:
+        """Return what goes in the piece's place; None for the piece itself."""
+        if self._restorer is None:
+            return None
+        whole = last or self._mode is not BodyMode.STREAMED  # what follows a buffered piece is not shown
+        restored = self._restorer.feed(piece, last=whole)
+        return None if restored == piece else restored

@@ -1,0 +1,74 @@
+"""What parsers of JSON bodies share: common fields, token limits, and one kind of error for whatever is wrong."""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, TypeAlias
+
+import msgspec
+
+from epp.framework import Headers, Parser, RequestBody
+from epp.framework.errors import MalformedBodyError, NoParserError
+
+ABSENT = msgspec.Raw()
+BYTES_PER_TOKEN = 4
+"""The usual estimate for text; exact for token ids, which are written four bytes each."""
+_MOST_TOKENS = 2**63 - 1
+
+Limit: TypeAlias = int | float | None
+TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+Reader: TypeAlias = Callable[[bytes], RequestBody]
+"""Reads the bodies of one API; raises MalformedBodyError or what msgspec raises."""
+
+
+class Common(msgspec.Struct, gc=False):
+    """Fields that mean the same wherever they occur."""
+
+    model: str | None = None
+    stream: bool | None = None
+    cache_salt: str | None = None
+
+
+class JsonParser(Parser):
+    """A parser of JSON bodies: one reader for each path it claims."""
+
+    readers: ClassVar[Mapping[str, Reader]]
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return tuple(self.readers)
+
+    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:  # noqa: ARG002
+        read = self.readers.get(suffix)
+        if read is None:
+            raise NoParserError(suffix)
+        try:
+            return read(body)
+        except msgspec.ValidationError as error:
+            raise MalformedBodyError(f"invalid {suffix.lstrip('/')} request: {error}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedBodyError(f"error unmarshaling request bodyMap: {error}") from error
+
+
+def request_body(common: Common, prompt: bytes, limit: Limit) -> RequestBody:
+    """Put together what was read; a negative limit is none, one beyond 64 bits raises MalformedBodyError."""
+    if limit is not None and limit > _MOST_TOKENS:
+        raise MalformedBodyError("the limit of output tokens does not fit into 64 bits; send a smaller one")
+    return RequestBody(
+        model=common.model or "",
+        prompt=prompt,
+        prompt_tokens=-(-len(prompt) // BYTES_PER_TOKEN),
+        max_output_tokens=None if limit is None or limit < 0 else int(limit),
+        streaming=bool(common.stream),
+        cache_salt=common.cache_salt or "",
+    )
+
+
+def not_run(read: Reader) -> Reader:
+    """Return a reader that demands the same of a body, for an API that renders or counts a prompt and runs no model.
+
+    Its prompt is empty: the engine computes nothing, and caches nothing that a later request could find.
+    """
+
+    def read_envelope(body: bytes) -> RequestBody:
+        return RequestBody(model=read(body).model, skip_response=True)
+
+    return read_envelope

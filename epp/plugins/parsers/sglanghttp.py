@@ -1,0 +1,43 @@
+"""Reads the bodies of SGLang's own generate API, whose prompt is token ids."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+import msgspec
+
+from epp.framework import RequestBody
+from epp.framework.errors import MalformedBodyError
+from epp.plugins.parsers.json_parser import Common, JsonParser, Limit, Reader, TokenId, request_body
+from epp.plugins.parsers.prompt import pack
+
+
+class _Sampling(msgspec.Struct, gc=False):
+    max_new_tokens: Limit = None
+
+
+class _Generate(msgspec.Struct, gc=False):
+    input_ids: list[TokenId] | None = None
+    extra_key: str | None = None
+    sampling_params: _Sampling | None = None
+    stream: bool | None = None
+
+
+_decode = msgspec.json.Decoder(_Generate).decode
+
+
+def _read(body: bytes) -> RequestBody:
+    generate = _decode(body)
+    if not generate.input_ids:
+        raise MalformedBodyError("generate request must have non-empty input_ids")
+    limit = generate.sampling_params.max_new_tokens if generate.sampling_params is not None else None
+    common = Common(stream=generate.stream, cache_salt=generate.extra_key)
+    return request_body(common, pack(generate.input_ids), limit)
+
+
+class SGLangHTTPParser(JsonParser):
+    """The prompt is the token ids, four little-endian bytes each; the extra key is the cache salt."""
+
+    plugin_type = "sglanghttp-parser"
+    names_model = False
+    readers: ClassVar[Mapping[str, Reader]] = MappingProxyType({"/generate": _read})

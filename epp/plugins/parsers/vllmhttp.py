@@ -1,0 +1,78 @@
+"""Reads the bodies of vLLM's own generate API, whose prompt is token ids."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+import msgspec
+
+from epp.framework import RequestBody
+from epp.framework.errors import MalformedBodyError
+from epp.plugins.parsers.json_parser import BYTES_PER_TOKEN, Common, JsonParser, Limit, Reader, TokenId, request_body
+from epp.plugins.parsers.prompt import pack, stand_in
+
+
+class _Range(msgspec.Struct, gc=False):
+    offset: TokenId
+    length: TokenId
+
+
+class _Features(msgspec.Struct, gc=False):
+    mm_hashes: dict[str, list[str | None]] | None = None
+    mm_placeholders: dict[str, list[_Range]] | None = None
+
+
+class _Sampling(msgspec.Struct, gc=False):
+    max_tokens: Limit = None
+
+
+class _Generate(Common, gc=False):
+    token_ids: list[TokenId] | None = None
+    features: _Features | None = None
+    sampling_params: _Sampling | None = None
+
+
+_decode = msgspec.json.Decoder(_Generate).decode
+
+
+def _read(body: bytes) -> RequestBody:
+    generate = _decode(body)
+    if not generate.token_ids:
+        raise MalformedBodyError("inference/v1/generate request must have non-empty token_ids")
+    prompt = pack(generate.token_ids)
+    if generate.features is not None:
+        prompt = _with_media(prompt, generate.features)
+    limit = generate.sampling_params.max_tokens if generate.sampling_params is not None else None
+    return request_body(generate, prompt, limit)
+
+
+def _with_media(prompt: bytes, features: _Features) -> bytes:
+    """Return the prompt with the hash of each image or clip in place of its placeholder tokens, which are all alike."""
+    hashes = features.mm_hashes or {}
+    ranges = features.mm_placeholders or {}
+    if {kind: len(found) for kind, found in hashes.items()} != {kind: len(found) for kind, found in ranges.items()}:
+        raise MalformedBodyError(
+            "invalid inference/v1/generate request: features.mm_hashes and features.mm_placeholders differ in length; "
+            "they must name the same items"
+        )
+    written = bytearray(prompt)
+    tokens_left = len(prompt) // BYTES_PER_TOKEN
+    for kind, found in hashes.items():
+        for mm_hash, span in zip(found, ranges[kind], strict=True):
+            start, end = span.offset * BYTES_PER_TOKEN, (span.offset + span.length) * BYTES_PER_TOKEN
+            tokens_left -= span.length
+            if end > len(prompt) or tokens_left < 0:
+                raise MalformedBodyError(
+                    f"invalid inference/v1/generate request: features.mm_placeholders.{kind} lie outside token_ids "
+                    "or on top of each other"
+                )
+            if mm_hash is not None:
+                written[start:end] = stand_in(mm_hash.encode(), span.length)
+    return bytes(written)
+
+
+class VLLMHTTPParser(JsonParser):
+    """The prompt is the token ids, four little-endian bytes each; media stand in it by their hashes."""
+
+    plugin_type = "vllmhttp-parser"
+    readers: ClassVar[Mapping[str, Reader]] = MappingProxyType({"inference/v1/generate": _read})

@@ -1,0 +1,100 @@
+"""`epp serve` told to end: unready at once, there for gateways that have not noticed, gone when they have."""
+
+import signal
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from serving import PLAIN, Served, answer, ask, destination_of, exchange, serving
+from world import FAST
+
+from epp.extproc.wire import SERVICE
+from epp.sim import running
+
+SERVING = HealthCheckResponse.SERVING
+NOT_SERVING = HealthCheckResponse.NOT_SERVING
+FOR_EVER = "10m"
+"""Longer than a test waits for a process to end."""
+CUT = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+
+
+@pytest.fixture
+async def sim():
+    async with running(FAST) as sim:
+        yield sim
+
+
+async def told_to_end(served: Served) -> None:
+    """Send SIGTERM, and wait until gateways can see it."""
+    async with served.health() as channel:
+        watched = HealthStub(channel).Watch(HealthCheckRequest(service="readiness"))
+        assert (await watched.read()).status == SERVING
+        served.command.terminate()
+        assert (await watched.read()).status == NOT_SERVING
+
+
+async def test_it_is_unready_yet_alive_and_lets_open_streams_finish(sim):
+    async with serving(sim, PLAIN, f"--drain-timeout={FOR_EVER}") as served, served.channel() as channel:
+        call = exchange(channel)
+        await ask(call)
+        await told_to_end(served)
+        async with served.health() as health:
+            for name, status in {"liveness": SERVING, "readiness": NOT_SERVING, SERVICE: NOT_SERVING}.items():
+                assert (await HealthStub(health).Check(HealthCheckRequest(service=name))).status == status
+        await answer(call)
+        assert await served.command.end() == 0
+
+
+async def test_gateway_that_has_not_noticed_yet_is_still_served(sim):
+    patient = (f"--drain-timeout={FOR_EVER}", f"--drain-quiet-period={FOR_EVER}")
+    async with serving(sim, PLAIN, *patient) as served, served.channel() as known:
+        assert await destination_of(known) == sim.address
+        await told_to_end(served)
+        async with served.channel() as new:
+            assert await destination_of(known) == sim.address
+            assert await destination_of(new) == sim.address
+        served.command.terminate()
+        assert await served.command.end() == 0
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_second_signal_ends_it_at_once(sim, second):
+    async with serving(sim, PLAIN, f"--drain-timeout={FOR_EVER}") as served, served.channel() as channel:
+        call = exchange(channel)
+        await ask(call)
+        await told_to_end(served)
+        (served.command.interrupt if second is signal.SIGINT else served.command.terminate)()
+        assert await call.code() in CUT
+        assert await served.command.end() == 0
+
+
+async def test_without_a_stream_it_ends_after_the_quiet_period(sim):
+    async with serving(sim, PLAIN, f"--drain-timeout={FOR_EVER}", "--drain-quiet-period=10ms") as served:
+        await told_to_end(served)
+        assert await served.command.end() == 0
+
+
+async def test_quiet_period_lasts_no_longer_than_the_drain(sim):
+    async with serving(sim, PLAIN, "--drain-timeout=10ms", f"--drain-quiet-period={FOR_EVER}") as served:
+        served.command.terminate()
+        assert await served.command.end() == 0
+
+
+async def test_stream_that_outlasts_the_drain_timeout_is_cut(sim):
+    async with serving(sim, PLAIN, "--drain-timeout", "50ms") as served, served.channel() as channel:
+        call = exchange(channel)
+        await ask(call)
+        served.command.terminate()
+        assert await call.code() in CUT
+        assert await served.command.end() == 0
+        assert any('"event":"streams cut"' in line for line in served.command.err)
+
+
+async def test_whoever_watches_its_health_does_not_keep_it(sim):
+    flags = ("--health-checking", f"--drain-timeout={FOR_EVER}", "--drain-quiet-period=10ms")
+    async with serving(sim, PLAIN, *flags) as served, served.channel() as main, served.health() as apart:
+        watches = [HealthStub(channel).Watch(HealthCheckRequest(service="liveness")) for channel in (main, apart)]
+        assert [(await watch.read()).status for watch in watches] == [SERVING, SERVING]
+        served.command.terminate()
+        assert await served.command.end() == 0

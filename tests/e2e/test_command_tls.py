@@ -1,0 +1,114 @@
+"""`epp serve --cert-path` from outside: whose certificate is shown, when it changes, and which TLS is spoken."""
+
+import socket
+import ssl
+
+import grpc
+import pytest
+from certificates import mount, new_pair, write
+from commands import outcome
+from serving import Served, answer, ask, destination_of, exchange, serving
+from world import FAST
+
+from epp.sim import running
+
+
+@pytest.fixture
+async def sim():
+    async with running(FAST) as sim:
+        yield sim
+
+
+def shown(served: Served) -> bytes:
+    return ssl.get_server_certificate(("127.0.0.1", served.grpc_port)).encode()
+
+
+async def test_certificate_comes_from_the_directory_named(sim, tmp_path):
+    key, certificate = new_pair()
+    write(tmp_path, key, certificate)
+    async with serving(sim, "--cert-path", str(tmp_path)) as served, served.trusting(certificate) as channel:
+        assert await destination_of(channel) == sim.address
+
+
+async def test_renewed_secret_is_shown_to_new_connections_and_open_streams_go_on(sim, tmp_path):
+    old, new = new_pair(), new_pair()
+    mount(tmp_path, "2026_01", *old)
+    async with (
+        serving(sim, f"--cert-path={tmp_path}", "--enable-cert-reload") as served,
+        served.trusting(old[1]) as before,
+    ):
+        call = exchange(before)
+        await ask(call)
+        mount(tmp_path, "2026_02", *new)
+        assert shown(served) == new[1]
+        await served.command.says('"event":"certificate renewed"')
+        async with served.trusting(new[1]) as after, served.trusting(old[1]) as outdated:
+            assert await destination_of(after) == sim.address
+            assert await exchange(outdated).code() is grpc.StatusCode.UNAVAILABLE
+        await answer(call)
+        assert await destination_of(before) == sim.address  # on the connection of old
+
+
+async def test_renewed_secret_that_is_no_pair_is_not_taken(sim, tmp_path):
+    (old_key, old), (_, new) = new_pair(), new_pair()
+    mount(tmp_path, "2026_01", old_key, old)
+    async with serving(sim, f"--cert-path={tmp_path}") as served:
+        mount(tmp_path, "2026_02", old_key, new)
+        assert [shown(served), shown(served)] == [old, old]
+        said = await served.command.says('"event":"new certificate not taken: the old one stays"')
+        assert "tls.key does not belong to the first certificate of tls.crt" in said
+        async with served.trusting(old) as channel:
+            assert await destination_of(channel) == sim.address
+        served.command.terminate()
+        await served.command.end()
+        assert sum("not taken" in line for line in served.command.err) == 1
+
+
+async def test_without_reload_the_first_certificate_stays(sim, tmp_path):
+    old, new = new_pair(), new_pair()
+    mount(tmp_path, "2026_01", *old)
+    async with serving(sim, f"--cert-path={tmp_path}", "--enable-cert-reload=false") as served:
+        mount(tmp_path, "2026_02", *new)
+        assert shown(served) == old[1]
+
+
+async def test_directory_without_a_certificate_is_named(tmp_path):
+    exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", f"--cert-path={tmp_path}", "--grpc-port=0")
+    assert exit_code == 1
+    problem = f"--cert-path {tmp_path}: No such file or directory: {tmp_path}/tls.key"
+    assert said.error == f"error: {problem}; it must hold tls.crt and tls.key"
+
+
+async def test_pair_that_is_none_is_named_at_the_start(tmp_path):
+    write(tmp_path, new_pair()[0], new_pair()[1])
+    exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", f"--cert-path={tmp_path}", "--grpc-port=0")
+    assert exit_code == 1
+    problem = "tls.key does not belong to the first certificate of tls.crt"
+    assert said.error == f"error: --cert-path {tmp_path}: {problem}"
+
+
+def spoken(served: Served, version: ssl.TLSVersion) -> str | None:
+    """Shake hands in one version of TLS only."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.set_alpn_protocols(["h2"])
+    context.minimum_version = context.maximum_version = version
+    with socket.create_connection(("127.0.0.1", served.grpc_port)) as plain, context.wrap_socket(plain) as secured:
+        return secured.version()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
+async def test_tls_1_2_is_the_oldest_that_is_spoken(sim):
+    async with serving(sim, "--tls-min-version=VersionTLS12") as served:
+        assert spoken(served, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        assert spoken(served, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+        with pytest.raises(ssl.SSLError):
+            spoken(served, ssl.TLSVersion.TLSv1_1)
+
+
+async def test_tls_version_that_cannot_be_insisted_on_is_a_mistake_of_usage():
+    exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", "--tls-min-version=VersionTLS13")
+    assert exit_code == 2
+    assert "'VersionTLS13' cannot be had: gRPC for Python takes TLS 1.2 and 1.3" in said.err[-1]

@@ -1,0 +1,203 @@
+"""The picker names several endpoints in order, and Envoy walks the list when one takes no connection."""
+
+import asyncio
+import contextlib
+import os
+import signal
+
+import openai
+import pytest
+from commands import command, is_running, outcome
+from world import ENDLESS, MODEL, World, open_world, until
+
+from epp.demo.servers import ModelServer, model_servers
+from epp.framework import Endpoint
+from epp.framework.snapshot import IN_FLIGHT, SERVED
+from epp.gateway import ClusterType, GatewaySettings
+from epp.gateway.eds_file import discovery_response
+
+OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
+# Without metrics every score is alike, so that the endpoints take turns; and nobody notices when one dies.
+TURNS = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: max-score-picker
+  parameters: {maxNumOfEndpoints: 3}
+schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]}]
+dataLayer: {injectDefaults: false}
+"""
+FROM_FILE = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: file-discovery
+  parameters: {{path: {path}, watchFile: true}}
+- type: queue-scorer
+dataLayer: {{discovery: {{pluginRef: file-discovery}}, injectDefaults: false}}
+"""
+
+
+@contextlib.asynccontextmanager
+async def steady_and_doomed(simulated, config: str = TURNS):
+    """Two servers of which the other is a process that one can kill; the gateway has asked each of them once."""
+    sims = await simulated("steady")
+    async with model_servers(["h100"], MODEL) as (doomed,):
+        endpoints = f"steady={sims['steady'].address},doomed={doomed.address}"
+        async with open_world(endpoints=endpoints, sims=sims, config=config, gateway=OVERRIDE_HOST) as world:
+            assert {await world.ask("one"), await world.ask("other")} == {"steady", "h100"}
+            yield world, doomed
+
+
+async def kill(server: ModelServer) -> None:
+    """Return once the kernel has closed its connections: until then Envoy may use one, and that is no safe retry."""
+    os.kill(server.pid, signal.SIGKILL)
+    await until(lambda: not is_running(server.pid), "the server is gone")
+
+
+async def next_in_turn(world: World) -> str:
+    """Ask twice, which leaves whose turn it is as it was, and tell whose."""
+    turns = [await world.ask("whose turn?"), await world.ask("and then?")]
+    assert sorted(turns) == ["h100", "steady"]
+    return turns[0]
+
+
+async def test_first_choice_of_the_picker_is_honoured(simulated):
+    sims = await simulated("a", "b", "c")
+    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    by_queue = TURNS.replace("dataLayer: {injectDefaults: false}", "")
+    async with open_world(endpoints=endpoints, sims=sims, config=by_queue, gateway=OVERRIDE_HOST) as world:
+        await world.occupy("a", waiting=1)
+        await world.occupy("b", waiting=2)
+        assert {await world.ask_when_idle(f"q{i}") for i in range(4)} == {"c"}
+        await world.occupy("a")
+        await world.occupy("c", waiting=1)
+        assert {await world.ask_when_idle(f"q{i}") for i in range(4)} == {"a"}
+
+
+async def test_request_for_a_dead_server_is_served_by_the_next_of_the_list(simulated):
+    async with steady_and_doomed(simulated) as (world, doomed):
+        if await next_in_turn(world) == "steady":
+            await world.ask("now it is the other's turn")
+        served_before = world.column(SERVED)["steady"]
+
+        await kill(doomed)
+
+        assert await world.ask("first choice is dead") == "steady"
+        assert await world.ask("first choice is alive") == "steady"
+        # More than Envoy holds of a connection: the body, too, is sent again.
+        padding = {"extra_body": {"metadata": {"padding": "x" * 3_000_000}}}
+        assert {await world.ask(f"large {i}", **padding) for i in range(2)} == {"steady"}
+        await world.settled()
+        assert world.column(SERVED)["steady"] == served_before + 4  # the books follow the request to who served it
+        assert world.available == {"steady", "doomed"}  # the picker has not noticed
+
+
+async def test_many_requests_at_once_walk_the_list(simulated):
+    async with steady_and_doomed(simulated) as (world, doomed):
+        await kill(doomed)
+        answers = await asyncio.gather(*(world.ask(f"q{i}") for i in range(50)))
+        assert set(answers) == {"steady"}
+
+
+async def test_request_that_a_server_may_have_begun_is_not_sent_to_another(simulated):
+    async with steady_and_doomed(simulated) as (world, doomed):
+        if await next_in_turn(world) == "steady":
+            await world.ask("now it is the other's turn")
+        at_steady = len(await world.requests_at("steady"))
+        begun = asyncio.create_task(world.ask("until you die", max_tokens=8_000, **ENDLESS))
+        await until(lambda: world.column(IN_FLIGHT)["doomed"] == 1, "a request is at the doomed server")
+        async with world.http.get(f"http://{doomed.address}/sim/requests") as response:
+            assert await response.json()
+
+        await kill(doomed)
+
+        with pytest.raises(openai.APIError):
+            await begun
+        assert len(await world.requests_at("steady")) == at_steady
+
+
+async def test_list_of_dead_servers_is_503_and_no_other_server_is_taken(simulated):
+    only_one = TURNS.replace("maxNumOfEndpoints: 3", "maxNumOfEndpoints: 1")
+    async with steady_and_doomed(simulated, only_one) as (world, doomed):
+        if await next_in_turn(world) == "steady":
+            await world.ask("now it is the other's turn")
+        await kill(doomed)
+        with pytest.raises(openai.InternalServerError) as refused:
+            await world.ask("named one, and it is dead")
+        assert refused.value.response.status_code == 503
+        assert await world.ask("steady's turn") == "steady"
+
+
+async def reached(world: World, name: str) -> None:
+    """Wait for an answer from the server: the picker knows an endpoint a moment before Envoy does."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(openai.InternalServerError):
+                if await world.ask("who is there?") == name:
+                    return
+            await asyncio.sleep(0.01)
+
+
+async def test_envoy_follows_the_pool_without_a_restart(simulated, tmp_path):
+    sims = await simulated("a", "b")
+    path = tmp_path / "endpoints.yaml"
+
+    def write(*names: str) -> None:
+        entries = [f"- {{name: {name}, address: 127.0.0.1, port: {sims[name].port}}}" for name in names]
+        fresh = tmp_path / "fresh.yaml"
+        fresh.write_text("endpoints:\n" + "\n".join(entries) + "\n")
+        fresh.replace(path)
+
+    write("a")
+    async with open_world(sims=sims, config=FROM_FILE.format(path=path), gateway=OVERRIDE_HOST) as world:
+        assert {await world.ask(f"q{i}") for i in range(3)} == {"a"}
+        stream = await world.client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "stay"}], max_tokens=400, stream=True, **ENDLESS
+        )
+        await anext(stream)
+
+        write("b")
+
+        await reached(world, "b")
+        assert [chunk async for chunk in stream][-1].choices[0].finish_reason == "length"  # the leaving server ends it
+        write("a", "b")
+        await reached(world, "a")
+        assert {await world.ask(f"q{i}") for i in range(4)} == {"a", "b"}
+
+
+async def test_pool_may_be_empty_at_the_start(simulated, tmp_path):
+    sims = await simulated("a")
+    path = tmp_path / "endpoints.yaml"
+    path.write_text("endpoints: []")
+    async with open_world(sims=sims, config=FROM_FILE.format(path=path), gateway=OVERRIDE_HOST) as world:
+        with pytest.raises(openai.InternalServerError):
+            await world.ask("anybody?")
+        fresh = tmp_path / "fresh.yaml"
+        fresh.write_text(f"endpoints: [{{name: a, address: 127.0.0.1, port: {sims['a'].port}}}]")
+        fresh.replace(path)
+        await until(lambda: world.available == {"a"}, "the server is in the pool")
+        await reached(world, "a")
+
+
+async def test_command_keeps_the_file_and_serves_with_it(simulated, tmp_path):
+    sims = await simulated("a")
+    eds_file = tmp_path / "endpoints.json"
+    flags = ("--listen=127.0.0.1:0", "--cluster-type=override-host", "--failure-mode=FailOpen")
+    async with command("gateway", *flags, f"--eds-file={eds_file}", f"--endpoints={sims['a'].address}") as gateway:
+        url = (await gateway.says("listening on")).split()[2]
+        assert eds_file.read_bytes() == discovery_response([Endpoint("a", sims["a"].host, sims["a"].port)])
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            raw = await client.chat.completions.with_raw_response.create(
+                model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=3
+            )
+        assert raw.headers["x-sim-server"] == "a"
+        assert raw.headers["x-went-into-resp-headers"] == "true"
+
+
+async def test_command_refuses_to_fail_open_where_envoy_knows_no_endpoints():
+    exit_code, said = await outcome("gateway", "--failure-mode=FailOpen", "--endpoints=127.0.0.1:1")
+    assert exit_code == 1
+    assert "failure mode FailOpen does not go with cluster type original-dst" in said.error
+    assert said.error.endswith("choose cluster type override-host")

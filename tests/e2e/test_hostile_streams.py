@@ -1,0 +1,89 @@
+"""Streams that no gateway would send: each ends cleanly, and the next one is served."""
+
+import random
+
+import grpc
+import pytest
+from bench import BODY, request_body, request_headers, response_body, response_headers
+from serving import PLAIN, Served, destination_of, exchange, serving
+
+from epp.extproc.wire import METHOD, SERVICE
+
+
+@pytest.fixture
+async def served(simulated):
+    sims = await simulated("a")
+    async with serving(sims["a"], PLAIN, "--max-request-body=1Mi") as served:
+        yield served, sims["a"].address
+
+
+def raw_exchange(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[bytes, bytes]:
+    return channel.stream_stream(f"/{SERVICE}/{METHOD}", request_serializer=bytes, response_deserializer=bytes)()
+
+
+async def test_bytes_that_are_no_message_end_the_stream_and_no_other(served):
+    picker, address = served
+    random_bytes = random.Random(1)
+    async with picker.channel() as channel:
+        for size in (1, 7, 100, 5_000):
+            call = raw_exchange(channel)
+            await call.write(b"\xff" + random_bytes.randbytes(size))
+            await call.done_writing()
+            assert await call.code() is not grpc.StatusCode.OK
+        assert await destination_of(channel) == address
+    assert picker.command.running
+
+
+async def test_messages_out_of_order_are_an_invalid_argument_that_says_why(served):
+    picker, address = served
+    async with picker.channel() as channel:
+        call = exchange(channel)
+        await call.write(request_headers())
+        await call.write(request_headers())
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "request_headers where BODY is" in (await call.details() or "")
+        assert await destination_of(channel) == address
+
+
+async def test_body_over_the_limit_is_413_and_a_message_over_it_ends_the_stream(served):
+    picker, address = served
+    async with picker.channel() as channel:
+        call = exchange(channel)
+        await call.write(request_headers())
+        for _ in range(3):
+            await call.write(request_body(b"x" * 400_000, end=False))
+        refusal = (await call.read()).immediate_response
+        assert refusal.status.code == 413
+        assert await call.code() is grpc.StatusCode.OK
+        call = exchange(channel)
+        await call.write(request_headers())
+        await call.write(request_body(b"x" * 4_000_000, end=True))
+        assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await destination_of(channel) == address
+
+
+async def test_gateway_that_says_no_mode_and_waits_is_answered(served):
+    picker, address = served
+    async with picker.channel() as channel:
+        call = exchange(channel)
+        await call.write(request_headers())
+        answer = (await call.read()).request_headers.response  # without having sent a body
+        setting = {field.header.key: field.header.raw_value for field in answer.header_mutation.set_headers}
+        assert setting["x-gateway-destination-endpoint"].decode() == address
+        await call.write(request_body(BODY))
+        assert (await call.read()).WhichOneof("response") == "request_body"
+        await call.write(response_headers())
+        assert (await call.read()).WhichOneof("response") == "response_headers"
+        await call.write(response_body(b"x", end=True))
+        assert (await call.read()).WhichOneof("response") == "response_body"
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_stream_that_ends_at_once_is_no_error(served: tuple[Served, str]):
+    picker, address = served
+    async with picker.channel() as channel:
+        call = exchange(channel)
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+        assert await destination_of(channel) == address

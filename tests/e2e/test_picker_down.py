@@ -1,0 +1,193 @@
+"""The picker is killed, or hangs, while requests flow: what Envoy does then is what the failure mode says."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import msgspec
+import openai
+import pytest
+from commands import Command, command, free_ports
+from world import ANY_PORT, ENDLESS, MODEL, until
+
+from epp.framework import Endpoint
+from epp.gateway import ClusterType, EnvoyProcess, FailureMode
+from epp.gateway.eds_file import discovery_response
+
+PICKED = "x-went-into-resp-headers"
+"""The header that the picker leaves on every response it sees."""
+
+
+@dataclass
+class Setup:
+    """Two servers, an Envoy that knows them from a file, and the flags of a picker for them."""
+
+    client: openai.AsyncOpenAI
+    flags: tuple[str, ...]
+
+    @contextlib.asynccontextmanager
+    async def picker(self) -> AsyncIterator[Command]:
+        """Run the picker; begin when Envoy asks it."""
+        async with command(*self.flags) as picker:
+            await picker.says('"event":"ready"')
+            await self.picked()
+            yield picker
+
+    async def picked(self) -> None:
+        """Wait for a response that the picker saw: Envoy asks for its health from time to time."""
+        async with asyncio.timeout(20):
+            while True:
+                if await self.ask() == (200, True):
+                    return
+                await asyncio.sleep(0.01)
+
+    async def ask(self, prompt: str = "hello") -> tuple[int, bool]:
+        """Return the status, and whether the picker saw the response."""
+        try:
+            raw = await self.client.chat.completions.with_raw_response.create(
+                model=MODEL, messages=[{"role": "user", "content": prompt}], max_tokens=4
+            )
+        except openai.APIStatusError as error:
+            return error.status_code, PICKED in error.response.headers
+        return raw.status_code, PICKED in raw.headers
+
+
+@pytest.fixture
+async def in_front_of(simulated, tmp_path):
+    """Start Envoy with these settings; the picker is for the test to start."""
+
+    @contextlib.asynccontextmanager
+    async def start(**settings) -> AsyncIterator[Setup]:
+        sims = await simulated("a", "b")
+        (port,) = free_ports(1)
+        eds_file = tmp_path / "endpoints.json"
+        eds_file.write_bytes(
+            discovery_response([Endpoint(name, sim.host, sim.port) for name, sim in sims.items()]),
+        )
+        envoy_settings = msgspec.structs.replace(
+            ANY_PORT,
+            picker_address=f"127.0.0.1:{port}",
+            cluster_type=ClusterType.OVERRIDE_HOST,
+            eds_file=eds_file,
+            **settings,
+        )
+        flags = (
+            "serve",
+            f"--endpoints={','.join(sim.address for sim in sims.values())}",
+            f"--grpc-port={port}",
+            "--grpc-health-port=0",
+            "--metrics-port=0",
+            "--secure-serving=false",
+            "--health-checking",
+        )
+        async with (
+            await EnvoyProcess.start(envoy_settings) as envoy,
+            openai.AsyncOpenAI(base_url=f"http://{envoy.address}/v1", api_key="none", max_retries=0) as client,
+        ):
+            yield Setup(client, flags)
+
+    return start
+
+
+async def kill(picker: Command) -> None:
+    picker.kill()
+    await picker.end()
+
+
+async def test_fail_close_is_503_until_the_picker_is_back(in_front_of):
+    async with in_front_of() as setup:
+        assert await setup.ask() == (503, False)
+        async with setup.picker() as picker:
+            assert {await setup.ask() for _ in range(5)} == {(200, True)}
+            await kill(picker)
+            assert {await setup.ask() for _ in range(5)} == {(503, False)}
+        async with setup.picker():
+            assert {await setup.ask() for _ in range(5)} == {(200, True)}
+
+
+async def test_fail_open_loses_no_request_of_a_load_over_which_the_picker_dies_and_comes_back(in_front_of):
+    async with in_front_of(failure_mode=FailureMode.FAIL_OPEN) as setup:
+        answers: list[tuple[int, bool]] = []
+        enough = asyncio.Event()
+
+        async def client() -> None:
+            while not enough.is_set() and len(answers) < 5_000:
+                answers.append(await setup.ask("x" * 2_000))
+
+        async def answered(more: int) -> None:
+            goal = len(answers) + more
+            await until(lambda: len(answers) >= goal, f"{more} more answers are there")
+
+        async with setup.picker() as picker, asyncio.TaskGroup() as load:
+            for _ in range(8):
+                load.create_task(client())
+            await answered(50)
+            await kill(picker)
+            await answered(100)
+            down = answers[50:]
+            async with setup.picker():
+                begun = len(answers)
+                await answered(50)
+                back = answers[begun + 8 :]  # eight were under way before
+                enough.set()
+        assert {status for status, _ in answers} == {200}
+        assert set(answers[:50]) == {(200, True)}
+        assert (200, False) in down
+        assert set(back) == {(200, True)}
+
+
+async def test_fail_open_before_any_picker_was_there(in_front_of):
+    async with in_front_of(failure_mode=FailureMode.FAIL_OPEN) as setup:
+        assert {await setup.ask() for _ in range(4)} == {(200, False)}
+        async with setup.picker():
+            assert {await setup.ask() for _ in range(4)} == {(200, True)}
+
+
+async def test_fail_open_lets_a_response_go_on_without_the_picker(in_front_of):
+    async with in_front_of(failure_mode=FailureMode.FAIL_OPEN) as setup, setup.picker() as picker:
+        stream = await setup.client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=400, stream=True, **ENDLESS
+        )
+        await anext(stream)
+        await kill(picker)
+        rest = [chunk async for chunk in stream]
+    assert rest[-1].choices[0].finish_reason == "length"
+
+
+async def test_fail_open_does_not_wait_for_a_picker_that_hangs(in_front_of):
+    patience = {"failure_mode": FailureMode.FAIL_OPEN, "message_timeout_seconds": 1.0}
+    async with in_front_of(**patience) as setup, setup.picker() as picker:
+        os.kill(picker.pid, signal.SIGSTOP)
+        try:
+            assert {await setup.ask() for _ in range(2)} == {(200, False)}
+        finally:
+            os.kill(picker.pid, signal.SIGCONT)
+
+
+async def test_fail_open_still_says_no_when_the_picker_does(in_front_of):
+    async with in_front_of(failure_mode=FailureMode.FAIL_OPEN) as setup, setup.picker():
+        with pytest.raises(openai.BadRequestError):
+            await setup.client.chat.completions.create(model=MODEL, messages=[])
+
+
+async def test_fail_open_takes_large_bodies_up_to_the_limit_with_the_picker_and_any_without(in_front_of):
+    padding = {"metadata": {"padding": "x" * 5_000_000}}
+
+    async def ask(setup: Setup) -> int:
+        try:
+            await setup.client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "large"}], max_tokens=2, extra_body=padding
+            )
+        except openai.APIStatusError as error:
+            return error.status_code
+        return 200
+
+    async with in_front_of(failure_mode=FailureMode.FAIL_OPEN, max_body_bytes=6_000_000) as setup:
+        async with setup.picker():
+            assert await ask(setup) == 200
+            padding["metadata"]["padding"] *= 2
+            assert await ask(setup) == 413
+        assert await ask(setup) == 200

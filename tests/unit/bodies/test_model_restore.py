@@ -1,0 +1,144 @@
+"""A response keeps every byte but the name of its model, however it was cut."""
+
+from pathlib import Path
+
+import pytest
+
+from epp.bodies.model_restore import ModelRestorer
+
+RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "chat-stream.txt"
+
+
+def restored(*pieces, event_stream=True):
+    restorer = ModelRestorer("mine", event_stream=event_stream)
+    last = len(pieces) - 1
+    return [restorer.feed(piece, last=number == last) for number, piece in enumerate(pieces)]
+
+
+def test_json_body_gets_the_model_back():
+    body = (
+        b'{"id":"x","model":"served","choices":[{"message":{"content":"\\"model\\":\\"served\\""},"model":"served"}]}'
+    )
+    expected = body.replace(b'"x","model":"served"', b'"x","model":"mine"')
+    assert restored(body, event_stream=False) == [expected]
+
+
+def test_every_recorded_event_gets_the_model_back():
+    body = RECORDED.read_bytes()
+    assert body.count(b'"model":"tiny"') == 5
+    assert restored(body) == [body.replace(b'"model":"tiny"', b'"model":"mine"')]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_recorded_stream_in_small_pieces(size):
+    body = RECORDED.read_bytes()
+    pieces = [body[start : start + size] for start in range(0, len(body), size)]
+    assert b"".join(restored(*pieces)) == body.replace(b'"model":"tiny"', b'"model":"mine"')
+
+
+def test_only_an_open_value_is_held_back():
+    assert restored(b'data: {"mod', b'el": "ser', b'ved", "n"', b": 1}\n\n") == [
+        b'data: {"mod',
+        b'el": ',
+        b'"mine", "n"',
+        b": 1}\n\n",
+    ]
+
+
+def test_event_that_ends_in_the_piece_is_not_held_back():
+    assert restored(b'data: {"model":"a"}\n\ndata: {"model":"', b'b"}\n\n') == [
+        b'data: {"model":"mine"}\n\ndata: {"model":',
+        b'"mine"}\n\n',
+    ]
+
+
+def test_line_that_ends_within_the_value_lets_it_go():
+    assert restored(b'data: {"model":"a\n\n', b'data: {"model":"a"}\n\n') == [
+        b'data: {"model":"a\n\n',
+        b'data: {"model":"mine"}\n\n',
+    ]
+
+
+def test_last_piece_lets_everything_go():
+    assert restored(b'{"model":"a', b"bc", event_stream=False) == [b'{"model":', b'"abc']
+    assert restored(b'data: {"model":"a', b"") == [b'data: {"model":', b'"a']
+
+
+def test_value_of_more_than_64_kib_passes_untouched():
+    # with its quotes, the first is 65,536 bytes long and the second 65,537
+    fits, too_long = b'"' + b"a" * 65_534 + b'"', b'"' + b"a" * 65_535 + b'"'
+    for value, expected in ((fits, b'"mine"'), (too_long, too_long)):
+        body = b'{"model":' + value + b',"model":"b"}'
+        whole = b'{"model":' + expected + b',"model":"mine"}'
+        assert restored(body, event_stream=False) == [whole]
+        assert b"".join(restored(body[:30_000], body[30_000:65_545], body[65_545:], event_stream=False)) == whole
+
+
+@pytest.mark.parametrize("value", [b"null", b"12", b'{"model":"a"}', b'["a"]'])
+def test_value_that_is_no_string_stays(value):
+    body = b'{"model":' + value + b',"n":1}'
+    assert restored(body, event_stream=False) == [body]
+    assert b"".join(restored(*(body[i : i + 1] for i in range(len(body))), event_stream=False)) == body
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_every_line_end_of_the_format_is_known(end):
+    lines = [
+        b": ping",
+        b"event: chunk",
+        b'data:{"model":"a"}',
+        b"",
+        b'data: {"model":"b"}',
+        b"",
+        b"data: [DONE]",
+        b"",
+        b"",
+    ]
+    body = end.join(lines)
+    expected = body.replace(b'"a"', b'"mine"').replace(b'"b"', b'"mine"')
+    assert restored(body) == [expected]
+    assert b"".join(restored(*(body[i : i + 1] for i in range(len(body))))) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'event: {"model":"a"}\n\n',
+        b': {"model":"a"}\n\n',
+        b'dat: {"model":"a"}\n\n',
+        b'data2: {"model":"a"}\n\n',
+        b' data: {"model":"a"}\n\n',
+        b'{"model":"a"}\n\n',
+        b'data: "model":"a"\n\n',
+        b'data: [{"model":"a"}]\n\n',
+        b'data: {"type":"message_start","message":{"model":"a"}}\n\n',
+        b"data\ndata\n\ndata:\n\n",
+    ],
+)
+def test_what_is_no_object_in_a_data_line_passes(body):
+    assert restored(body) == [body]
+
+
+def test_object_may_span_the_data_lines_of_its_event():
+    body = b'data: {"a":\ndata: {"model":"nested"},\ndata: "model":\ndata: "a"}\n\n'
+    assert restored(body) == [body.replace(b'"a"}', b'"mine"}')]
+
+
+def test_events_without_a_blank_line_between_them_are_objects_of_their_own():
+    body = b'data: {"model":"a"}\ndata: {"model":"b"}\n'
+    assert restored(body) == [b'data: {"model":"mine"}\ndata: {"model":"mine"}\n']
+
+
+def test_blank_line_ends_an_event_cut_short():
+    body = b'data: {"a":{"b":\n\ndata: {"model":"a"}\n\n'
+    assert restored(body) == [body.replace(b'"a"}', b'"mine"}')]
+    # the line feed of a CRLF that was cut is no blank line
+    assert restored(b'data: {"a":{\r', b'\ndata: "model":"a"}}\r\n') == [
+        b'data: {"a":{\r',
+        b'\ndata: "model":"a"}}\r\n',
+    ]
+
+
+def test_response_without_a_model_is_handed_on_uncopied():
+    body = b'data: {"type":"content_block_delta","delta":{"text":"hello"}}\n\n'
+    assert restored(body)[0] is body

@@ -1,0 +1,57 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.bodies import completed
+
+DOCUMENT = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize(
+    ("cut", "whole"),
+    [
+        (
+            b'{"model":"m","messages":[{"role":"user","content":"hel',
+            b'{"model":"m","messages":[{"role":"user","content":"hel"}]}',
+        ),
+        (b'{"model":"m","mess', b'{"model":"m"}'),
+        (b'{"model":"m","messages"', b'{"model":"m"}'),
+        (b'{"model":"m","messages":', b'{"model":"m"}'),
+        (b'{"model":"m","n":12', b'{"model":"m"}'),  # 12, or 123
+        (b'{"model":"m","n":12,', b'{"model":"m","n":12}'),
+        (b'{"a":"half an escape \\u00e', b'{"a":"half an escape "}'),
+        (b'{"a":"whole \\\\', b'{"a":"whole \\\\"}'),
+        (b'{"a":"half a character \xe2\x82', b'{"a":"half a character "}'),
+        (b'{"a":[1,[2', b'{"a":[1,[]]}'),
+    ],
+)
+def test_what_is_open_is_closed_and_what_is_half_said_is_dropped(cut, whole):
+    assert completed(cut) == whole
+
+
+@pytest.mark.parametrize("text", [b"", b"   ", b"no json", b"}{", b"12"])
+def test_what_is_no_cut_document_comes_back(text):
+    assert completed(text) == text
+
+
+@given(st.dictionaries(st.text(), DOCUMENT), st.booleans(), st.integers(0, 10_000))
+def test_every_beginning_of_an_object_becomes_an_object_that_begins_the_same(document, ascii_only, at):
+    whole = json.dumps(document, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    cut = whole[: max(1, at % (len(whole) + 1))]
+    found = json.loads(completed(cut).decode("utf-8", "surrogatepass"))
+    assert set(found) <= set(document)
+    *settled, _ = [*found, None]
+    for key in settled[:-1]:
+        assert found[key] == document[key]  # all but the last value are as they were
+    assert completed(whole) == whole
+
+
+@given(st.binary())
+def test_arbitrary_bytes_never_raise(text):
+    completed(text)

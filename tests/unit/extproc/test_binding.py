@@ -1,0 +1,61 @@
+"""An address is had whole, or the picker says that it is not."""
+
+import socket
+
+import grpc
+import pytest
+
+from epp.extproc.binding import bind
+from epp.framework import ConfigurationError
+
+
+@pytest.fixture
+async def server():
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    yield server
+    await server.stop(None)
+
+
+def listening(family: socket.AddressFamily, host: str) -> socket.socket:
+    try:
+        taken = socket.socket(family)
+        if family is socket.AF_INET6:
+            taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        taken.bind((host, 0))
+    except OSError:
+        pytest.skip("a machine without IPv6")
+    taken.listen()
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("family", "host"),
+    [(socket.AF_INET6, "::"), (socket.AF_INET6, "::1"), (socket.AF_INET, ""), (socket.AF_INET, "127.0.0.1")],
+)
+async def test_port_that_is_taken_in_part_is_taken(server, family, host):
+    with listening(family, host) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=rf"^cannot listen on \[::\]:{port}: the address is taken"):
+            bind(server, f"[::]:{port}", None)
+
+
+async def test_wildcard_reaches_both_families(server):
+    port = bind(server, "[::]:0", None)
+    await server.start()
+    hosts = ["127.0.0.1", "::1"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
+    for host in hosts:
+        socket.create_connection((host, port)).close()
+
+
+async def test_port_that_was_just_left_may_be_had(server):
+    first = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    port = bind(first, "[::]:0", None)
+    await first.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        await channel.channel_ready()  # a connection that lingers after the server
+        await first.stop(None)
+        assert bind(server, f"[::]:{port}", None) == port
+
+
+async def test_unix_socket_has_no_port(server, tmp_path):
+    assert bind(server, f"unix:{tmp_path}/picker.sock", None) == 0

@@ -1,0 +1,105 @@
+"""A certificate on disk, replaced in the ways that operators and Kubernetes replace one."""
+
+import os
+
+import pytest
+from certificates import mount, new_pair, write
+from cryptography import x509
+from structlog.testing import capture_logs
+
+from epp.extproc.tls import CertificateFiles
+from epp.framework import ConfigurationError
+
+TAKEN = "certificate renewed"
+KEPT = "new certificate not taken: the old one stays"
+
+
+def rewrite(path, content: bytes, *, second: int) -> None:
+    """Write in place, at a time of its own: file systems count in ticks longer than a test."""
+    path.write_bytes(content)
+    os.utime(path, (second, second))
+
+
+def events(logs) -> list[str]:
+    return [entry["event"] for entry in logs]
+
+
+def test_files_that_stay_the_same_are_no_news(tmp_path):
+    pair = new_pair()
+    write(tmp_path, *pair)
+    files = CertificateFiles(tmp_path)
+    assert not files.renew()
+    assert files.pair == pair
+
+
+def test_swapped_secret_is_taken_with_a_word(tmp_path):
+    new = new_pair()
+    mount(tmp_path, "1", *new_pair())
+    files = CertificateFiles(tmp_path)
+    mount(tmp_path, "2", *new)
+    with capture_logs() as logs:
+        assert files.renew()
+        assert not files.renew()
+    assert files.pair == new
+    expires = x509.load_pem_x509_certificate(new[1]).not_valid_after_utc.isoformat()
+    assert [(entry["event"], entry["expires"]) for entry in logs] == [(TAKEN, expires)]
+
+
+def test_secret_swapped_for_the_same_pair_is_no_news(tmp_path):
+    pair = new_pair()
+    mount(tmp_path, "1", *pair)
+    files = CertificateFiles(tmp_path)
+    mount(tmp_path, "2", *pair)
+    assert not files.renew()
+
+
+def test_half_written_pair_is_said_once_and_taken_when_whole(tmp_path):
+    old, (key, certificate) = new_pair(), new_pair()
+    write(tmp_path, *old)
+    files = CertificateFiles(tmp_path)
+    rewrite(tmp_path / "tls.crt", certificate, second=1)
+    with capture_logs() as logs:
+        assert [files.renew() for _ in range(3)] == [False, False, False]
+        assert files.pair == old
+        rewrite(tmp_path / "tls.key", key, second=1)
+        assert files.renew()
+    assert files.pair == (key, certificate)
+    assert events(logs) == [KEPT, TAKEN]
+
+
+def test_files_that_vanish_are_said_once_and_welcome_back(tmp_path):
+    pair = new_pair()
+    write(tmp_path, *pair)
+    files = CertificateFiles(tmp_path)
+    (tmp_path / "tls.key").rename(tmp_path / "elsewhere")
+    with capture_logs() as logs:
+        assert [files.renew() for _ in range(3)] == [False, False, False]
+        (tmp_path / "elsewhere").rename(tmp_path / "tls.key")
+        assert not files.renew()
+    assert files.pair == pair
+    assert events(logs) == [KEPT]
+
+
+def test_chain_counts_by_its_first_certificate(tmp_path):
+    key, leaf = new_pair()
+    _, issuer = new_pair()
+    write(tmp_path, key, leaf + issuer)
+    assert CertificateFiles(tmp_path).pair == (key, leaf + issuer)
+    write(tmp_path, key, issuer + leaf)
+    with pytest.raises(ConfigurationError, match="does not belong to the first certificate"):
+        CertificateFiles(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "certificate", "problem"),
+    [
+        (b"x", new_pair()[1], "tls.key holds no unencrypted private key in PEM"),
+        (new_pair()[0], b"", "tls.crt holds no certificate in PEM"),
+        (new_pair()[0], b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n", "tls.crt holds no certificate"),
+    ],
+    ids=["no key", "no certificate", "garbage"],
+)
+def test_files_of_another_kind_are_named(tmp_path, key, certificate, problem):
+    write(tmp_path, key, certificate)
+    with pytest.raises(ConfigurationError, match=f"^--cert-path {tmp_path}: {problem}"):
+        CertificateFiles(tmp_path)

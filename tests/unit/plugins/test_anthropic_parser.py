@@ -1,0 +1,119 @@
+"""Anthropic bodies in, the few fields that routing needs out."""
+
+import json
+from itertools import pairwise
+
+import pytest
+import xxhash
+
+from epp.framework import Headers, RequestBody
+from epp.framework.errors import MalformedBodyError, NoParserError
+from epp.plugins.parsers.anthropic import AnthropicParser
+
+PARSER = AnthropicParser()
+QUESTION = {"role": "user", "content": "Hi"}
+BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=eb6c6;"}
+
+
+def parse(body, suffix="messages"):
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return PARSER.parse(suffix, Headers(), raw)
+
+
+def prompt(*messages, **fields):
+    return parse({"messages": messages} | fields).prompt
+
+
+def test_request_is_its_system_prompt_and_its_messages():
+    body = parse({"model": "m", "max_tokens": 9, "stream": True, "system": "Be brief.", "messages": [QUESTION]})
+    expected = b"system\nBe brief.\nuser\nHi\n"  # 25 bytes: 7 tokens
+    assert body == RequestBody("m", expected, 7, max_output_tokens=9, streaming=True)
+
+
+def test_blocks_of_text_are_the_same_prompt_as_text():
+    block = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
+    system = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
+    assert prompt({"role": "user", "content": [block]}, system=system) == prompt(QUESTION, system="Be brief.")
+
+
+def test_tools_thinking_calls_and_results_are_part_of_the_prompt():
+    raw = b"""{"tools": [{"name": "f"}], "messages": [
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "Hm. ", "signature": "EqQ"},
+            {"type": "redacted_thinking", "data": "EmwK"},
+            {"type": "text", "text": "Look."},
+            {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "t1", "content": "42"},
+            {"type": "tool_result", "tool_use_id": "t2", "content": [{"type": "text", "text": "43"}]}]}]}"""
+    assert parse(raw).prompt == (
+        b'[{"name": "f"}]\n'
+        b'assistant\nHm. Look.tool_use t1 f\n{"x": 1}\n\n'
+        b"user\ntool_result t1\n42\ntool_result t2\n43\n\n"
+    )
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_image_is_the_hash_of_its_source_repeated_for_225_tokens(wrapped):
+    source = b'{"type":"base64","media_type":"image/png","data":"AAAA"}'
+    image = b'{"type":"image","cache_control":{"type":"ephemeral"},"source":' + source + b"}"
+    block = b'{"type":"tool_result","tool_use_id":"t1","content":[' + image + b"]}" if wrapped else image
+    before, after = (b"tool_result t1\n", b"\n") if wrapped else (b"", b"")
+    stand_in = (xxhash.xxh3_128_digest(source) * 57)[:900]  # 225 tokens of four bytes
+    found = parse(b'{"messages":[{"role":"user","content":[' + block + b"]}]}").prompt
+    assert found == b"user\n" + before + stand_in + after + b"\n"
+
+
+def test_billing_block_that_changes_with_every_request_is_no_part_of_the_prompt():
+    system = {"type": "text", "text": "You are an agent."}
+    assert prompt(QUESTION, system=[BILLING, system]) == prompt(QUESTION, system=[system])
+
+
+@pytest.mark.parametrize("block", [{"type": "document", "title": "d"}, {"type": "text", "text": 5}, 5])
+def test_block_unlike_any_known_is_its_json(block):
+    assert prompt({"role": "user", "content": [block]}) == b"user\n" + json.dumps(block).encode() + b"\n"
+
+
+def test_cache_marker_that_moves_on_leaves_the_prefix_as_it_was():
+    marker = {"cache_control": {"type": "ephemeral"}}
+    call = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "42"}
+    last = {"type": "text", "text": "Go on."}
+    turns = [
+        [("user", last | marker)],
+        [("user", last), ("assistant", call | marker)],
+        [("user", last), ("assistant", call), ("user", result | marker)],
+        [("user", last), ("assistant", call), ("user", result), ("assistant", last)],
+    ]
+    prompts = [prompt(*({"role": role, "content": [block]} for role, block in turn)) for turn in turns]
+    for shorter, longer in pairwise(prompts):
+        assert longer.startswith(shorter)
+        assert len(longer) > len(shorter)
+
+
+def test_token_count_names_its_model_and_runs_nothing():
+    body = parse({"model": "m", "system": "s", "messages": [QUESTION]}, "messages/count_tokens")
+    assert body == RequestBody(model="m", skip_response=True)
+
+
+@pytest.mark.parametrize("suffix", PARSER.suffixes)
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({}, "messages request must have at least one message"),
+        ({"messages": []}, "messages request must have at least one message"),
+        ({"messages": "Hi"}, "Expected `array | null`, got `str` - at `$.messages`"),
+        ({"messages": [QUESTION], "system": 5}, "got `int` - at `$.system`"),
+        (b"{", "error unmarshaling request bodyMap: "),
+        (b'{"messages": [{"role": "\xff"}]}', "error unmarshaling request bodyMap: "),
+    ],
+)
+def test_body_that_does_not_fit_is_refused_with_a_sentence(suffix, body, sentence):
+    with pytest.raises(MalformedBodyError) as refusal:
+        parse(body, suffix)
+    assert sentence in str(refusal.value)
+
+
+def test_path_of_another_api_is_not_read():
+    with pytest.raises(NoParserError):
+        parse({}, "chat/completions")

@@ -1,0 +1,119 @@
+"""The engines' own APIs, whose prompts come as token ids, and the parser of everything else."""
+
+import json
+import struct
+
+import pytest
+import xxhash
+
+from epp.framework import Headers, RequestBody
+from epp.framework.errors import MalformedBodyError
+from epp.plugins.parsers.passthrough import PassthroughParser
+from epp.plugins.parsers.sglanghttp import SGLangHTTPParser
+from epp.plugins.parsers.vllmhttp import VLLMHTTPParser
+
+VLLM = "inference/v1/generate"
+SGLANG = "/generate"
+LARGEST = 2**32 - 1
+
+
+def parse(suffix, body):
+    parser = {VLLM: VLLMHTTPParser(), SGLANG: SGLangHTTPParser()}[suffix]
+    return parser.parse(suffix, Headers(), json.dumps(body).encode())
+
+
+def with_media(hashes, ranges, kind="image"):
+    features = {"mm_hashes": {kind: hashes}, "mm_placeholders": {kind: ranges}}
+    return parse(VLLM, {"token_ids": [1, 9, 9, 2], "features": features})
+
+
+def test_vllm_prompt_is_its_token_ids():
+    sampling = {"max_tokens": 7, "temperature": 0}
+    fields = {"model": "m", "stream": True, "cache_salt": "s", "sampling_params": sampling}
+    body = parse(VLLM, {"token_ids": [1, LARGEST]} | fields)
+    assert body == RequestBody("m", struct.pack("<2I", 1, LARGEST), 2, 7, streaming=True, cache_salt="s")
+
+
+def test_sglang_prompt_is_its_token_ids_and_it_names_no_model():
+    fields = {"stream": True, "extra_key": "s", "sampling_params": {"max_new_tokens": 7}}
+    body = parse(SGLANG, {"input_ids": [1, LARGEST], "model": 5} | fields)
+    assert body == RequestBody("", struct.pack("<2I", 1, LARGEST), 2, 7, streaming=True, cache_salt="s")
+    assert not SGLangHTTPParser.names_model
+
+
+@pytest.mark.parametrize(("suffix", "field"), [(VLLM, "token_ids"), (SGLANG, "input_ids")])
+def test_longer_run_of_ids_starts_with_the_bytes_of_the_shorter_one(suffix, field):
+    assert parse(suffix, {field: [1, 2, 3]}).prompt.startswith(parse(suffix, {field: [1, 2]}).prompt)
+
+
+def test_placeholder_tokens_of_an_image_are_replaced_by_its_hash():
+    hashed = xxhash.xxh3_128_digest(b"h1")[:8]  # two tokens
+    body = with_media(["h1"], [{"offset": 1, "length": 2}])
+    assert body.prompt == struct.pack("<I", 1) + hashed + struct.pack("<I", 2)
+    assert body.prompt_tokens == 4
+
+
+def test_other_image_is_another_prompt():
+    span = [{"offset": 1, "length": 2}]
+    assert with_media(["h1"], span).prompt != with_media(["h2"], span).prompt
+
+
+@pytest.mark.parametrize("features", [None, {}, {"mm_hashes": None}, {"mm_hashes": {}, "mm_placeholders": {}}])
+def test_no_media_no_change(features):
+    body = parse(VLLM, {"token_ids": [1, 2], "features": features})
+    assert body.prompt == struct.pack("<2I", 1, 2)
+
+
+def test_media_without_a_hash_keep_their_placeholder_tokens():
+    assert with_media([None], [{"offset": 1, "length": 2}]).prompt == struct.pack("<4I", 1, 9, 9, 2)
+
+
+@pytest.mark.parametrize(
+    ("hashes", "ranges", "sentence"),
+    [
+        (["h1"], [], "must name the same items"),
+        (["h1"], [{"offset": 3, "length": 2}], "lie outside token_ids"),
+        (["h1"], [{"offset": LARGEST, "length": LARGEST}], "lie outside token_ids"),
+        (["h1", "h2"], [{"offset": 0, "length": 3}, {"offset": 1, "length": 3}], "on top of each other"),
+        (["h1"], [{"offset": -1, "length": 2}], "Expected `int` >= 0"),
+        (["h1"], [{"offset": 1}], "missing required field `length`"),
+    ],
+)
+def test_media_that_do_not_fit_the_tokens_are_refused(hashes, ranges, sentence):
+    with pytest.raises(MalformedBodyError) as refusal:
+        with_media(hashes, ranges)
+    assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("ids", "sentence"),
+    [
+        (None, "generate request must have non-empty {}"),
+        ([], "generate request must have non-empty {}"),
+        ("1 2", "generate request: Expected `array | null`, got `str` - at `$.{}`"),
+        ([-1], "Expected `int` >= 0"),
+        ([2**32], "Expected `int` <= 4294967295"),
+        ([1.5], "Expected `int`, got `float`"),
+        ([True], "Expected `int`, got `bool`"),
+        ([[1]], "Expected `int`, got `array`"),
+        ([10**400], "{}"),
+    ],
+)
+@pytest.mark.parametrize(("suffix", "field"), [(VLLM, "token_ids"), (SGLANG, "input_ids")])
+def test_ids_that_are_no_ids_are_refused(suffix, field, ids, sentence):
+    with pytest.raises(MalformedBodyError) as refusal:
+        parse(suffix, {field: ids})
+    assert sentence.format(field) in str(refusal.value)
+
+
+def test_extra_key_of_sglang_is_a_string():
+    with pytest.raises(MalformedBodyError, match=r"at `\$.extra_key`"):
+        parse(SGLANG, {"input_ids": [1], "extra_key": ["a"]})
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\x00 no json"])
+def test_passthrough_reads_nothing(body):
+    parser = PassthroughParser()
+    assert parser.parse("", Headers(), body) == RequestBody()
+    assert parser.suffixes == ()
+    assert not parser.names_model

@@ -1,0 +1,117 @@
+"""Which parser gets a path, and whether its body must name a model."""
+
+import pytest
+
+from epp.director import ParserTable
+from epp.framework import Headers, Parser, RequestBody
+from epp.framework.errors import ModelMissingError, NoParserError
+from epp.plugins.parsers.anthropic import AnthropicParser
+from epp.plugins.parsers.openai import OpenAIParser
+from epp.plugins.parsers.passthrough import PassthroughParser
+from epp.plugins.parsers.sglanghttp import SGLangHTTPParser
+from epp.plugins.parsers.vllmhttp import VLLMHTTPParser
+
+
+class Echo(Parser):
+    """Answers with the claim that matched, as the model."""
+
+    plugin_type = "echo"
+
+    def __init__(self, *suffixes, **kwargs):
+        super().__init__(**kwargs)
+        self._suffixes = suffixes
+
+    @property
+    def suffixes(self):
+        return self._suffixes
+
+    def parse(self, suffix, headers, body):
+        return RequestBody(model=f"{self.name}:{suffix}")
+
+
+class OtherEcho(Echo):
+    plugin_type = "other-echo"
+
+
+class ModellessEcho(Echo):
+    plugin_type = "modelless-echo"
+    names_model = False
+
+    def parse(self, suffix, headers, body):
+        return RequestBody()
+
+
+def matched(path, *parsers):
+    return ParserTable(parsers).parse(path, Headers(), b"{}").model
+
+
+@pytest.mark.parametrize(
+    ("path", "claim"),
+    [
+        ("/v1/chat/completions", "chat/completions"),
+        ("/v1/chat/completions/", "chat/completions"),
+        ("/v1/completions", "completions"),
+        ("/v1/completions/render", "completions/render"),
+        ("completions", "completions"),
+        ("/generate", "/generate"),
+        ("/generate/", "/generate"),
+    ],
+)
+def test_longest_claim_of_whole_segments_matches(path, claim):
+    claims = ("completions", "chat/completions", "completions/render", "/generate")
+    assert matched(path, Echo(*claims)) == f"echo:{claim}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/mycompletions", "/v1/completions/x", "/v1/generate", "//generate", "generate", "/", "", "/v1/Completions"],
+)
+def test_path_that_nobody_claims_has_no_parser(path):
+    with pytest.raises(NoParserError) as refusal:
+        matched(path, Echo("completions", "/generate"))
+    assert repr(path) in str(refusal.value)
+
+
+def test_whole_path_goes_before_a_suffix():
+    assert matched("/generate", Echo("generate"), OtherEcho("/generate")) == "other-echo:/generate"
+    assert matched("/v1/generate", Echo("generate"), OtherEcho("/generate")) == "echo:generate"
+
+
+def test_fallback_gets_what_nobody_claims_wherever_it_stands():
+    parsers = (Echo(), OtherEcho("completions"))
+    assert matched("/v1/completions", *parsers) == "other-echo:completions"
+    assert matched("/v1/files", *parsers) == "echo:"
+    assert matched("/", *parsers) == "echo:"
+
+
+def test_first_of_two_parsers_with_the_same_claim_gets_it():
+    assert matched("/v1/a", Echo("a"), OtherEcho("a")) == "echo:a"
+    assert matched("/v1/a", Echo(), OtherEcho()) == "echo:"
+
+
+def test_second_parser_of_a_type_is_skipped():
+    with pytest.raises(NoParserError):
+        matched("/v1/b", Echo("a", name="first"), Echo("b", name="second"))
+
+
+def test_only_an_api_that_names_a_model_must_name_one():
+    table = ParserTable([OpenAIParser(), ModellessEcho("tokens")])
+    with pytest.raises(ModelMissingError):
+        table.parse("/v1/completions", Headers(), b'{"prompt": "p"}')
+    assert table.parse("/v1/tokens", Headers(), b"") == RequestBody()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "model"),
+    [
+        ("/v1/chat/completions", b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}', "m"),
+        ("/v1/messages", b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}', "m"),
+        ("/v1/messages/count_tokens", b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}', "m"),
+        ("/inference/v1/generate", b'{"model": "m", "token_ids": [1]}', "m"),
+        ("/generate", b'{"input_ids": [1]}', ""),
+        ("/v1/audio/transcriptions", b"--boundary", ""),
+    ],
+)
+def test_parsers_of_this_project_share_the_paths(path, body, model):
+    parsers = [OpenAIParser(), AnthropicParser(), VLLMHTTPParser(), SGLangHTTPParser(), PassthroughParser()]
+    assert ParserTable(parsers).parse(path, Headers(), body).model == model
