@@ -9,10 +9,21 @@ import numpy as np
 
 from epp.datastore.ledger import Ledger
 from epp.datastore.table import ColumnTable
+from epp.framework.arrays import Floats, Positions
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Report
 from epp.framework.endpoint import Endpoint
-from epp.framework.snapshot import CORE_COLUMNS, LORA, METRICS_AT, REACHABLE, Attribute, Records, Snapshot
+from epp.framework.snapshot import (
+    ANSWERS,
+    CORE_COLUMNS,
+    LORA,
+    METRICS_AT,
+    REACHABLE,
+    REFUSES,
+    Attribute,
+    Records,
+    Snapshot,
+)
 
 _FIRST_CAPACITY = 8
 
@@ -103,11 +114,11 @@ class Datastore:
                 self._attributes_changed.add(attribute.name)
         self._table.put(METRICS_AT, slot, self._clock.now())
 
-    def mark(self, endpoint: Endpoint, *, reachable: bool) -> None:
-        """Write whether an endpoint can be reached; one that cannot is no candidate. Ignored once it left."""
+    def mark(self, endpoint: Endpoint, reachable: float) -> None:
+        """Write how an endpoint can be reached (ANSWERS, SILENT or REFUSES); ignored once it left."""
         slot = self._slot_of(endpoint)
-        if slot is not None and (self._table.get(REACHABLE, slot) > 0) != reachable:
-            self._table.put(REACHABLE, slot, float(reachable))
+        if slot is not None and self._table.get(REACHABLE, slot) != reachable:
+            self._table.put(REACHABLE, slot, reachable)
 
     def snapshot(self) -> Snapshot:
         """Return what is known now; the same object for as long as nothing is written."""
@@ -121,7 +132,7 @@ class Datastore:
             slots = np.array([slot for slot, e in enumerate(self._endpoints) if e is not None], dtype=np.intp)
         columns = self._table.publish()
         if membership_changed:
-            available = slots[columns[REACHABLE.name][slots] > 0]
+            available = _available(slots, columns[REACHABLE.name][slots])
         for name in self._attributes_changed:
             self._published_attributes[name] = Records(tuple(self._attributes[name][1]))
         self._pool_changed = False
@@ -184,3 +195,8 @@ class Datastore:
         self._attributes[attribute.name] = (attribute, records)
         self._attributes_changed.add(attribute.name)
         return records
+
+
+def _available(slots: Positions, reachable: Floats) -> Positions:
+    answering = slots[reachable == ANSWERS]
+    return answering if len(answering) else slots[reachable > REFUSES]

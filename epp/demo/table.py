@@ -8,17 +8,21 @@ from rich.table import Table
 
 from epp.framework import Candidates, Snapshot
 from epp.framework.snapshot import (
+    ANSWERS,
     IN_FLIGHT,
     KV_USAGE,
     PREFIX_HIT_TOKENS,
     PREFIX_QUERY_TOKENS,
     REACHABLE,
+    REFUSES,
     RUNNING,
     SERVED,
+    SILENT,
     WAITING,
 )
 
 _UNKNOWN = "-"
+_STATES = {ANSWERS: "up", SILENT: "silent", REFUSES: "unreachable"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def rows(snapshot: Snapshot) -> Iterator[Row]:
             _count(in_flight[position]),
             _count(served[position]),
             _percent(hits[position] / queries[position] if queries[position] > 0 else float("nan")),
-            "up" if reachable[position] > 0 else "unreachable",
+            _STATES.get(float(reachable[position]), ""),
         )
 
 

@@ -20,6 +20,12 @@ _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
 """Modes in which the headers leave before any of the body is seen: the headers alone decide."""
 
 
+_HEADERS_NOT_SHOWN = (
+    "the request's headers were not shown, so they left without a destination: set request_header_mode SEND in "
+    "processing_mode of the gateway's ext_proc filter"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
     """What the operator chose."""
@@ -69,7 +75,7 @@ class RequestHalf:
     def on_body(self, message: HttpBody) -> Iterator[ProcessingResponse]:
         """Gather, route at the end, and answer as the mode wants it."""
         if self._progress is Progress.EXPECTED:
-            self._headers_skipped()
+            raise ProtocolError(_HEADERS_NOT_SHOWN)
         expect("request_body", self._progress, Progress.BODY)
         if message.end_of_stream:
             self._progress = Progress.ENDED
@@ -92,14 +98,6 @@ class RequestHalf:
                 raise InternalError("the gateway showed trailers where the body was due")
             yield from self._with_pieces(end_of_stream=False)
         yield replies.request_trailers_pass()
-
-    def _headers_skipped(self) -> None:
-        if self._mode not in _BUFFERED:
-            raise ProtocolError(
-                "the request's headers were not sent: set request_header_mode SEND in processing_mode of the "
-                "gateway's ext_proc filter, or request_body_mode BUFFERED"
-            )
-        self._progress = Progress.BODY
 
     def _gather(self, piece: bytes) -> None:
         self._size += len(piece)

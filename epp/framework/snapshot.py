@@ -56,8 +56,9 @@ FAILED = Column("failed", "requests", 0.0)
 """Of those, the ones whose response had a status of 500 or more."""
 LAST_PICKED = Column("last_picked", "sequence number", 0.0)
 """Which pick of this picker's was the last to go there; 0 for none."""
-REACHABLE = Column("reachable", "0 or 1", 1.0)
-"""0 while the endpoint refuses connections or does not answer."""
+ANSWERS, SILENT, REFUSES = 1.0, 0.5, 0.0
+REACHABLE = Column("reachable", "0..1", ANSWERS)
+"""ANSWERS; SILENT while it takes connections and does not answer; REFUSES while nobody listens there."""
 
 CORE_COLUMNS: tuple[Column, ...] = (
     WAITING,
@@ -130,7 +131,7 @@ class Snapshot:
     slots: Positions = field(default_factory=lambda: _NO_SLOTS)
     """Slots in use, ascending."""
     available: Positions = field(default_factory=lambda: _NO_SLOTS)
-    """Those of them that can be reached."""
+    """Those of them that answer; where none does, those that are only silent: it may be the picker that is slow."""
     endpoints: Records[Endpoint | None] = field(default_factory=lambda: Records[Endpoint | None](()))
     columns: Mapping[str, Floats] = field(default_factory=dict)
     attributes: Mapping[str, Records[object]] = field(default_factory=dict)

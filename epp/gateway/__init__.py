@@ -17,7 +17,15 @@ from epp.gateway.errors import (
     PortTakenError,
     SettingsError,
 )
-from epp.gateway.settings import BodyMode, ClusterType, FailureMode, GatewaySettings, PipeAddress, TcpAddress
+from epp.gateway.settings import (
+    BodyMode,
+    ClusterType,
+    FailureMode,
+    GatewaySettings,
+    HeaderMode,
+    PipeAddress,
+    TcpAddress,
+)
 from epp.gateway.standalone import standalone_override_host_yaml, standalone_yaml
 
 __all__ = [
@@ -30,6 +38,7 @@ __all__ = [
     "FailureMode",
     "GatewayError",
     "GatewaySettings",
+    "HeaderMode",
     "ListenAddressError",
     "PackageMissingError",
     "PipeAddress",

@@ -53,18 +53,17 @@ _MIB = 1024 * 1024
 
 def external_processor(settings: GatewaySettings) -> ExternalProcessor:
     """Return the filter that asks the picker about every request."""
-    send = ProcessingModeHeaderSendMode.SEND
     return ExternalProcessor(
         grpc_service=GrpcService(
             envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=ENDPOINT_PICKER, skip_envoy_headers=True),
         ),
         processing_mode=ProcessingMode(
-            request_header_mode=send,
+            request_header_mode=ProcessingModeHeaderSendMode[settings.request_header_mode],
             request_body_mode=ProcessingModeBodySendMode[settings.body_modes.request],
-            request_trailer_mode=send,
-            response_header_mode=send,
+            request_trailer_mode=ProcessingModeHeaderSendMode[settings.request_trailer_mode],
+            response_header_mode=ProcessingModeHeaderSendMode[settings.response_header_mode],
             response_body_mode=ProcessingModeBodySendMode[settings.body_modes.response],
-            response_trailer_mode=send,
+            response_trailer_mode=ProcessingModeHeaderSendMode[settings.response_trailer_mode],
         ),
         failure_mode_allow=settings.failure_mode is FailureMode.FAIL_OPEN,
         message_timeout=timedelta(seconds=settings.patience_seconds),

@@ -45,6 +45,15 @@ class BodyMode(StrEnum):
     FULL_DUPLEX_STREAMED = "FULL_DUPLEX_STREAMED"
 
 
+class HeaderMode(StrEnum):
+    """Whether Envoy shows headers or trailers to the picker; Envoy's own names."""
+
+    DEFAULT = "DEFAULT"
+    """Headers are shown, trailers are not."""
+    SEND = "SEND"
+    SKIP = "SKIP"
+
+
 class BodyModes(NamedTuple):
     """The modes of both directions."""
 
@@ -140,6 +149,17 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     response_body_mode: BodyMode | None = None
     """None for what the failure mode needs, see `body_modes`."""
+
+    request_header_mode: HeaderMode = HeaderMode.SEND
+    """SKIP cannot work: headers that are not shown leave before the picker has named a destination."""
+
+    response_header_mode: HeaderMode = HeaderMode.SEND
+
+    request_trailer_mode: HeaderMode = HeaderMode.SEND
+    """Envoy takes nothing but SEND with a FULL_DUPLEX_STREAMED body."""
+
+    response_trailer_mode: HeaderMode = HeaderMode.SEND
+    """The same."""
 
     message_timeout_seconds: float | None = None
     """How long the picker may think about one message; Envoy has no such limit for full-duplex bodies.

@@ -16,7 +16,7 @@ from epp.config import load_text
 from epp.discovery import StaticDiscovery, parse_targets
 from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.gateway import BodyMode, GatewaySettings
+from epp.gateway import BodyMode, GatewaySettings, HeaderMode
 from epp.local import local_gateway
 from epp.picker import PickerSettings
 
@@ -153,3 +153,58 @@ async def test_rewritten_body_arrives_whole(mode, size, claims_length):
     ):
         assert response.status == 200
         assert server.arrived == [("/v1/chat/completions", digest(body.replace(b'"m"', b'"a-longer-name"')))]
+
+
+SKIP, DEFAULT = HeaderMode.SKIP, HeaderMode.DEFAULT
+BUFFERED, STREAMED, DUPLEX = BodyMode.BUFFERED, BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [
+        {"request_body_mode": DUPLEX, "response_body_mode": STREAMED, "response_header_mode": SKIP},
+        {"request_body_mode": BUFFERED, "response_body_mode": BUFFERED, "response_header_mode": SKIP},
+        {
+            "request_body_mode": BUFFERED,
+            "response_body_mode": STREAMED,
+            "request_trailer_mode": SKIP,
+            "response_trailer_mode": SKIP,
+        },
+        {
+            "request_body_mode": STREAMED,
+            "response_body_mode": STREAMED,
+            "request_header_mode": DEFAULT,
+            "response_header_mode": DEFAULT,
+            "request_trailer_mode": DEFAULT,
+            "response_trailer_mode": DEFAULT,
+        },
+    ],
+    ids=lambda modes: "-".join(f"{side}:{mode}" for side, mode in modes.items()),
+)
+async def test_bodies_pass_unchanged_where_headers_or_trailers_are_not_shown(modes):
+    async with (
+        echo() as server,
+        gateway_in_front_of(server, **modes, buffer_limit_bytes=16 * MIB) as gateway,
+        aiohttp.ClientSession() as client,
+    ):
+        body = json.dumps({"model": "m", "prompt": "p" * 62_001}).encode()
+        for way in ("whole", "stream"):
+            headers = {"answer-bytes": "62001", "answer-as": way, "content-type": "application/json"}
+            async with client.post(f"{gateway.url}/v1/completions", data=io.BytesIO(body), headers=headers) as response:
+                assert digest(await response.read()) == digest(noise(62_001))
+            assert server.arrived.pop() == ("/v1/completions", digest(body))
+        store = gateway.picker.store
+        await until(lambda: store.snapshot().column(IN_FLIGHT)[0] == 0, "nothing is in flight")
+
+
+async def test_request_headers_that_are_not_shown_are_refused_by_the_gateway():
+    """They leave before a destination is named: Envoy itself answers 503, and the picker says what to set."""
+    modes = {"request_body_mode": BUFFERED, "response_body_mode": STREAMED, "request_header_mode": SKIP}
+    async with (
+        echo() as server,
+        gateway_in_front_of(server, **modes) as gateway,
+        aiohttp.ClientSession() as client,
+        client.post(f"{gateway.url}/v1/completions", json={"model": "m", "prompt": "p"}) as response,
+    ):
+        assert response.status == 503
+        assert server.arrived == []

@@ -4,7 +4,7 @@ import pytest
 from epp.datastore import Datastore
 from epp.framework import Candidates, Endpoint, LoraState, ManualClock
 from epp.framework.datalayer import Report
-from epp.framework.snapshot import KV_USAGE, LORA, METRICS_AT, WAITING, Column
+from epp.framework.snapshot import ANSWERS, KV_USAGE, LORA, METRICS_AT, REFUSES, SILENT, WAITING, Column
 
 
 def endpoint(name: str, port: int = 8000, **labels: str) -> Endpoint:
@@ -80,7 +80,7 @@ def test_late_report_of_an_endpoint_that_left_is_ignored(store):
     store.replace([a])
     store.replace([b])  # takes a's slot
     store.report(a, Report({WAITING: 99}))
-    store.mark(a, reachable=False)
+    store.mark(a, REFUSES)
     assert len(everyone(store)) == 1
     assert np.isnan(everyone(store).waiting).all()
 
@@ -88,12 +88,25 @@ def test_late_report_of_an_endpoint_that_left_is_ignored(store):
 def test_unreachable_endpoint_is_no_candidate_until_it_is_reachable_again(store):
     a, b = endpoint("a"), endpoint("b", port=8001)
     store.replace([a, b])
-    store.mark(a, reachable=False)
+    store.mark(a, REFUSES)
     assert [e.name for e in everyone(store).endpoints] == ["b"]
     store.report(a, Report({WAITING: 0}))  # an exporter beside it may still speak
     assert [e.name for e in everyone(store).endpoints] == ["b"]
-    store.mark(a, reachable=True)
+    store.mark(a, ANSWERS)
     assert [e.name for e in everyone(store).endpoints] == ["a", "b"]
+
+
+def test_silent_endpoints_are_candidates_only_where_none_answers(store):
+    a, b, c = endpoint("a"), endpoint("b", port=8001), endpoint("c", port=8002)
+    store.replace([a, b, c])
+    store.mark(a, SILENT)
+    store.mark(c, REFUSES)
+    assert [e.name for e in everyone(store).endpoints] == ["b"]
+    store.mark(b, SILENT)  # all of them at once: perhaps it is this program that has no time
+    assert [e.name for e in everyone(store).endpoints] == ["a", "b"]
+    store.mark(b, REFUSES)
+    store.mark(a, REFUSES)
+    assert not len(everyone(store))
 
 
 def test_two_endpoints_of_one_name_are_refused_and_nothing_changes(store):

@@ -9,7 +9,7 @@ from epp.director import Cause, Routing
 from epp.framework import Endpoint, ManualClock, ProfileResult, Request, RequestBody, SchedulingResult
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError
-from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.framework.snapshot import KV_USAGE, REFUSES, RUNNING, WAITING
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
 
@@ -173,7 +173,7 @@ def test_failures_of_plugins_and_pages_are_counted(page):
 def test_pool_gauges_average_what_is_known(page):
     page.store.report(ONE, Report(columns={WAITING: 4, RUNNING: 10, KV_USAGE: 0.5}))
     page.store.report(TWO, Report(columns={WAITING: 1, RUNNING: nan, KV_USAGE: 0.25}))
-    page.store.mark(TWO, reachable=False)
+    page.store.mark(TWO, REFUSES)
     page.metrics.refresh_pool(page.store)
     assert page.value("ready_endpoints", name="pool") == 2
     assert page.value("average_queue_size", name="pool") == 2.5  # of 4 and 1; `silent` said nothing
