@@ -24,3 +24,10 @@ def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
     value = msgspec.json.encode(model)
     edges = [0, *marks, len(body)]
     return value.join(body[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
+
+
+def with_model_added(body: bytes, model: str) -> bytes:
+    """Return a JSON object that has no `model` with one as its first member; every other byte stays."""
+    start = body.index(b"{") + 1
+    comma = b"" if body[start:].lstrip()[:1] == b"}" else b","
+    return b"".join((body[:start], b'"model":', msgspec.json.encode(model), comma, body[start:]))

@@ -4,18 +4,19 @@ import uuid
 
 from epp.bodies import completed
 from epp.datastore import Change, Datastore
-from epp.director.pipeline import Pipeline
+from epp.director.pipeline import Parsed, Pipeline
 from epp.director.routing import Cause, Routing
 from epp.director.subset import Subset
 from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.errors import BadRequestError, NoEndpointsError, PluginFailedError, RequestError
+from epp.framework.errors import BadRequestError, ModelMissingError, NoEndpointsError, PluginFailedError, RequestError
 from epp.framework.request import DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
 
 DEFAULT_PATH = "/v1/completions"
+_NOTHING = Parsed(RequestBody(), names_model=False)
 MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 
 
@@ -66,7 +67,10 @@ class Director:
         parsed = RequestBody()
         try:
             path = _path(headers)
-            parsed = _parse(pipeline, path, headers, body, partial=partial)
+            parsed, names_model = _parse(pipeline, path, headers, body, partial=partial)
+            target_model = headers.first_of(*MODEL_REWRITE) or "" if names_model else ""
+            if names_model and not (parsed.model or target_model):
+                raise ModelMissingError
             request = Request(
                 id=headers.get("x-request-id") or str(uuid.uuid4()),
                 body=parsed,
@@ -76,7 +80,7 @@ class Director:
                 fairness_id=headers.first_of("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
                 or DEFAULT_FLOW,
                 received_at=self.clock.now(),
-                target_model=_target_model(headers, parsed),
+                target_model=target_model,
             )
             return self._route(pipeline, request, subset)
         except RequestError as error:
@@ -119,20 +123,16 @@ class Director:
                 observer.slots_removed(slots)
 
 
-def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, partial: bool) -> RequestBody:
+def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, partial: bool) -> Parsed:
     if not body:
-        return RequestBody()
+        return _NOTHING
     if not partial:
         return pipeline.parsers.parse(path, headers, body)
     try:
-        return pipeline.parsers.parse(path, headers, completed(body))
+        parsed = pipeline.parsers.parse(path, headers, completed(body))
     except BadRequestError:  # what is missing may be what makes it good
-        return RequestBody()
-
-
-def _target_model(headers: Headers, body: RequestBody) -> str:
-    """Return the model that the gateway asks for in the body's place; empty for the body's own."""
-    return headers.first_of(*MODEL_REWRITE) or "" if body.model else ""
+        return _NOTHING
+    return parsed if parsed.body.model else _NOTHING  # the model may be named in what is missing
 
 
 def _path(headers: Headers) -> str:

@@ -2,12 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from epp.framework.errors import ModelMissingError, NoParserError
+from epp.framework.errors import NoParserError
 from epp.framework.plugins import EndpointObserver, Parser, PreRequest, Producer
 from epp.framework.request import Headers, RequestBody
 from epp.scheduling.scheduler import Scheduler
+
+
+class Parsed(NamedTuple):
+    """What a parser made of a body."""
+
+    body: RequestBody
+    names_model: bool
+    """Whether the API wants a model to be named."""
 
 
 class ParserTable:
@@ -35,13 +43,10 @@ class ParserTable:
                     self._by_suffix.setdefault(tuple(suffix.split("/")), (suffix, parser))
         self._longest = max(map(len, self._by_suffix), default=0)
 
-    def parse(self, path: str, headers: Headers, body: bytes) -> RequestBody:
+    def parse(self, path: str, headers: Headers, body: bytes) -> Parsed:
         """Return what routing needs of a body; raises a BadRequestError."""
         suffix, parser = self._find(path)
-        parsed = parser.parse(suffix, headers, body)
-        if parser.names_model and not parsed.model:
-            raise ModelMissingError
-        return parsed
+        return Parsed(parser.parse(suffix, headers, body), parser.names_model)
 
     def _find(self, path: str) -> tuple[str, Parser[Any]]:
         """Return the claim that matches a path, a trailing slash apart, and whose it is; raises NoParserError."""

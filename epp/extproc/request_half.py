@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from epp.bodies import with_model
+from epp.bodies import with_model, with_model_added
 from epp.director import Director, Routing, Subset
 from epp.extproc import replies
 from epp.extproc.half import Progress, ProtocolError, expect
@@ -143,6 +143,9 @@ class RequestHalf:
 
     def _rewritten(self, body: bytes, *, partial: bool = False) -> bytes:
         """Return the body with the model the endpoint is asked for; the very same object where nothing changes."""
-        if self.routing is None or not self.routing.request.rewrites_model:
+        if self.routing is None or not body or not self.routing.request.rewrites_model:
             return body
-        return with_model(body, self.routing.request.model, partial=partial)
+        request = self.routing.request
+        if not request.body.model:
+            return with_model_added(body, request.model)
+        return with_model(body, request.model, partial=partial)

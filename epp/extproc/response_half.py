@@ -46,7 +46,7 @@ class ResponseHalf:
         remove: list[str] = []
         if routing is not None:
             routing.response_started(int(status) if status.isdecimal() else 0, event_stream=event_stream)
-            if routing.request.rewrites_model:
+            if routing.request.rewrites_model and routing.request.body.model:
                 self._restorer = ModelRestorer(routing.request.body.model, event_stream=event_stream)
                 remove = ["content-length"]  # another name is of another length
             if self._mode is BodyMode.NONE:

@@ -1,101 +1,23 @@
 """Every pair of body modes through a real Envoy: each body arrives as it was sent, both ways."""
 
-import hashlib
 import io
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import aiohttp
 import pytest
-from aiohttp import web
+from echo import MIB, chat, digest, echo, gateway_in_front_of, noise
 from world import until
 
-from epp.config import load_text
-from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.gateway import BodyMode, GatewaySettings, HeaderMode
-from epp.local import local_gateway
-from epp.picker import PickerSettings
+from epp.gateway import BodyMode, HeaderMode
 
 SIZES = (0, 1, 62_000, 62_001, 5_000_000)
-MIB = 2**20
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins: [{type: openai-parser}, {type: passthrough-parser}, {type: queue-scorer}]
-requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: passthrough-parser}]}
-dataLayer: {injectDefaults: false}
-"""
-
-
-def digest(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
-
-
-def noise(size: int) -> bytes:
-    return hashlib.shake_128(b"noise").digest(size)
-
-
-@dataclass
-class Echo:
-    """A model server that notes what arrives and answers with as many bytes as it is asked for."""
-
-    address: str = ""
-    arrived: list[tuple[str, str]] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.arrived.append((request.path, digest(await request.read())))
-        self.headers.append({name.lower(): value for name, value in request.headers.items()})
-        body = noise(int(request.headers["answer-bytes"]))
-        if request.headers["answer-as"] == "whole":
-            return web.Response(body=body, content_type="application/json")
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        for start in range(0, len(body), 50_000):
-            await response.write(body[start : start + 50_000])
-        return response
-
-
-@asynccontextmanager
-async def echo() -> AsyncIterator[Echo]:
-    server = Echo()
-    app = web.Application(client_max_size=64 * MIB)
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.address = f"127.0.0.1:{runner.addresses[0][1]}"
-        yield server
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
-async def gateway_in_front_of(server: Echo, **settings):
-    picker = PickerSettings(
-        server=ServerSettings("unix:unset"),
-        config=load_text(CONFIG),
-        discovery=StaticDiscovery(parse_targets(server.address)),
-    )
-    async with local_gateway(picker, GatewaySettings(listen_port=0, **settings)) as gateway:
-        yield gateway
 
 
 def buffer_limit(*modes: BodyMode) -> int:
     """What a whole body fits in, but where a part of it is the point."""
     return MIB if BodyMode.BUFFERED_PARTIAL in modes else 16 * MIB
-
-
-def chat(size: int) -> bytes:
-    """A chat request of exactly so many bytes."""
-    empty = {"model": "m", "messages": [{"role": "user", "content": ""}]}
-    empty["messages"][0]["content"] = "x" * (size - len(json.dumps(empty)))
-    return json.dumps(empty).encode()
 
 
 @pytest.mark.parametrize("response_mode", BodyMode)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from epp.bodies.json_edit import with_model
+from epp.bodies.json_edit import with_model, with_model_added
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,16 @@ def test_large_body_with_numbers_text_and_deep_nesting():
     }
     body = json.dumps(document).encode()
     assert with_model(body, "new") == body.replace(b'"model": "old"', b'"model": "new"')
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"{}", b'{"model":"m"}'),
+        (b" { } ", b' {"model":"m" } '),
+        (b'{"a":1}', b'{"model":"m","a":1}'),
+        (b'{\n "a": {"model": "x"}}', b'{"model":"m",\n "a": {"model": "x"}}'),
+    ],
+)
+def test_model_is_added_as_the_first_member(body, expected):
+    assert with_model_added(body, "m") == expected

@@ -73,6 +73,15 @@ def test_body_goes_back_in_pieces_of_62000_bytes(bench):
     assert b"".join(piece for piece, _ in sent) == body
 
 
+def test_body_in_hundreds_of_pieces_goes_back_as_one(bench):
+    session = bench.session()
+    session.receive(request_headers())
+    body = BODY[:-1] + b',"pad":"' + b"x" * 700 + b'"}'
+    for byte in body[:-1]:
+        assert session.receive(request_body(bytes([byte]), end=False)) == []
+    assert pieces(session.receive(request_body(body[-1:])), "request_body") == [(body, True)]
+
+
 def test_end_of_body_may_come_as_an_empty_piece(bench):
     session = bench.session()
     session.receive(request_headers())

@@ -88,6 +88,38 @@ def test_buffered_body_with_trailers_ends_with_them(bench):
     assert kinds(session.receive(request_trailers())) == ["request_trailers"]
 
 
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        (b'{"messages":[{"role":"user"}]}', b'{"model":"other","messages":[{"role":"user"}]}'),
+        (b' { "prompt" : "p" }', b' {"model":"other", "prompt" : "p" }'),
+    ],
+)
+def test_model_that_only_the_gateway_names_is_added(bench, body, sent):
+    path = "/v1/chat/completions" if b"messages" in body else "/v1/completions"
+    session = bench.session()
+    session.receive(saying(request_headers(path, **REWRITE), "BUFFERED", "STREAMED"))
+    (reply,) = session.receive(request_body(body))
+    assert common(reply).body_mutation.body == sent
+    session.receive(response_headers())
+    (reply,) = session.receive(response_body(b'{"model":"other"}', end=True))
+    assert not common(reply).HasField("body_mutation")  # there is no name to put back
+
+
+def test_model_that_nobody_names_is_400(bench):
+    session = bench.session()
+    session.receive(request_headers())
+    (reply,) = session.receive(request_body(b'{"messages":[{"role":"user","content":"x"}]}'))
+    assert b"model not found in request body" in reply.immediate_response.body
+
+
+def test_body_that_no_parser_reads_is_never_rewritten(bench):
+    session = bench.session()
+    session.receive(request_headers("/anything", **REWRITE))
+    replies = session.receive(request_body(b'{"model":"m"}'))
+    assert common(replies[1]).body_mutation.streamed_response.body == b'{"model":"m"}'
+
+
 def test_partial_body_is_routed_by_what_is_there(bench):
     seen = []
     bench.endings.routed = lambda request, result, seconds: seen.append(request)  # type: ignore[method-assign]

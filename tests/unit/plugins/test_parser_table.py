@@ -4,7 +4,7 @@ import pytest
 
 from epp.director import ParserTable
 from epp.framework import Headers, Parser, RequestBody
-from epp.framework.errors import ModelMissingError, NoParserError
+from epp.framework.errors import NoParserError
 from epp.plugins.parsers.anthropic import AnthropicParser
 from epp.plugins.parsers.openai import OpenAIParser
 from epp.plugins.parsers.passthrough import PassthroughParser
@@ -42,7 +42,7 @@ class ModellessEcho(Echo):
 
 
 def matched(path, *parsers):
-    return ParserTable(parsers).parse(path, Headers(), b"{}").model
+    return ParserTable(parsers).parse(path, Headers(), b"{}").body.model
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,10 @@ def test_second_parser_of_a_type_is_skipped():
         matched("/v1/b", Echo("a", name="first"), Echo("b", name="second"))
 
 
-def test_only_an_api_that_names_a_model_must_name_one():
+def test_table_says_whether_the_api_names_a_model():
     table = ParserTable([OpenAIParser(), ModellessEcho("tokens")])
-    with pytest.raises(ModelMissingError):
-        table.parse("/v1/completions", Headers(), b'{"prompt": "p"}')
-    assert table.parse("/v1/tokens", Headers(), b"") == RequestBody()
+    assert table.parse("/v1/completions", Headers(), b'{"prompt": "p"}').names_model
+    assert table.parse("/v1/tokens", Headers(), b"") == (RequestBody(), False)
 
 
 @pytest.mark.parametrize(
@@ -114,4 +113,4 @@ def test_only_an_api_that_names_a_model_must_name_one():
 )
 def test_parsers_of_this_project_share_the_paths(path, body, model):
     parsers = [OpenAIParser(), AnthropicParser(), VLLMHTTPParser(), SGLangHTTPParser(), PassthroughParser()]
-    assert ParserTable(parsers).parse(path, Headers(), body).model == model
+    assert ParserTable(parsers).parse(path, Headers(), body).body.model == model
