@@ -81,10 +81,13 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
         self._errors = self._counter("request_error_total", "Requests refused or failed.", (*_LABELS, "error_code"))
         self._running = self._gauge("request_running", "Requests under way.", ("model_name",))
         self._duration = self._histogram(
-            "request_duration_seconds", "From request headers to the end of the response.", _LONG_SECONDS, _LABELS
+            "request_duration_seconds", "From the whole request to the end of the response.", _LONG_SECONDS, _LABELS
         )
         self._ttft = self._histogram(
-            "request_ttft_seconds", "From request to the response's first byte.", _SECONDS, (*_LABELS, "streaming")
+            "request_ttft_seconds",
+            "From the whole request to the first byte of the response.",
+            _SECONDS,
+            (*_LABELS, "streaming"),
         )
         self._request_size = self._histogram("request_size_bytes", "Request bodies.", _REQUEST_BYTES, _LABELS)
         self._response_size = self._histogram("response_size_bytes", "Response bodies.", _RESPONSE_BYTES, _LABELS)
