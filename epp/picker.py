@@ -13,6 +13,7 @@ from epp.collectors import Collector
 from epp.config import EndpointPickerConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Director
+from epp.extproc.habits import Habits
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.extproc.session import Session
@@ -129,13 +130,14 @@ class Picker:
             thread.join()
             self._metrics_page = None
 
-    def _session(self) -> Session:
+    def _session(self, habits: Habits) -> Session:
         settings = self._settings
         return Session(
             self.director,
             emit_scores=settings.emit_endpoint_scores,
             plain_errors=settings.plain_errors,
             max_body_bytes=settings.max_body_bytes,
+            habits=habits,
         )
 
     def _open_metrics_page(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import ssl
+from http import HTTPStatus
 from pathlib import Path
 
 import aiohttp
@@ -130,7 +131,7 @@ class MetricsDataSource(DataSource[MetricsSourceParameters]):
 
 
 async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
-    if response.status != 200:  # noqa: PLR2004
+    if response.status != HTTPStatus.OK:
         raise PageError(f"{url} answered {response.status} {response.reason or ''}".rstrip())
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":

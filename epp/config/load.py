@@ -52,7 +52,7 @@ def _place(location: tuple[int | str, ...]) -> str:
 class _StrictLoader(yaml.SafeLoader):
     """Refuses a key that stands twice in one mapping, where YAML would take the last one in silence."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  yaml calls it so
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)

@@ -61,6 +61,11 @@ class Ticket:
         self._tokens = tokens
         self._closed = False
 
+    @property
+    def slot(self) -> int:
+        """The slot that is credited."""
+        return self._slot
+
     def first_token(self) -> None:
         """Give the prompt's tokens back: the endpoint has computed them."""
         tokens, self._tokens = self._tokens, 0

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+from http import HTTPStatus
 
 import aiohttp
 
@@ -51,7 +52,7 @@ class Traffic:
         body = {"model": self._model, "messages": messages, "max_tokens": 48}
         try:
             async with session.post(self._url, json=body) as response:
-                if response.status != 200:  # noqa: PLR2004
+                if response.status != HTTPStatus.OK:
                     return None
                 answer: str = (await response.json())["choices"][0]["message"]["content"]
                 return answer

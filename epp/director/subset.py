@@ -56,4 +56,4 @@ def _canonical(text: str) -> str:
         return text
     if not port:
         return str(ip)
-    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"  # noqa: PLR2004
+    return f"[{ip}]:{port}" if isinstance(ip, ipaddress.IPv6Address) else f"{ip}:{port}"

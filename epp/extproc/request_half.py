@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from epp.bodies import with_model, with_model_added
 from epp.director import Director, Routing, Subset
 from epp.extproc import replies
+from epp.extproc.habits import Habits
 from epp.extproc.half import Progress, ProtocolError, expect
 from epp.extproc.headers import REQUEST_ID, control_names, read_headers
 from epp.extproc.modes import BodyMode
@@ -38,12 +39,24 @@ class RequestOptions:
 class RequestHalf:
     """Answers request messages; `routing` is there once the request is on its way."""
 
-    __slots__ = ("_body", "_director", "_mode", "_options", "_progress", "_size", "headers", "routing", "subset")
+    __slots__ = (
+        "_body",
+        "_director",
+        "_habits",
+        "_mode",
+        "_options",
+        "_progress",
+        "_size",
+        "headers",
+        "routing",
+        "subset",
+    )
 
-    def __init__(self, director: Director, mode: BodyMode | None, options: RequestOptions) -> None:
+    def __init__(self, director: Director, mode: BodyMode | None, options: RequestOptions, habits: Habits) -> None:
         self._director = director
         self._mode = mode
         self._options = options
+        self._habits = habits
         self._progress = Progress.EXPECTED
         self._body: list[bytes] = []
         self._size = 0
@@ -54,7 +67,8 @@ class RequestHalf:
     @property
     def undecided(self) -> bool:
         """Whether the gateway may be waiting for an answer to its headers: it did not say how it sends the body."""
-        return self._mode is None and self._progress is Progress.BODY and not self._body
+        waits = self._mode is None and not self._habits.sends_unasked
+        return waits and self._progress is Progress.BODY and not self._body
 
     def nothing_came(self) -> Iterator[ProcessingResponse]:
         """Answer a gateway that seems to wait for its headers' answer before it sends a body."""
@@ -83,6 +97,8 @@ class RequestHalf:
             yield replies.request_body_pass()
             return
         self._gather(message.body)
+        if self._mode is None:
+            self._habits.sends_unasked = True
         if self._mode in _BUFFERED:
             partial = self._mode is BodyMode.BUFFERED_PARTIAL and not message.end_of_stream
             yield self._with_body(partial=partial)

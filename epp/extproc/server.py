@@ -11,6 +11,7 @@ import structlog
 
 from epp.director import Cause
 from epp.extproc.binding import bind
+from epp.extproc.habits import Habits
 from epp.extproc.half import ProtocolError
 from epp.extproc.health import Health
 from epp.extproc.open_streams import OpenStreams
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _HEADROOM_BYTES = 1024 * 1024
 _GRPC_MOST_BYTES = 2**31 - 1
 _FLUSH_SECONDS = 1.0
+_MOST_GATEWAYS = 1024
 _PENDING_STREAMS = 100_000
 """How many new streams may wait for this program in a burst; gRPC by itself turns some away from 1,000 on."""
 
@@ -58,11 +60,12 @@ class ServerSettings:
 class ExtProcServer:
     """The ext_proc service and its health service, on grpc.aio."""
 
-    def __init__(self, sessions: Callable[[], Session], settings: ServerSettings) -> None:
+    def __init__(self, sessions: Callable[[Habits], Session], settings: ServerSettings) -> None:
         self._sessions = sessions
         self._settings = settings
         self._health = Health()
         self._streams = OpenStreams()
+        self._habits: dict[str, Habits] = {}
         self._server: grpc.aio.Server | None = None
         self._health_server: grpc.aio.Server | None = None
         self.port = 0
@@ -125,8 +128,15 @@ class ExtProcServer:
         if self._health_server is not None:
             await self._health_server.stop(_FLUSH_SECONDS)
 
+    def _habits_of(self, peer: str) -> Habits:
+        """Return what is known of the gateway on that host; `peer` ends in the port of one of its connections."""
+        host = peer.rpartition(":")[0]
+        if len(self._habits) >= _MOST_GATEWAYS and host not in self._habits:
+            self._habits.clear()
+        return self._habits.setdefault(host, Habits())
+
     async def _carry(self, _: object, context: "_Context") -> None:
-        session = self._sessions()
+        session = self._sessions(self._habits_of(context.peer()))
         cause = Cause.CLIENT_DISCONNECT
         with self._streams.one():
             try:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import structlog
 
 from epp.director import Cause, Director
+from epp.extproc.habits import Habits
 from epp.extproc.half import ProtocolError
 from epp.extproc.headers import read_served, read_subset
 from epp.extproc.modes import BodyMode, UnknownModeError, read_modes
@@ -22,14 +23,17 @@ from epp.framework.errors import InternalError
 
 _log = structlog.get_logger()
 
-PATIENCE_SECONDS = 0.2
-"""How long a gateway that does not say its modes may take to send a body before it seems to wait for an answer."""
+PATIENCE_SECONDS = 0.1
+"""How long a gateway that does not say its modes may take to send a body before it seems to wait for an answer.
+
+Less than the 0.2 s after which Envoy, unless told otherwise, gives up on an answer.
+"""
 
 
 class Session:
     """`receive` each message in turn, then `close` once, however the stream ended."""
 
-    __slots__ = ("_director", "_options", "_plain_errors", "_request", "_response")
+    __slots__ = ("_director", "_habits", "_options", "_plain_errors", "_request", "_response")
 
     def __init__(
         self,
@@ -38,8 +42,10 @@ class Session:
         emit_scores: bool = False,
         plain_errors: bool = False,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        habits: Habits | None = None,
     ) -> None:
         self._director = director
+        self._habits = habits or Habits()
         self._options = RequestOptions(emit_scores, max_body_bytes)
         self._plain_errors = plain_errors
         self._request: RequestHalf | None = None
@@ -116,7 +122,7 @@ class Session:
         """Return both halves, made when the first message tells the modes."""
         if self._request is None or self._response is None:
             modes = read_modes(message)
-            self._request = RequestHalf(self._director, modes.request, self._options)
+            self._request = RequestHalf(self._director, modes.request, self._options, self._habits)
             self._response = ResponseHalf(modes.response, self._director.clock)
         return self._request, self._response
 

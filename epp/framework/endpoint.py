@@ -4,6 +4,8 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+_PORTS = range(1, 65536)
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -29,8 +31,8 @@ class Endpoint:
             ip = ipaddress.ip_address(self.address)
         except ValueError:
             raise ValueError(f"endpoint {self.name!r}: address {self.address!r} is not an IP address") from None
-        if not 0 < self.port < 65536:  # noqa: PLR2004
+        if self.port not in _PORTS:
             raise ValueError(f"endpoint {self.name!r}: port {self.port} is not between 1 and 65535")
-        hostport = f"[{ip}]:{self.port}" if ip.version == 6 else f"{ip}:{self.port}"  # noqa: PLR2004
+        hostport = f"[{ip}]:{self.port}" if isinstance(ip, ipaddress.IPv6Address) else f"{ip}:{self.port}"
         object.__setattr__(self, "hostport", hostport)
         object.__setattr__(self, "id", f"{self.namespace}/{self.name}")

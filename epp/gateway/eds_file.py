@@ -86,7 +86,7 @@ class EdsFile:
             try:
                 await self._write()
             except OSError as error:
-                logger.error("eds_file_not_written", path=str(self._path), error=error.strerror)  # noqa: TRY400
+                logger.error("eds_file_not_written", path=str(self._path), error=error.strerror)  # noqa: TRY400  the traceback says nothing
                 self._changed.set()
                 await asyncio.sleep(_RETRY_SECONDS)
 

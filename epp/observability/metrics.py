@@ -209,7 +209,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
             series = self._series[labels] = _Series(
                 labels=labels,
                 requests=self._requests.labels(*labels),
-                running=self._running.labels(model),
+                running=self._running.labels(labels[0]),
                 duration=self._duration.labels(*labels),
                 ttft={value: self._ttft.labels(*labels, str(value).lower()) for value in (False, True)},
                 request_size=self._request_size.labels(*labels),

@@ -108,6 +108,40 @@ async def test_fail_close_is_503_until_the_picker_is_back(in_front_of):
             assert {await setup.ask() for _ in range(5)} == {(200, True)}
 
 
+async def test_fail_close_under_load_answers_every_request_or_ends_it_and_recovers(in_front_of):
+    async with in_front_of() as setup:
+        answers: list[tuple[int, bool]] = []
+        enough = asyncio.Event()
+
+        async def client() -> None:
+            while not enough.is_set() and len(answers) < 20_000:
+                try:
+                    answers.append(await setup.ask("x" * 2_000))
+                except openai.APIConnectionError:
+                    answers.append((0, False))  # its response was on the way when the picker died
+
+        async def answered(more: int) -> None:
+            goal = len(answers) + more
+            await until(lambda: len(answers) >= goal, f"{more} more answers are there")
+
+        async with setup.picker() as picker, asyncio.TaskGroup() as load:
+            for _ in range(8):
+                load.create_task(client())
+            await answered(50)
+            await kill(picker)
+            killed = len(answers)
+            await answered(100)
+            down = answers[killed + 8 :]  # eight were under way
+            async with setup.picker():
+                begun = len(answers)
+                await answered(50)
+                back = answers[begun + 8 :]
+                enough.set()
+        assert set(answers[:50]) == {(200, True)}
+        assert set(down) == {(503, False)}  # nothing gets past a picker that is not there
+        assert set(back) == {(200, True)}
+
+
 async def test_fail_open_loses_no_request_of_a_load_over_which_the_picker_dies_and_comes_back(in_front_of):
     async with in_front_of(failure_mode=FailureMode.FAIL_OPEN) as setup:
         answers: list[tuple[int, bool]] = []

@@ -6,6 +6,7 @@ import signal
 
 import openai
 import pytest
+from structlog.testing import capture_logs
 from world import ENDLESS, MODEL, World, open_world, until
 
 from epp.demo.servers import model_servers
@@ -95,8 +96,10 @@ async def test_edited_endpoint_file_moves_traffic_within_a_running_gateway(simul
         write(b="gold", c="gold")
         await until(lambda: world.available == {"b", "c"}, "the new file is in force")
         assert {await world.ask(f"q{i}") for i in range(4)} == {"b", "c"}
-        path.write_text("endpoints: [{name: broken}]")
-        await asyncio.sleep(0)  # a bad file changes nothing
+        with capture_logs() as logs:
+            path.write_text("endpoints: [{name: broken}]")
+            refused = "endpoints file refused, the pool stays as it is"
+            await until(lambda: any(entry["event"] == refused for entry in logs), "the bad file has been read")
         assert {await world.ask(f"q{i}") for i in range(4)} == {"b", "c"}
 
 

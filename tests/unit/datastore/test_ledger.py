@@ -4,7 +4,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from epp.datastore import Datastore
 from epp.framework import Candidates, Endpoint, ManualClock
-from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PICKED, SERVED
+from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PICKED, SERVED
 
 
 @pytest.fixture
@@ -50,6 +50,15 @@ def test_ticket_of_an_endpoint_that_left_does_not_touch_the_next_one_in_its_slot
     assert (read(store, IN_FLIGHT), read(store, IN_FLIGHT_TOKENS)) == ([1, 0], [3, 0])
 
 
+def test_request_that_went_elsewhere_is_credited_there_and_counted_once(store):
+    ticket = store.ledger.open(0, tokens=9)
+    ticket.move(1)
+    assert (read(store, IN_FLIGHT), read(store, IN_FLIGHT_TOKENS)) == ([0, 1], [0, 9])
+    ticket.close(failed=True)
+    ticket.move(0)  # too late
+    assert (read(store, IN_FLIGHT), read(store, SERVED), read(store, FAILED)) == ([0, 0], [0, 1], [0, 1])
+
+
 class LedgerMachine(RuleBasedStateMachine):
     """Any order of opening, first tokens, endings and pool changes: the books balance at every step."""
 
@@ -86,6 +95,17 @@ class LedgerMachine(RuleBasedStateMachine):
             if number in self.open:
                 name, epoch, _ = self.open[number]
                 self.open[number] = (name, epoch, 0)
+
+    @rule(ticket=tickets, pick=st.integers(0, 99))
+    def move(self, ticket, pick: int):
+        if ticket is None or not self.present:
+            return
+        number, real = ticket
+        name = self.present[pick % len(self.present)]
+        stays = self.slot[name] == real.slot
+        real.move(self.slot[name])
+        if number in self.open and not stays:
+            self.open[number] = (name, self.epoch[name], self.open[number][2])
 
     @rule(ticket=consumes(tickets), times=st.integers(1, 3))
     def close(self, ticket, times: int):

@@ -169,10 +169,13 @@ async def test_file_touched_without_a_change_is_not_taken_over_again(discovery, 
 
 async def test_file_that_is_not_watched_stays_as_it_was_read(path, pool, names):
     discovery = FileDiscovery(FileDiscoveryParameters(path=str(path)), lookup=names)
+    watching = FileDiscovery(FileDiscoveryParameters(path=str(path), watch_file=True), lookup=names)
+    other = type(pool)()
     await discovery.start(pool)
-    async with following(discovery, pool):
+    await watching.start(other)
+    async with following(discovery, pool), following(watching, other):
         replace(path, content(b="10.0.0.2"))
-        await asyncio.sleep(0)
+        await until(lambda: other.hostports == {"b": "10.0.0.2:8000"})  # the change could be seen
     assert pool.hostports == {"a": "10.0.0.1:8000"}
 
 

@@ -16,6 +16,7 @@ from bench import (
 )
 
 from epp.director import Cause
+from epp.extproc.habits import Habits
 from epp.extproc.half import ProtocolError
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse, ProtocolConfiguration
 from epp.framework.snapshot import SERVED
@@ -179,6 +180,18 @@ def test_gateway_that_says_nothing_and_sends_its_body_is_in_full_duplex(bench):
     replies = session.receive(request_body(BODY))
     assert kinds(replies) == ["request_headers", "request_body"]
     assert session.patience_seconds is None
+
+
+def test_late_body_of_a_gateway_that_never_waits_is_waited_for(bench):
+    habits = Habits()
+    first = bench.session(habits=habits)
+    first.receive(request_headers())
+    assert first.patience_seconds is not None  # nothing is known of it yet
+    first.receive(request_body(BODY))
+    second = bench.session(habits=habits)
+    second.receive(request_headers())
+    assert second.patience_seconds is None
+    assert kinds(second.receive(request_body(BODY))) == ["request_headers", "request_body"]
 
 
 def test_gateway_that_says_nothing_and_waits_is_answered_by_its_headers(bench):

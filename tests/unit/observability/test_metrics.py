@@ -227,3 +227,11 @@ def test_endings_are_counted_by_endpoint(page, status, cause, outcome):
     routing.response_started(status, event_stream=False)
     routing.complete(cause)
     assert page.value("endpoint_responses_total", model_server_endpoint="e0", outcome=outcome) == 1
+
+
+def test_rewritten_request_runs_under_the_model_that_was_asked_for(page):
+    request = Request("r", RequestBody(model="asked"), target_model="tuned")
+    page.metrics.routed(request, RESULT, scheduling_seconds=0.0)
+    assert page.value("request_running", model_name="asked") == 1
+    both = {"model_name": "asked", "target_model_name": "tuned", "fairness_id": "default-flow", "priority": "0"}
+    assert page.value("request_total", **both) == 1
