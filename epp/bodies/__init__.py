@@ -3,6 +3,6 @@
 from epp.bodies.json_edit import with_model, with_model_added
 from epp.bodies.model_restore import ModelRestorer
 from epp.bodies.partial import completed
-from epp.bodies.usage import Usage, UsageReader
+from epp.bodies.usage import UsageReader
 
-__all__ = ["ModelRestorer", "Usage", "UsageReader", "completed", "with_model", "with_model_added"]
+__all__ = ["ModelRestorer", "UsageReader", "completed", "with_model", "with_model_added"]

@@ -5,6 +5,7 @@ from typing import TypeVar
 import msgspec
 
 from epp.bodies.members import MemberScanner, Wanted
+from epp.framework.response import Usage
 
 _LONGEST_LINE_BYTES = 1024 * 1024
 _LONGEST_VALUE_BYTES = 64 * 1024
@@ -22,20 +23,6 @@ _COUNTED = (
     "cache_read_input_tokens",
     "cache_creation_input_tokens",
 )
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one request.
-
-    Attributes:
-        prompt_tokens: tokens of the prompt, cached ones included.
-        completion_tokens: tokens generated; 0 where none are, as for embeddings.
-        cached_tokens: tokens of the prompt that came from a cache.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
 
 
 class UsageReader:

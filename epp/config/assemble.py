@@ -10,21 +10,19 @@ from epp.director import ParserTable, Pipeline
 from epp.framework.clock import Clock
 from epp.framework.datalayer import DataSource, Discovery, Extractor, Feed
 from epp.framework.errors import ConfigurationError
-from epp.framework.plugins import (
-    Aggregator,
+from epp.framework.hooks import (
+    Admitter,
     EndpointObserver,
-    Filter,
-    Parser,
-    Picker,
-    Plugin,
     PreRequest,
     Producer,
-    ProfilePicker,
-    Scorer,
+    RequestHeaders,
+    ResponseHeaders,
+    ResponseReporter,
 )
+from epp.framework.plugins import Aggregator, Filter, Parser, Picker, Plugin, ProfilePicker, Scorer
 from epp.framework.registry import Registry
 from epp.framework.request import DataKey
-from epp.scheduling import Profile, Scheduler, SchedulingObserver, WeightedScorer
+from epp.scheduling import OnError, Profile, ProfileFilter, Scheduler, SchedulingObserver, WeightedScorer
 
 _Role = TypeVar("_Role", bound=Plugin[Any])
 
@@ -75,8 +73,12 @@ class _Assembler:
             pipeline=Pipeline(
                 parsers=ParserTable(parsers),
                 scheduler=Scheduler(profiles, handler, _aggregator(handler), observer=observer),
+                request_headers=self._of(RequestHeaders),
                 producers=_in_order(self._of(Producer)),
+                admitters=self._of(Admitter),
                 pre_request=self._of(PreRequest),
+                response_headers=self._of(ResponseHeaders),
+                reporters=self._of(ResponseReporter),
                 endpoint_observers=self._of(EndpointObserver),
             ),
             feeds=feeds,
@@ -125,16 +127,18 @@ class _Assembler:
         return SchedulingProfile.model_validate({"name": "default", "plugins": refs})
 
     def _profile(self, spec: SchedulingProfile, place: str) -> Profile:
-        filters: list[Filter[Any]] = []
+        filters: list[ProfileFilter] = []
         scorers: list[WeightedScorer] = []
         pickers: list[Picker[Any]] = []
         for ref in spec.plugins:
             plugin = self._resolve(ref, Plugin, place)
             if isinstance(plugin, Filter):
-                filters.append(plugin)
+                filters.append(ProfileFilter(plugin, ref.on_error or OnError.FAIL))
             if isinstance(plugin, Scorer):
                 try:
-                    scorers.append(WeightedScorer(plugin, 1.0 if ref.weight is None else ref.weight))
+                    scorers.append(
+                        WeightedScorer(plugin, 1.0 if ref.weight is None else ref.weight, ref.on_error or OnError.SKIP)
+                    )
                 except ValueError as error:
                     raise ConfigurationError(f"{place}: {error}") from error
             elif ref.weight is not None:

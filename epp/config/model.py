@@ -5,6 +5,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
+from epp.scheduling import OnError
+
 API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 FEATURE_GATES = ("flowControl", "haPopulateNonLeaderDatastore")
 
@@ -40,6 +42,8 @@ class WeightedRef(PluginRef):
 
     weight: float | None = None
     """Only for scorers; 1 where left out."""
+    on_error: OnError | None = None
+    """What becomes of the profile when the plugin raises; where left out, scorers are skipped and filters fail it."""
 
 
 class SchedulingProfile(_Model):

@@ -1,6 +1,9 @@
 """The director: parses, narrows the candidates, runs producers and scheduler, credits the endpoint."""
 
 import uuid
+from collections.abc import Callable
+from functools import partial as partial_call
+from typing import Any
 
 from epp.bodies import completed
 from epp.datastore import Change, Datastore
@@ -10,13 +13,23 @@ from epp.director.subset import Subset
 from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.errors import BadRequestError, ModelMissingError, NoEndpointsError, PluginFailedError, RequestError
-from epp.framework.request import DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
+from epp.framework.errors import (
+    AdmissionDeniedError,
+    BadRequestError,
+    ModelMissingError,
+    NoEndpointsError,
+    PluginFailedError,
+    RequestError,
+)
+from epp.framework.hooks import Admitter
+from epp.framework.plugins import Plugin
+from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
 
 DEFAULT_PATH = "/v1/completions"
 _NOTHING = Parsed(RequestBody(), names_model=False)
+FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 
 
@@ -35,7 +48,7 @@ class DirectorObserver:
         """Tell that a routed request ended."""
 
     def plugin_failed(self, plugin: str, error: Exception) -> None:
-        """Tell that a plugin raised: a producer, without whose data the request goes on, or a pre-request hook."""
+        """Tell that a plugin raised: what it adds is missing; of a pre-request hook, the request fails."""
 
 
 class Director:
@@ -57,6 +70,10 @@ class Director:
         self._use_subset = use_subset
         store.subscribe(self._pool_changed)
 
+    def use(self, pipeline: Pipeline) -> None:
+        """Route all further requests by another pipeline; those on their way stay with theirs."""
+        self._pipeline = pipeline
+
     def route(self, headers: Headers, body: bytes, subset: Subset | None, *, partial: bool = False) -> Routing:
         """Return where a request goes; raises a RequestError that says why it can go nowhere.
 
@@ -77,11 +94,12 @@ class Director:
                 headers=headers,
                 path=path,
                 size_bytes=len(body),
-                fairness_id=headers.first_of("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-                or DEFAULT_FLOW,
                 received_at=self.clock.now(),
                 target_model=target_model,
             )
+            for plugin in pipeline.request_headers:
+                self._attempt(plugin, partial_call(plugin.request_headers, request))
+            request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
             return self._route(pipeline, request, subset)
         except RequestError as error:
             self._observer.refused(parsed.model, error)
@@ -94,10 +112,9 @@ class Director:
             raise NoEndpointsError
         started = self.clock.now()
         for producer in pipeline.producers:
-            try:
-                producer.produce(request, candidates)
-            except Exception as error:  # noqa: BLE001  its readers do without, the request goes on
-                self._observer.plugin_failed(producer.name, error)
+            self._attempt(producer, partial_call(producer.produce, request, candidates))
+        for admitter in pipeline.admitters:
+            self._admit(admitter, request, candidates)
         result = pipeline.scheduler.schedule(request, candidates)
         for plugin in pipeline.pre_request:
             try:
@@ -109,7 +126,30 @@ class Director:
                 raise PluginFailedError(plugin.name, str(error)) from error
         ticket = self._store.ledger.open(result.primary.slot, request.get(IN_FLIGHT_COST) or 0)
         self._observer.routed(request, result, self.clock.now() - started)
-        return Routing(request, result, ticket, find=self._store.find, observer=self._observer)
+        return Routing(
+            request,
+            result,
+            ticket,
+            find=self._store.find,
+            observer=self._observer,
+            response_headers=pipeline.response_headers,
+            reporters=pipeline.reporters,
+        )
+
+    def _attempt(self, plugin: Plugin[Any], call: Callable[[], None]) -> None:
+        """Run what the request can do without."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  its readers do without, the request goes on
+            self._observer.plugin_failed(plugin.name, error)
+
+    def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> None:
+        try:
+            admitter.admit(request, candidates)
+        except RequestError as error:
+            raise AdmissionDeniedError(error) from error
+        except Exception as error:  # noqa: BLE001  who cannot judge turns nobody away
+            self._observer.plugin_failed(admitter.name, error)
 
     def _eligible(self, snapshot: Snapshot, subset: Subset | None) -> Positions:
         if subset is None or not self._use_subset:

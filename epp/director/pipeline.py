@@ -5,7 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from epp.framework.errors import NoParserError
-from epp.framework.plugins import EndpointObserver, Parser, PreRequest, Producer
+from epp.framework.hooks import (
+    Admitter,
+    EndpointObserver,
+    PreRequest,
+    Producer,
+    RequestHeaders,
+    ResponseHeaders,
+    ResponseReporter,
+)
+from epp.framework.plugins import Parser
 from epp.framework.request import Headers, RequestBody
 from epp.scheduling.scheduler import Scheduler
 
@@ -69,7 +78,11 @@ class Pipeline:
 
     parsers: ParserTable
     scheduler: Scheduler
+    request_headers: tuple[RequestHeaders[Any], ...] = ()
     producers: tuple[Producer[Any], ...] = ()
     """In an order in which each finds what it reads."""
+    admitters: tuple[Admitter[Any], ...] = ()
     pre_request: tuple[PreRequest[Any], ...] = ()
+    response_headers: tuple[ResponseHeaders[Any], ...] = ()
+    reporters: tuple[ResponseReporter[Any], ...] = ()
     endpoint_observers: tuple[EndpointObserver[Any], ...] = field(default=())

@@ -1,13 +1,15 @@
 """A request on its way: where it goes, and the ledger entry that is closed exactly once, however it ends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from epp.bodies import Usage, UsageReader
+from epp.bodies import UsageReader
 from epp.datastore import Ticket
 from epp.framework.endpoint import Endpoint
-from epp.framework.request import Request
+from epp.framework.hooks import Metadata, MetadataValue, ResponseHeaders, ResponseReporter
+from epp.framework.request import Headers, Request
+from epp.framework.response import Response, Usage
 from epp.framework.result import SchedulingResult
 
 if TYPE_CHECKING:
@@ -31,9 +33,13 @@ class Routing:
     """Told by the wire what happens; every verb after `complete` does nothing."""
 
     __slots__ = (
+        "_adders",
         "_completed",
         "_find",
         "_observer",
+        "_reporters",
+        "_response_headers",
+        "_served_address",
         "_ticket",
         "_usage",
         "first_byte_at",
@@ -52,6 +58,8 @@ class Routing:
         *,
         find: Callable[[str], tuple[int, Endpoint] | None],
         observer: "DirectorObserver",
+        response_headers: Sequence[ResponseHeaders[Any]] = (),
+        reporters: Sequence[ResponseReporter[Any]] = (),
     ) -> None:
         self.request = request
         self.result = result
@@ -65,13 +73,21 @@ class Routing:
         """Who serves it, as far as is known."""
         self._find = find
         self._observer = observer
+        self._adders = response_headers
+        self._reporters = reporters
+        self._served_address = ""
+        self._response_headers = Headers()
         self._usage: UsageReader | None = None
         self._completed = False
 
     @property
     def destination(self) -> str:
         """Value of the destination header: `ip:port`, then fallbacks in order, comma-separated."""
-        return ",".join(endpoint.hostport for endpoint in self.result.targets)
+        return ",".join(self.result.destination)
+
+    @property
+    def _response(self) -> Response:
+        return Response(self.served, self._served_address, self.status, self._response_headers, self.usage)
 
     @property
     def usage(self) -> Usage | None:
@@ -80,16 +96,40 @@ class Routing:
 
     def served_by(self, hostport: str) -> None:
         """Take note of the endpoint that the gateway really used: a fallback, perhaps."""
-        found = self._find(hostport)
+        self._served_address = hostport
+        if hostport in self.result.destination:  # perhaps not its own address, but that of whoever passes it on
+            target = self.result.targets[self.result.destination.index(hostport)]
+            found = self._find(target.hostport)
+        else:
+            found = self._find(hostport)
         if found is not None and not self._completed:
             slot, self.served = found
             self._ticket.move(slot)
 
-    def response_started(self, status: int, *, event_stream: bool) -> None:
-        """Take note of the response's status and of the kind of its body."""
+    def response_started(self, status: int, headers: Headers, *, event_stream: bool) -> dict[str, str]:
+        """Take note of the response's status, headers and kind of body; return the headers that plugins add."""
         self.status = status
+        self._response_headers = headers
         if not self.request.body.skip_response:
             self._usage = UsageReader(event_stream=event_stream)
+        added: dict[str, str] = {}
+        for plugin in self._adders:
+            try:
+                added.update(plugin.response_headers(self.request, self._response))
+            except Exception as error:  # noqa: BLE001  the client gets the response without
+                self._observer.plugin_failed(plugin.name, error)
+        return added
+
+    def report(self) -> Metadata:
+        """Return what plugins have to tell the gateway of the response, now that it is over."""
+        metadata: dict[str, dict[str, MetadataValue]] = {}
+        for plugin in self._reporters:
+            try:
+                for namespace, values in plugin.report(self.request, self._response).items():
+                    metadata.setdefault(namespace, {}).update(values)
+            except Exception as error:  # noqa: BLE001  the gateway does without
+                self._observer.plugin_failed(plugin.name, error)
+        return metadata
 
     def response_piece(self, piece: bytes, *, last: bool, now: float) -> None:
         """Take note of a piece of the response body: the first one shows that the prompt has been computed."""

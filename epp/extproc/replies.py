@@ -19,6 +19,7 @@ from epp.extproc.wire import (
     TrailersResponse,
 )
 from epp.framework import SchedulingResult
+from epp.framework.hooks import Metadata
 
 PIECE_BYTES = 62_000
 """Most that one body message carries: some gateways take no more than 64 KiB."""
@@ -92,9 +93,10 @@ def request_trailers_pass() -> ProcessingResponse:
     return ProcessingResponse(request_trailers=TrailersResponse())
 
 
-def response_headers_pass(remove: Sequence[str]) -> ProcessingResponse:
-    """Let the response headers pass, marked as seen."""
-    mutation = HeaderMutation(set_headers=[_set(WENT_INTO_RESPONSE_HEADERS, "true")], remove_headers=remove)
+def response_headers_pass(added: Mapping[str, str], remove: Sequence[str]) -> ProcessingResponse:
+    """Let the response headers pass, marked as seen, with some more of them and some fewer."""
+    setting = {WENT_INTO_RESPONSE_HEADERS: "true", **added}
+    mutation = HeaderMutation(set_headers=[_set(name, value) for name, value in setting.items()], remove_headers=remove)
     return ProcessingResponse(response_headers=HeadersResponse(response=CommonResponse(header_mutation=mutation)))
 
 
@@ -116,6 +118,13 @@ def response_body_pieces(body: bytes, *, end_of_stream: bool) -> Iterator[Proces
 def response_trailers_pass() -> ProcessingResponse:
     """Let the response trailers pass."""
     return ProcessingResponse(response_trailers=TrailersResponse())
+
+
+def with_metadata(reply: ProcessingResponse, metadata: Metadata) -> ProcessingResponse:
+    """Put values into the reply's dynamic metadata, by namespace and key."""
+    if metadata:
+        reply.dynamic_metadata.update({namespace: dict(values) for namespace, values in metadata.items()})
+    return reply
 
 
 def immediate(status: int, headers: Mapping[str, str], body: bytes, details: str) -> ProcessingResponse:

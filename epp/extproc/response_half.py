@@ -1,6 +1,6 @@
 """The response's way through the picker: let through piece by piece, listened to, its model's name put back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from epp.bodies import ModelRestorer
 from epp.director import Routing
@@ -44,14 +44,16 @@ class ResponseHalf:
         status = headers.first_of(":status", "status") or ""
         event_stream = "text/event-stream" in headers.get("content-type", "")
         remove: list[str] = []
+        added: Mapping[str, str] = {}
         if routing is not None:
-            routing.response_started(int(status) if status.isdecimal() else 0, event_stream=event_stream)
+            code = int(status) if status.isdecimal() else 0
+            added = routing.response_started(code, headers, event_stream=event_stream)
             if routing.request.rewrites_model and routing.request.body.model:
                 self._restorer = ModelRestorer(routing.request.body.model, event_stream=event_stream)
                 remove = ["content-length"]  # another name is of another length
             if self._mode is BodyMode.NONE:
                 routing.response_unseen(self._clock.now())
-        yield replies.response_headers_pass(remove)
+        yield replies.response_headers_pass(added, remove)
 
     def on_body(self, message: HttpBody, routing: Routing | None) -> Iterator[ProcessingResponse]:
         """Let one piece pass."""
@@ -63,13 +65,16 @@ class ResponseHalf:
             self._progress = Progress.ENDED
         if routing is not None:
             routing.response_piece(piece, last=last, now=self._clock.now())
+        report = routing.report() if last and routing is not None else {}
         if self._mode in _IN_PLACE:
-            yield replies.response_body_pass(self._restored_in_place(piece, last=last))
+            yield replies.with_metadata(replies.response_body_pass(self._restored_in_place(piece, last=last)), report)
         else:
             restored = piece if self._restorer is None else self._restorer.feed(piece, last=last)
-            yield from replies.response_body_pieces(restored, end_of_stream=last)
+            *pieces, final = replies.response_body_pieces(restored, end_of_stream=last)
+            yield from pieces
+            yield replies.with_metadata(final, report)
 
-    def on_trailers(self) -> Iterator[ProcessingResponse]:
+    def on_trailers(self, routing: Routing | None) -> Iterator[ProcessingResponse]:
         """Let the trailers pass, after whatever of the body was held back."""
         expect("response_trailers", self._progress, Progress.EXPECTED, Progress.BODY)
         self._progress = Progress.ENDED
@@ -77,7 +82,7 @@ class ResponseHalf:
             rest = self._restorer.feed(b"", last=True)
             if rest:
                 yield from replies.response_body_pieces(rest, end_of_stream=False)
-        yield replies.response_trailers_pass()
+        yield replies.with_metadata(replies.response_trailers_pass(), {} if routing is None else routing.report())
 
     def assume(self, mode: BodyMode) -> None:
         """Go by this mode where the gateway did not say."""

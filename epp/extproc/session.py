@@ -112,7 +112,7 @@ class Session:
             case "response_headers":
                 yield from response.on_headers(message.response_headers, request.routing)
             case "response_trailers":
-                yield from response.on_trailers()
+                yield from response.on_trailers(request.routing)
             case _:
                 raise ProtocolError(f"a message with none of the six parts of an HTTP exchange, but {kind}")
         if response.ended:

@@ -5,27 +5,39 @@ from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock, SystemClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
+from epp.framework.hooks import (
+    Admitter,
+    EndpointObserver,
+    PreRequest,
+    Producer,
+    RequestHeaders,
+    ResponseHeaders,
+    ResponseReporter,
+)
 from epp.framework.plugins import (
     Aggregator,
     Category,
+    Datum,
+    Decider,
     Draw,
-    EndpointObserver,
     Filter,
+    FilterParameters,
     Parameters,
     Parser,
     Picker,
     Plugin,
-    PreRequest,
-    Producer,
     ProfilePicker,
     Scorer,
+    Stability,
 )
-from epp.framework.request import DataKey, Headers, PrefixMatch, Request, RequestBody
+from epp.framework.request import DataKey, Headers, PrefixMatch, PromptTokens, Request, RequestBody
+from epp.framework.response import Response, Usage
 from epp.framework.result import Aggregate, ProfileResult, SchedulingResult
 from epp.framework.scoring import lower_is_better
-from epp.framework.snapshot import Attribute, Column, LoraState, Records, Snapshot
+from epp.framework.snapshot import Attribute, Column, LoraState, Records, Snapshot, Topology
 
 __all__ = [
+    "Admitter",
     "Aggregate",
     "Aggregator",
     "Attribute",
@@ -35,10 +47,13 @@ __all__ = [
     "Column",
     "ConfigurationError",
     "DataKey",
+    "Datum",
+    "Decider",
     "Draw",
     "Endpoint",
     "EndpointObserver",
     "Filter",
+    "FilterParameters",
     "Floats",
     "Headers",
     "LoraState",
@@ -54,13 +69,21 @@ __all__ = [
     "Producer",
     "ProfilePicker",
     "ProfileResult",
+    "PromptTokens",
     "Records",
     "Request",
     "RequestBody",
     "RequestError",
+    "RequestHeaders",
+    "Response",
+    "ResponseHeaders",
+    "ResponseReporter",
     "SchedulingResult",
     "Scorer",
     "Snapshot",
+    "Stability",
     "SystemClock",
+    "Topology",
+    "Usage",
     "lower_is_better",
 ]

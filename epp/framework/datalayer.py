@@ -15,6 +15,7 @@ class Report:
     """What one page of an endpoint's says; what it does not say stays as it was."""
 
     columns: Mapping[Column, float] = field(default_factory=dict)
+    """Columns that no snapshot has yet are added to all that follow."""
     attributes: Mapping[Attribute[Any], object] = field(default_factory=dict)
 
 
@@ -78,6 +79,18 @@ class Extractor(Plugin[P]):
     @abstractmethod
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         """Return what the page says; raises PageError when it says nothing this extractor understands."""
+
+
+class Tagger(Plugin[P]):
+    """Reads what discovery says of an endpoint into columns and attributes; does no I/O."""
+
+    @abstractmethod
+    def tag(self, endpoint: Endpoint) -> Report:
+        """Return what the endpoint's labels say; called when it joins the pool and when they change."""
+
+
+class EndpointNotifications(Plugin[P]):
+    """Stands, among the data sources, for the comings and goings of endpoints; its extractors are taggers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,11 @@ from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.request import DataKey, Headers, Request, RequestBody
-from epp.framework.result import Aggregate, ProfileResult, SchedulingResult
-from epp.framework.snapshot import Column
+from epp.framework.result import Aggregate, ProfileResult
+from epp.framework.snapshot import Attribute, Column
+
+Datum: TypeAlias = DataKey[Any] | Column | Attribute[Any]
+"""Something that plugins read and write: data of one request, or a number or record of every endpoint."""
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -29,7 +32,26 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
 
+class FilterParameters(Parameters, frozen=True):
+    """What every filter takes."""
+
+    fallback_on_empty: bool = False
+    """Pass the filter over where it would leave nobody, instead of failing its profile."""
+
+
 P = TypeVar("P", bound=Parameters, default=Parameters)
+FP = TypeVar("FP", bound=FilterParameters, default=FilterParameters)
+
+
+class Stability(StrEnum):
+    """What a user may rely on."""
+
+    BETA = "Beta"
+    """Names, parameters and defaults stay."""
+    ALPHA = "Alpha"
+    """They may change; taken only where experimental plugins are allowed."""
+    DEPRECATED = "Deprecated"
+    """Something else has taken its place; its use is warned of."""
 
 
 class Plugin(ABC, Generic[P]):
@@ -37,12 +59,15 @@ class Plugin(ABC, Generic[P]):
 
     plugin_type: ClassVar[str]
     """The name that configuration files use."""
+    stability: ClassVar[Stability] = Stability.BETA
     parameters_type: ClassVar[type[Parameters]] = Parameters
     """Taken from the brackets of the role."""
-    reads: tuple[DataKey[Any] | Column, ...] = ()
-    """Request data and columns this plugin cannot do without."""
-    writes: tuple[DataKey[Any], ...] = ()
-    """Request data this plugin publishes."""
+    reads: tuple[Datum, ...] = ()
+    """What this plugin cannot do without: whoever produces it by default is added where nobody else does."""
+    may_read: tuple[Datum, ...] = ()
+    """What this plugin uses where it is there."""
+    writes: tuple[Datum, ...] = ()
+    """What this plugin publishes: request data of a producer, columns and attributes of an extractor."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Find the parameter struct among the brackets of the bases."""
@@ -57,9 +82,27 @@ class Plugin(ABC, Generic[P]):
         self.name = name or self.plugin_type
         self.clock: Clock = clock or SystemClock()
 
+    @property
+    def references(self) -> Mapping[str, str]:
+        """Names of other plugins that this one calls, by the parameter that names them."""
+        return {}
 
-class Filter(Plugin[P]):
+    def connect(self, plugins: Mapping[str, "Plugin[Any]"]) -> None:
+        """Take the plugins referred to, by the same parameters; raises ValueError for one of the wrong role.
+
+        Called once, before any request.
+        """
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the author of the configuration should know of these parameters: deprecated ones, say."""
+        return ()
+
+
+class Filter(Plugin[FP]):
     """Says which candidates may serve the request."""
+
+    parameters_type: ClassVar[type[Parameters]] = FilterParameters
 
     @abstractmethod
     def filter(self, request: Request, candidates: Candidates) -> Mask:
@@ -120,28 +163,12 @@ class Aggregator(Plugin[P]):
         """Name the primary profile; None when no usable result is among them."""
 
 
-class Producer(Plugin[P]):
-    """Computes, once for each request, data that filters and scorers share."""
+class Decider(Plugin[P]):
+    """Says whether a stage of a disaggregated request is worth a leg of its own."""
 
     @abstractmethod
-    def produce(self, request: Request, candidates: Candidates) -> None:
-        """Put the data on the request."""
-
-
-class PreRequest(Plugin[P]):
-    """Learns of the choice before the request leaves."""
-
-    @abstractmethod
-    def pre_request(self, request: Request, result: SchedulingResult) -> None:
-        """Take note of where the request goes."""
-
-
-class EndpointObserver(Plugin[P]):
-    """Keeps state by slot and must forget with the endpoint."""
-
-    @abstractmethod
-    def slots_removed(self, slots: Sequence[int]) -> None:
-        """Forget these slots: other endpoints may take them."""
+    def decide(self, request: Request, decode: ProfileResult | None) -> bool:
+        """Return true for a leg; `decode` is the decode leg where that was chosen already."""
 
 
 class Parser(Plugin[P]):

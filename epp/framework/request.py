@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework.candidates import Candidates
+from epp.framework.result import ProfileResult
 
 T = TypeVar("T")
 
@@ -63,6 +64,8 @@ class RequestBody(msgspec.Struct, frozen=True):
     """Requests with different salts never share cached prefixes."""
     skip_response: bool = False
     """The response reports no usage: it need not be read."""
+    media_items: int = 0
+    """Images, audio clips and videos in the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,8 @@ class DataKey(Generic[T]):
     """The name and type of something a producer computes for a request."""
 
     name: str
-    default_producer: str
-    """Plugin type that is instantiated when a configured plugin reads this key and nobody writes it."""
+    default_producer: str = ""
+    """Plugin type that is instantiated when a configured plugin reads this key and nobody writes it; empty for none."""
     producer: str = ""
     """Name of the producer instance; empty for the default one."""
 
@@ -99,9 +102,27 @@ class PrefixMatch:
         return self.matched_blocks[candidates.slots]
 
 
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """The prompt in the model's own tokens."""
+
+    count: int
+    ids: NDArray[np.int64] | None = None
+    """The tokens themselves; None where they were only counted."""
+    exact: bool = False
+    """Whether a tokenizer counted, as opposed to an estimate from the prompt's length."""
+
+
 PREFIX_MATCH: DataKey[PrefixMatch] = DataKey("prefix-match", "approx-prefix-cache-producer")
 IN_FLIGHT_COST: DataKey[int] = DataKey("in-flight-cost", "inflight-load-producer")
 """Uncached tokens that the chosen endpoint has to compute, credited to it until its first token."""
+PROMPT_TOKENS: DataKey[PromptTokens] = DataKey("prompt-tokens", "token-producer")
+SESSION_ID: DataKey[str] = DataKey("session-id", "session-id-producer")
+"""What names the conversation that the request belongs to."""
+AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity")
+"""What names the agent that sent the request: its flow, unless a header names another."""
+PEER: DataKey[ProfileResult] = DataKey("peer")
+"""The leg of a disaggregated request that was chosen first; the profiles that run after it may want to be near it."""
 
 
 @dataclass(slots=True)
@@ -126,6 +147,12 @@ class Request:
     def model(self) -> str:
         """The model that the endpoint will be asked for."""
         return self.target_model or self.body.model
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt: counted, where a producer did, else the parser's estimate."""
+        tokens = self.get(PROMPT_TOKENS)
+        return self.body.prompt_tokens if tokens is None else tokens.count
 
     @property
     def rewrites_model(self) -> bool:

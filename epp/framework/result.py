@@ -16,6 +16,8 @@ class FilterTrace:
     plugin: str
     before: int
     after: int
+    problem: str = ""
+    """Why the filter was passed over: it left nobody and falls back, or it failed and may be skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class ScoreTrace:
     weight: float
     scores: Floats
     """In [0, 1], one for each candidate, before the weight."""
+    problem: str = ""
+    """Why the scorer has no vote, where it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,10 @@ class Aggregate:
     """Name of the profile whose targets the gateway gets."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers the endpoint gets beside the destination (a prefill peer, say)."""
+    picks: Mapping[str, Positions] = field(default_factory=dict)
+    """Other picks than the profiles' own, by profile: positions in the profile's candidates, best first."""
+    destination: tuple[str, ...] = ()
+    """What the gateway is told in place of the addresses of the targets, one for each; empty for those themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,8 @@ class SchedulingResult:
     errors: Mapping[str, RequestError]
     """Why those failed, by profile."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    destination: tuple[str, ...] = ()
+    """`ip:port` for each target, as the gateway is told."""
 
     @property
     def targets(self) -> tuple[Endpoint, ...]:

@@ -57,6 +57,8 @@ FAILED = Column("failed", "requests", 0.0)
 LAST_PICKED = Column("last_picked", "sequence number", 0.0)
 """Which pick of this picker's was the last to go there; 0 for none."""
 ANSWERS, SILENT, REFUSES = 1.0, 0.5, 0.0
+GPU_UTILIZATION = Column("GPUUtilization", "0..1")
+"""Share of the time in which the busiest GPU behind the endpoint did something."""
 REACHABLE = Column("reachable", "0..1", ANSWERS)
 """ANSWERS; SILENT while it takes connections and does not answer; REFUSES while nobody listens there."""
 
@@ -85,6 +87,8 @@ class Attribute(Generic[T]):
     name: str
     unknown: T
     """The value of an endpoint that nobody has reported on."""
+    default_producer: str = ""
+    """Plugin type that is instantiated when a configured plugin reads this and nobody writes it; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,21 @@ class LoraState:
 
 
 LORA: Attribute[LoraState] = Attribute("lora", LoraState())
+MODELS: Attribute[frozenset[str]] = Attribute("models", frozenset())
+"""Names of the models that the endpoint says it serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Where an endpoint stands; empty for what is not known."""
+
+    host: str = ""
+    rack: str = ""
+    zone: str = ""
+    region: str = ""
+
+
+TOPOLOGY: Attribute[Topology] = Attribute("topology", Topology(), "topology-extractor")
 
 
 class Records(Generic[T]):

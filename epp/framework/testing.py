@@ -4,22 +4,29 @@ candidates(waiting=[0, 4], labels=[{"zone": "a"}, {}])
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
-from epp.framework.snapshot import CORE_COLUMNS, LORA, LoraState, Records, Snapshot
+from epp.framework.snapshot import CORE_COLUMNS, LORA, Attribute, LoraState, Records, Snapshot
 
 
 def candidates(
     *,
     labels: Sequence[Mapping[str, str]] = (),
     lora: Sequence[LoraState] = (),
+    records: Mapping[Attribute[Any], Sequence[object]] | None = None,
+    reported: Mapping[str, Sequence[float]] | None = None,
     **columns: Sequence[float],
 ) -> Candidates:
-    """Return as many candidates as the longest list has entries, slots 0, 1, 2 ...; columns by their names."""
-    count = max(map(len, (labels, lora, *columns.values())), default=0)
+    """Return as many candidates as the longest list has entries, slots 0, 1, 2 ...
+
+    Core columns go by their names; `reported` are columns beyond those, `records` other attributes than LoRA.
+    """
+    reported, records = reported or {}, records or {}
+    count = max(map(len, (labels, lora, *columns.values(), *reported.values(), *records.values())), default=0)
     endpoints = [
         Endpoint(f"e{i}", f"10.0.{i // 250}.{i % 250 + 1}", 8000, labels=labels[i] if i < len(labels) else {})
         for i in range(count)
@@ -32,12 +39,14 @@ def candidates(
         name: np.array(columns[name], dtype=np.float64) if name in columns else np.full(count, column.unknown)
         for name, column in known.items()
     }
+    arrays |= {name: np.array(values, dtype=np.float64) for name, values in reported.items()}
+    attributes = {attribute.name: Records[object](tuple(values)) for attribute, values in records.items()}
     slots = np.arange(count, dtype=np.intp)
     snapshot = Snapshot(
         slots=slots,
         available=slots,
         endpoints=Records[Endpoint | None](tuple(endpoints)),
         columns=arrays,
-        attributes={LORA.name: Records[object](tuple(lora) or (LoraState(),) * count)},
+        attributes={LORA.name: Records[object](tuple(lora) or (LoraState(),) * count), **attributes},
     )
     return Candidates(snapshot, slots)

@@ -1,7 +1,7 @@
 """The multi-cycle scheduler: profiles run over one snapshot until the profile picker has no more to ask for."""
 
 from epp.scheduling.observer import SchedulingObserver
-from epp.scheduling.profile import Profile, WeightedScorer
+from epp.scheduling.profile import OnError, Profile, ProfileFilter, WeightedScorer
 from epp.scheduling.scheduler import Scheduler
 
-__all__ = ["Profile", "Scheduler", "SchedulingObserver", "WeightedScorer"]
+__all__ = ["OnError", "Profile", "ProfileFilter", "Scheduler", "SchedulingObserver", "WeightedScorer"]

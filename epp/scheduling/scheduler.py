@@ -1,12 +1,14 @@
 """The loop over profiles: what to run next, run it, and who gets the request in the end."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import xxhash
 
+from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
 from epp.framework.errors import InternalError, NoEndpointsError, RequestError
 from epp.framework.plugins import Aggregator, ProfilePicker
@@ -97,4 +99,11 @@ class Scheduler:
         primary = results.get(verdict.primary) if verdict else None
         if verdict is None or primary is None:
             raise next((errors[name] for name in sorted(errors)), InternalError("no profile brought a result"))
-        return SchedulingResult(primary, dict(results), dict(errors), verdict.headers)
+        final = {name: _with_picks(result, verdict.picks.get(name)) for name, result in results.items()}
+        chosen = final[verdict.primary] or primary
+        destination = verdict.destination or tuple(endpoint.hostport for endpoint in chosen.targets)
+        return SchedulingResult(chosen, final, dict(errors), verdict.headers, destination)
+
+
+def _with_picks(result: ProfileResult | None, picks: Positions | None) -> ProfileResult | None:
+    return result if result is None or picks is None else replace(result, picked=picks)

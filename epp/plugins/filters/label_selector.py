@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Clock, Endpoint, Filter, Floats, Mask, Parameters, Request
+from epp.framework import Candidates, Clock, Endpoint, Filter, FilterParameters, Floats, Mask, Parameters, Request
 
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _WITH_VALUES = ("In", "NotIn")
@@ -47,7 +47,7 @@ class LabelSelectorRequirement(Parameters, frozen=True):
                 return self.key not in labels
 
 
-class LabelSelectorParameters(Parameters, frozen=True):
+class LabelSelectorParameters(FilterParameters, frozen=True):
     """A Kubernetes LabelSelector: everything in it must match; an empty one matches all endpoints."""
 
     match_labels: dict[str, str] = msgspec.field(default_factory=dict)

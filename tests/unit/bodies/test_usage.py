@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from epp.bodies.usage import Usage, UsageReader
+from epp.bodies.usage import UsageReader
+from epp.framework import Usage
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "chat-stream.txt"
 

@@ -27,7 +27,7 @@ def test_without_profiles_every_scorer_and_filter_is_in_one_called_default():
     assert profile.name == "default"
     assert [s.scorer.name for s in profile.scorers] == ["queue-scorer"]
     assert [s.weight for s in profile.scorers] == [1.0]
-    assert [f.name for f in profile.filters] == ["label-selector-filter"]
+    assert [f.filter.name for f in profile.filters] == ["label-selector-filter"]
     assert profile.picker.name == "max-score-picker"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from epp.datastore import Datastore
 from epp.director import Cause, Routing
-from epp.framework import Endpoint, ManualClock, ProfileResult, Request, RequestBody, SchedulingResult
+from epp.framework import Endpoint, Headers, ManualClock, ProfileResult, Request, RequestBody, SchedulingResult
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError
 from epp.framework.snapshot import KV_USAGE, REFUSES, RUNNING, WAITING
@@ -105,7 +105,7 @@ def test_response_without_a_byte_has_no_time_to_first_token(page):
 )
 def test_failure_of_a_routed_request_has_its_code(page, status, cause, code):
     routing = page.route()
-    routing.response_started(status, event_stream=False)
+    routing.response_started(status, Headers(), event_stream=False)
     routing.complete(cause)
     assert page.value("request_error_total", model="m", error_code=code) == 1
     assert page.label_values("request_error_total", "error_code") == {code}
@@ -113,7 +113,7 @@ def test_failure_of_a_routed_request_has_its_code(page, status, cause, code):
 
 def test_success_is_no_error(page):
     routing = page.route()
-    routing.response_started(200, event_stream=False)
+    routing.response_started(200, Headers(), event_stream=False)
     routing.complete(Cause.NATURAL)
     assert page.label_values("request_error_total", "error_code") == set()
 
@@ -202,7 +202,7 @@ def test_endpoint_that_left_has_no_gauge(page):
 
 def test_usage_is_observed_as_the_endpoint_counted_it(page):
     routing = page.route()
-    routing.response_started(200, event_stream=False)
+    routing.response_started(200, Headers(), event_stream=False)
     page.clock.advance(2.0)
     body = b'{"usage":{"prompt_tokens":40,"completion_tokens":8,"prompt_tokens_details":{"cached_tokens":32}}}'
     routing.response_piece(body, last=True, now=page.clock.now())
@@ -224,7 +224,7 @@ def test_usage_is_observed_as_the_endpoint_counted_it(page):
 )
 def test_endings_are_counted_by_endpoint(page, status, cause, outcome):
     routing = page.route()
-    routing.response_started(status, event_stream=False)
+    routing.response_started(status, Headers(), event_stream=False)
     routing.complete(cause)
     assert page.value("endpoint_responses_total", model_server_endpoint="e0", outcome=outcome) == 1
 

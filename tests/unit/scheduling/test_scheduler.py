@@ -21,7 +21,7 @@ from epp.framework import (
 )
 from epp.framework.errors import InternalError, NoEndpointsError, PluginFailedError, SaturatedError
 from epp.framework.testing import candidates
-from epp.scheduling import Profile, Scheduler, SchedulingObserver, WeightedScorer
+from epp.scheduling import Profile, ProfileFilter, Scheduler, SchedulingObserver, WeightedScorer
 
 
 class Fixed(Scorer):
@@ -101,7 +101,7 @@ class Counting(SchedulingObserver):
 
 
 def profile(name: str, *scorers: WeightedScorer, filters: tuple[Filter, ...] = (), picker: Picker | None = None):
-    return Profile(name, filters, scorers, picker or Best())
+    return Profile(name, tuple(map(ProfileFilter, filters)), scorers, picker or Best())
 
 
 def one(spec: Profile, observer: SchedulingObserver | None = None) -> Scheduler:
