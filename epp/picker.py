@@ -1,16 +1,23 @@
 """A running picker: one configuration, one pool, and the servers that answer for it."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from threading import Thread
-from wsgiref.simple_server import WSGIServer
+from pathlib import Path
+from typing import Any
 
 import structlog
-from prometheus_client import start_http_server
 
-from epp.collectors import Collector
-from epp.config import EndpointPickerConfig, assemble, default_config
+from epp.collectors import Collector, Tagging
+from epp.config import (
+    Assembly,
+    Builder,
+    ConfigFollower,
+    ConfigState,
+    LoadedConfig,
+    assemble,
+    default_config,
+)
 from epp.datastore import Datastore
 from epp.director import Director
 from epp.extproc.habits import Habits
@@ -19,9 +26,10 @@ from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.extproc.session import Session
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.datalayer import Discovery
-from epp.framework.plugins import Parameters
+from epp.framework.plugins import Parameters, Plugin
 from epp.framework.registry import Registry
 from epp.observability.metrics import Metrics
+from epp.observability.page import OperatorPage
 
 _log = structlog.get_logger()
 
@@ -31,8 +39,14 @@ class PickerSettings:
     """What the command line says, beside the configuration file."""
 
     server: ServerSettings
-    config: EndpointPickerConfig | None = None
+    config: LoadedConfig | None = None
     """None for the built-in default."""
+    watch_config: Path | None = None
+    """The file that `config` was read from, to take new versions of it over; None to stay with what it said."""
+    experimental: bool = False
+    """Whether plugins of stability Alpha may be used."""
+    plugin_modules: tuple[str, ...] = ()
+    """Python modules whose classes a configuration may name as `module:Class`."""
     discovery: Discovery[Parameters] | None = None
     """Who is in the pool; comes before what the configuration names."""
     pool_name: str = "default"
@@ -60,44 +74,62 @@ class Picker:
 
     def __init__(self, settings: PickerSettings) -> None:
         self._settings = settings
-        clock = SystemClock()
-        self.metrics = Metrics(settings.pool_name, clock)
-        assembly = assemble(settings.config or default_config(), Registry(), clock, observer=self.metrics)
-        discovery = settings.discovery or assembly.discovery
-        if discovery is None:
-            raise ConfigurationError(
-                "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery"
-            )
-        self._discovery = discovery
-        self.store = Datastore(clock)
+        self._clock = SystemClock()
+        self._registry = Registry(modules=settings.plugin_modules)
+        self.metrics = Metrics(settings.pool_name, self._clock)
+        loaded = settings.config or default_config()
+        self._assembly = self._build(loaded, {})
+        self._discovery = self._discovery_of(self._assembly)
+        self.store = Datastore(self._clock)
         self.director = Director(
-            self.store, assembly.pipeline, clock, observer=self.metrics, use_subset=settings.use_subset
+            self.store, self._assembly.pipeline, self._clock, observer=self.metrics, use_subset=settings.use_subset
         )
-        self._sources = tuple(feed.source for feed in assembly.feeds)
+        self._tagging = Tagging(self.store, self._assembly.taggers, observer=self.metrics)
         self._collector = Collector(
             self.store,
-            assembly.feeds,
-            clock=clock,
+            self._assembly.feeds,
+            clock=self._clock,
             interval_seconds=settings.refresh_metrics_seconds,
             observer=self.metrics,
         )
+        self._follower: ConfigFollower | None = None
+        if settings.watch_config is not None:
+            self._follower = ConfigFollower(
+                settings.watch_config, loaded, build=self._rebuild, take=self._take, observer=self.metrics
+            )
         self.server = ExtProcServer(self._session, settings.server)
-        self.metrics_port = 0
-        self._metrics_page: tuple[WSGIServer, Thread] | None = None
+        self._page = OperatorPage(self.metrics.registry, self._health)
+        self._ready = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+
+    @property
+    def metrics_port(self) -> int:
+        """The port of the metrics page; 0 where there is none."""
+        return self._page.port
+
+    @property
+    def config(self) -> ConfigState:
+        """Which configuration is in effect."""
+        return ConfigState() if self._follower is None else self._follower.state
 
     async def start(self) -> None:
         """Listen, find the pool, begin to collect, then be ready; raises ConfigurationError."""
+        for warning in self._assembly.warnings:
+            _log.warning("configuration", warning=str(warning))
         try:
             await self.server.start()
-            self._open_metrics_page()
+            self._open_page()
             await self._discovery.start(self.store)
         except BaseException:
             await self.stop(drain_seconds=0)
             raise
-        self._in_background("discovery", self._discovery.follow(self.store))
+        self._following = self._in_background("discovery", self._discovery.follow(self.store))
         self._in_background("pool gauges", self._refresh_gauges())
+        if self._follower is not None:
+            self._in_background("configuration", self._follower.follow())
         await self._collector.start()
+        self._ready = True
         self.server.set_ready(ready=True)
         _log.info(
             "ready",
@@ -113,6 +145,7 @@ class Picker:
         The drain is over when its seconds are (by default those of the settings), or when `enough` is set.
         """
         most_seconds = self._settings.drain_seconds if drain_seconds is None else drain_seconds
+        self._ready = False
         if most_seconds > 0:
             _log.info("draining", most_seconds=most_seconds)
             await self.server.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
@@ -121,14 +154,52 @@ class Picker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._collector.stop()
-        for source in self._sources:
-            await source.close()
-        if self._metrics_page is not None:
-            server, thread = self._metrics_page
-            await asyncio.to_thread(server.shutdown)
-            server.server_close()
-            thread.join()
-            self._metrics_page = None
+        for feed in self._assembly.feeds:
+            await feed.source.close()
+        await asyncio.to_thread(self._page.close)
+
+    def _rebuild(self, loaded: LoadedConfig) -> Assembly:
+        """Make the plugins of a new configuration; those that the present one has too are taken over, state and all."""
+        return self._build(loaded, self._assembly.instances.by_name)
+
+    def _build(self, loaded: LoadedConfig, previous: Mapping[str, Plugin[Any]]) -> Assembly:
+        builder = Builder(self._registry, self._clock, experimental=self._settings.experimental, previous=previous)
+        assembly = assemble(loaded, builder, observer=self.metrics)
+        self._discovery_of(assembly)
+        return assembly
+
+    async def _take(self, assembly: Assembly) -> None:
+        """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""
+        discovery = self._discovery_of(assembly)
+        if discovery is not self._discovery:
+            await discovery.start(self.store)
+            if self._following is not None:
+                self._following.cancel()
+            self._discovery = discovery
+            self._following = self._in_background("discovery", discovery.follow(self.store))
+        before, self._assembly = self._assembly, assembly
+        self._tagging.replace(assembly.taggers)
+        await self._collector.replace(assembly.feeds)
+        self.director.use(assembly.pipeline)
+        for feed in before.feeds:
+            if all(feed.source is not kept.source for kept in assembly.feeds):
+                await feed.source.close()
+
+    def _discovery_of(self, assembly: Assembly) -> Discovery[Any]:
+        discovery = self._settings.discovery or assembly.discovery
+        if discovery is None:
+            raise ConfigurationError(
+                "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery"
+            )
+        return discovery
+
+    def _health(self) -> dict[str, object]:
+        config = self.config
+        return {
+            "ready": self._ready,
+            "endpoints": len(self.store.endpoints),
+            "config": {"generation": config.generation, "refused": config.refused or None},
+        }
 
     def _session(self, habits: Habits) -> Session:
         settings = self._settings
@@ -140,28 +211,28 @@ class Picker:
             habits=habits,
         )
 
-    def _open_metrics_page(self) -> None:
+    def _open_page(self) -> None:
         if self._settings.metrics_address is None:
             return
         host, port = self._settings.metrics_address
         try:
-            server, thread = start_http_server(port, host, self.metrics.registry)
+            self._page.open(host, port)
         except OSError as error:
             raise ConfigurationError(
                 f"the metrics page cannot listen on port {port}: {error.strerror}; choose another with --metrics-port"
             ) from error
-        self._metrics_page = (server, thread)
-        self.metrics_port = server.server_port
 
     async def _refresh_gauges(self) -> None:
         while True:
             self.metrics.refresh_pool(self.store)
             await asyncio.sleep(self._settings.refresh_prometheus_seconds)
 
-    def _in_background(self, name: str, work: Coroutine[object, object, None]) -> None:
+    def _in_background(self, name: str, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_report_end)
+        return task
 
 
 def _report_end(task: asyncio.Task[None]) -> None:

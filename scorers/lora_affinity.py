@@ -21,6 +21,7 @@ class LoraAffinityScorer(Scorer):
 
     plugin_type = "lora-affinity-scorer"
     category = Category.AFFINITY
+    reads = (LORA,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         adapter = request.model

@@ -9,7 +9,14 @@ import typer
 from epp.cli.flags import UnsupportedFlagError, go_spelling
 from epp.observability import logs
 
-COMMANDS = {"serve": "serve", "gateway": "gateway", "sim-server": "sim_server", "demo": "demo"}
+COMMANDS = {
+    "serve": "serve",
+    "gateway": "gateway",
+    "check": "check",
+    "plugins": "plugins",
+    "sim-server": "sim_server",
+    "demo": "demo",
+}
 """Names of the commands, and of the module and function of each in this package."""
 
 

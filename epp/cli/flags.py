@@ -1,6 +1,5 @@
 """Flags spelled as the Go picker's: `--flag`, `--flag=false`, durations and sizes with units."""
 
-import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
@@ -9,27 +8,26 @@ import structlog
 import typer
 
 from epp.framework.durations import parse_duration
+from epp.framework.quantities import parse_quantity
 
 _log = structlog.get_logger()
 
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-_SIZE = re.compile(r"(\d+)(|k|M|G|Ki|Mi|Gi)")
-
 SWITCHES = frozenset(
     {
+        "--allow-experimental-plugins",
         "--disable-endpoint-subset-filter",
         "--emit-endpoint-scores",
         "--enable-cert-reload",
         "--health-checking",
         "--plain-errors",
         "--secure-serving",
+        "--watch-config-file",
     }
 )
 """Flags that take `=true` or `=false`, or stand alone for true."""
 
 _SWITCHES_WITHOUT_EFFECT = frozenset(
     {
-        "--allow-experimental-plugins",
         "--enable-grpc-stream-metrics",
         "--enable-pprof",
         "--metrics-endpoint-auth",
@@ -115,10 +113,10 @@ def _duration(text: str | float) -> float:
 def _size(text: str | int) -> int:
     if isinstance(text, int):
         return text
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is not a size: write bytes, or a number with k, M, G, Ki, Mi or Gi")
-    return int(match[1]) * _UNITS[match[2]]
+    try:
+        return parse_quantity(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _tls_version(text: str) -> str:
@@ -149,6 +147,18 @@ def tls_version_option(*names: str, text: str) -> Any:
     return typer.Option(*names, help=text, parser=_tls_version, metavar="VERSION", show_default=False)
 
 
+WatchConfig = Annotated[
+    Switch, typer.Option("--watch-config-file", help="Take over new versions of --config-file without a restart.")
+]
+Experimental = Annotated[Switch, typer.Option("--allow-experimental-plugins", help="Take plugins of stability Alpha.")]
+PluginModules = Annotated[
+    str,
+    typer.Option(
+        "--allow-plugin-modules",
+        metavar="MODULE,...",
+        help="Python modules whose classes a configuration may name as module:Class; submodules included.",
+    ),
+]
 Verbosity = Annotated[int, typer.Option("-v", help="Log verbosity: 0 warnings, 2 what an operator reads, 4 all.")]
 Endpoints = Annotated[
     str | None,

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from epp.cli.flags import Endpoints, Verbosity
-from epp.cli.picker_options import read_config, read_endpoints
+from epp.cli.flags import Endpoints, Experimental, PluginModules, Switch, Verbosity, WatchConfig
+from epp.cli.picker_options import read_config, read_endpoints, read_modules
 from epp.cli.running import run
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
@@ -50,6 +50,9 @@ def gateway(
     print_envoy_config: Annotated[
         bool, typer.Option("--print-envoy-config", help="Print Envoy's configuration and end.")
     ] = False,
+    watch_config_file: WatchConfig = Switch.TRUE,
+    allow_experimental_plugins: Experimental = Switch.FALSE,
+    allow_plugin_modules: PluginModules = "",
     v: Verbosity = 0,
 ) -> None:
     """Run Envoy with the picker behind it: send it OpenAI-style requests, they land on the right model server."""
@@ -67,6 +70,9 @@ def gateway(
         picker = PickerSettings(
             server=ServerSettings("unix:unset"),
             config=read_config(config_file, config_text),
+            watch_config=config_file if watch_config_file else None,
+            experimental=bool(allow_experimental_plugins),
+            plugin_modules=read_modules(allow_plugin_modules),
             discovery=read_endpoints(endpoints),
             metrics_address=None if metrics_port is None else ("127.0.0.1", metrics_port),
         )

@@ -6,8 +6,18 @@ from typing import Annotated
 
 import typer
 
-from epp.cli.flags import Endpoints, Switch, Verbosity, duration_option, size_option, tls_version_option
-from epp.cli.picker_options import read_config, read_endpoints
+from epp.cli.flags import (
+    Endpoints,
+    Experimental,
+    PluginModules,
+    Switch,
+    Verbosity,
+    WatchConfig,
+    duration_option,
+    size_option,
+    tls_version_option,
+)
+from epp.cli.picker_options import read_config, read_endpoints, read_modules
 from epp.cli.running import run
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.server import ServerSettings, message_bytes_for
@@ -69,6 +79,9 @@ def serve(
     drain_quiet_period: Annotated[
         float, duration_option(text="How long no stream must be open before the end, 2s by default.")
     ] = 2.0,
+    watch_config_file: WatchConfig = Switch.TRUE,
+    allow_experimental_plugins: Experimental = Switch.FALSE,
+    allow_plugin_modules: PluginModules = "",
     v: Verbosity = 2,
 ) -> None:
     """Run the endpoint picker: an ext_proc server that a gateway asks where each LLM request should go."""
@@ -89,6 +102,9 @@ def serve(
                     max_send_bytes=message_bytes if grpc_max_send_msg_size is None else grpc_max_send_msg_size,
                 ),
                 config=read_config(config_file, config_text),
+                watch_config=config_file if watch_config_file else None,
+                experimental=bool(allow_experimental_plugins),
+                plugin_modules=read_modules(allow_plugin_modules),
                 discovery=read_endpoints(endpoints),
                 pool_name=pool_name,
                 metrics_address=("0.0.0.0", metrics_port),  # noqa: S104  scraped from elsewhere

@@ -33,25 +33,21 @@ class Collector:
         generator: random.Random | None = None,
     ) -> None:
         self._store = store
-        self._feeds = tuple(feeds)
         self._clock = clock
         self._interval_seconds = interval_seconds
         self._observer = observer or CollectorObserver()
         self._generator = generator or random.Random()  # noqa: S311 - spreads the polls, guards nothing
+        self._feeds = self._checked(feeds)
         self._ending: set[asyncio.Task[None]] = set()
-        self._tasks: dict[str, tuple[asyncio.Task[None], ...]] = {}
+        self._tasks: dict[tuple[str, Feed], asyncio.Task[None]] = {}
         self._endpoints: dict[str, Endpoint] = {}
+        self._reachability: dict[str, Reachability] = {}
         self._running = False
-        for feed in self._feeds:
-            if self._interval_of(feed) <= 0:
-                raise ValueError(
-                    f"source {feed.source.name!r}: an interval of {self._interval_of(feed)} s is too short"
-                )
 
     @property
     def task_count(self) -> int:
         """Tasks under way, those that are about to end included."""
-        return sum(map(len, self._tasks.values())) + len(self._ending)
+        return len(self._tasks) + len(self._ending)
 
     async def start(self) -> None:
         """Begin with the endpoints that are there and follow the pool from now on."""
@@ -60,10 +56,26 @@ class Collector:
         for endpoint in self._store.endpoints:
             self._begin(endpoint)
 
+    async def replace(self, feeds: Sequence[Feed]) -> None:
+        """Collect these from now on; a feed with the same source and extractors as before goes on undisturbed.
+
+        Returns when those that are gone have ended, so that their sources may be closed. Raises ValueError for an
+        interval of no length, and then changes nothing.
+        """
+        wanted = self._checked(feeds)
+        gone = [feed for feed in self._feeds if feed not in wanted]
+        self._feeds = wanted
+        ended = [self._end_feed(identity, feed) for identity in self._endpoints for feed in gone]
+        for endpoint in self._endpoints.values():
+            self._begin_feeds(endpoint)
+            if not any(feed.asks(endpoint) for feed in wanted):
+                self._reachability[endpoint.id].answered()  # nobody is left to find out that it came back
+        await asyncio.gather(*ended, return_exceptions=True)
+
     async def stop(self) -> None:
         """End every task and wait for its end."""
         self._running = False
-        for identity in tuple(self._tasks):
+        for identity in tuple(self._endpoints):
             self._end(identity)
         await asyncio.gather(*self._ending, return_exceptions=True)
 
@@ -79,18 +91,27 @@ class Collector:
 
     def _begin(self, endpoint: Endpoint) -> None:
         self._endpoints[endpoint.id] = endpoint
-        reachability = Reachability(self._store, endpoint)
-        self._tasks[endpoint.id] = tuple(
-            asyncio.create_task(self._run(endpoint, feed, reachability), name=f"collect {endpoint.id}")
-            for feed in self._feeds
-        )
+        self._reachability[endpoint.id] = Reachability(self._store, endpoint)
+        self._begin_feeds(endpoint)
+
+    def _begin_feeds(self, endpoint: Endpoint) -> None:
+        for feed in self._feeds:
+            if (endpoint.id, feed) not in self._tasks:
+                run = self._run(endpoint, feed, self._reachability[endpoint.id])
+                self._tasks[endpoint.id, feed] = asyncio.create_task(run, name=f"collect {endpoint.id}")
 
     def _end(self, identity: str) -> None:
-        self._endpoints.pop(identity, None)
-        for task in self._tasks.pop(identity, ()):
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            task.cancel()
+        if self._endpoints.pop(identity, None) is not None:
+            del self._reachability[identity]
+            for feed in self._feeds:
+                self._end_feed(identity, feed)
+
+    def _end_feed(self, identity: str, feed: Feed) -> asyncio.Task[None]:
+        task = self._tasks.pop((identity, feed))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
+        return task
 
     async def _run(self, endpoint: Endpoint, feed: Feed, reachability: Reachability) -> None:
         interval = self._interval_of(feed)
@@ -100,6 +121,15 @@ class Collector:
             await asyncio.sleep(due - self._clock.now())
             wait = await poll.collect_once(self._endpoints.get(endpoint.id, endpoint))
             due = next_due(due, wait, self._clock.now())
+
+    def _checked(self, feeds: Sequence[Feed]) -> tuple[Feed, ...]:
+        """Return the feeds, each one once; raises ValueError for an interval of no length."""
+        for feed in feeds:
+            if self._interval_of(feed) <= 0:
+                raise ValueError(
+                    f"source {feed.source.name!r}: an interval of {self._interval_of(feed)} s is too short"
+                )
+        return tuple(dict.fromkeys(feeds))
 
     def _interval_of(self, feed: Feed) -> float:
         own = feed.source.interval_seconds

@@ -1,24 +1,16 @@
 """Reads queue, batch, KV cache, prefix cache and adapters from an engine's metrics page."""
 
-from epp.collectors.engines import BUILT_IN, Engine, EngineConfig, compile_engine
-from epp.collectors.exposition import Series
+from collections.abc import Iterator
+
+from epp.collectors.built_in_engines import BUILT_IN, HOST, SERIES_PREFIXES
+from epp.collectors.engine_config import EngineConfig
+from epp.collectors.engines import Engine, compile_engine
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugins import Parameters
-from epp.framework.snapshot import LORA, Column, LoraState
 
-_OTHER_ENGINES = (
-    (b"sglang:", "SGLang"),
-    (b"sglang_", "SGLang"),
-    (b"trtllm_", "TensorRT-LLM"),
-    (b"nv_trt_llm_", "Triton with TensorRT-LLM"),
-    (b"nv_inference_", "Triton"),
-    (b"tgi_", "TGI"),
-    (b"lmdeploy:", "LMDeploy"),
-    (b"llamacpp:", "llama.cpp"),
-    (b"vllm:", "vLLM"),
-)
+_MEMO_LIMIT = 4096
 
 
 class CoreMetricsParameters(Parameters, frozen=True):
@@ -27,7 +19,8 @@ class CoreMetricsParameters(Parameters, frozen=True):
     engine_label_key: str = "llm-d.ai/engine-type"
     """The endpoint label whose value names the engine."""
     default_engine: str = "vllm"
-    """The engine of endpoints without that label."""
+    """The engine of endpoints without that label. One whose page has nothing of this engine is read as the built-in
+    engine that its series belong to."""
     engine_configs: tuple[EngineConfig, ...] = ()
     """Engines that are not built in, and other series names for those that are."""
 
@@ -46,9 +39,11 @@ class CoreMetricsParameters(Parameters, frozen=True):
 
 
 class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
-    """Queues and counters of data-parallel ranks are added up; of their KV usages the highest counts.
+    """Reads queue, batch, KV cache, prefix cache and adapters from an engine's metrics page.
 
-    A signal that its engine has a series for, but this page has not, becomes unknown again, never 0.
+    Queues and counters of data-parallel ranks are added up; of their KV usages the highest counts. A signal that its
+    engine has a series for, but this page has not, becomes unknown again, never 0. Built in are vllm, sglang,
+    trtllm-serve (its page is at /prometheus/metrics), triton-tensorrt-llm and triton.
     """
 
     plugin_type = "core-metrics-extractor"
@@ -59,36 +54,49 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         super().__init__(parameters, name=name, clock=clock)
         configs = {**BUILT_IN, **{config.name: config for config in self.parameters.engine_configs}}
         self._engines = {engine: compile_engine(config) for engine, config in configs.items()}
+        self._default = self._engines[self.parameters.default_engine]
+        self._recognised: dict[str, Engine] = {}
+        self.writes = tuple(dict.fromkeys(datum for engine in self._engines.values() for datum in engine.fills))
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         """Return what the page says; raises PageError for a page or an engine that is not understood."""
-        engine = self._engine_of(endpoint)
-        columns: dict[Column, float] = {}
-        silent = True
-        for signal in engine.signals:
-            value = signal.read(page)
-            columns[signal.column] = signal.column.unknown if value is None else value
-            silent = silent and value is None
-        if engine.cache_info is not None:
-            info = engine.cache_info.read(page)
-            columns.update(info or {signal.column: signal.column.unknown for _, signal in engine.cache_info.signals})
-            silent = silent and info is None
-        newest = engine.newest_lora(page)
-        if silent and newest is None:
-            raise PageError(self._hint(page, engine))
-        lora = LORA.unknown if newest is None else _lora_state(newest)
-        return Report(columns, {} if engine.lora is None else {LORA: lora})
+        name = endpoint.labels.get(self.parameters.engine_label_key)
+        engine = self._recognised.get(endpoint.id, self._default) if name is None else self._named(name, endpoint)
+        report = engine.read(page)
+        if report is None and name is None:
+            report = self._recognise(page, endpoint, engine)
+        if report is None:
+            raise PageError(self._hint(page, self._default if name is None else engine))
+        return report
 
-    def _engine_of(self, endpoint: Endpoint) -> Engine:
-        key = self.parameters.engine_label_key
-        name = endpoint.labels.get(key, self.parameters.default_engine)
+    def _named(self, name: str, endpoint: Endpoint) -> Engine:
         engine = self._engines.get(name)
         if engine is None:
             raise PageError(
-                f"endpoint {endpoint.id} has label {key}={name}, an engine that is not known: use one of "
-                f"{', '.join(sorted(self._engines))}, or describe {name!r} in engineConfigs of plugin {self.name!r}"
+                f"endpoint {endpoint.id} has label {self.parameters.engine_label_key}={name}, an engine that is not "
+                f"known: use one of {', '.join(sorted(self._engines))}, or describe {name!r} in engineConfigs of "
+                f"plugin {self.name!r}"
             )
         return engine
+
+    def _recognise(self, page: bytes, endpoint: Endpoint, tried: Engine) -> Report | None:
+        """Read the page as the engine's whose series it has, and the next ones of this endpoint likewise."""
+        self._recognised.pop(endpoint.id, None)
+        for engine in self._likely(page):
+            report = None if engine is tried else engine.read(page)
+            if report is not None:
+                if engine is not self._default and engine.name != HOST:
+                    if len(self._recognised) >= _MEMO_LIMIT:  # endpoints come and go
+                        self._recognised.clear()
+                    self._recognised[endpoint.id] = engine
+                return report
+        return None
+
+    def _likely(self, page: bytes) -> Iterator[Engine]:
+        yield self._default
+        for prefix, _, name in SERIES_PREFIXES:
+            if name and _has_series(page, prefix):
+                yield self._engines[name]
 
     def _hint(self, page: bytes, engine: Engine) -> str:
         start = page.lstrip()[:1]
@@ -99,8 +107,8 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
             return f"{nothing}: it is JSON, not Prometheus text (TensorRT-LLM has the text at /prometheus/metrics)"
         if start == b"<":
             return f"{nothing}: it is HTML or XML, not Prometheus text; check the source's path and port"
-        for prefix, other in _OTHER_ENGINES:
-            if page.startswith(prefix) or b"\n" + prefix in page:
+        for prefix, other, _ in SERIES_PREFIXES:
+            if _has_series(page, prefix):
                 return (
                     f"{nothing}, but some of {other}: set the endpoint's label {self.parameters.engine_label_key} "
                     f"and, unless built in, describe the engine in engineConfigs"
@@ -110,15 +118,5 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         )
 
 
-def _lora_state(series: Series) -> LoraState:
-    labels = series.labels
-    max_lora = labels.get("max_lora", "")
-    return LoraState(
-        running=_adapters(labels.get("running_lora_adapters", "")),
-        waiting=_adapters(labels.get("waiting_lora_adapters", "")),
-        max_adapters=int(max_lora) if max_lora.isdecimal() else 0,
-    )
-
-
-def _adapters(names: str) -> frozenset[str]:
-    return frozenset(name for part in names.split(",") if (name := part.strip()))
+def _has_series(page: bytes, prefix: bytes) -> bool:
+    return page.startswith(prefix) or b"\n" + prefix in page

@@ -1,75 +1,32 @@
-"""Which series of an engine's page say what: the built-in table, and a configuration's changes to it."""
+"""What to look for on an engine's metrics page, and what the series found there say."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TypeAlias
+from operator import attrgetter
+from typing import Any, TypeAlias
 
+from epp.collectors.built_in_engines import BUILT_IN, OTHER_PREFIXES, OTHER_SPELLINGS, RANK_LABELS
+from epp.collectors.engine_config import EngineConfig
 from epp.collectors.exposition import Selector, Series
-from epp.framework.plugins import Parameters
+from epp.collectors.lora_info import LoraInfo
+from epp.framework.datalayer import Report
 from epp.framework.snapshot import (
     KV_BLOCK_TOKENS,
     KV_BLOCKS,
     KV_USAGE,
+    LORA,
     PREFIX_HIT_TOKENS,
     PREFIX_QUERY_TOKENS,
     RUNNING,
     WAITING,
+    Attribute,
     Column,
 )
 
 Fold: TypeAlias = Callable[[Iterable[float]], float]
 
-
-class EngineConfig(Parameters, frozen=True):
-    """Names of one engine's series, each `name` or `name{label=value,...}`; what is left out is the built-in one."""
-
-    name: str
-    """The value of the engine label."""
-    queued_requests_spec: str = ""
-    running_requests_spec: str = ""
-    kv_usage_spec: str = ""
-    """A share, 0..1."""
-    lora_spec: str = ""
-    cache_info_spec: str = ""
-    """A series whose labels describe the KV cache."""
-    cache_block_size_label_name: str = ""
-    """The label of `cacheInfoSpec` with the tokens in a block."""
-    cache_num_blocks_label_name: str = ""
-    """The label of `cacheInfoSpec` with the number of blocks."""
-    cache_block_size_spec: str = ""
-    """A series whose value is the tokens in a block; goes before the label."""
-    cache_num_blocks_spec: str = ""
-    """A series whose value is the number of blocks; goes before the label."""
-    prefix_queries_spec: str = ""
-    """Tokens looked up in the prefix cache, a counter."""
-    prefix_hits_spec: str = ""
-    """Of those, tokens found, a counter."""
-    custom_metrics: tuple[Mapping[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        """Check every spec; raises ValueError."""
-        if not self.name:
-            raise ValueError("an engine without a name: write the value of the engine label, such as name: vllm")
-        if self.custom_metrics:
-            raise ValueError(f"engine {self.name!r}: customMetrics are not supported: remove them")
-        for spec in (
-            self.queued_requests_spec,
-            self.running_requests_spec,
-            self.kv_usage_spec,
-            self.lora_spec,
-            self.cache_info_spec,
-            self.cache_block_size_spec,
-            self.cache_num_blocks_spec,
-            self.prefix_queries_spec,
-            self.prefix_hits_spec,
-        ):
-            if spec:
-                try:
-                    Selector.parse(spec)
-                except ValueError as error:
-                    raise ValueError(f"engine {self.name!r}: {error}") from None
+_value: Callable[[Series], float] = attrgetter("value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,39 +37,46 @@ class Signal:
     selectors: tuple[Selector, ...]
     """Spellings; the first that the page has counts."""
     fold: Fold
+    rank_label: str = ""
+    """Of series that agree in this label, only the highest is folded; empty where each is a rank of its own."""
 
     def read(self, page: bytes) -> float | None:
         """Return the number, the column's unknown when no series has a finite value, None without any series."""
-        for selector in self.selectors:
-            series = selector.read(page)
-            if series:
-                return self.folded(one.value for one in series)
-        return None
+        series = _first(self.selectors, page)
+        return self.folded(series) if series else None
 
-    def folded(self, values: Iterable[float]) -> float:
+    def folded(self, series: Sequence[Series], value: Callable[[Series], float] = _value) -> float:
         """Return one number of several; those that are not finite say nothing."""
-        finite = [value for value in values if math.isfinite(value)]
-        return self.fold(finite) if finite else self.column.unknown
+        finite = [(one, number) for one in series if math.isfinite(number := value(one))]
+        if not finite:
+            return self.column.unknown
+        if not self.rank_label:
+            return self.fold(number for _, number in finite)
+        ranks: dict[str, float] = {}
+        for one, number in finite:
+            rank = one.labels.get(self.rank_label, "")
+            ranks[rank] = max(number, ranks.get(rank, number))
+        return self.fold(ranks.values())
 
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
     """A series whose labels, not its value, carry numbers."""
 
-    selector: Selector
+    selectors: tuple[Selector, ...]
+    """Spellings; the first that the page has counts."""
     signals: tuple[tuple[str, Signal], ...]
     """Labels and the columns they fill; these signals have no selectors of their own."""
 
-    def read(self, page: bytes) -> dict[Column, float] | None:
-        """Return the columns; None without any series."""
-        series = self.selector.read(page)
-        if not series:
-            return None
-        labels = [one.labels for one in series]
-        return {
-            signal.column: signal.folded(_number(one.get(label, "")) for one in labels)
-            for label, signal in self.signals
-        }
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What the labels can fill."""
+        return tuple(signal.column for _, signal in self.signals)
+
+    def read(self, page: bytes) -> Mapping[Column, float]:
+        """Return the columns; none without any series."""
+        series = _first(self.selectors, page)
+        return {signal.column: signal.folded(series, _label_value(label)) for label, signal in self.signals if series}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,87 +86,103 @@ class Engine:
     name: str
     signals: tuple[Signal, ...]
     cache_info: CacheInfo | None
-    lora: Selector | None
+    lora: LoraInfo | None
 
     @property
     def series_names(self) -> tuple[str, ...]:
         """Every name that is looked for."""
         names = [selector.name for signal in self.signals for selector in signal.selectors]
-        others = (self.lora, self.cache_info.selector if self.cache_info else None)
-        return (*names, *(selector.name for selector in others if selector is not None))
+        names += [selector.name for selector in self.cache_info.selectors] if self.cache_info else []
+        return (*names, *([self.lora.selector.name] if self.lora else []))
 
-    def newest_lora(self, page: bytes) -> Series | None:
-        """Return the adapter series with the highest value: it is a time stamp, and old series never go away."""
-        if self.lora is None:
+    @property
+    def fills(self) -> tuple[Column | Attribute[Any], ...]:
+        """Every column and attribute that a page can fill."""
+        columns = [signal.column for signal in self.signals]
+        columns += self.cache_info.columns if self.cache_info else ()
+        return (*dict.fromkeys(columns), *([LORA] if self.lora else []))
+
+    def read(self, page: bytes) -> Report | None:
+        """Return what the page says, unknown where it is silent; None when it has none of the series."""
+        columns: dict[Column, float] = {}
+        silent = True
+        for signal in self.signals:
+            value = signal.read(page)
+            columns[signal.column] = signal.column.unknown if value is None else value
+            silent = silent and value is None
+        if self.cache_info is not None:
+            missing = [one for one in self.cache_info.columns if math.isnan(columns.get(one, math.nan))]
+            info = self.cache_info.read(page) if missing else {}
+            columns.update((column, info.get(column, column.unknown)) for column in missing)
+            silent = silent and not info
+        adapters = None if self.lora is None else self.lora.read(page)
+        if silent and adapters is None:
             return None
-        series = [one for one in self.lora.read(page) if not math.isnan(one.value)]
-        return max(series, key=lambda one: one.value, default=None)
-
-
-BUILT_IN: Mapping[str, EngineConfig] = MappingProxyType(
-    {
-        "vllm": EngineConfig(
-            name="vllm",
-            queued_requests_spec="vllm:num_requests_waiting",
-            running_requests_spec="vllm:num_requests_running",
-            kv_usage_spec="vllm:kv_cache_usage_perc",
-            lora_spec="vllm:lora_requests_info",
-            cache_info_spec="vllm:cache_config_info",
-            cache_block_size_label_name="block_size",
-            cache_num_blocks_label_name="num_gpu_blocks",
-            prefix_queries_spec="vllm:prefix_cache_queries_total",
-            prefix_hits_spec="vllm:prefix_cache_hits_total",
-        )
-    }
-)
-"""Engines that need no configuration."""
-
-_OLD_SPELLINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"vllm:kv_cache_usage_perc": ("vllm:gpu_cache_usage_perc",)}
-)
+        return Report(columns, {} if self.lora is None else {LORA: adapters or LORA.unknown})
 
 
 def compile_engine(config: EngineConfig) -> Engine:
     """Return what to look for: the configuration's specs, and the built-in ones where it has none."""
     base = BUILT_IN.get(config.name, EngineConfig(name=config.name))
-    block_tokens_label = config.cache_block_size_label_name or base.cache_block_size_label_name
-    blocks_label = config.cache_num_blocks_label_name or base.cache_num_blocks_label_name
-    signals = tuple(
-        Signal(column, _spellings(spec), fold)
-        for column, spec, fold in (
-            (WAITING, config.queued_requests_spec or base.queued_requests_spec, sum),
-            (RUNNING, config.running_requests_spec or base.running_requests_spec, sum),
-            (KV_USAGE, config.kv_usage_spec or base.kv_usage_spec, max),
-            (KV_BLOCK_TOKENS, config.cache_block_size_spec or base.cache_block_size_spec, max),
-            (KV_BLOCKS, config.cache_num_blocks_spec or base.cache_num_blocks_spec, sum),
-            (PREFIX_QUERY_TOKENS, config.prefix_queries_spec or base.prefix_queries_spec, sum),
-            (PREFIX_HIT_TOKENS, config.prefix_hits_spec or base.prefix_hits_spec, sum),
+    rank = RANK_LABELS.get(config.name, "")
+    signals = [
+        Signal(column, _spellings(spec), fold, rank_label)
+        for column, spec, fold, rank_label in (
+            (WAITING, config.queued_requests_spec or base.queued_requests_spec, sum, rank),
+            (RUNNING, config.running_requests_spec or base.running_requests_spec, sum, rank),
+            (KV_USAGE, config.kv_usage_spec or base.kv_usage_spec, max, ""),
+            (KV_BLOCK_TOKENS, config.cache_block_size_spec or base.cache_block_size_spec, max, ""),
+            (KV_BLOCKS, config.cache_num_blocks_spec or base.cache_num_blocks_spec, sum, rank),
+            (PREFIX_QUERY_TOKENS, config.prefix_queries_spec or base.prefix_queries_spec, sum, ""),
+            (PREFIX_HIT_TOKENS, config.prefix_hits_spec or base.prefix_hits_spec, sum, ""),
         )
         if spec
-    )
-    by_value = {signal.column for signal in signals}
+    ]
+    signals += [
+        Signal(Column(metric.attribute_key, ""), _spellings(metric.metric_spec), max)
+        for metric in config.custom_metrics
+    ]
     by_label = tuple(
-        (label, Signal(column, (), fold))
-        for label, column, fold in ((block_tokens_label, KV_BLOCK_TOKENS, max), (blocks_label, KV_BLOCKS, sum))
-        if label and column not in by_value
+        (label, signal)
+        for label, signal in (
+            (
+                config.cache_block_size_label_name or base.cache_block_size_label_name,
+                Signal(KV_BLOCK_TOKENS, (), max),
+            ),
+            (
+                config.cache_num_blocks_label_name or base.cache_num_blocks_label_name,
+                Signal(KV_BLOCKS, (), sum, rank),
+            ),
+        )
+        if label
     )
     cache_info = config.cache_info_spec or base.cache_info_spec
     lora = config.lora_spec or base.lora_spec
     return Engine(
         name=config.name,
-        signals=signals,
-        cache_info=CacheInfo(Selector.parse(cache_info), by_label) if cache_info and by_label else None,
-        lora=Selector.parse(lora) if lora else None,
+        signals=tuple(signals),
+        cache_info=CacheInfo(_spellings(cache_info), by_label) if cache_info and by_label else None,
+        lora=LoraInfo(Selector.parse(lora)) if lora else None,
     )
 
 
 def _spellings(spec: str) -> tuple[Selector, ...]:
-    return tuple(Selector.parse(one) for one in (spec, *_OLD_SPELLINGS.get(spec, ())))
+    renamed = [other + spec.removeprefix(prefix) for prefix, other in OTHER_PREFIXES.items() if spec.startswith(prefix)]
+    return tuple(Selector.parse(one) for one in (spec, *OTHER_SPELLINGS.get(spec, ()), *renamed))
 
 
-def _number(text: str) -> float:
+def _first(selectors: Iterable[Selector], page: bytes) -> Sequence[Series]:
+    """Return the series of the first spelling that the page has."""
+    return next((series for selector in selectors if (series := selector.read(page))), ())
+
+
+def _label_value(label: str) -> Callable[[Series], float]:
     """NaN for what is no number: vLLM writes `None` until it has sized its cache."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+
+    def value(series: Series) -> float:
+        try:
+            return float(series.labels.get(label, ""))
+        except ValueError:
+            return math.nan
+
+    return value

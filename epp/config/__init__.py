@@ -1,12 +1,20 @@
 """EndpointPickerConfig: from a file to the plugins of a running picker."""
 
 from epp.config.assemble import Assembly, assemble
-from epp.config.load import load_file, load_text
-from epp.config.model import EndpointPickerConfig, default_config
+from epp.config.follow import ConfigFollower, ConfigObserver, ConfigState
+from epp.config.instances import Builder
+from epp.config.load import LoadedConfig, default_config, load_file, load_text
+from epp.config.problems import InvalidConfigError, Problem
 
 __all__ = [
     "Assembly",
-    "EndpointPickerConfig",
+    "Builder",
+    "ConfigFollower",
+    "ConfigObserver",
+    "ConfigState",
+    "InvalidConfigError",
+    "LoadedConfig",
+    "Problem",
     "assemble",
     "default_config",
     "load_file",

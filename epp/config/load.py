@@ -1,17 +1,39 @@
 """Reads YAML or JSON text into the configuration model, and says where and why it cannot."""
 
-from collections.abc import Hashable
-from pathlib import Path
-from typing import Any
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any, Union, get_args, get_origin
 
-import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from epp.config.model import EndpointPickerConfig
+from epp.config.document import Document, NotYamlError, Path
+from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
+from epp.config.problems import InvalidConfigError, Problem
 from epp.framework import ConfigurationError
+from epp.framework.hints import hint_at
+
+_DEFAULT_WEIGHTS = {"queue-scorer": 2.0, "kv-cache-utilization-scorer": 2.0, "prefix-cache-scorer": 3.0}
 
 
-def load_file(path: Path) -> EndpointPickerConfig:
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration, and the text it was read from."""
+
+    model: EndpointPickerConfig
+    origin: str
+    document: Document | None = None
+    """None for one that no text was read for."""
+
+    def problem(self, message: str, *path: str | int) -> Problem:
+        """Return the problem with its place in the text."""
+        position = None if self.document is None else self.document.position(path)
+        return Problem(message, path, position, self.origin)
+
+
+def load_file(path: FilePath) -> LoadedConfig:
     """Return the configuration in a file; raises ConfigurationError that names file, place and problem."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -20,43 +42,72 @@ def load_file(path: Path) -> EndpointPickerConfig:
     return load_text(text, str(path))
 
 
-def load_text(text: str, origin: str = "--config-text") -> EndpointPickerConfig:
-    """Return the configuration in a text; `origin` names it in errors."""
+def load_text(text: str, origin: str = "--config-text") -> LoadedConfig:
+    """Return the configuration in a text; `origin` names it in errors.
+
+    Raises InvalidConfigError with all that is wrong.
+    """
     try:
-        document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  a subclass of the safe loader
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{origin} is not YAML: {_in_one_line(error)}") from error
-    if not isinstance(document, dict):
-        raise ConfigurationError(f"{origin} holds no mapping: it must start with apiVersion and kind")
+        document = Document(text)
+    except NotYamlError as error:
+        raise InvalidConfigError([Problem(f"is not YAML: {error}", (), error.position, origin)]) from error
+    if not isinstance(document.content, dict):
+        message = f"holds no mapping: it must start with apiVersion: {API_VERSION} and kind: {KIND}"
+        raise InvalidConfigError([Problem(message, origin=origin)])
     try:
-        return EndpointPickerConfig.model_validate(document)
+        model = EndpointPickerConfig.model_validate(document.content)
     except ValidationError as error:
-        problems = "; ".join(f"{_place(each['loc'])}: {each['msg']}" for each in error.errors(include_url=False))
-        raise ConfigurationError(f"{origin}: {problems}") from error
+        raise InvalidConfigError(_problems(error.errors(include_url=False), document, origin)) from error
+    return LoadedConfig(model, origin, document)
 
 
-def _in_one_line(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None)
-    if mark is None or problem is None:
-        return " ".join(str(error).split())
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+def default_config() -> LoadedConfig:
+    """Return what a picker runs when it is given no configuration: short queues, free KV cache, known prefixes."""
+    refs = [{"pluginRef": name, "weight": weight} for name, weight in _DEFAULT_WEIGHTS.items()]
+    content = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "plugins": [{"type": name} for name in _DEFAULT_WEIGHTS],
+        "schedulingProfiles": [{"name": "default", "plugins": refs}],
+    }
+    return LoadedConfig(EndpointPickerConfig.model_validate(content), "built-in default")
 
 
-def _place(location: tuple[int | str, ...]) -> str:
-    """Write `plugins[0].type` for ("plugins", 0, "type")."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return "".join(parts).removeprefix(".") or "document"
+def _problems(errors: Iterable[ErrorDetails], document: Document, origin: str) -> list[Problem]:
+    found = []
+    for error in errors:
+        path = tuple(error["loc"])
+        found.append(Problem(_sentence(error, path), path, document.position(path), origin))
+    return sorted(found, key=lambda problem: problem.position or document.position(()))
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, where YAML would take the last one in silence."""
+def _sentence(error: ErrorDetails, path: Path) -> str:
+    match error["type"]:
+        case "extra_forbidden":
+            return f"unknown key; {hint_at(str(path[-1]), _keys(path[:-1]))}"
+        case "missing":
+            return "is missing"
+        case "value_error":
+            return str(error["ctx"]["error"])
+        case "literal_error":
+            return f"is {error['input']!r}, but takes {error['ctx']['expected']}"
+        case _:
+            return f"is {error['input']!r}: {error['msg'].removeprefix('Input ')}"
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  yaml calls it so
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
+
+def _keys(path: Path) -> list[str]:
+    """Return the keys that the mapping at this path takes."""
+    model: Any = EndpointPickerConfig
+    for step in path:
+        if isinstance(step, str):
+            fields = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+            model = _model_within(fields.get(step))
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_within(annotation: Any) -> type[BaseModel]:
+    """Return the model in `Model`, `Model | None` or `list[Model]`."""
+    if get_origin(annotation) in {list, Union, types.UnionType}:
+        return next(_model_within(inner) for inner in get_args(annotation) if inner is not types.NoneType)
+    model: type[BaseModel] = annotation
+    return model

@@ -1,28 +1,56 @@
 """The configuration file as typed models: the ecosystem's own format, `EndpointPickerConfig`."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from epp.scheduling import OnError
+from epp.framework.durations import parse_duration
+from epp.framework.quantities import parse_quantity
 
-API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
-FEATURE_GATES = ("flowControl", "haPopulateNonLeaderDatastore")
+API_VERSION = "llm-d.ai/v1alpha1"
+LEGACY_API_VERSION = "inference.networking.x-k8s.io/v1alpha1"
+KIND = "EndpointPickerConfig"
+
+
+def _read_quantity(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError("write a number, or a quantity such as 10Gi")  # noqa: TRY004  pydantic reports ValueError
+    return parse_quantity(str(value))
+
+
+def _read_duration(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError("write a duration such as 60s or 1m30s")  # noqa: TRY004  pydantic reports ValueError
+    return parse_duration(value)
+
+
+Quantity: TypeAlias = Annotated[
+    int,
+    BeforeValidator(_read_quantity),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
+]
+Seconds: TypeAlias = Annotated[
+    float, BeforeValidator(_read_duration), WithJsonSchema({"type": "string", "examples": ["60s", "1m30s"]})
+]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+    """Keys are camelCase, unknown ones are refused, and nothing is taken for what it is not."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, alias_generator=to_camel, use_attribute_docstrings=True
+    )
 
 
 class PluginSpec(_Model):
     """One plugin instance."""
 
     type: str
-    """A registered plugin type."""
+    """A registered plugin type, or `module:Class` where that is allowed."""
     name: str = ""
     """Unique; the type where left out."""
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: dict[str, Any] | None = None
     """What the type takes; unknown keys are refused."""
 
     @property
@@ -42,14 +70,14 @@ class WeightedRef(PluginRef):
 
     weight: float | None = None
     """Only for scorers; 1 where left out."""
-    on_error: OnError | None = None
+    on_error: Literal["Skip", "Fail"] | None = None
     """What becomes of the profile when the plugin raises; where left out, scorers are skipped and filters fail it."""
 
 
 class SchedulingProfile(_Model):
     """Filters, scorers and a picker under a name."""
 
-    name: str
+    name: str = Field(min_length=1)
     plugins: list[WeightedRef] = Field(default_factory=list)
 
 
@@ -67,6 +95,55 @@ class DataLayer(_Model):
     sources: list[Source] = Field(default_factory=list)
     discovery: PluginRef | None = None
     """Who is in the pool; without it, the command line says."""
+    peer_discovery: PluginRef | None = None
+    """Who the other replicas are."""
+    cross_replica_syncer_plugin_ref: str = ""
+    """What keeps replicas in step."""
+    cross_replica_sync_interval: Seconds | None = None
+    """Time between two exchanges of replicas."""
+
+
+class PriorityBandPolicies(_Model):
+    """Limits and order of what waits at one priority."""
+
+    max_bytes: Quantity = 10**9
+    """Of the bodies that wait."""
+    max_requests: Quantity = 5000
+    """Requests that wait."""
+    fairness_policy_ref: str = "global-strict-fairness-policy"
+    """Which flow is next."""
+    ordering_policy_ref: str = "fcfs-ordering-policy"
+    """Which request of a flow is next."""
+
+
+class PriorityBand(PriorityBandPolicies):
+    """The same for a priority that is known beforehand."""
+
+    priority: int
+
+
+class FlowControl(_Model):
+    """Queues in front of a saturated pool."""
+
+    max_bytes: Quantity = 0
+    """Of all bodies that wait; 0 for no limit."""
+    max_requests: Quantity = 0
+    """Of all requests that wait; 0 for no limit."""
+    default_request_ttl: Seconds = Field(default=60.0, alias="defaultRequestTTL")
+    """How long a request waits; 0s for as long as it takes."""
+    no_endpoint_request_ttl: Seconds | None = Field(default=None, alias="noEndpointRequestTTL")
+    """The same while the pool is empty."""
+    default_priority_band: PriorityBandPolicies | None = None
+    """For priorities of 0 and more that no band names."""
+    default_negative_priority_band: PriorityBandPolicies | None = None
+    """For priorities below 0 that no band names."""
+    priority_bands: list[PriorityBand] = Field(default_factory=list)
+    usage_limit_policy_plugin_ref: str = "static-usage-limit-policy"
+    """How full the pool may be for a priority."""
+    saturation_detector: PluginRef | None = None
+    """What says how full it is."""
+    enable_eviction: bool = False
+    """Whether requests under way make room for others."""
 
 
 class RequestHandler(_Model):
@@ -79,37 +156,18 @@ class EndpointPickerConfig(_Model):
     """The whole file."""
 
     api_version: Literal["llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
+    """The second is the older one, and means the same."""
     kind: Literal["EndpointPickerConfig"]
     feature_gates: list[str] = Field(default_factory=list)
+    """`gate`, `gate=true` or `gate=false`."""
     plugins: list[PluginSpec] = Field(default_factory=list)
+    """All instances, by name."""
     scheduling_profiles: list[SchedulingProfile] = Field(default_factory=list)
+    """Without any, one named `default` of all filters, scorers and pickers."""
     data_layer: DataLayer = Field(default_factory=DataLayer)
+    flow_control: FlowControl | None = None
     request_handler: RequestHandler = Field(default_factory=RequestHandler)
-
-    @field_validator("feature_gates")
-    @classmethod
-    def _known_gates(cls, gates: list[str]) -> list[str]:
-        for gate in gates:
-            name, _, value = gate.partition("=")
-            if name not in FEATURE_GATES:
-                raise ValueError(f"feature gate {name!r} is not known; known are {', '.join(FEATURE_GATES)}")
-            if value not in {"", "true", "false"}:
-                raise ValueError(f"feature gate {name!r} is {value!r}, which is neither true nor false")
-            if name == "flowControl" and value != "false":
-                raise ValueError("feature gate 'flowControl' is known, but not supported yet")
-        return gates
-
-
-def default_config() -> EndpointPickerConfig:
-    """Return what a picker runs when it is given no configuration: short queues, free KV cache, known prefixes."""
-    weights = {"queue-scorer": 2.0, "kv-cache-utilization-scorer": 2.0, "prefix-cache-scorer": 3.0}
-    return EndpointPickerConfig.model_validate(
-        {
-            "apiVersion": API_VERSIONS[0],
-            "kind": "EndpointPickerConfig",
-            "plugins": [{"type": name} for name in weights],
-            "schedulingProfiles": [
-                {"name": "default", "plugins": [{"pluginRef": name, "weight": weights[name]} for name in weights]}
-            ],
-        }
-    )
+    saturation_detector: PluginRef | None = None
+    """Deprecated: flowControl.saturationDetector."""
+    parser: PluginRef | None = None
+    """Deprecated: requestHandler.parsers."""

@@ -15,8 +15,8 @@ from epp.framework.datalayer import Report
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import (
     ANSWERS,
+    CORE_ATTRIBUTES,
     CORE_COLUMNS,
-    LORA,
     METRICS_AT,
     REACHABLE,
     REFUSES,
@@ -26,6 +26,7 @@ from epp.framework.snapshot import (
 )
 
 _FIRST_CAPACITY = 8
+_CORE_NAMES = frozenset(column.name for column in CORE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class Datastore:
         self._pool_changed = True
         self._attributes_changed: set[str] = set()
         self._snapshot = Snapshot()
-        self._add_attribute(LORA)
+        for attribute in CORE_ATTRIBUTES:
+            self._add_attribute(attribute)
         self.ledger = Ledger(self._table)
 
     @property
@@ -100,19 +102,23 @@ class Datastore:
         return change
 
     def report(self, endpoint: Endpoint, report: Report) -> None:
-        """Write what an endpoint said of itself; ignored once it left."""
+        """Write what an endpoint said of itself; ignored once it left.
+
+        METRICS_AT becomes now where the report has a core column: a list of models, or an exporter that still speaks,
+        must not make old numbers of the engine look fresh.
+        """
         slot = self._slot_of(endpoint)
         if slot is None:
             return
-        for column, value in report.columns.items():
-            self._table.put(column, slot, value)
-        for attribute, record in report.attributes.items():
-            values = self._attributes.get(attribute.name)
-            records = self._add_attribute(attribute) if values is None else values[1]
-            if records[slot] != record:
-                records[slot] = record
-                self._attributes_changed.add(attribute.name)
-        self._table.put(METRICS_AT, slot, self._clock.now())
+        self._write(slot, report)
+        if any(column.name in _CORE_NAMES for column in report.columns):
+            self._table.put(METRICS_AT, slot, self._clock.now())
+
+    def tag(self, endpoint: Endpoint, report: Report) -> None:
+        """Write what the endpoint's labels say of it; METRICS_AT stays, and all is ignored once the endpoint left."""
+        slot = self._slot_of(endpoint)
+        if slot is not None:
+            self._write(slot, report)
 
     def mark(self, endpoint: Endpoint, reachable: float) -> None:
         """Write how an endpoint can be reached (ANSWERS, SILENT or REFUSES); ignored once it left."""
@@ -151,6 +157,16 @@ class Datastore:
         """Return the endpoint with this address and its slot; None when there is none."""
         slots = ((slot, e) for slot, e in enumerate(self._endpoints) if e is not None and e.hostport == hostport)
         return next(slots, None)
+
+    def _write(self, slot: int, report: Report) -> None:
+        for column, value in report.columns.items():
+            self._table.put(column, slot, value)
+        for attribute, record in report.attributes.items():
+            values = self._attributes.get(attribute.name)
+            records = self._add_attribute(attribute) if values is None else values[1]
+            if records[slot] != record:
+                records[slot] = record
+                self._attributes_changed.add(attribute.name)
 
     def _slot_of(self, endpoint: Endpoint) -> int | None:
         slot = self._slots.get(endpoint.id)

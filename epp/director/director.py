@@ -6,7 +6,7 @@ from functools import partial as partial_call
 from typing import Any
 
 from epp.bodies import completed
-from epp.datastore import Change, Datastore
+from epp.datastore import Change, Datastore, Ticket
 from epp.director.pipeline import Parsed, Pipeline
 from epp.director.routing import Cause, Routing
 from epp.director.subset import Subset
@@ -124,17 +124,30 @@ class Director:
             except Exception as error:
                 self._observer.plugin_failed(plugin.name, error)
                 raise PluginFailedError(plugin.name, str(error)) from error
-        ticket = self._store.ledger.open(result.primary.slot, request.get(IN_FLIGHT_COST) or 0)
         self._observer.routed(request, result, self.clock.now() - started)
+        ticket, legs = self._credit(request, result)
         return Routing(
             request,
             result,
             ticket,
+            legs=legs,
             find=self._store.find,
             observer=self._observer,
             response_headers=pipeline.response_headers,
             reporters=pipeline.reporters,
         )
+
+    def _credit(self, request: Request, result: SchedulingResult) -> tuple[Ticket, list[Ticket]]:
+        """Enter the request in the books of its target, and in those of the other legs' targets."""
+        costs = request.get(IN_FLIGHT_COST) or {}
+        ledger = self._store.ledger
+        primary = result.primary
+        legs = [
+            ledger.open(leg.slot, costs.get(profile, 0))
+            for profile, leg in result.profiles.items()
+            if leg is not None and leg.slot != primary.slot
+        ]
+        return ledger.open(primary.slot, costs.get(primary.profile, 0)), legs
 
     def _attempt(self, plugin: Plugin[Any], call: Callable[[], None]) -> None:
         """Run what the request can do without."""

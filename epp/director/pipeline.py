@@ -33,7 +33,7 @@ class ParserTable:
     Of parsers of one type, of several claims to one path and of several fallbacks, the first counts.
     """
 
-    __slots__ = ("_by_path", "_by_suffix", "_fallback", "_longest")
+    __slots__ = ("_by_path", "_by_suffix", "_fallback", "_longest", "parsers")
 
     def __init__(self, parsers: Sequence[Parser[Any]]) -> None:
         self._by_path: dict[str, Parser[Any]] = {}
@@ -42,7 +42,8 @@ class ParserTable:
         first_of_type: dict[str, Parser[Any]] = {}
         for parser in parsers:
             first_of_type.setdefault(parser.plugin_type, parser)
-        for parser in first_of_type.values():
+        self.parsers = tuple(first_of_type.values())
+        for parser in self.parsers:
             if not parser.suffixes and self._fallback is None:
                 self._fallback = parser
             for suffix in parser.suffixes:

@@ -36,6 +36,7 @@ class Routing:
         "_adders",
         "_completed",
         "_find",
+        "_legs",
         "_observer",
         "_reporters",
         "_response_headers",
@@ -56,6 +57,7 @@ class Routing:
         result: SchedulingResult,
         ticket: Ticket,
         *,
+        legs: Sequence[Ticket] = (),
         find: Callable[[str], tuple[int, Endpoint] | None],
         observer: "DirectorObserver",
         response_headers: Sequence[ResponseHeaders[Any]] = (),
@@ -69,6 +71,7 @@ class Routing:
         self.first_byte_at: float | None = None
         """Seconds on the clock."""
         self._ticket = ticket
+        self._legs = legs
         self.served: Endpoint = result.targets[0]
         """Who serves it, as far as is known."""
         self._find = find
@@ -136,14 +139,20 @@ class Routing:
         self.response_bytes += len(piece)
         if piece and self.first_byte_at is None:
             self.first_byte_at = now
-            self._ticket.first_token()
+            self._first_token()
         if self._usage is not None:
             self._usage.feed(piece, last=last)
 
     def response_unseen(self, now: float) -> None:
         """Take note that the body will not be shown: its headers are as good as its first byte."""
         self.first_byte_at = now
+        self._first_token()
+
+    def _first_token(self) -> None:
+        """Give back what the first token shows to be done: the prompt, and all that other legs were for."""
         self._ticket.first_token()
+        for leg in self._legs:
+            leg.close()
 
     def complete(self, cause: Cause) -> None:
         """Give the endpoint's credit back; only the first call counts."""
@@ -151,4 +160,6 @@ class Routing:
             return
         self._completed = True
         self._ticket.close(failed=self.status >= SERVER_ERROR)
+        for leg in self._legs:
+            leg.close()
         self._observer.completed(self, cause)

@@ -1,11 +1,9 @@
 """Endpoints listed in a file, which may be replaced at any time."""
 
 import asyncio
-from contextlib import aclosing
 from pathlib import Path
 
 import structlog
-from watchfiles import awatch
 
 from epp.discovery.endpoints_file import read_content, read_targets
 from epp.discovery.resolve import AddressBook, Lookup, system_lookup
@@ -14,10 +12,8 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Pool
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugins import Parameters
+from epp.watch import occasions
 
-_GATHER_MILLISECONDS = 100
-_STEP_MILLISECONDS = 20
-_LOOK_ANYWAY_MILLISECONDS = 1000
 _LOOK_AGAIN_SECONDS = 5.0
 
 _log = structlog.get_logger()
@@ -54,7 +50,6 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
     ) -> None:
         super().__init__(parameters, name=name, clock=clock)
         self._path = parameters.path
-        self._directory = Path(parameters.path).absolute().parent
         self._book = AddressBook(lookup)
         self._targets: tuple[Target, ...] = ()
         self._seen: bytes | None = None
@@ -112,24 +107,5 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
                 await self.refresh(pool)
 
     async def _follow_file(self, pool: Pool) -> None:
-        """Watch the directory, since a watch on the file would stay with the one that was replaced."""
-        while True:
-            try:
-                changes = awatch(
-                    self._directory,
-                    watch_filter=None,
-                    debounce=_GATHER_MILLISECONDS,
-                    step=_STEP_MILLISECONDS,
-                    rust_timeout=_LOOK_ANYWAY_MILLISECONDS,
-                    yield_on_timeout=True,  # network file systems and links whose target changes in place tell nothing
-                    recursive=False,
-                )
-                async with aclosing(changes):
-                    async for _ in changes:
-                        await self.reread(pool)
-            except OSError as error:
-                _log.warning(
-                    "directory cannot be watched, trying again", directory=str(self._directory), reason=str(error)
-                )
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        async for _ in occasions(Path(self._path)):
             await self.reread(pool)

@@ -103,6 +103,8 @@ class Filter(Plugin[FP]):
     """Says which candidates may serve the request."""
 
     parameters_type: ClassVar[type[Parameters]] = FilterParameters
+    may_empty: bool = True
+    """Whether it can leave nobody, other than by a candidate set that was empty already."""
 
     @abstractmethod
     def filter(self, request: Request, candidates: Candidates) -> Mask:

@@ -114,12 +114,12 @@ class PromptTokens:
 
 
 PREFIX_MATCH: DataKey[PrefixMatch] = DataKey("prefix-match", "approx-prefix-cache-producer")
-IN_FLIGHT_COST: DataKey[int] = DataKey("in-flight-cost", "inflight-load-producer")
-"""Uncached tokens that the chosen endpoint has to compute, credited to it until its first token."""
+IN_FLIGHT_COST: DataKey[Mapping[str, int]] = DataKey("in-flight-cost", "inflight-load-producer")
+"""Uncached tokens that the target of each profile has to compute, credited to it until the first token."""
 PROMPT_TOKENS: DataKey[PromptTokens] = DataKey("prompt-tokens", "token-producer")
 SESSION_ID: DataKey[str] = DataKey("session-id", "session-id-producer")
 """What names the conversation that the request belongs to."""
-AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity")
+AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity", "agent-identity")
 """What names the agent that sent the request: its flow, unless a header names another."""
 PEER: DataKey[ProfileResult] = DataKey("peer")
 """The leg of a disaggregated request that was chosen first; the profiles that run after it may want to be near it."""

@@ -7,7 +7,7 @@ A slot belongs to an endpoint for as long as it is in the pool, so that indexes 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from math import nan
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class Column:
     unit: str
     unknown: float = nan
     """The value of an endpoint that nobody has reported on."""
+    default_producer: str = ""
+    """Plugin type that is instantiated when a configured plugin reads this and nobody writes it; empty for none."""
 
 
 WAITING = Column("waiting", "requests")
@@ -48,7 +50,7 @@ METRICS_AT = Column("metrics_at", "seconds on the clock")
 """When the endpoint last reported."""
 IN_FLIGHT = Column("in_flight", "requests", 0.0)
 """Requests that this picker sent there and whose response has not ended."""
-IN_FLIGHT_TOKENS = Column("in_flight_tokens", "tokens", 0.0)
+IN_FLIGHT_TOKENS = Column("in_flight_tokens", "tokens", 0.0, "inflight-load-producer")
 """Uncached prompt tokens that this picker sent there and that have not brought a first token."""
 SERVED = Column("served", "requests", 0.0)
 """Requests that this picker sent there and that have ended."""
@@ -78,6 +80,12 @@ CORE_COLUMNS: tuple[Column, ...] = (
     LAST_PICKED,
     REACHABLE,
 )
+
+
+def column_named(name: str) -> Column:
+    """Return the column that is known by that name, or one that only some extractor knows of."""
+    known = {column.name: column for column in (*CORE_COLUMNS, GPU_UTILIZATION)}
+    return known.get(name) or Column(name, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,8 @@ class Topology:
 
 
 TOPOLOGY: Attribute[Topology] = Attribute("topology", Topology(), "topology-extractor")
+
+CORE_ATTRIBUTES: tuple[Attribute[Any], ...] = (LORA, MODELS, TOPOLOGY)
 
 
 class Records(Generic[T]):

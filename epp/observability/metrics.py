@@ -7,6 +7,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from epp.collectors import CollectorObserver
+from epp.config import ConfigObserver
 from epp.datastore import Datastore
 from epp.director import Cause, DirectorObserver, Routing
 from epp.framework import Request, RequestError, SchedulingResult
@@ -65,7 +66,7 @@ class _Series:
     ntpot: Histogram
 
 
-class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
+class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObserver):
     """One instance for a picker; `registry` is what its metrics page shows."""
 
     def __init__(self, pool_name: str, clock: Clock) -> None:
@@ -76,6 +77,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
         self._fairness = _Vocabulary()
         self._failure_log = FailureLog()
         self._sized: set[str] = set()
+        self._generation = 1
         self._series: dict[tuple[str, str, str, str], _Series] = {}
         self._requests = self._counter("request_total", "Requests routed or refused.", _LABELS)
         self._errors = self._counter("request_error_total", "Requests refused or failed.", (*_LABELS, "error_code"))
@@ -112,6 +114,14 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
         self._poll_errors = self._counter("datalayer_poll_errors_total", "Pages not fetched.", ("source_type",))
         self._extract_errors = self._counter(
             "datalayer_extract_errors_total", "Pages not understood.", ("source_type", "extractor_type")
+        )
+        self._config_generation = self._gauge("config_generation", "Configurations taken over since the start, from 1.")
+        self._config_generation.set(self._generation)
+        self._config_good = self._gauge(
+            "config_last_reload_successful", "1 while the configuration file is in effect, 0 while it is refused."
+        )
+        self._config_reloads = self._counter(
+            "config_reloads_total", "New versions of the configuration file, by what became of them.", ("result",)
         )
         pool = ("name",)
         self._ready = self._gauge("ready_endpoints", "Endpoints that can be reached.", pool)
@@ -183,6 +193,19 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver):
     def extract_error(self, source_type: str, extractor_type: str) -> None:
         """Count a page that was not understood."""
         self._extract_errors.labels(source_type, extractor_type).inc()
+
+    def config_taken(self, generation: int) -> None:
+        """Say that the configuration file is in effect."""
+        self._config_good.set(1)
+        if generation != self._generation:
+            self._config_reloads.labels("taken").inc()
+            self._config_generation.set(generation)
+        self._generation = generation
+
+    def config_refused(self, reason: str) -> None:  # noqa: ARG002  that is what the log is for
+        """Say that the configuration file is not."""
+        self._config_good.set(0)
+        self._config_reloads.labels("refused").inc()
 
     def refresh_pool(self, store: Datastore) -> None:
         """Bring the pool's gauges up to date."""

@@ -42,8 +42,8 @@ class Scheduler:
     ) -> None:
         self.profiles = dict(profiles)
         self._names = tuple(self.profiles)
-        self._profile_picker = profile_picker
-        self._aggregator = aggregator
+        self.profile_picker = profile_picker
+        self.aggregator = aggregator
         self._generators = generators
         self._observer = observer or SchedulingObserver()
         self._max_iterations = max_iterations
@@ -55,12 +55,12 @@ class Scheduler:
         results: dict[str, ProfileResult | None] = {}
         errors: dict[str, RequestError] = {}
         for _ in range(self._max_iterations):
-            chosen = set(self._profile_picker.pick_profiles(request, self._names, results))
+            chosen = set(self.profile_picker.pick_profiles(request, self._names, results))
             if not chosen:
                 return self._aggregate(request, results, errors)
             self._run(chosen, request, candidates, results, errors)
         raise InternalError(
-            f"profile picker {self._profile_picker.name!r} was asked {self._max_iterations} times and still wants more"
+            f"profile picker {self.profile_picker.name!r} was asked {self._max_iterations} times and still wants more"
         )
 
     def _run(
@@ -74,14 +74,14 @@ class Scheduler:
         unknown = chosen - self.profiles.keys()
         if unknown:
             raise InternalError(
-                f"profile picker {self._profile_picker.name!r} chose {sorted(unknown)}, "
+                f"profile picker {self.profile_picker.name!r} chose {sorted(unknown)}, "
                 f"which are not among the profiles {sorted(self.profiles)}"
             )
         for name, profile in self.profiles.items():  # in configuration order, whatever order was asked for
             if name not in chosen:
                 continue
             if results.get(name) is not None:
-                raise InternalError(f"profile picker {self._profile_picker.name!r} chose {name!r} a second time")
+                raise InternalError(f"profile picker {self.profile_picker.name!r} chose {name!r} a second time")
             try:
                 draw = partial(self._generators, request, name)
                 results[name] = Cycle(profile, request, draw, self._observer).run(candidates)
@@ -94,8 +94,8 @@ class Scheduler:
         self, request: Request, results: Mapping[str, ProfileResult | None], errors: Mapping[str, RequestError]
     ) -> SchedulingResult:
         if not results:
-            raise InternalError(f"profile picker {self._profile_picker.name!r} chose no profile")
-        verdict = self._aggregator.aggregate(request, results)
+            raise InternalError(f"profile picker {self.profile_picker.name!r} chose no profile")
+        verdict = self.aggregator.aggregate(request, results)
         primary = results.get(verdict.primary) if verdict else None
         if verdict is None or primary is None:
             raise next((errors[name] for name in sorted(errors)), InternalError("no profile brought a result"))

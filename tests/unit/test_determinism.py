@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 PICKS = """
-from epp.config import assemble, load_text
+from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock, Request, RequestBody
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
@@ -22,7 +22,7 @@ for picker in ("max-score-picker", "weighted-random-picker", "random-picker"):
         " {type: label-selector-filter, parameters: {matchExpressions: [{key: zone, operator: In, values: [a, b]}]}},"
         f" {{type: {picker}, parameters: {{maxNumOfEndpoints: 2}}}}]"
     )
-    scheduler = assemble(config, Registry(), ManualClock()).pipeline.scheduler
+    scheduler = assemble(config, Builder(Registry(), ManualClock())).pipeline.scheduler
     for number in range(200):
         request = Request(f"request-{number}", RequestBody(model="m"))
         print(picker, *(endpoint.name for endpoint in scheduler.schedule(request, pool).targets))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from epp.cli.app import application
 from epp.cli.flags import go_spelling
-from epp.config import assemble, load_text
+from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock, Request, RequestBody
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
@@ -62,7 +62,7 @@ def test_scorer_of_the_readme_has_its_vote_in_a_pipeline(spot):
         "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
         "plugins: [{type: spot-scorer, parameters: {penalty: 0.9}}]"
     )
-    scheduler = assemble(config, registry, ManualClock()).pipeline.scheduler
+    scheduler = assemble(config, Builder(registry, ManualClock())).pipeline.scheduler
     pool = candidates(labels=[{"spot": "true"}, {}, {"spot": "true"}])
     result = scheduler.schedule(Request("r", RequestBody(model="m")), pool)
     assert [endpoint.name for endpoint in result.targets] == ["e1"]

@@ -48,7 +48,7 @@ class JsonParser(Parser):
             raise MalformedBodyError(f"error unmarshaling request bodyMap: {error}") from error
 
 
-def request_body(common: Common, prompt: bytes, limit: Limit) -> RequestBody:
+def request_body(common: Common, prompt: bytes, limit: Limit, media_items: int = 0) -> RequestBody:
     """Put together what was read; a negative limit is none, one beyond 64 bits raises MalformedBodyError."""
     if limit is not None and limit > _MOST_TOKENS:
         raise MalformedBodyError("the limit of output tokens does not fit into 64 bits; send a smaller one")
@@ -59,6 +59,7 @@ def request_body(common: Common, prompt: bytes, limit: Limit) -> RequestBody:
         max_output_tokens=None if limit is None or limit < 0 else int(limit),
         streaming=bool(common.stream),
         cache_salt=common.cache_salt or "",
+        media_items=media_items,
     )
 
 

@@ -52,9 +52,11 @@ class PromptWriter:
     each, so that no body grows much by being read.
     """
 
-    __slots__ = ("_media_left", "_pieces")
+    __slots__ = ("_media_left", "_pieces", "media_items")
 
     def __init__(self) -> None:
+        self.media_items = 0
+        """Images, audio clips and videos written so far."""
         self._pieces: list[bytes] = []
         self._media_left = _MOST_MEDIA
 
@@ -92,8 +94,10 @@ class PromptWriter:
         if part.type in _TEXT_TYPES and part.text is not None:
             self.text(part.text)
         elif part.type in _MEDIA_TOKENS:
+            self.media_items += 1
             self.opaque(bytes(part.source) or bytes(raw), _MEDIA_TOKENS[part.type])
         elif part.type == "input_audio":
+            self.media_items += 1
             found = bytes(raw)
             self.opaque(found, len(found) // _AUDIO_BASE64_BYTES_PER_TOKEN)
         else:

@@ -8,7 +8,7 @@ import msgspec
 
 from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.json_parser import Common, JsonParser, Limit, Reader, TokenId, request_body
+from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, request_body
 from epp.plugins.parsers.prompt import pack
 
 
@@ -21,9 +21,13 @@ class _Generate(msgspec.Struct, gc=False):
     extra_key: str | None = None
     sampling_params: _Sampling | None = None
     stream: bool | None = None
+    image_data: msgspec.Raw = ABSENT
+    audio_data: msgspec.Raw = ABSENT
+    video_data: msgspec.Raw = ABSENT
 
 
 _decode = msgspec.json.Decoder(_Generate).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def _read(body: bytes) -> RequestBody:
@@ -32,7 +36,20 @@ def _read(body: bytes) -> RequestBody:
         raise MalformedBodyError("generate request must have non-empty input_ids")
     limit = generate.sampling_params.max_new_tokens if generate.sampling_params is not None else None
     common = Common(stream=generate.stream, cache_salt=generate.extra_key)
-    return request_body(common, pack(generate.input_ids), limit)
+    media = (generate.image_data, generate.audio_data, generate.video_data)
+    return request_body(common, pack(generate.input_ids), limit, sum(map(_count, media)))
+
+
+def _count(media: msgspec.Raw) -> int:
+    """Return how many items there are: one may stand by itself, several in a list, or in a list for each prompt."""
+    return sum(len(_items(item)) for item in _items(media))
+
+
+def _items(media: msgspec.Raw) -> list[msgspec.Raw]:
+    found = bytes(media)
+    if found.startswith(b"["):
+        return _decode_list(found)
+    return [] if found in {b"", b"null"} else [media]
 
 
 class SGLangHTTPParser(JsonParser):

@@ -40,10 +40,12 @@ def _read(body: bytes) -> RequestBody:
     if not generate.token_ids:
         raise MalformedBodyError("inference/v1/generate request must have non-empty token_ids")
     prompt = pack(generate.token_ids)
+    media_items = 0
     if generate.features is not None:
         prompt = _with_media(prompt, generate.features)
+        media_items = sum(map(len, (generate.features.mm_placeholders or {}).values()))
     limit = generate.sampling_params.max_tokens if generate.sampling_params is not None else None
-    return request_body(generate, prompt, limit)
+    return request_body(generate, prompt, limit, media_items)
 
 
 def _with_media(prompt: bytes, features: _Features) -> bytes:

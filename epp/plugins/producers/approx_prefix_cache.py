@@ -41,7 +41,7 @@ class ApproxPrefixCacheParameters(Parameters, frozen=True):
     max_bytes_per_server: int = 10 * 1024 * 1024
     """Memory for each endpoint's blocks: no more of them are remembered than fit, at 320 bytes each."""
     block_size: int = 0
-    """Deprecated, in characters: accepted and not used, `blockSizeTokens` decides."""
+    """Deprecated, in characters: accepted without effect, `blockSizeTokens` decides."""
     max_prefix_blocks_to_match: int = 2048
     """Deprecated: blocks of a prompt that are looked at, where `maxPrefixTokensToMatch` is 0; 0 for all."""
 
@@ -79,7 +79,7 @@ class ApproxPrefixCacheProducer(
     """Publishes, for each slot, how many leading blocks of the prompt were sent there and are not yet evicted.
 
     Blocks are `blockSizeTokens` times 4 bytes of the canonical prompt, hashed in a chain whose seed is the model and
-    the cache salt. The target of a request (not its fallbacks) is credited with the request's blocks. For each
+    the cache salt. The target of each profile (not its fallbacks) is credited with the request's blocks. For each
     endpoint `min(capacity, maxBytesPerServer / 320)` blocks are kept, least recently used out first; the capacity is
     the tokens the endpoint's engine can cache over the tokens of a block, with `autoTune` and where the engine
     reports it, else `lruCapacityPerServer`. So the index does not remember what the engine cannot hold.
@@ -96,6 +96,12 @@ class ApproxPrefixCacheProducer(
         self._block_tokens = self.parameters.block_tokens
         self._index = PrefixIndex()
         self.writes = (self._match_key,)
+        self.may_read = (KV_BLOCKS, KV_BLOCK_TOKENS)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        deprecated = "blockSize is deprecated, and without effect: give blockSizeTokens"
+        return (deprecated,) if self.parameters.block_size else ()
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         hashes = self._hashes(request)
@@ -104,9 +110,11 @@ class ApproxPrefixCacheProducer(
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         hashes = self._hashes(request)
-        if hashes:
-            slot = result.primary.slot
-            self._index.record(slot, hashes, self._limit(result.primary.candidates.snapshot, slot))
+        if not hashes:
+            return
+        snapshot = result.primary.candidates.snapshot
+        for slot in {leg.slot: None for leg in result.profiles.values() if leg is not None}:
+            self._index.record(slot, hashes, self._limit(snapshot, slot))
 
     def slots_removed(self, slots: Sequence[int]) -> None:
         for slot in slots:

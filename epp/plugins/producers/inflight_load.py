@@ -1,9 +1,10 @@
-"""Says how many tokens the chosen endpoint has to compute for a request."""
+"""Says how many tokens the chosen endpoints have to compute for a request."""
 
 from math import inf
 
 from epp.framework import Clock, Parameters, PreRequest, Request, SchedulingResult
-from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH
+from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, PROMPT_TOKENS
+from epp.framework.snapshot import IN_FLIGHT_TOKENS
 
 
 class InflightLoadParameters(Parameters, frozen=True):
@@ -31,29 +32,34 @@ class InflightLoadParameters(Parameters, frozen=True):
 class InflightLoadProducer(PreRequest[InflightLoadParameters]):
     """`prompt_tokens - matched_tokens`, plus the estimated output where asked for.
 
-    The match is that of the target's slot; without a match record the whole prompt counts. The cost is what the
-    ledger credits to the target until its first token, so it is published under the one key, whatever this
-    instance is called.
+    For the target of each profile that ran: the match is that of the target's slot; without a match record the whole
+    prompt counts. The cost is what the ledger credits to the target until the first token, so it is published under
+    the one key, whatever this instance is called. Output is expected of the primary target alone.
     """
 
     plugin_type = "inflight-load-producer"
-    writes = (IN_FLIGHT_COST,)
+    writes = (IN_FLIGHT_COST, IN_FLIGHT_TOKENS)
 
     def __init__(
         self, parameters: InflightLoadParameters | None = None, *, name: str = "", clock: Clock | None = None
     ) -> None:
         super().__init__(parameters, name=name, clock=clock)
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
+        self.may_read = (self._match_key, PROMPT_TOKENS)
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         match = request.get(self._match_key)
-        cached = 0 if match is None else int(match.matched_blocks[result.primary.slot]) * match.block_tokens
-        uncached = max(0, request.body.prompt_tokens - cached)
-        request.put(IN_FLIGHT_COST, uncached + self._estimated_output(request))
+        costs: dict[str, int] = {}
+        for profile, leg in result.profiles.items():
+            if leg is not None:
+                cached = 0 if match is None else int(match.matched_blocks[leg.slot]) * match.block_tokens
+                costs[profile] = max(0, request.prompt_tokens - cached)
+        costs[result.primary.profile] += self._estimated_output(request)
+        request.put(IN_FLIGHT_COST, costs)
 
     def _estimated_output(self, request: Request) -> int:
         if not self.parameters.add_estimated_output_tokens:
             return 0
-        estimate = int(self.parameters.output_ratio * request.body.prompt_tokens)
+        estimate = int(self.parameters.output_ratio * request.prompt_tokens)
         limits = (self.parameters.max_estimated_output_tokens, request.body.max_output_tokens)
         return max(0, min([estimate, *(limit for limit in limits if limit is not None)]))

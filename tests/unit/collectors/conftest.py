@@ -1,12 +1,16 @@
 """A metrics page on a loopback port that answers as a test tells it to."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import web
 
-from epp.framework import Endpoint
+from epp.collectors import Collector
+from epp.datastore import Datastore
+from epp.framework import Endpoint, SystemClock
+from epp.framework.datalayer import DataSource, Feed
 
 
 class PageServer:
@@ -66,3 +70,33 @@ def until() -> Callable[[Callable[[], object]], Awaitable[None]]:
             await asyncio.sleep(0.005)
 
     return wait
+
+
+@pytest.fixture
+async def collecting():
+    """Start collectors that are stopped in the end, and leave nothing behind."""
+    started: list[Collector] = []
+    sources: list[DataSource] = []
+
+    async def start(store: Datastore, *feeds: Feed, interval_seconds: float = 0.01, observer=None) -> Collector:
+        sources.extend(feed.source for feed in feeds)
+        started.append(
+            Collector(
+                store,
+                feeds,
+                clock=SystemClock(),
+                interval_seconds=interval_seconds,
+                observer=observer,
+                generator=random.Random(7),
+            )
+        )
+        await started[-1].start()
+        return started[-1]
+
+    yield start
+    for one in started:
+        await one.stop()
+        assert one.task_count == 0
+    for source in sources:
+        await source.close()
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("collect ")]

@@ -1,6 +1,5 @@
 import asyncio
 import math
-import random
 import socket
 
 import msgspec
@@ -10,13 +9,14 @@ from structlog.testing import capture_logs
 
 from epp.collectors import Collector, CollectorObserver, CoreMetricsExtractor, MetricsDataSource
 from epp.collectors.collector import next_due
+from epp.collectors.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
 from epp.collectors.metrics_source import MetricsSourceParameters
 from epp.collectors.poll import Poll
 from epp.collectors.reachability import Reachability
 from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, PageError, Report, UnreachableError
-from epp.framework.snapshot import METRICS_AT, REACHABLE, RUNNING, WAITING
+from epp.framework.snapshot import GPU_UTILIZATION, METRICS_AT, REACHABLE, RUNNING, WAITING
 
 E = Endpoint("e", "10.0.0.1", 8000)
 REFUSED = UnreachableError("refused", refused=True)
@@ -50,6 +50,14 @@ class Script(DataSource):
 
     async def close(self) -> None:
         pass
+
+
+class Counting(Script):
+    """Answers at once, for ever."""
+
+    async def fetch(self, endpoint: Endpoint) -> bytes:
+        self.asked.append(endpoint)
+        return PAGE
 
 
 class Length(Extractor):
@@ -207,36 +215,6 @@ def test_beats_are_at_a_fixed_rate_and_missed_ones_are_skipped(due, wait, now, e
     assert next_due(due, wait, now) == expected
 
 
-@pytest.fixture
-async def collecting():
-    """Start collectors that are stopped in the end, and leave nothing behind."""
-    started: list[Collector] = []
-    sources: list[DataSource] = []
-
-    async def start(store: Datastore, *feeds: Feed, interval_seconds: float = 0.01, observer=None) -> Collector:
-        sources.extend(feed.source for feed in feeds)
-        started.append(
-            Collector(
-                store,
-                feeds,
-                clock=SystemClock(),
-                interval_seconds=interval_seconds,
-                observer=observer,
-                generator=random.Random(7),
-            )
-        )
-        await started[-1].start()
-        return started[-1]
-
-    yield start
-    for one in started:
-        await one.stop()
-        assert one.task_count == 0
-    for source in sources:
-        await source.close()
-    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("collect ")]
-
-
 def metrics_feed(**parameters: object) -> Feed:
     source = MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters))
     return Feed(source, (CoreMetricsExtractor(),))
@@ -303,18 +281,36 @@ async def test_stopped_collector_does_not_follow_the_pool(server, collecting):
 
 
 async def test_endpoint_that_gets_another_label_is_asked_with_it(until, collecting):
-    class Endless(Script):
-        async def fetch(self, endpoint: Endpoint) -> bytes:
-            self.asked.append(endpoint)
-            return PAGE
-
-    source = Endless()
+    source = Counting()
     store = Datastore(SystemClock())
     store.replace([E])
     await collecting(store, Feed(source, (Length(),)))
     await until(lambda: source.asked)
     store.replace([Endpoint(E.name, E.address, E.port, labels={"a": "b"})])
     await until(lambda: source.asked[-1].labels == {"a": "b"})
+
+
+async def test_exporter_that_fails_beside_an_endpoint_takes_nothing_with_it(server, until, collecting, errors):
+    with socket.socket() as deaf:  # bound, so nobody else listens there, but not listening
+        deaf.bind(("127.0.0.1", 0))
+        exporter = DcgmDataSource(DcgmSourceParameters(port=deaf.getsockname()[1], interval="10ms"))
+        store = Datastore(SystemClock())
+        store.replace([server.endpoint()])
+        await collecting(store, metrics_feed(), Feed(exporter, (DcgmExtractor(),)), observer=errors)
+        await until(lambda: errors.seen.count(("dcgm-data-source",)) >= 3)
+    assert value(store, REACHABLE) == 1
+    await until(lambda: value(store) == 3)
+
+
+async def test_exporter_beside_an_endpoint_is_read(server, until, collecting):
+    server.page = b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 50\n'
+    exporter = DcgmDataSource(DcgmSourceParameters(port=server.port, interval="10ms"))
+    endpoint = Endpoint("e", "127.0.0.1", 1)
+    store = Datastore(SystemClock())
+    store.replace([endpoint])
+    await collecting(store, Feed(exporter, (DcgmExtractor(),)))
+    await until(lambda: value(store, GPU_UTILIZATION) == 0.5)
+    assert math.isnan(value(store, METRICS_AT))  # the engine has said nothing yet
 
 
 async def test_slow_source_does_not_hold_up_another(server, until, collecting):

@@ -102,21 +102,21 @@ def test_specs_of_a_known_engine_can_be_overridden_one_by_one():
 
 
 def test_engine_is_chosen_by_label_and_described_by_configuration():
-    triton = {
-        "name": "triton",
-        "queuedRequestsSpec": "nv_trt_llm_request_metrics{request_type=waiting}",
-        "runningRequestsSpec": "nv_trt_llm_request_metrics{request_type=scheduled}",
-        "cacheBlockSizeSpec": "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
-        "cacheNumBlocksSpec": 'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max"}',
+    mine = {
+        "name": "mine",
+        "queuedRequestsSpec": "my_requests{state=waiting}",
+        "runningRequestsSpec": "my_requests{state=scheduled}",
+        "cacheBlockSizeSpec": "my_blocks{kind=tokens_per}",
+        "cacheNumBlocksSpec": 'my_blocks{kind="max"}',
     }
     page = (
-        b'nv_trt_llm_request_metrics{model="m",request_type="waiting"} 5\n'
-        b'nv_trt_llm_request_metrics{model="m",request_type="scheduled"} 6\n'
-        b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per"} 64\n'
-        b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max"} 512\n'
+        b'my_requests{model="m",state="waiting"} 5\n'
+        b'my_requests{model="m",state="scheduled"} 6\n'
+        b'my_blocks{kind="tokens_per"} 64\n'
+        b'my_blocks{kind="max"} 512\n'
     )
-    endpoint = Endpoint("e", "10.0.0.1", 8000, labels={"engine": "triton"})
-    report = extractor(engineLabelKey="engine", engineConfigs=[triton]).extract(page, endpoint)
+    endpoint = Endpoint("e", "10.0.0.1", 8000, labels={"engine": "mine"})
+    report = extractor(engineLabelKey="engine", engineConfigs=[mine]).extract(page, endpoint)
     assert report.columns == {WAITING: 5, RUNNING: 6, KV_BLOCK_TOKENS: 64, KV_BLOCKS: 512}
     assert report.attributes == {}
 
@@ -127,8 +127,8 @@ def test_default_engine_can_be_a_configured_one():
 
 
 def test_engine_that_nobody_described_is_named_with_the_remedy():
-    endpoint = Endpoint("e", "10.0.0.1", 8000, labels={"llm-d.ai/engine-type": "sglang"})
-    with pytest.raises(PageError, match=r"default/e has label llm-d.ai/engine-type=sglang.*describe 'sglang' in engi"):
+    endpoint = Endpoint("e", "10.0.0.1", 8000, labels={"llm-d.ai/engine-type": "tgi"})
+    with pytest.raises(PageError, match=r"default/e has label llm-d.ai/engine-type=tgi.*describe 'tgi' in engi"):
         extractor().extract(b"", endpoint)
 
 
@@ -138,7 +138,7 @@ def test_engine_that_nobody_described_is_named_with_the_remedy():
         (b"", "it is empty"),
         (b'[{"iter": 1}]', "it is JSON.*TensorRT-LLM has the text at /prometheus/metrics"),
         (b"<html></html>", "it is HTML"),
-        (b"# TYPE x gauge\nsglang:num_queue_reqs 1\n", "some of SGLang: set the endpoint's label llm-d.ai/engine-type"),
+        (b"# TYPE x gauge\ntgi_queue_size 1\n", "some of TGI: set the endpoint's label llm-d.ai/engine-type"),
         (b"python_info 1\n", "looked for vllm:num_requests_waiting.*are the metrics switched on"),
         (b"vllm:num_requests_waiting_by_reason 1\n", "but some of vLLM"),
     ],
@@ -151,11 +151,13 @@ def test_page_without_anything_wanted_is_refused_with_a_hint(page, hint):
 @pytest.mark.parametrize(
     ("parameters", "problem"),
     [
-        ({"defaultEngine": "vlm"}, "defaultEngine 'vlm' is not known: take one of vllm"),
+        (
+            {"defaultEngine": "vlm"},
+            "defaultEngine 'vlm' is not known: take one of sglang, triton, triton-tensorrt-llm, trtllm-serve, vllm",
+        ),
         ({"engineConfigs": [{"name": "x"}, {"name": "x"}]}, "engine 'x' more than once"),
         ({"engineConfigs": [{"name": ""}]}, "an engine without a name"),
         ({"engineConfigs": [{"name": "x", "kvUsageSpec": "a{"}]}, r"engine 'x': 'a\{' is not a metric spec"),
-        ({"engineConfigs": [{"name": "x", "customMetrics": [{"attributeKey": "k", "metricSpec": "m"}]}]}, "customMet"),
         ({"engineConfigs": [{"name": "x", "kvUsage": "a"}]}, "unknown field `kvUsage`"),
     ],
 )

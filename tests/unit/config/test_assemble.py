@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.config import Assembly, assemble, load_text
+from epp.config import Assembly, Builder, assemble, load_text
 from epp.framework import ConfigurationError, ManualClock
 from epp.framework.registry import Registry
 
@@ -10,7 +10,7 @@ HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 
 
 def build(text: str) -> Assembly:
-    return assemble(load_text(HEAD + text), Registry(), ManualClock())
+    return assemble(load_text(HEAD + text), Builder(Registry(), ManualClock()))
 
 
 def names(assembly: Assembly) -> list[str]:
@@ -91,7 +91,7 @@ def test_declared_metrics_source_is_not_doubled():
 
 def test_legacy_api_version_is_read():
     text = "apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\n"
-    assert load_text(text).plugins == []
+    assert load_text(text).model.plugins == []
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,14 @@ def test_legacy_api_version_is_read():
     [
         ("plugins: [{type: queue-scorrer}]", "'queue-scorrer' is not registered; did you mean 'queue-scorer'"),
         ("plugins: [{type: queue-scorer}, {type: queue-scorer}]", "two plugins are named 'queue-scorer'"),
-        ("plugins: [{name: x}]", r"plugins\[0\].type: Field required"),
+        ("plugins: [{name: x}]", r"--config-text:3:11: plugins\[0\].type: is missing"),
         ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoint: 3}}]", "maxNumOfEndpoint"),
         ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: 0}}]", "max-score-picker"),
-        ("scheduler: {}", "scheduler: Extra inputs are not permitted"),
-        ("schedulingProfiles: [{name: p, plugins: [{pluginRef: nope}]}]", r"schedulingProfiles\[0\] \(p\).*'nope'"),
+        ("scheduler: {}", "--config-text:3:1: scheduler: unknown key; did you mean '"),
+        (
+            "schedulingProfiles: [{name: p, plugins: [{pluginRef: nope}]}]",
+            r"schedulingProfiles\[0\].plugins\[0\].pluginRef: no plugin is named 'nope'",
+        ),
         (
             (
                 "plugins: [{type: random-picker}, {type: max-score-picker}]\n"
@@ -129,7 +132,6 @@ def test_legacy_api_version_is_read():
         ("schedulingProfiles: [{name: p, plugins: []}, {name: q, plugins: []}]", "2 profiles and no profile picker"),
         ("plugins: [{type: openai-parser}]\nrequestHandler: {parsers: [{pluginRef: openai}]}", "parsers"),
         ("plugins: [{type: queue-scorer}]\ndataLayer: {discovery: {pluginRef: queue-scorer}}", "is no Discovery"),
-        ("featureGates: [flowControl]", "known, but not supported yet"),
         ("featureGates: [flowcontrol]", "feature gate 'flowcontrol' is not known"),
         ("plugins: [{type: queue-scorer}]\nplugins: []", "key 'plugins' stands twice"),
         ("plugins: {", "is not YAML"),

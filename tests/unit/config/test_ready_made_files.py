@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.config import assemble, default_config, load_file
+from epp.config import Builder, assemble, default_config, load_file
 from epp.framework import ManualClock, Request, RequestBody
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
@@ -17,7 +17,7 @@ def test_file_loads_and_routes_and_says_when_to_use_it(path):
     text = path.read_text()
     assert "# When: " in text
     assert "# Trade: " in text
-    assembly = assemble(load_file(path), Registry(), ManualClock())
+    assembly = assemble(load_file(path), Builder(Registry(), ManualClock()))
     pool = candidates(waiting=[5, 0, 5], running=[9, 1, 9], kv_usage=[0.9, 0.1, 0.9], in_flight=[3, 0, 3])
     request = Request("r", RequestBody(model="m", prompt=b"hello" * 100, prompt_tokens=125))
     for producer in assembly.pipeline.producers:
@@ -28,4 +28,4 @@ def test_file_loads_and_routes_and_says_when_to_use_it(path):
 
 def test_default_file_is_the_built_in_default():
     (path,) = [path for path in FILES if path.stem == "default"]
-    assert load_file(path) == default_config()
+    assert load_file(path).model == default_config().model

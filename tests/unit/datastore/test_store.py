@@ -4,7 +4,19 @@ import pytest
 from epp.datastore import Datastore
 from epp.framework import Candidates, Endpoint, LoraState, ManualClock
 from epp.framework.datalayer import Report
-from epp.framework.snapshot import ANSWERS, KV_USAGE, LORA, METRICS_AT, REFUSES, SILENT, WAITING, Column
+from epp.framework.snapshot import (
+    ANSWERS,
+    KV_USAGE,
+    LORA,
+    METRICS_AT,
+    MODELS,
+    REFUSES,
+    SILENT,
+    TOPOLOGY,
+    WAITING,
+    Column,
+    Topology,
+)
 
 
 def endpoint(name: str, port: int = 8000, **labels: str) -> Endpoint:
@@ -132,7 +144,37 @@ def test_column_that_only_a_plugin_knows_is_unknown_elsewhere(store):
     store.replace([a, b])
     store.report(a, Report({custom: 5.0}))
     assert everyone(store).values(custom).tolist() == [5.0, -1.0]
+
+
+def test_exporter_beside_an_endpoint_and_its_tags_do_not_make_its_numbers_look_fresh(store):
+    a = endpoint("a")
+    custom = Column("custom", "things")
+    store.replace([a])
+    store.report(a, Report({custom: 1.0}, {MODELS: frozenset({"m"})}))
+    store.tag(a, Report({WAITING: 1.0}))
+    assert np.isnan(everyone(store).values(METRICS_AT)[0])
+    store.report(a, Report({custom: 1.0, WAITING: 1.0}))
     assert everyone(store).values(METRICS_AT)[0] == 100.0
+
+
+def test_tag_writes_columns_and_attributes_until_the_endpoint_left(store):
+    a, b = endpoint("a"), endpoint("b", port=8001)
+    store.replace([a, b])
+    store.tag(a, Report({KV_USAGE: 0.5}, {TOPOLOGY: Topology(zone="z1")}))
+    assert everyone(store).kv_usage[0] == 0.5
+    assert everyone(store).records(TOPOLOGY) == [Topology(zone="z1"), Topology()]
+    store.replace([b, endpoint("c", port=8002)])  # c takes a's slot
+    store.tag(a, Report({}, {TOPOLOGY: Topology(zone="z9")}))
+    assert everyone(store).records(TOPOLOGY) == [Topology(), Topology()]
+
+
+def test_tag_that_changes_nothing_is_no_new_snapshot(store):
+    a = endpoint("a")
+    store.replace([a])
+    store.tag(a, Report({}, {TOPOLOGY: Topology(zone="z1")}))
+    before = store.snapshot()
+    store.tag(a, Report({}, {TOPOLOGY: Topology(zone="z1")}))
+    assert store.snapshot() is before
 
 
 def test_pool_grows_beyond_its_first_capacity(store):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from epp.config import assemble, default_config
+from epp.config import Builder, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Cause, Director, DirectorObserver
 from epp.extproc.session import Session
@@ -65,7 +65,7 @@ def new_bench() -> Bench:
         ]
     )
     endings = Endings()
-    pipeline = assemble(default_config(), Registry(), clock).pipeline
+    pipeline = assemble(default_config(), Builder(Registry(), clock)).pipeline
     return Bench(store, Director(store, pipeline, clock, observer=endings), clock, endings)
 
 

@@ -16,8 +16,9 @@ def cost(sent_to, body, *, match=None, key=PREFIX_MATCH, **parameters):
     if match is not None:
         request.put(key, match)
     producer = InflightLoadProducer(InflightLoadParameters(**parameters), name="load")
-    producer.pre_request(request, sent_to(POOL, 1, 0))
-    return request.get(IN_FLIGHT_COST)
+    result = sent_to(POOL, 1, 0)
+    producer.pre_request(request, result)
+    return request.get(IN_FLIGHT_COST)[result.primary.profile]
 
 
 def held(*blocks):

@@ -57,7 +57,12 @@ VALID = {
     "responses": {"input": ITEMS, "instructions": "Be brief.", "tools": TOOLS, "max_output_tokens": 5},
     "messages": {"messages": TURNS, "system": BLOCKS[:1], "tools": TOOLS, "max_tokens": 5},
     "inference/v1/generate": {"token_ids": [1, 9, 9, 2], "features": MEDIA, "sampling_params": {"max_tokens": 5}},
-    "/generate": {"input_ids": [1, 2], "extra_key": "s", "sampling_params": {"max_new_tokens": 5}},
+    "/generate": {
+        "input_ids": [1, 2],
+        "extra_key": "s",
+        "sampling_params": {"max_new_tokens": 5},
+        "image_data": [["a"], "b"],
+    },
 }
 VALID = {suffix: {"model": "m", "stream": True} | body for suffix, body in VALID.items()}
 VALID |= {suffix + "/render": VALID[suffix] for suffix in ("chat/completions", "completions")}

@@ -1,0 +1,90 @@
+"""`epp plugins`: lists the plugin types that are installed, with their parameters and defaults."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from epp.config.plugin_markdown import plugin_markdown
+from epp.config.plugin_reference import ParameterEntry, PluginEntry, plugin_entries
+from epp.config.schema import config_schema
+from epp.framework import ConfigurationError
+from epp.framework.hints import hint_at
+from epp.framework.registry import Registry
+
+
+class Output(StrEnum):
+    """Who reads it."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    SCHEMA = "schema"
+
+
+def plugins(
+    types: Annotated[list[str] | None, typer.Argument(metavar="[TYPE...]", help="Only these, in full.")] = None,
+    output: Annotated[
+        Output,
+        typer.Option(help="json for programs; markdown for config/PLUGINS.md; schema for editors of configurations."),
+    ] = Output.TEXT,
+) -> None:
+    """List plugin types with parameters and defaults."""
+    registry = Registry()
+    try:
+        entries = _chosen(plugin_entries(registry), types or [])
+    except ConfigurationError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    match output:
+        case Output.JSON:
+            typer.echo(msgspec.json.format(msgspec.json.encode(entries)).decode())
+        case Output.MARKDOWN:
+            typer.echo(plugin_markdown(entries), nl=False)
+        case Output.SCHEMA:
+            typer.echo(msgspec.json.format(msgspec.json.encode(config_schema(registry))).decode())
+        case Output.TEXT if types:
+            for entry in entries:
+                _show_in_full(entry)
+        case Output.TEXT:
+            _show_all(entries)
+
+
+def _chosen(entries: list[PluginEntry], types: list[str]) -> list[PluginEntry]:
+    known = {entry.type for entry in entries}
+    for name in types:
+        if name not in known:
+            raise ConfigurationError(f"no plugin type {name!r}; {hint_at(name, known)}")
+    return [entry for entry in entries if not types or entry.type in types]
+
+
+def _show_all(entries: list[PluginEntry]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("role", "type", "parameters"):
+        table.add_column(heading, overflow="fold")
+    for entry in entries:
+        given = ", ".join(f"{p.name}={p.default or 'required'}" for p in entry.parameters)
+        note = "" if entry.stability == "Beta" else f" [dim]{entry.stability}[/]"
+        table.add_row(entry.roles[0], f"[cyan]{entry.type}[/]{note}", f"[dim]{given}[/]")
+    Console(highlight=False).print(table)
+
+
+def _show_in_full(entry: PluginEntry) -> None:
+    console = Console(highlight=False)
+    console.print(f"[cyan]{entry.type}[/] ({', '.join(entry.roles)}; {entry.stability})")
+    console.print(entry.text, markup=False)
+    if entry.parameters:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("parameter", "type", "default", ""):
+            table.add_column(heading, overflow="fold")
+        _add_rows(table, entry.parameters, "")
+        console.print(table)
+
+
+def _add_rows(table: Table, parameters: tuple[ParameterEntry, ...], prefix: str) -> None:
+    for parameter in parameters:
+        table.add_row(f"{prefix}{parameter.name}", parameter.type, parameter.default or "required", parameter.text)
+        _add_rows(table, parameter.fields, f"{prefix}{parameter.name}.")

@@ -1,0 +1,144 @@
+"""Fetches one page of an endpoint over HTTP, on connections that are kept."""
+
+import asyncio
+import errno
+from http import HTTPStatus
+from typing import ClassVar
+
+import aiohttp
+from typing_extensions import TypeVar
+
+from epp.collectors.tls import TlsParameters, tls_context
+from epp.framework.clock import Clock
+from epp.framework.datalayer import DataSource, PageError, UnreachableError
+from epp.framework.durations import parse_duration
+from epp.framework.endpoint import Endpoint
+
+_PAGE_LIMIT_BYTES = 8 * 1024 * 1024
+_CONNECTIONS_PER_HOST = 2
+_KEEPALIVE_SECONDS = 30.0
+_PORT_LIMIT = 65535
+_REFUSALS = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE})
+
+
+class HttpSourceParameters(TlsParameters, frozen=True):
+    """Where the page is, and how to get it."""
+
+    scheme: str = "http"
+    """http or https."""
+    path: str = "/"
+    """The page's path, with its query if it needs one."""
+    port: int | None = None
+    """The port asked; the endpoint's own when left out."""
+    interval: str = ""
+    """Time between two pages of one endpoint, such as `50ms`; the collector's own when left out."""
+    timeout: str = "1s"
+    """Time for one page, from connecting to its last byte."""
+
+    def __post_init__(self) -> None:
+        """Check every value; raises ValueError."""
+        super().__post_init__()
+        if self.scheme not in {"http", "https"}:
+            raise ValueError(f"scheme {self.scheme!r} is not http or https")
+        if not self.path.startswith("/"):
+            raise ValueError(f"path {self.path!r} does not start with a slash: write /{self.path}")
+        if self.port is not None and not 0 < self.port <= _PORT_LIMIT:
+            raise ValueError(f"port {self.port} is not between 1 and {_PORT_LIMIT}")
+        for key, duration in (("interval", self.interval or "1s"), ("timeout", self.timeout)):
+            try:
+                seconds = parse_duration(duration)
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}") from None
+            if seconds <= 0:
+                raise ValueError(f"{key} {duration!r} is not longer than nothing")
+
+
+HP = TypeVar("HP", bound=HttpSourceParameters, default=HttpSourceParameters)
+
+
+class HttpSource(DataSource[HP]):
+    """Pages as they are sent: at most 8 MiB, no redirects, no cookies, no compression."""
+
+    accept: ClassVar[str]
+    """The media types asked for."""
+
+    def __init__(self, parameters: HP | None = None, *, name: str = "", clock: Clock | None = None) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        self._timeout_seconds = parse_duration(self.parameters.timeout)
+        self._tls = tls_context(self.parameters, self.name) if self.parameters.scheme == "https" else None
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The port asked; None for the endpoint's own."""
+        return self.parameters.port
+
+    @property
+    def interval_seconds(self) -> float | None:
+        """The time between two pages that was asked for; None for the collector's own."""
+        return parse_duration(self.parameters.interval) if self.parameters.interval else None
+
+    async def fetch(self, endpoint: Endpoint) -> bytes:
+        """Return the page; raises UnreachableError or PageError."""
+        url = self._url(endpoint)
+        try:
+            async with self._open().get(
+                url, allow_redirects=False, server_hostname=endpoint.host or None if self._tls else None
+            ) as response:
+                return await _read(response, url)
+        except TimeoutError:
+            raise UnreachableError(f"{url} did not answer within {self._timeout_seconds} s", refused=False) from None
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
+            raise PageError(f"{url}: no secure connection: {error}") from error
+        except aiohttp.ClientConnectionError as error:
+            raise UnreachableError(f"{url}: {error}", refused=_is_refusal(error)) from error
+        except (aiohttp.ClientError, ValueError) as error:
+            raise PageError(f"{url}: {type(error).__name__}: {error}") from error
+
+    async def close(self) -> None:
+        """Close all connections; a later fetch opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _url(self, endpoint: Endpoint) -> str:
+        port = self.parameters.port
+        authority = endpoint.hostport if port is None else f"{endpoint.hostport.rpartition(':')[0]}:{port}"
+        return f"{self.parameters.scheme}://{authority}{self.parameters.path}"
+
+    def _open(self) -> aiohttp.ClientSession:
+        """Open the session when first asked: it belongs to the event loop that runs then."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=0,  # one waiting for another endpoint's connection would look dead
+                    limit_per_host=_CONNECTIONS_PER_HOST,
+                    keepalive_timeout=_KEEPALIVE_SECONDS,
+                    ssl=self._tls if self._tls is not None else True,
+                ),
+                timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
+                headers={"Accept": self.accept, "Accept-Encoding": "identity"},
+                cookie_jar=aiohttp.DummyCookieJar(loop=asyncio.get_running_loop()),
+                auto_decompress=False,
+            )
+        return self._session
+
+
+async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
+    if response.status != HTTPStatus.OK:
+        raise PageError(f"{url} answered {response.status} {response.reason or ''}".rstrip())
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise PageError(f"{url} answered with Content-Encoding {encoding}, which was not asked for")
+    page = bytearray()
+    async for chunk in response.content.iter_any():
+        page += chunk
+        if len(page) > _PAGE_LIMIT_BYTES:
+            raise PageError(f"{url}: the page is larger than {_PAGE_LIMIT_BYTES} bytes")
+    return bytes(page)
+
+
+def _is_refusal(error: aiohttp.ClientConnectionError) -> bool:
+    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError):
+        return True
+    return isinstance(error, OSError) and error.errno in _REFUSALS

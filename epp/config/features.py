@@ -1,0 +1,86 @@
+"""Parts of the file that are understood here and do nothing yet: checked all the same, and said to be so."""
+
+from collections import Counter
+
+from epp.config.document import Path
+from epp.config.instances import Instances
+from epp.config.model import EndpointPickerConfig, FlowControl, PriorityBandPolicies
+from epp.config.upstream import FLOW_CONTROL_TYPES, IMPLIED_POLICIES
+from epp.framework.hints import hint_at
+
+FEATURE_GATES = ("flowControl", "haPopulateNonLeaderDatastore")
+
+
+def check_features(config: EndpointPickerConfig, instances: Instances) -> None:
+    """Note problems in gates and flow control, and warn of everything without effect."""
+    gates = _gates(config, instances)
+    if gates.get("flowControl", False):
+        index = next(i for i, text in enumerate(config.feature_gates) if text.startswith("flowControl"))
+        instances.warn("flow control is known, not supported yet: nothing queues", "featureGates", index)
+    elif config.flow_control is not None:
+        instances.warn("has no effect: feature gate flowControl is off", "flowControl")
+    if config.flow_control is not None:
+        _check_flow_control(config.flow_control, instances)
+    if config.saturation_detector is not None:
+        instances.warn("is deprecated, and without effect: write it into flowControl", "saturationDetector")
+        _check_policy(config.saturation_detector.plugin_ref, "saturation detector", instances, ("saturationDetector",))
+    layer = config.data_layer
+    for key, value in (
+        ("peerDiscovery", layer.peer_discovery),
+        ("crossReplicaSyncerPluginRef", layer.cross_replica_syncer_plugin_ref),
+        ("crossReplicaSyncInterval", layer.cross_replica_sync_interval),
+    ):
+        if value:
+            instances.warn("has no effect: replicas do not talk to each other yet", "dataLayer", key)
+
+
+def _gates(config: EndpointPickerConfig, instances: Instances) -> dict[str, bool]:
+    gates: dict[str, bool] = {}
+    for index, text in enumerate(config.feature_gates):
+        name, equals, value = text.partition("=")
+        if name not in FEATURE_GATES:
+            instances.fail(f"feature gate {name!r} is not known; {hint_at(name, FEATURE_GATES)}", "featureGates", index)
+        elif equals and value not in {"true", "false"}:
+            instances.fail(
+                f"feature gate {name!r} is {value!r}, which is neither true nor false", "featureGates", index
+            )
+        gates[name] = value != "false"
+    return gates
+
+
+def _check_flow_control(flow: FlowControl, instances: Instances) -> None:
+    path: Path = ("flowControl",)
+    if flow.saturation_detector is not None:
+        where = (*path, "saturationDetector", "pluginRef")
+        _check_policy(flow.saturation_detector.plugin_ref, "saturation detector", instances, where)
+    where = (*path, "usageLimitPolicyPluginRef")
+    _check_policy(flow.usage_limit_policy_plugin_ref, "usage limit policy", instances, where)
+    bands: list[tuple[PriorityBandPolicies, Path]] = [
+        (band, (*path, "priorityBands", index)) for index, band in enumerate(flow.priority_bands)
+    ]
+    for template, key in (
+        (flow.default_priority_band, "defaultPriorityBand"),
+        (flow.default_negative_priority_band, "defaultNegativePriorityBand"),
+    ):
+        if template is not None:
+            bands.append((template, (*path, key)))
+    for band, where in bands:
+        _check_policy(band.fairness_policy_ref, "fairness policy", instances, (*where, "fairnessPolicyRef"))
+        _check_policy(band.ordering_policy_ref, "ordering policy", instances, (*where, "orderingPolicyRef"))
+    counts = Counter(band.priority for band in flow.priority_bands)
+    for index, band in enumerate(flow.priority_bands):
+        if counts[band.priority] > 1:
+            instances.fail(f"two bands have priority {band.priority}", *path, "priorityBands", index, "priority")
+
+
+def _check_policy(name: str, kind: str, instances: Instances, path: Path) -> None:
+    """Note a reference to something that is not declared, or is of another kind."""
+    declared = {**{policy: policy for policy in IMPLIED_POLICIES}, **instances.dormant}
+    if name in declared and declared[name] in FLOW_CONTROL_TYPES:
+        found = FLOW_CONTROL_TYPES[declared[name]]
+        if found != kind:
+            instances.fail(f"plugin {name!r} (type {declared[name]}) is no {kind}, but a {found}", *path)
+    elif name in instances.by_name:
+        instances.fail(f"plugin {name!r} (type {instances.by_name[name].plugin_type}) is no {kind}", *path)
+    elif name not in declared:
+        instances.fail(f"no plugin is named {name!r}; {hint_at(name, declared)}", *path)

@@ -1,0 +1,87 @@
+"""What is allowed in a configuration and yet probably a mistake."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from epp.config.instances import Instances
+from epp.config.load import LoadedConfig
+from epp.config.problems import Problem
+from epp.framework.datalayer import Feed, Tagger
+from epp.framework.plugins import Category, Filter, Plugin, Scorer
+from epp.framework.snapshot import (
+    FAILED,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    LAST_PICKED,
+    METRICS_AT,
+    REACHABLE,
+    SERVED,
+    Attribute,
+    Column,
+)
+from epp.scheduling import Profile
+
+_OWN_COLUMNS = (IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED, FAILED, LAST_PICKED, METRICS_AT, REACHABLE)
+"""What the picker itself knows of every endpoint."""
+
+
+def lint(
+    loaded: LoadedConfig, profiles: Mapping[str, Profile], feeds: Sequence[Feed], instances: Instances
+) -> list[Problem]:
+    """Return what to look at again."""
+    found = [
+        loaded.problem(message, "schedulingProfiles", index)
+        for index, profile in enumerate(profiles.values())
+        for message in _of_profile(profile, instances)
+    ]
+    collected = {datum.name for feed in feeds for extractor in feed.extractors for datum in extractor.writes}
+    collected |= {datum.name for tagger in instances.of(Tagger) for datum in tagger.writes}
+    collected |= {column.name for column in _OWN_COLUMNS}
+    for plugin in instances:
+        found += [
+            loaded.problem(message, *instances.path_of(plugin)) for message in _never_collected(plugin, collected)
+        ]
+    return found
+
+
+def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:
+    where = f"profile {profile.name!r}"
+    voting = [weighted for weighted in profile.scorers if weighted.weight]
+    if voting and all(weighted.scorer.category is Category.AFFINITY for weighted in voting):
+        names = ", ".join(weighted.scorer.name for weighted in voting)
+        yield f"{where} has affinity scorers only ({names}): nothing keeps a popular endpoint from being overrun"
+    for weighted in profile.scorers:
+        if not weighted.weight:
+            yield f"{where}: scorer {weighted.scorer.name!r} has weight 0, which is no vote: remove it, or weigh it"
+    for member in profile.filters:
+        if member.filter.may_empty and not instances.gives(member.filter, "fallbackOnEmpty"):
+            yield (
+                f"{where}: filter {member.filter.name!r} may leave nobody, and then the request is refused with 429: "
+                "say with fallbackOnEmpty whether any endpoint is better than none"
+            )
+    yield from _same_measure(where, [weighted.scorer for weighted in voting])
+
+
+def _same_measure(where: str, scorers: Sequence[Scorer[Any]]) -> Iterator[str]:
+    for name, count in Counter(scorer.name for scorer in scorers).items():
+        if count > 1:
+            yield f"{where}: scorer {name!r} stands there {count} times: add the weights up"
+    measures: dict[tuple[object, ...], Scorer[Any]] = {}
+    for scorer in scorers:
+        measure = (scorer.category, *sorted({datum.name for datum in scorer.reads}))
+        other = measures.setdefault(measure, scorer)
+        if scorer.reads and other is not scorer and other.name != scorer.name:
+            data = ", ".join(sorted({datum.name for datum in scorer.reads}))
+            yield f"{where}: {other.name!r} and {scorer.name!r} measure the same thing ({data}), which counts twice"
+
+
+def _never_collected(plugin: Plugin[Any], collected: set[str]) -> Iterator[str]:
+    if not isinstance(plugin, (Filter, Scorer)):
+        return
+    for datum in plugin.reads:
+        if isinstance(datum, (Column, Attribute)) and datum.name not in collected:
+            yield (
+                f"plugin {plugin.name!r} reads {datum.name!r}, and no data source of this configuration collects it: "
+                "it has nothing to go by"
+            )

@@ -1,0 +1,159 @@
+"""What every plugin type is and takes, read from its class: text, roles, parameters and data."""
+
+import ast
+import inspect
+import textwrap
+import types
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from epp.framework import hooks
+from epp.framework.datalayer import DataSource, Discovery, EndpointNotifications, Extractor, Tagger
+from epp.framework.plugins import (
+    Aggregator,
+    Decider,
+    Filter,
+    Parameters,
+    Parser,
+    Picker,
+    Plugin,
+    ProfilePicker,
+    Scorer,
+)
+from epp.framework.registry import Registry
+
+ROLES: Mapping[str, type[Plugin[Any]]] = types.MappingProxyType(
+    {
+        "Filter": Filter,
+        "Scorer": Scorer,
+        "Picker": Picker,
+        "ProfilePicker": ProfilePicker,
+        "Decider": Decider,
+        "Aggregator": Aggregator,
+        "Producer": hooks.Producer,
+        "RequestHeaders": hooks.RequestHeaders,
+        "Admitter": hooks.Admitter,
+        "PreRequest": hooks.PreRequest,
+        "ResponseHeaders": hooks.ResponseHeaders,
+        "ResponseReporter": hooks.ResponseReporter,
+        "Parser": Parser,
+        "DataSource": DataSource,
+        "Extractor": Extractor,
+        "Tagger": Tagger,
+        "EndpointNotifications": EndpointNotifications,
+        "Discovery": Discovery,
+    }
+)
+"""Names of roles in the order in which they are shown; a plugin goes under its first."""
+
+_ATOMS: Mapping[object, str] = types.MappingProxyType(
+    {bool: "bool", int: "int", float: "float", str: "string", Any: "any", object: "any"}
+)
+
+
+class ParameterEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """One parameter."""
+
+    name: str
+    type: str
+    default: str
+    """As JSON; empty for one that must be given."""
+    text: str
+    fields: tuple["ParameterEntry", ...] = ()
+    """Of an object, or of each object in a list."""
+
+
+class PluginEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """One plugin type."""
+
+    type: str
+    roles: tuple[str, ...]
+    stability: str
+    text: str
+    parameters: tuple[ParameterEntry, ...] = ()
+
+
+def plugin_entries(registry: Registry) -> list[PluginEntry]:
+    """Return all registered types, by first role and name; raises ConfigurationError for one that cannot be loaded."""
+    entries = [_entry(registry.find(name)) for name in registry.types]
+    order = list(ROLES)
+    return sorted(entries, key=lambda entry: (order.index(entry.roles[0]) if entry.roles else len(order), entry.type))
+
+
+def _entry(cls: type[Plugin[Any]]) -> PluginEntry:
+    return PluginEntry(
+        type=cls.plugin_type,
+        roles=tuple(name for name, role in ROLES.items() if issubclass(cls, role)),
+        stability=cls.stability.value,
+        text=inspect.cleandoc(cls.__doc__ or ""),
+        parameters=_parameters(cls.parameters_type),
+    )
+
+
+def _parameters(cls: type[Parameters]) -> tuple[ParameterEntry, ...]:
+    texts = _field_texts(cls)
+    hints = get_type_hints(cls)
+    return tuple(
+        ParameterEntry(
+            name=field.encode_name,
+            type=_type_name(hints[field.name]),
+            default=_default(field),
+            text=texts.get(field.name, ""),
+            fields=_nested(hints[field.name]),
+        )
+        for field in msgspec.structs.fields(cls)
+    )
+
+
+def _nested(annotation: Any) -> tuple[ParameterEntry, ...]:
+    if isinstance(annotation, type):
+        return _parameters(annotation) if issubclass(annotation, Parameters) else ()
+    return next((found for inner in get_args(annotation) if (found := _nested(inner))), ())
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default is not msgspec.NODEFAULT:
+        value = field.default
+    elif field.default_factory is not msgspec.NODEFAULT:
+        value = field.default_factory()
+    else:
+        return ""
+    return msgspec.json.encode(value).decode()
+
+
+def _type_name(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(map(str, inner))
+    if origin in {Union, types.UnionType}:
+        return " | ".join(_type_name(one) for one in inner if one is not types.NoneType)
+    if origin in {tuple, list, frozenset}:
+        return f"list of {_type_name(inner[0])}"
+    if origin in {dict, Mapping}:
+        return f"map of {_type_name(inner[1])}"
+    return _ATOMS.get(annotation) or _class_name(annotation)
+
+
+def _class_name(annotation: Any) -> str:
+    if issubclass(annotation, Parameters):
+        return "object"
+    return " | ".join(member.value for member in annotation)  # an enumeration
+
+
+def _field_texts(cls: type[Parameters]) -> dict[str, str]:
+    """Return the string below each field, of the class and of those that it derives from."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not issubclass(base, Parameters) or base is Parameters:
+            continue
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        body = definition.body if isinstance(definition, ast.ClassDef) else []
+        for field, below in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                match below:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        texts[field.target.id] = " ".join(text.split())
+    return texts

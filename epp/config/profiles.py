@@ -1,0 +1,108 @@
+"""Profiles, who picks among them, and who adds up their results: from the file's words to the scheduler's."""
+
+from typing import Any
+
+from epp.config.instances import Instances
+from epp.config.model import EndpointPickerConfig, SchedulingProfile, WeightedRef
+from epp.framework.errors import ConfigurationError
+from epp.framework.plugins import Aggregator, Filter, Picker, Plugin, ProfilePicker, Scorer
+from epp.scheduling import OnError, Profile, ProfileFilter, WeightedScorer
+
+DEFAULT_PICKER = "max-score-picker"
+DEFAULT_PROFILE_PICKER = "single-profile-handler"
+
+
+def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[str, Profile]:
+    """Return the profiles in the order of the file; one of everything where it has none."""
+    profiles: dict[str, Profile] = {}
+    for index, spec in enumerate(config.scheduling_profiles or [_implied_profile(instances)]):
+        if spec.name in profiles:
+            instances.fail(f"two profiles are named {spec.name!r}", "schedulingProfiles", index)
+        profiles[spec.name] = _Parts(spec, index, instances).profile()
+    return profiles
+
+
+def choose_profile_picker(profiles: dict[str, Profile], instances: Instances) -> ProfilePicker[Any]:
+    """Return the one that the file declares, or the one that runs a single profile; raises ConfigurationError."""
+    declared = instances.of(ProfilePicker)
+    if len(declared) > 1:
+        raise ConfigurationError(f"two profile pickers, {declared[0].name!r} and {declared[1].name!r}: keep one")
+    if not declared and len(profiles) > 1:
+        raise ConfigurationError(f"{len(profiles)} profiles and no profile picker to choose among them")
+    handler = declared[0] if declared else instances.ensure(DEFAULT_PROFILE_PICKER, ProfilePicker, "one profile")
+    if handler.plugin_type == DEFAULT_PROFILE_PICKER and len(profiles) != 1:
+        raise ConfigurationError(f"{DEFAULT_PROFILE_PICKER} takes one profile, not {len(profiles)}")
+    return handler
+
+
+def choose_aggregator(handler: ProfilePicker[Any], instances: Instances) -> Aggregator[Any]:
+    """Return the aggregator that the file declares, or the profile picker itself; raises ConfigurationError."""
+    declared = [plugin for plugin in instances.of(Aggregator) if not isinstance(plugin, ProfilePicker)]
+    if len(declared) > 1:
+        raise ConfigurationError(f"two aggregators, {declared[0].name!r} and {declared[1].name!r}: keep one")
+    if declared:
+        return declared[0]
+    if not isinstance(handler, Aggregator):
+        raise ConfigurationError(f"profile picker {handler.name!r} does not aggregate results: declare an aggregator")
+    return handler
+
+
+def _implied_profile(instances: Instances) -> SchedulingProfile:
+    roles = (Filter, Scorer, Picker)
+    refs = [{"pluginRef": name} for name, plugin in instances.by_name.items() if isinstance(plugin, roles)]
+    return SchedulingProfile.model_validate({"name": "default", "plugins": refs})
+
+
+class _Parts:
+    """Gathers what one profile refers to."""
+
+    def __init__(self, spec: SchedulingProfile, index: int, instances: Instances) -> None:
+        self._spec = spec
+        self._index = index
+        self._instances = instances
+        self._filters: list[ProfileFilter] = []
+        self._scorers: list[WeightedScorer] = []
+        self._pickers: list[Picker[Any]] = []
+
+    def profile(self) -> Profile:
+        for index, ref in enumerate(self._spec.plugins):
+            path = ("schedulingProfiles", self._index, "plugins", index)
+            plugin = self._instances.resolve(ref, Plugin, *path)
+            if plugin is not None:
+                self._add(plugin, ref, *path)
+        return Profile(self._spec.name, tuple(self._filters), tuple(self._scorers), self._picker())
+
+    def _add(self, plugin: Plugin[Any], ref: WeightedRef, *path: str | int) -> None:
+        fail = self._instances.fail
+        if not isinstance(plugin, (Filter, Scorer, Picker)):
+            fail(f"plugin {plugin.name!r} (type {plugin.plugin_type}) is neither filter, scorer nor picker", *path)
+            return
+        if isinstance(plugin, Filter):
+            self._filters.append(ProfileFilter(plugin, OnError(ref.on_error or OnError.FAIL)))
+        if isinstance(plugin, Scorer):
+            self._add_scorer(plugin, ref, *path)
+        elif ref.weight is not None:
+            fail(f"{ref.plugin_ref!r} has a weight, but is no scorer", *path, "weight")
+        if isinstance(plugin, Picker):
+            if ref.on_error == "Skip":
+                fail(f"{ref.plugin_ref!r} is the picker: without it nothing is picked", *path, "onError")
+            if self._pickers:
+                fail(f"two pickers, {self._pickers[0].name!r} and {plugin.name!r}: keep one", *path)
+            self._pickers.append(plugin)
+
+    def _add_scorer(self, scorer: Scorer[Any], ref: WeightedRef, *path: str | int) -> None:
+        weight = 1.0 if ref.weight is None else ref.weight
+        if weight < 0:
+            self._instances.fail(f"weight {weight:g} is negative: a scorer says what is good", *path, "weight")
+            return
+        try:
+            self._scorers.append(WeightedScorer(scorer, weight, OnError(ref.on_error or OnError.SKIP)))
+        except ValueError as error:
+            self._instances.fail(str(error), *path, "weight")
+
+    def _picker(self) -> Picker[Any]:
+        if self._pickers:
+            return self._pickers[0]
+        declared = self._instances.of(Picker)
+        why = f"profile {self._spec.name!r} names no picker"
+        return declared[0] if declared else self._instances.ensure(DEFAULT_PICKER, Picker, why)

@@ -1,0 +1,39 @@
+"""The JSON schema of a configuration file, parameters of every plugin type included, for editors to check against."""
+
+from typing import Any
+
+import msgspec
+
+from epp.config.model import EndpointPickerConfig
+from epp.config.upstream import FLOW_CONTROL_TYPES, NEEDLESS
+from epp.framework.registry import Registry
+
+_REFERENCES = "#/$defs/{name}"
+
+
+def config_schema(registry: Registry) -> dict[str, Any]:
+    """Return the schema; raises ConfigurationError for a plugin type that cannot be loaded."""
+    schema = EndpointPickerConfig.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+    classes = {name: registry.find(name) for name in registry.types}
+    structs = {cls.parameters_type for cls in classes.values()}
+    schemas, components = msgspec.json.schema_components(structs, ref_template=_REFERENCES)
+    by_struct = dict(zip(structs, schemas, strict=True))
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    definitions = schema["$defs"]
+    definitions.update(dict(sorted(components.items())))
+    spec = definitions["PluginSpec"]
+    spec["properties"]["type"] = {
+        "description": spec["properties"]["type"]["description"],
+        "anyOf": [
+            {"enum": [*sorted([*classes, *FLOW_CONTROL_TYPES, *NEEDLESS])]},
+            {"type": "string", "pattern": "^[\\w.]+:\\w+$"},
+        ],
+    }
+    spec["allOf"] = [
+        {
+            "if": {"properties": {"type": {"const": name}}, "required": ["type"]},
+            "then": {"properties": {"parameters": by_struct[cls.parameters_type]}},
+        }
+        for name, cls in sorted(classes.items())
+    ]
+    return schema

@@ -1,0 +1,64 @@
+"""Plugin types of llm-d-router that are known here by name only."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+FLOW_CONTROL_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "global-strict-fairness-policy": "fairness policy",
+        "round-robin-fairness-policy": "fairness policy",
+        "program-aware-fairness": "fairness policy",
+        "fcfs-ordering-policy": "ordering policy",
+        "edf-ordering-policy": "ordering policy",
+        "slo-deadline-ordering-policy": "ordering policy",
+        "static-usage-limit-policy": "usage limit policy",
+        "priority-holdback-policy": "usage limit policy",
+        "soft-reflective-ceiling-policy": "usage limit policy",
+        "utilization-detector": "saturation detector",
+        "concurrency-detector": "saturation detector",
+        "sheddable-eviction-filter": "eviction filter",
+        "priority-then-time-eviction-order-policy": "eviction order policy",
+    }
+)
+"""Types of the flow control, by what they are; a file may declare them, though nothing queues yet."""
+
+IMPLIED_POLICIES = frozenset(
+    {"global-strict-fairness-policy", "fcfs-ordering-policy", "static-usage-limit-policy", "utilization-detector"}
+)
+"""Those that a file may refer to without declaring them."""
+
+NEEDLESS: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(
+        ("disagg-headers-handler", "prefill-header-handler"),
+        "the profile handlers set the headers for disaggregated serving themselves",
+    )
+)
+"""Types that a file may declare and that have nothing to do, with the reason."""
+
+NOT_YET: frozenset[str] = frozenset(
+    {
+        "burst-prefix-cache-producer",
+        "disaggregatedset-rollout-screener",
+        "k8s-notification-source",
+        "latency-scorer",
+        "latency-slo-admitter",
+        "mm-embeddings-cache-producer",
+        "mm-embeddings-cache-scorer",
+        "multicluster-approx-prefix-cache-producer",
+        "multicluster-file-discovery",
+        "multicluster-kv-cache-utilization-scorer",
+        "multicluster-metrics-data-source",
+        "multicluster-metrics-extractor",
+        "multicluster-prefix-cache-scorer",
+        "multicluster-queue-scorer",
+        "multicluster-session-affinity-filter",
+        "p2p-source-producer",
+        "precise-prefix-cache-producer",
+        "precise-prefix-cache-scorer",
+        "predicted-latency-producer",
+        "slo-headroom-tier-filter",
+        "vertexai-parser",
+        "vllmgrpc-parser",
+    }
+)
+"""Types that are refused until they are built."""

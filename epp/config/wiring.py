@@ -1,0 +1,103 @@
+"""Who reads what from whom: missing producers are added, and what cannot work is said before any request comes."""
+
+from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from epp.config.instances import Instances
+from epp.framework.datalayer import Extractor, Tagger
+from epp.framework.errors import ConfigurationError
+from epp.framework.hooks import (
+    Admitter,
+    PreRequest,
+    Producer,
+    RequestHeaders,
+    ResponseHeaders,
+    ResponseReporter,
+)
+from epp.framework.plugins import Aggregator, Datum, Decider, Filter, Picker, Plugin, ProfilePicker, Scorer
+from epp.framework.request import DataKey
+
+_ORDER: tuple[tuple[type[Plugin[Any]], ...], ...] = (
+    (Extractor, Tagger),
+    (RequestHeaders,),
+    (Producer,),
+    (Admitter,),
+    (ProfilePicker,),
+    (Filter, Scorer, Picker, Decider, Aggregator),
+    (PreRequest,),
+    (ResponseHeaders,),
+    (ResponseReporter,),
+)
+"""Roles in the order in which a request meets them."""
+
+
+def add_missing_producers(instances: Instances) -> None:
+    """Instantiate the default producer of everything that is read and not written, until all of it is."""
+    reported: set[tuple[str, Datum]] = set()
+    while True:
+        written = {datum for plugin in instances for datum in plugin.writes}
+        missing = [
+            (plugin, datum)
+            for plugin in instances
+            for datum in plugin.reads
+            if (isinstance(datum, DataKey) or datum.default_producer)
+            and datum not in written
+            and (plugin.name, datum) not in reported
+            and getattr(datum, "producer", "") not in instances.dormant
+        ]
+        if not missing:
+            return
+        reader, datum = missing[0]
+        reported.add((reader.name, datum))
+        problem = _cannot_be_added(datum)
+        if problem:
+            instances.fail(f"plugin {reader.name!r} reads {datum.name!r}{problem}", *instances.path_of(reader))
+        else:
+            instances.ensure(datum.default_producer, Plugin, f"{reader.name} reads {datum.name}")
+
+
+def check_order(instances: Instances) -> None:
+    """Note who would read request data before it is written."""
+    writers = {key: plugin for plugin in instances for key in plugin.writes}
+    for reader in instances:
+        for key in reader.reads:
+            writer = writers.get(key)
+            if writer is None or writer is reader or not isinstance(key, DataKey):
+                continue
+            if _stage(writer) > _stage(reader):
+                instances.fail(
+                    f"plugin {reader.name!r} reads {key.name!r}, which {writer.name!r} writes only later in a request",
+                    *instances.path_of(reader),
+                )
+
+
+def in_order(producers: Iterable[Producer[Any]]) -> tuple[Producer[Any], ...]:
+    """Sort so that each producer comes after those whose data it reads; otherwise in the order of declaration.
+
+    Raises ConfigurationError for producers that read each other's data in a circle.
+    """
+    declared = tuple(producers)
+    writers = {key: producer for producer in declared for key in producer.writes}
+    sorter: TopologicalSorter[Producer[Any]] = TopologicalSorter()
+    for producer in declared:
+        wanted = (*producer.reads, *producer.may_read)
+        sorter.add(producer, *(writers[key] for key in wanted if key in writers and writers[key] is not producer))
+    try:
+        return tuple(sorter.static_order())
+    except CycleError as error:
+        names = " -> ".join(producer.name for producer in error.args[1])
+        raise ConfigurationError(f"producers read each other's data in a circle: {names}") from error
+
+
+def _cannot_be_added(datum: Datum) -> str:
+    """Say why no producer can be added for it; empty where one can."""
+    if isinstance(datum, DataKey) and datum.producer:
+        return f" from producer {datum.producer!r}, which is not declared"
+    if not datum.default_producer:
+        return ", which no plugin here writes"
+    return ""
+
+
+def _stage(plugin: Plugin[Any]) -> int:
+    return next((stage for stage, roles in enumerate(_ORDER) if isinstance(plugin, roles)), len(_ORDER))

@@ -1,0 +1,1 @@
+"""Aggregators: what the results of several profiles add up to."""

@@ -1,0 +1,1 @@
+"""Deciders: whether a stage of a disaggregated request is worth a leg of its own."""

@@ -1,0 +1,98 @@
+"""Keeps the endpoints that hold most of the prompt in their KV cache, until they are too busy."""
+
+from math import inf
+
+import msgspec
+import numpy as np
+import xxhash
+
+from epp.framework import Candidates, Clock, Filter, FilterParameters, Mask, Request
+from epp.framework.request import PREFIX_MATCH
+from epp.framework.snapshot import IN_FLIGHT_TOKENS
+
+_MS_PER_S = 1000.0
+_HASHES = 2.0**64
+
+
+class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
+    """What counts as a hit, and what a hit may cost."""
+
+    affinity_threshold: float = 0.80
+    """Share of the prompt's blocks, 0..1, from which an endpoint counts as sticky."""
+    exploration_probability: float = 0.0
+    """Share of requests, 0..1, that keep all endpoints, so that other caches fill too."""
+    max_ttft_penalty_ms: float = msgspec.field(default=18000.0, name="maxTTFTPenaltyMs")
+    """How much longer, in ms, the first token may take at the best sticky endpoint than at the best other one; 0 for
+    however long."""
+    ttft_source: str = "prefillThroughput"
+    """Where times to the first token come from: `prefillThroughput`, tokens in flight over
+    `peakPrefillThroughput`. `latencyPredictor` is known and not supported yet."""
+    peak_prefill_throughput: float = 15928.0
+    """Prompt tokens that an endpoint computes in a second."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance whose matches are read; empty for the default one."""
+    in_flight_load_producer_name: str = ""
+    """Accepted for compatibility: tokens in flight are counted in one place, whoever asks."""
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing."""
+        for name, share in (
+            ("affinityThreshold", self.affinity_threshold),
+            ("explorationProbability", self.exploration_probability),
+        ):
+            if not 0.0 <= share <= 1.0:
+                raise ValueError(f"{name} is {share}; it must be between 0 and 1")
+        if not 0.0 <= self.max_ttft_penalty_ms < inf:
+            raise ValueError(f"maxTTFTPenaltyMs is {self.max_ttft_penalty_ms}; it must be 0 or more, and finite")
+        if not 0.0 < self.peak_prefill_throughput < inf:
+            raise ValueError(f"peakPrefillThroughput is {self.peak_prefill_throughput}; it must be above 0, and finite")
+        if self.ttft_source == "latencyPredictor":
+            raise ValueError("ttftSource 'latencyPredictor' is known, not supported yet; use 'prefillThroughput'")
+        if self.ttft_source != "prefillThroughput":
+            raise ValueError(f"ttftSource is {self.ttft_source!r}; it must be 'prefillThroughput'")
+
+
+class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
+    """Keeps an endpoint if `matched_blocks / total_blocks >= affinityThreshold`: the sticky ones.
+
+    All stay where nobody is sticky; where the shortest time to the first token, `tokens in flight /
+    peakPrefillThroughput * 1000` ms, is longer among the sticky ones than among the others by more than
+    `maxTTFTPenaltyMs`; and for requests that explore. Which requests do is a hash of the request id and this
+    plugin's name.
+    """
+
+    plugin_type = "prefix-cache-affinity-filter"
+    may_empty = False
+
+    def __init__(
+        self, parameters: PrefixCacheAffinityParameters | None = None, *, name: str = "", clock: Clock | None = None
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
+        self._seed = xxhash.xxh3_64_intdigest(_utf8(self.name))
+        self.reads = (self._match_key, IN_FLIGHT_TOKENS)
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        everybody = np.ones(len(candidates), dtype=np.bool_)
+        match = request.get(self._match_key)
+        if match is None or match.total_blocks == 0 or self._explores(request):
+            return everybody
+        sticky = match.blocks(candidates) / match.total_blocks >= self.parameters.affinity_threshold
+        if not sticky.any() or self._too_slow(sticky, candidates):
+            return everybody
+        return sticky
+
+    def _explores(self, request: Request) -> bool:
+        draw = xxhash.xxh3_64_intdigest(_utf8(request.id), self._seed) / _HASHES
+        return draw < self.parameters.exploration_probability
+
+    def _too_slow(self, sticky: Mask, candidates: Candidates) -> bool:
+        limit_ms = self.parameters.max_ttft_penalty_ms
+        if limit_ms == 0.0 or sticky.all():
+            return False
+        ttft_ms = candidates.in_flight_tokens / self.parameters.peak_prefill_throughput * _MS_PER_S
+        return bool(ttft_ms[sticky].min() - ttft_ms[~sticky].min() > limit_ms)
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # header values may hold bytes that are not UTF-8

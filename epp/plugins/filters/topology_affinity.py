@@ -1,0 +1,43 @@
+"""Keeps the endpoints near the one that serves the other leg of a disaggregated request."""
+
+import numpy as np
+
+from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
+from epp.framework.request import PEER
+from epp.framework.snapshot import TOPOLOGY
+from epp.framework.topology import LEVELS, closeness
+
+
+class TopologyAffinityFilterParameters(FilterParameters, frozen=True):
+    """How near is near enough."""
+
+    min_affinity: str = "host"
+    """The farthest level that is still near enough: `host`, `rack`, `zone` or `region`."""
+    topology_producer_name: str = ""
+    """Accepted for compatibility: an endpoint stands in one place, whoever says so."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no level."""
+        if self.min_affinity not in LEVELS:
+            raise ValueError(f"minAffinity is {self.min_affinity!r}; it must be one of {', '.join(LEVELS)}")
+
+
+class TopologyAffinityFilter(Filter[TopologyAffinityFilterParameters]):
+    """Keeps an endpoint if it shares with the peer a level that is `minAffinity` or closer.
+
+    The peer is the endpoint picked for the leg that was chosen first. All stay where there is no peer, where nobody
+    knows where the peer stands, and where nobody is near enough: nearness is worth less than an answer.
+    """
+
+    plugin_type = "topology-affinity-filter"
+    may_empty = False
+    reads = (TOPOLOGY,)
+    may_read = (PEER,)
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        peer = request.get(PEER)
+        everybody = np.ones(len(candidates), dtype=np.bool_)
+        if peer is None:
+            return everybody
+        near = closeness(candidates, peer.slot) <= LEVELS.index(self.parameters.min_affinity)
+        return near if near.any() else everybody

@@ -1,0 +1,46 @@
+"""Sends requests to the primary port of a pod and names the data-parallel rank in a header."""
+
+from collections.abc import Mapping, Sequence
+
+from epp.framework import Aggregate, Aggregator, Parameters, ProfilePicker, ProfileResult, Request
+from epp.framework.errors import InternalError
+from epp.plugins.profile_pickers.primary_port import checked_port, primary_destination, rank_header
+
+
+class DataParallelParameters(Parameters, frozen=True):
+    """Where the pods listen."""
+
+    primary_port: int = 8000
+    """The port that the gateway is sent to, whatever the port of the rank chosen."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no port."""
+        checked_port(self.primary_port)
+
+
+class DataParallelProfileHandler(ProfilePicker[DataParallelParameters], Aggregator[DataParallelParameters]):
+    """Runs the one profile over endpoints that are ranks, one for each port of a pod.
+
+    The gateway is told `ip:primaryPort` of each target; the pod finds the rank's own `ip:port` in the header
+    `x-data-parallel-host-port`. The header names the first target, whichever of them the gateway ends up with: with
+    this handler a picker's `maxNumOfEndpoints` is best left at 1.
+    """
+
+    plugin_type = "data-parallel-profile-handler"
+
+    def pick_profiles(
+        self,
+        request: Request,  # noqa: ARG002
+        profiles: Sequence[str],
+        results: Mapping[str, ProfileResult | None],
+    ) -> Sequence[str]:
+        if len(profiles) != 1:
+            raise InternalError(f"{self.plugin_type} takes one profile, not {len(profiles)}: {', '.join(profiles)}")
+        return () if results else profiles
+
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:  # noqa: ARG002
+        for profile, result in results.items():
+            if result is not None:
+                destination = primary_destination(result, self.parameters.primary_port)
+                return Aggregate(profile, rank_header(result), destination=destination)
+        return None

@@ -1,0 +1,62 @@
+"""Which leg of a disaggregated request runs next, and what the legs add up to."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from epp.framework import Aggregate, Decider, Plugin, ProfileResult, Request
+from epp.framework.request import PEER
+from epp.plugins.profile_pickers.disagg_headers import disagg_headers
+
+
+class DisaggLegs:
+    """The legs in their order: each runs always, or when its decider says so, or never."""
+
+    def __init__(self, *, decode: str, prefill: str, encode: str | None = None, prefill_first: bool = False) -> None:
+        self._decode, self._prefill, self._encode = decode, prefill, encode
+        order = (prefill, encode, decode) if prefill_first else (decode, encode, prefill)
+        self._order = tuple(profile for profile in order if profile is not None)
+        self._always = (prefill, decode) if prefill_first else (decode,)
+        self._deciders: dict[str, Decider[Any]] = {}
+
+    def decide_by(self, profile: str, plugin: Plugin[Any], parameter: str) -> None:
+        """Let a decider have the say about a leg; raises ValueError for a plugin that is none."""
+        if not isinstance(plugin, Decider):
+            raise ValueError(  # noqa: TRY004  what `connect` raises
+                f"{parameter}: plugin {plugin.name!r} (type {plugin.plugin_type}) is no Decider; name one that is"
+            )
+        self._deciders[profile] = plugin
+
+    def next(
+        self, request: Request, profiles: Collection[str], results: Mapping[str, ProfileResult | None]
+    ) -> Sequence[str]:
+        """Return the one leg to run now, none at the end; publishes the first leg chosen as PEER.
+
+        A leg whose profile does not exist is passed over, the decode leg excepted; after a decode leg that failed
+        none is run. Every decider is asked at most once for a request.
+        """
+        decode = results.get(self._decode)
+        if decode is None and self._decode in results:
+            return ()
+        first = next((result for result in results.values() if result is not None), None)
+        if first is not None:
+            request.put(PEER, first)
+        begun = max((self._order.index(profile) + 1 for profile in results), default=0)
+        for profile in self._order[begun:]:
+            exists = profile in profiles or profile == self._decode
+            if exists and self._wanted(profile, request, decode):
+                return (profile,)
+        return ()
+
+    def aggregate(self, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:
+        """Return the decode leg with the headers that name the other ones; None without a decode leg."""
+        decode = results.get(self._decode)
+        if decode is None:
+            return None
+        encode = results.get(self._encode) if self._encode is not None else None
+        return Aggregate(self._decode, disagg_headers(decode, results.get(self._prefill), encode))
+
+    def _wanted(self, profile: str, request: Request, decode: ProfileResult | None) -> bool:
+        if profile in self._always:
+            return True
+        decider = self._deciders.get(profile)
+        return decider is not None and decider.decide(request, decode)

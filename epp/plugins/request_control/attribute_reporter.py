@@ -1,0 +1,72 @@
+"""Tells the gateway a value computed from the usage of a response: what it cost, say."""
+
+from epp.framework import Clock, Parameters, Request, Response, ResponseReporter
+from epp.framework.hooks import Metadata
+from epp.plugins.request_control.cel import UsageExpression
+
+
+class AttributeKey(Parameters, frozen=True):
+    """Where in the dynamic metadata the value is put."""
+
+    name: str
+    """Key within the namespace."""
+    namespace: str = "envoy.lb"
+    """Namespace of the dynamic metadata."""
+
+    def __post_init__(self) -> None:
+        """Refuse nameless places."""
+        if not self.name:
+            raise ValueError("attributes[0].key.name is empty; name the key that the gateway reads")
+        if not self.namespace:
+            raise ValueError("attributes[0].key.namespace is empty; name one, or leave it out for envoy.lb")
+
+
+class ReportedAttribute(Parameters, frozen=True):
+    """One value and its place."""
+
+    key: AttributeKey
+    """Where the value is put."""
+    expression: str
+    """CEL expression over `usage` that gives the value: a string, a number or a bool."""
+    condition: str = ""
+    """CEL expression over `usage` that says whether there is a value; empty for always."""
+
+
+class AttributeReporterParameters(Parameters, frozen=True):
+    """What is reported."""
+
+    attributes: tuple[ReportedAttribute, ...]
+    """Exactly one; for several values, declare several plugins."""
+
+    def __post_init__(self) -> None:
+        """Refuse none and several."""
+        if len(self.attributes) != 1:
+            raise ValueError(f"attributes has {len(self.attributes)} entries; it must have exactly one")
+
+
+class AttributeReporter(ResponseReporter[AttributeReporterParameters]):
+    """Puts the value of `expression` into the dynamic metadata of a response that reports its usage.
+
+    `usage` has `prompt_tokens`, `completion_tokens`, `total_tokens` and `prompt_tokens_details.cached_tokens`, whatever
+    names the model server's API has for them. They are doubles (write `2.0 * usage.completion_tokens`), and integers
+    where the expression only works so (`usage.prompt_tokens / 2`). An expression that cannot be computed for one
+    response reports nothing of that one.
+    """
+
+    plugin_type = "request-attribute-reporter"
+
+    def __init__(
+        self, parameters: AttributeReporterParameters | None = None, *, name: str = "", clock: Clock | None = None
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        attribute = self.parameters.attributes[0]
+        self._key = attribute.key
+        self._expression = UsageExpression(attribute.expression, place="attributes[0].expression")
+        condition = attribute.condition or "true"
+        self._condition = UsageExpression(condition, place="attributes[0].condition", gives=(bool,))
+
+    def report(self, request: Request, response: Response) -> Metadata:  # noqa: ARG002
+        usage = response.usage
+        if usage is None or not self._condition.value(usage):
+            return {}
+        return {self._key.namespace: {self._key.name: self._expression.value(usage)}}

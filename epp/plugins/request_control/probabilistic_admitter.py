@@ -1,0 +1,71 @@
+"""Turns sheddable requests away, the more of them the fuller the pool is."""
+
+from math import exp, log
+
+import numpy as np
+import xxhash
+
+from epp.framework import Admitter, Candidates, Parameters, Request
+from epp.framework.errors import SheddableDroppedError
+from epp.framework.snapshot import KV_USAGE, WAITING
+
+
+class ProbabilisticAdmitterParameters(Parameters, frozen=True):
+    """What counts as full, and how steeply requests are turned away on the way there."""
+
+    queue_depth_threshold: float = 5.0
+    """Requests in an engine's queue at which it counts as full."""
+    kv_cache_util_threshold: float = 0.8
+    """Share of an engine's KV cache in use at which it counts as full, 0..1."""
+    power: float = 5.0
+    """Steepness: the higher, the longer nearly all are let in, and the sooner after that none."""
+    k: float = 300.0
+    """Where the curve ends: all are turned away from a saturation of `(1/k)^(1/power)` on, 0.32 by default."""
+
+    def __post_init__(self) -> None:
+        """Refuse thresholds that nothing, or everything, is above."""
+        if not 0 < self.kv_cache_util_threshold <= 1:
+            raise ValueError(f"kvCacheUtilThreshold is {self.kv_cache_util_threshold}; it must be in (0, 1]")
+        for name, value in (
+            ("queueDepthThreshold", self.queue_depth_threshold),
+            ("power", self.power),
+            ("k", self.k),
+        ):
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name} is {value}; it must be more than 0, and finite")
+
+
+class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
+    """Turns away requests of negative priority with probability `min(saturation^power * k, 1)`.
+
+    The saturation is the mean over the candidates of `max(waiting / queueDepthThreshold, kv / kvCacheUtilThreshold)`;
+    a candidate with one number unknown counts by the other, one of which nothing is known does not count, and where
+    nothing is known of any, all requests are let in. The draw is a hash of the request id: the same request meets the
+    same fate at the same saturation.
+    """
+
+    plugin_type = "probabilistic-admitter"
+    reads = (WAITING, KV_USAGE)
+
+    def admit(self, request: Request, candidates: Candidates) -> None:
+        if request.priority < 0 and _draw(request.id) < self.probability(candidates):
+            raise SheddableDroppedError
+
+    def probability(self, candidates: Candidates) -> float:
+        """Return with what probability a sheddable request is turned away."""
+        fullness = np.fmax(
+            candidates.waiting / self.parameters.queue_depth_threshold,
+            candidates.kv_usage / self.parameters.kv_cache_util_threshold,
+        )
+        known = fullness[~np.isnan(fullness)]
+        saturation = float(known.mean()) if len(known) else 0.0
+        if saturation <= 0:
+            return 0.0
+        # As logarithms, since a power of a long queue may be more than a float holds.
+        return exp(min(0.0, self.parameters.power * log(saturation) + log(self.parameters.k)))
+
+
+def _draw(request_id: str) -> float:
+    """Return a number in [0, 1), evenly spread over request ids."""
+    digest = xxhash.xxh3_64_intdigest(b"probabilistic-admitter\0" + request_id.encode("utf-8", "surrogatepass"))
+    return float(digest >> 11) * 2.0**-53  # as many bits as a float has

@@ -1,0 +1,1 @@
+"""Taggers: what discovery says of an endpoint, read into what is known of it."""

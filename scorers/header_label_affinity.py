@@ -1,0 +1,48 @@
+"""Prefers endpoints whose label has the value of a request header."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.framework import Candidates, Category, Endpoint, Floats, Parameters, Request, Scorer
+
+
+class HeaderLabelAffinityParameters(Parameters, frozen=True):
+    """Which header, which label."""
+
+    header_name: str
+    """The header whose value is wanted; upper and lower case are the same."""
+    label_key: str
+    """The label that is compared with it."""
+
+    def __post_init__(self) -> None:
+        """Refuse what names nothing."""
+        if not self.header_name:
+            raise ValueError("headerName is empty; name a request header")
+        if not self.label_key:
+            raise ValueError("labelKey is empty; name a label")
+
+
+class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
+    """1 where the label equals the header's value, 0 elsewhere.
+
+    0 for all without the header, or with an empty one.
+    """
+
+    plugin_type = "header-label-affinity-scorer"
+    category = Category.AFFINITY
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        wanted = request.headers.get(self.parameters.header_name.lower())
+        label = self.parameters.label_key
+
+        # Clients choose the value: numbering all values once costs the same whatever they send.
+        def build(endpoints: tuple[Endpoint | None, ...]) -> tuple[dict[str, int], NDArray[np.int64]]:
+            numbers = {"": 0}
+            values = ["" if e is None else e.labels.get(label, "") for e in endpoints]
+            return numbers, np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
+
+        numbers, values = candidates.snapshot.endpoints.derive((self.plugin_type, label), build)
+        number = numbers.get(wanted or "", 0)
+        if number == 0:
+            return np.zeros(len(candidates))
+        return np.where(values[candidates.slots] == number, 1.0, 0.0)

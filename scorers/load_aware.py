@@ -1,0 +1,37 @@
+"""Prefers endpoints whose queue is far from full."""
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
+from epp.framework.snapshot import WAITING
+
+IDLE_SCORE = 0.5
+UNKNOWN_SCORE = 0.25
+
+
+class LoadAwareParameters(Parameters, frozen=True):
+    """What a full queue is."""
+
+    threshold: float = 128.0
+    """Requests waiting from which an endpoint gets 0."""
+
+    def __post_init__(self) -> None:
+        """Refuse a queue that is full when empty."""
+        if not self.threshold > 0:
+            raise ValueError(f"threshold is {self.threshold}; it must be above 0")
+
+
+class LoadAwareScorer(Scorer[LoadAwareParameters]):
+    """`0.5 * (1 - waiting / threshold)`, not below 0: 0.5 for an empty queue.
+
+    An endpoint whose queue is not known gets 0.25, halfway between an empty queue and a full one.
+    """
+
+    plugin_type = "load-aware-scorer"
+    category = Category.DISTRIBUTION
+    reads = (WAITING,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        waiting = candidates.waiting
+        scores = IDLE_SCORE * np.maximum(0.0, 1.0 - waiting / self.parameters.threshold)
+        return np.where(np.isnan(waiting), UNKNOWN_SCORE, scores)

@@ -1,0 +1,49 @@
+"""Prefers endpoints that have few prompt tokens to compute before this request's answer can begin."""
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
+from epp.framework.snapshot import IN_FLIGHT_TOKENS
+
+
+class TokenLoadParameters(Parameters, frozen=True):
+    """How many tokens are too many."""
+
+    queue_threshold_tokens: int = 4194304
+    """Tokens from which an endpoint gets 0."""
+    in_flight_load_producer_name: str = ""
+    """Accepted for compatibility: tokens in flight are counted in one place, whoever asks."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance whose matches are read; empty for the default one."""
+
+    def __post_init__(self) -> None:
+        """Refuse a threshold that everybody is over."""
+        if self.queue_threshold_tokens < 1:
+            raise ValueError(f"queueThresholdTokens is {self.queue_threshold_tokens}; it must be at least 1")
+
+
+class TokenLoadScorer(Scorer[TokenLoadParameters]):
+    """`1 - min(1, (in_flight_tokens + uncached_tokens) / queueThresholdTokens)`.
+
+    `in_flight_tokens` are the uncached prompt tokens under way at the endpoint, `uncached_tokens` what it would have
+    to compute for this request: the prompt less the endpoint's prefix match, the whole prompt without a match record.
+    """
+
+    plugin_type = "token-load-scorer"
+    category = Category.DISTRIBUTION
+    may_read = (PROMPT_TOKENS,)
+
+    def __init__(
+        self, parameters: TokenLoadParameters | None = None, *, name: str = "", clock: Clock | None = None
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
+        self.reads = (self._match_key, IN_FLIGHT_TOKENS)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        match = request.get(self._match_key)
+        cached = 0.0 if match is None else match.matched_tokens(candidates)
+        uncached = np.maximum(0.0, request.prompt_tokens - cached)
+        load = candidates.in_flight_tokens + uncached
+        return 1.0 - np.minimum(1.0, load / self.parameters.queue_threshold_tokens)

@@ -1,0 +1,64 @@
+"""Prefers endpoints near the one that serves the other leg of a disaggregated request."""
+
+import msgspec
+import numpy as np
+
+from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework.request import PEER
+from epp.framework.snapshot import TOPOLOGY
+from epp.framework.topology import LEVELS, closeness
+
+
+class TopologyWeights(Parameters, frozen=True):
+    """What each level is worth, 0..1; the defaults follow how fast KV caches move between such endpoints."""
+
+    host: float = 1.0
+    """On the peer's host."""
+    rack: float = 0.2
+    """In the peer's rack."""
+    zone: float = 0.05
+    """In the peer's zone."""
+    region: float = 0.02
+    """In the peer's region."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would leave [0, 1]."""
+        for level in LEVELS:
+            weight = getattr(self, level)
+            if not 0.0 <= weight <= 1.0:
+                raise ValueError(f"weight of {level} is {weight}; it must be between 0 and 1")
+
+
+class TopologyAffinityScorerParameters(Parameters, frozen=True):
+    """What nearness is worth."""
+
+    weights: TopologyWeights = msgspec.field(default_factory=TopologyWeights)
+    """What each level is worth."""
+    topology_producer_name: str = ""
+    """Accepted for compatibility: an endpoint stands in one place, whoever says so."""
+
+
+class TopologyAffinityScorer(Scorer[TopologyAffinityScorerParameters]):
+    """The weight of the closest level (host, rack, zone, region) shared with the peer; 0 where none is.
+
+    The peer is the endpoint picked for the leg that was chosen first; without one, 0 for all.
+    """
+
+    plugin_type = "topology-affinity-scorer"
+    category = Category.AFFINITY
+    reads = (TOPOLOGY,)
+    may_read = (PEER,)
+
+    def __init__(
+        self, parameters: TopologyAffinityScorerParameters | None = None, *, name: str = "", clock: Clock | None = None
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        far = 0.0
+        self._worth = np.array([*(getattr(self.parameters.weights, level) for level in LEVELS), far])
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        peer = request.get(PEER)
+        if peer is None:
+            return np.zeros(len(candidates))
+        worth: Floats = self._worth[closeness(candidates, peer.slot)]
+        return worth

@@ -1,0 +1,179 @@
+"""Feeds that change while a collector runs, as when a configuration is read again."""
+
+import msgspec
+import pytest
+
+from epp.collectors import Collector, CoreMetricsExtractor, MetricsDataSource
+from epp.collectors.metrics_source import MetricsSourceParameters
+from epp.datastore import Datastore
+from epp.framework import Endpoint, SystemClock
+from epp.framework.datalayer import DataSource, Extractor, Feed, Report
+from epp.framework.snapshot import REACHABLE, RUNNING, WAITING
+
+PAGE = b"vllm:num_requests_waiting 3\n"
+
+
+class Counting(DataSource):
+    """Answers at once, for ever."""
+
+    plugin_type = "counting"
+
+    def __init__(self, interval_seconds: float | None = None) -> None:
+        super().__init__()
+        self._interval_seconds = interval_seconds
+        self.asked: list[Endpoint] = []
+
+    @property
+    def interval_seconds(self) -> float | None:
+        return self._interval_seconds
+
+    async def fetch(self, endpoint: Endpoint) -> bytes:
+        self.asked.append(endpoint)
+        return PAGE
+
+    async def close(self) -> None:
+        pass
+
+
+class Length(Extractor):
+    """Reports the length of the page as running requests."""
+
+    plugin_type = "length"
+
+    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
+        return Report({RUNNING: len(page)})
+
+
+def value(store: Datastore, column=WAITING, slot: int = 0) -> float:
+    return float(store.snapshot().column(column)[slot])
+
+
+@pytest.fixture
+async def metrics_feed():
+    """Make feeds whose sources are closed in the end, after the collectors have stopped."""
+    sources: list[DataSource] = []
+
+    def make(**parameters: object) -> Feed:
+        sources.append(MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters)))
+        return Feed(sources[-1], (CoreMetricsExtractor(),))
+
+    yield make
+    for source in sources:
+        await source.close()
+
+
+async def test_feeds_that_stay_go_on_undisturbed_when_others_come_and_go(metrics_feed, server, until, collecting):
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint("a"), server.endpoint("b")])
+    old, new = Feed(Counting(), (Length(),)), Feed(Counting(), (Length(),))
+    staying = metrics_feed()
+    collector = await collecting(store, staying, old)
+    await until(lambda: old.source.asked and value(store, slot=0) == value(store, slot=1) == 3)
+    running = {task for (_, feed), task in collector._tasks.items() if feed is staying}
+    await collector.replace([Feed(staying.source, staying.extractors), new])  # the same objects in another pair
+    assert collector.task_count == 4
+    assert {task for task in collector._tasks.values() if task in running} == running
+    asked = len(old.source.asked)
+    server.page = b"vllm:num_requests_waiting 5\n"
+    await until(lambda: value(store, slot=0) == value(store, slot=1) == 5)
+    await until(lambda: {endpoint.name for endpoint in new.source.asked} == {"a", "b"})
+    assert len(old.source.asked) == asked
+
+
+async def test_source_may_be_closed_once_its_feed_was_replaced(metrics_feed, server, until, collecting):
+    server.hanging = True
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    feed = metrics_feed(timeout="1m")
+    collector = await collecting(store, feed)
+    await until(lambda: server.asked)
+    await collector.replace([])
+    assert collector.task_count == 0
+    await feed.source.close()  # complains of nothing
+    assert value(store, REACHABLE) == 1
+
+
+async def test_endpoint_that_joins_after_a_replacement_is_asked_by_the_new_feeds_only(
+    metrics_feed, server, until, collecting
+):
+    store = Datastore(SystemClock())
+    old, new = Feed(Counting(), (Length(),)), metrics_feed()
+    collector = await collecting(store, old)
+    await collector.replace([new])
+    store.replace([server.endpoint()])
+    await until(lambda: value(store) == 3)
+    assert collector.task_count == 1
+    assert old.source.asked == []
+    store.replace([])
+    await until(lambda: collector.task_count == 0)
+
+
+async def test_another_extractor_makes_another_feed(metrics_feed, server, until, collecting):
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    feed = metrics_feed()
+    collector = await collecting(store, feed)
+    await until(lambda: value(store) == 3)
+    await collector.replace([Feed(feed.source, (Length(),))])
+    await until(lambda: value(store, RUNNING) == len(server.page))
+    assert collector.task_count == 1
+
+
+async def test_feeds_of_an_endpoint_share_what_is_known_of_its_reachability_across_replacements(
+    metrics_feed, server, until, collecting
+):
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    feed, other = metrics_feed(), metrics_feed(path="/other")
+    collector = await collecting(store, feed)
+    await until(lambda: value(store) == 3)
+    await server.stop()
+    await until(lambda: value(store, REACHABLE) == 0)
+    await collector.replace([other])
+    assert value(store, REACHABLE) == 0  # it is still not there
+    await server.start()
+    await until(lambda: value(store, REACHABLE) == 1)
+
+
+async def test_endpoint_that_nobody_asks_any_more_is_not_held_to_be_unreachable(
+    metrics_feed, server, until, collecting
+):
+    await server.stop()
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    collector = await collecting(store, metrics_feed())
+    await until(lambda: value(store, REACHABLE) == 0)
+    await collector.replace([])
+    assert value(store, REACHABLE) == 1
+
+
+async def test_bad_replacement_changes_nothing(metrics_feed, server, until, collecting):
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    collector = await collecting(store, metrics_feed())
+    with pytest.raises(ValueError, match="source 'counting': an interval of 0 s is too short"):
+        await collector.replace([Feed(Counting(interval_seconds=0), ())])
+    assert collector.task_count == 1
+    await until(lambda: value(store) == 3)
+
+
+async def test_replacement_outside_of_start_and_stop_starts_nothing(metrics_feed, server, until, collecting):
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    collector = Collector(store, [], clock=SystemClock(), interval_seconds=0.01)
+    feed = metrics_feed()
+    await collector.replace([feed])
+    assert collector.task_count == 0
+    await collector.start()
+    await until(lambda: value(store) == 3)
+    await collector.stop()
+    await collector.replace([Feed(Counting(), ())])
+    assert collector.task_count == 0
+
+
+async def test_feed_given_twice_is_asked_once(metrics_feed, server, collecting):
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    feed = metrics_feed()
+    collector = await collecting(store, feed, feed)
+    assert collector.task_count == 1

@@ -1,0 +1,88 @@
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from epp.collectors.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
+from epp.framework import Endpoint
+from epp.framework.datalayer import Feed, PageError
+from epp.framework.snapshot import GPU_UTILIZATION
+
+DATA = Path(__file__).parents[2] / "data" / "dcgm"
+PODS, NO_PODS, MIG = ((DATA / f"metrics-{name}.txt").read_bytes() for name in ("pods", "no-pods", "mig"))
+
+
+def pod(name: str, namespace: str = "serving") -> Endpoint:
+    return Endpoint(name, "10.0.0.1", 8000, namespace=namespace)
+
+
+def source(**parameters: object) -> DcgmDataSource:
+    return DcgmDataSource(msgspec.convert(parameters, DcgmSourceParameters))
+
+
+def utilization(page: bytes, endpoint: Endpoint) -> float:
+    return DcgmExtractor().extract(page, endpoint).columns[GPU_UTILIZATION]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        (pod("llama-0"), 0.72),  # its GPUs are at 35 and 72 percent
+        (pod("llama-1"), 0.9),
+        (pod("llama-0", "research"), 1.0),
+        (pod("llama-1-rank-3"), 0.9),  # one of several ports of the pod
+    ],
+)
+def test_busiest_gpu_of_the_pod_counts(endpoint, expected):
+    assert utilization(PODS, endpoint) == pytest.approx(expected)
+
+
+def test_pod_without_a_gpu_on_the_page_is_unknown():
+    assert math.isnan(utilization(PODS, pod("llama-2")))
+
+
+def test_gpus_without_a_pod_count_for_everyone():
+    assert utilization(NO_PODS, pod("anyone", "anywhere")) == pytest.approx(0.82)
+
+
+def test_labels_that_a_prometheus_renamed_go_before_its_own():
+    page = (
+        b'DCGM_FI_DEV_GPU_UTIL{exported_namespace="serving",exported_pod="a",namespace="gpu",pod="dcgm-x"} 10\n'
+        b'DCGM_FI_DEV_GPU_UTIL{exported_namespace="serving",exported_pod="b",namespace="gpu",pod="dcgm-x"} 20\n'
+    )
+    assert utilization(page, pod("a")) == pytest.approx(0.1)
+
+
+def test_mig_instance_counts_by_its_engine_activity():
+    assert utilization(MIG, pod("llama-0")) == 0.275
+    assert utilization(MIG, pod("llama-1")) == 0.4  # a whole GPU
+
+
+@pytest.mark.parametrize("value", ["NaN", "9223372036854775794", "-1"])
+def test_gpu_that_was_not_measured_says_nothing(value):
+    page = b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} ' + value.encode() + b"\n"
+    assert math.isnan(utilization(page, pod("a")))
+    assert utilization(page + b'DCGM_FI_DEV_GPU_UTIL{gpu="1"} 5\n', pod("a")) == 0.05
+
+
+def test_page_of_something_else_is_refused():
+    with pytest.raises(PageError, match="beside endpoint serving/a has neither DCGM_FI_DEV_GPU_UTIL nor"):
+        utilization(b"vllm:num_requests_waiting 3\n", pod("a"))
+
+
+async def test_exporter_is_asked_at_the_address_of_the_endpoint(server):
+    one = source(port=server.port)
+    await one.fetch(Endpoint("e", "127.0.0.1", 8000))
+    await one.close()
+    assert server.asked[0].path == "/metrics"
+
+
+def test_exporter_is_something_beside_the_endpoint():
+    assert (source().port, source().interval_seconds) == (9400, 1.0)
+    assert not Feed(source(), (DcgmExtractor(),)).asks(pod("a"))
+
+
+def test_node_addresses_are_not_supported_yet():
+    with pytest.raises(msgspec.ValidationError, match="useNodeAddress is known, not supported yet"):
+        source(useNodeAddress=True)

@@ -1,0 +1,214 @@
+"""What ties a session to an endpoint, as examples and against a naive model."""
+
+import base64
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from epp.framework import ManualClock, Request
+from epp.framework.request import AGENT_IDENTITY, SESSION_ID, Headers
+from epp.framework.sessions import (
+    Bindings,
+    EncodedEndpointHeader,
+    SessionAffinity,
+    SessionIds,
+    SessionIdSource,
+    decode_endpoint,
+    encode_endpoint,
+)
+
+TTL, SWEEP, LIMIT = 10.0, 3.0, 3
+
+
+def bindings(limit=LIMIT):
+    return Bindings(ttl_seconds=TTL, sweep_seconds=SWEEP, limit=limit)
+
+
+def test_session_belongs_to_the_endpoint_bound_last():
+    store = bindings()
+    store.bind("s", "default/a", 0.0)
+    store.bind("s", "default/b", 1.0)
+    assert store.find("s", 1.0) == "default/b"
+    assert store.find("t", 1.0) is None
+
+
+def test_session_is_forgotten_a_ttl_after_its_last_use():
+    store = bindings()
+    store.bind("s", "default/a", 0.0)
+    assert store.find("s", 9.0) == "default/a"
+    assert store.find("s", 18.0) == "default/a"  # 9 s after the last use
+    assert store.find("s", 28.0) is None  # 10 s after it
+
+
+def test_least_recently_used_session_makes_room():
+    store = bindings(limit=2)
+    store.bind("s", "default/a", 0.0)
+    store.bind("t", "default/b", 1.0)
+    store.find("s", 2.0)
+    store.bind("u", "default/c", 3.0)
+    assert [store.find(session, 3.0) for session in "stu"] == ["default/a", None, "default/c"]
+
+
+def test_expired_sessions_give_their_memory_back_in_the_next_round():
+    store = bindings()
+    store.bind("s", "default/a", 0.0)
+    store.bind("t", "default/b", 9.0)
+    store.find("t", 12.0)  # a round: 12 s after s was used, and 3 after the last
+    assert len(store) == 1
+
+
+def test_no_round_comes_sooner_than_the_interval():
+    store = bindings()
+    store.bind("s", "default/a", 0.0)
+    store.find("t", 9.0)  # a round, in which s had a second left
+    store.find("t", 11.0)
+    assert len(store) == 1
+    store.find("t", 12.0)
+    assert len(store) == 0
+
+
+def test_long_session_ids_take_no_more_memory_than_short_ones():
+    store = bindings()
+    store.bind("s" * 100_000, "default/a", 0.0)
+    assert store.find("s" * 100_000, 1.0) == "default/a"
+    assert all(len(key) == 16 for key in store._bound)
+
+
+class BindingsAgainstModel(RuleBasedStateMachine):
+    """The model: a list of (session, endpoint, last use), least recently used first, none expired, none over."""
+
+    sessions = st.sampled_from("stuvw")
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+        self.store = bindings()
+        self.model = []
+
+    def live(self):
+        return [entry for entry in self.model if self.now - entry[2] < TTL]
+
+    def used(self, session, endpoint):
+        rest = [entry for entry in self.live() if entry[0] != session]
+        self.model = [*rest, (session, endpoint, self.now)][-LIMIT:]
+
+    @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 4.0, 9.5, 10.0, 25.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+
+    @rule(session=sessions, endpoint=st.sampled_from(["default/a", "default/b"]))
+    def bind(self, session, endpoint):
+        self.store.bind(session, endpoint, self.now)
+        self.used(session, endpoint)
+
+    @rule(session=sessions)
+    def find(self, session):
+        expected = next((endpoint for name, endpoint, _ in self.live() if name == session), None)
+        assert self.store.find(session, self.now) == expected
+        if expected is not None:
+            self.used(session, expected)
+
+    @invariant()
+    def memory_is_bounded(self):
+        assert len(self.live()) <= len(self.store) <= LIMIT
+
+    @invariant()
+    def order_is_that_of_use(self):
+        moments = [used_at for _, used_at in self.store._bound.values()]
+        assert moments == sorted(moments)
+
+
+BindingsAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestBindingsAgainstModel = BindingsAgainstModel.TestCase
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_token_of_an_endpoint_leads_back_to_it(endpoint):
+    assert decode_endpoint(encode_endpoint(endpoint)) == endpoint
+
+
+def test_token_is_the_base64_of_namespace_and_name():
+    assert encode_endpoint("default/e1") == "ZGVmYXVsdC9lMQ=="
+
+
+@pytest.mark.parametrize("token", ["", "default/e1", "ZGVmYXVsdC9lMQ", "é", base64.b64encode(b"\xff").decode()])
+def test_malformed_token_counts_as_none(token):
+    assert decode_endpoint(token) is None
+
+
+@given(st.text())
+def test_no_token_raises(token):
+    decode_endpoint(token)
+
+
+def affinity(sources, strategy="session_id"):
+    return SessionAffinity(
+        strategy=strategy,
+        token=EncodedEndpointHeader(),
+        sessions=SessionIds(sources=tuple(sources)),
+        profile="",
+        owner="mine",
+        clock=ManualClock(),
+    )
+
+
+def test_attributes_are_read_of_the_producer_named():
+    sources = [
+        SessionIdSource(attribute="session-id"),
+        SessionIdSource(attribute="SessionID", producer="by-cookie"),
+        SessionIdSource(attribute="agent-identity", producer="agents"),
+        SessionIdSource(header="x-session-id"),
+    ]
+    assert affinity(sources).reads == (SESSION_ID, SESSION_ID.produced_by("by-cookie"), AGENT_IDENTITY)
+
+
+def test_nothing_is_read_where_tokens_tell():
+    assert affinity([SessionIdSource(attribute="session-id")], "encoded_endpoint_header").reads == ()
+
+
+def test_first_source_that_is_not_empty_counts():
+    affine = affinity(
+        [
+            SessionIdSource(header="X-Session-ID"),
+            SessionIdSource(attribute="session-id"),
+            SessionIdSource(attribute="agent-identity"),
+        ]
+    )
+    request = Request("r", headers=Headers([("X-Session-Id", "")]))
+    request.put(AGENT_IDENTITY, "agent")
+    assert affine._session(request) == "agent"
+    request.put(SESSION_ID, "produced")
+    assert affine._session(request) == "produced"
+    request.headers = Headers([("x-session-id", "named")])
+    assert affine._session(request) == "named"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"sources": []}, "sources is empty"),
+        ({"sources": [{}]}, "either a header or an attribute"),
+        ({"sources": [{"header": "a", "attribute": "session-id"}]}, "either a header or an attribute"),
+        ({"sources": [{"header": "a", "producer": "p"}]}, "header 'a' .* has a producer; remove it"),
+        ({"sources": [{"attribute": "user"}]}, "'user' .* not known; use session-id, SessionID, agent-identity"),
+        ({"evictionTtlSeconds": 0}, "evictionTtlSeconds is 0.0; it must be more than 0"),
+        ({"evictionSweepSeconds": -1}, "evictionSweepSeconds is -1.0; it must be more than 0"),
+        ({"maxSessions": 0}, "maxSessions is 0; it must be at least 1"),
+    ],
+)
+def test_session_ids_that_cannot_be_found_or_kept_are_refused(parameters, sentence):
+    with pytest.raises(msgspec.ValidationError, match=sentence):
+        msgspec.convert(parameters, SessionIds)
+
+
+def test_nameless_token_header_is_refused():
+    with pytest.raises(ValueError, match=r"encodedEndpointHeaderConfig\.header is empty"):
+        EncodedEndpointHeader(header="")
+
+
+def test_strategy_that_is_not_known_is_refused():
+    with pytest.raises(ValueError, match="strategy 'sticky' is not known; use encoded_endpoint_header or session_id"):
+        affinity([SessionIdSource(header="a")], "sticky")

@@ -1,0 +1,137 @@
+"""When a warm cache keeps a request, and when it lets go."""
+
+from math import nan
+
+import numpy as np
+import pytest
+
+from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request
+from epp.framework.registry import Registry
+from epp.framework.request import PREFIX_MATCH
+from epp.framework.snapshot import IN_FLIGHT_TOKENS
+from epp.framework.testing import candidates
+from epp.plugins.filters.prefix_cache_affinity import PrefixCacheAffinityFilter
+
+ALL = [True, True, True]
+
+
+def build(name="mine", **parameters):
+    registry = Registry({})
+    registry.register(PrefixCacheAffinityFilter)
+    return registry.build("prefix-cache-affinity-filter", parameters, name=name, clock=ManualClock())
+
+
+def kept(matched, tokens=(0, 0, 0), *, total=10, plugin=None, request_id="r", key=PREFIX_MATCH, **parameters):
+    request = Request(request_id)
+    request.put(key, PrefixMatch(np.array(matched, dtype=np.int32), total, block_tokens=64))
+    plugin = plugin or build(**parameters)
+    return plugin.filter(request, candidates(in_flight_tokens=tokens)).tolist()
+
+
+def test_four_fifths_of_the_prompt_make_an_endpoint_sticky():
+    assert kept([10, 8, 7]) == [True, True, False]
+
+
+def test_threshold_can_be_set():
+    assert kept([10, 8, 7], affinityThreshold=0.7) == ALL
+    assert kept([10, 8, 7], affinityThreshold=1) == [True, False, False]
+
+
+def test_nobody_sticky_keeps_all():
+    assert kept([7, 0, 0]) == ALL
+
+
+def test_prompt_without_a_whole_block_keeps_all():
+    assert kept([0, 0, 0], total=0) == ALL
+
+
+def test_no_match_record_keeps_all():
+    assert build().filter(Request("r"), candidates(waiting=[0, 0, 0])).tolist() == ALL
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),  # at 1000 tokens/s a token in flight is a millisecond; the others' best is 2 s
+    [
+        ([7_000, 2_000, 3_000], [True, False, False]),  # 7 s - 2 s = 5 s, at the limit
+        ([7_001, 2_000, 3_000], ALL),
+    ],
+)
+def test_sticky_endpoint_that_is_slower_by_more_than_the_penalty_is_not_insisted_on(tokens, expected):
+    assert kept([10, 0, 0], tokens, peakPrefillThroughput=1000, maxTTFTPenaltyMs=5000) == expected
+
+
+def test_best_sticky_endpoint_is_the_one_that_is_compared():
+    # 1 s - 0 s is within 5 s: the slow sticky endpoint stays too, scorers see to it
+    expected = [True, True, False]
+    assert kept([10, 9, 0], [60_000, 1_000, 0], peakPrefillThroughput=1000, maxTTFTPenaltyMs=5000) == expected
+
+
+def test_default_penalty_is_reached_at_286704_tokens():
+    # 18 s * 15928 tokens/s = 286,704 tokens
+    assert kept([10, 0, 0], [286_704, 0, 0]) == [True, False, False]
+    assert kept([10, 0, 0], [286_800, 0, 0]) == ALL
+
+
+def test_penalty_of_zero_sticks_however_long_it_takes():
+    assert kept([10, 0, 0], [10_000_000, 0, 0], maxTTFTPenaltyMs=0) == [True, False, False]
+
+
+def test_everybody_sticky_is_everybody():
+    assert kept([10, 10, 10], [10_000_000, 0, 0]) == ALL
+
+
+def test_share_of_requests_that_explore_is_the_probability():
+    plugin = build(explorationProbability=0.25)
+    explored = [kept([10, 0, 0], plugin=plugin, request_id=f"r{i}") == ALL for i in range(2000)]
+    assert 430 <= sum(explored) <= 570  # 2000 / 4 = 500; one standard deviation is sqrt(2000 / 4 * 3 / 4) = 19.4
+
+
+def test_same_request_explores_each_time_and_everywhere():
+    first, second = build(explorationProbability=0.5), build(explorationProbability=0.5)
+    for i in range(50):
+        assert kept([10, 0, 0], plugin=first, request_id=f"r{i}") == kept([10, 0, 0], plugin=second, request_id=f"r{i}")
+
+
+def test_two_filters_explore_independently():
+    first, second = build("one", explorationProbability=0.5), build("two", explorationProbability=0.5)
+    explored = {
+        (kept([10, 0, 0], plugin=first, request_id=f"r{i}"), kept([10, 0, 0], plugin=second, request_id=f"r{i}"))
+        == (ALL, ALL)
+        for i in range(50)
+    }
+    assert explored == {True, False}
+
+
+def test_probability_one_always_explores_and_zero_never():
+    ids = [f"r{i}" for i in range(50)]
+    assert all(kept([10, 0, 0], request_id=i, explorationProbability=1) == ALL for i in ids)
+    assert not any(kept([10, 0, 0], request_id=i, explorationProbability=0) == ALL for i in ids)
+
+
+def test_request_id_with_bytes_that_are_not_utf8_is_hashed_too():
+    assert kept([10, 0, 0], request_id="\udcff") == [True, False, False]
+
+
+def test_named_producer_is_the_one_that_is_read():
+    named = PREFIX_MATCH.produced_by("fine-blocks")
+    plugin = build(prefixMatchInfoProducerName="fine-blocks")
+    assert plugin.reads == (named, IN_FLIGHT_TOKENS)
+    assert kept([10, 0, 0], plugin=plugin) == ALL
+    assert kept([10, 0, 0], plugin=plugin, key=named) == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"affinityThreshold": 1.1}, "affinityThreshold is 1.1; it must be between 0 and 1"),
+        ({"explorationProbability": nan}, "explorationProbability is nan"),
+        ({"maxTTFTPenaltyMs": -1}, "maxTTFTPenaltyMs is -1.0; it must be 0 or more"),
+        ({"peakPrefillThroughput": 0}, "peakPrefillThroughput is 0.0; it must be above 0"),
+        ({"ttftSource": "latencyPredictor"}, "known, not supported yet; use 'prefillThroughput'"),
+        ({"ttftSource": "dice"}, "ttftSource is 'dice'; it must be 'prefillThroughput'"),
+        ({"maxTtftPenaltyMs": 1}, "unknown .*maxT"),
+    ],
+)
+def test_parameters_that_mean_nothing_are_refused(parameters, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        build(**parameters)

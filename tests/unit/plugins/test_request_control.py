@@ -1,0 +1,155 @@
+"""Who is asking, who is let in, and what a response is made to say of its endpoint."""
+
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.framework import ManualClock, Request, Response
+from epp.framework.errors import ConfigurationError, SheddableDroppedError
+from epp.framework.registry import Registry
+from epp.framework.request import AGENT_IDENTITY, Headers
+from epp.framework.testing import candidates
+from epp.plugins.request_control.agent_identity import AgentIdentity
+from epp.plugins.request_control.probabilistic_admitter import (
+    ProbabilisticAdmitter,
+    ProbabilisticAdmitterParameters,
+    _draw,
+)
+from epp.plugins.request_control.served_verifier import ServedVerifier
+
+
+def build(cls, **parameters):
+    registry = Registry({})
+    registry.register(cls)
+    return registry.build(cls.plugin_type, parameters, name=cls.plugin_type, clock=ManualClock())
+
+
+def identity(fields, **parameters):
+    request = Request("r", headers=Headers(fields))
+    build(AgentIdentity, **parameters).request_headers(request)
+    return request.get(AGENT_IDENTITY)
+
+
+def test_agent_is_named_by_the_first_header_that_is_not_empty():
+    fields = [("session_id", "d"), ("session-id", "c"), ("x-session-affinity", "b"), ("x-claude-code-session-id", "a")]
+    assert [identity(fields[:count]) for count in range(1, 5)] == ["d", "c", "b", "a"]
+    assert identity([("x-claude-code-session-id", ""), ("session-id", "c")]) == "c"
+
+
+def test_additional_headers_go_before_the_known_ones():
+    fields = [("x-claude-code-session-id", "a"), ("x-two", "2"), ("x-one", "1")]
+    assert identity(fields, additionalSessionHeaders=["X-One", "x-two"]) == "1"
+    assert identity(fields[:2], additionalSessionHeaders=["X-One", "x-two"]) == "2"
+    assert identity(fields[:1], additionalSessionHeaders=["X-One", "x-two"]) == "a"
+
+
+def test_agent_that_does_not_say_has_no_identity():
+    assert identity([("x-session-id", "s")]) is None
+
+
+def test_nameless_header_is_refused():
+    with pytest.raises(ConfigurationError, match="additionalSessionHeaders has an empty entry"):
+        identity([], additionalSessionHeaders=["x-one", ""])
+
+
+def test_agent_identity_says_what_it_writes():
+    assert AgentIdentity.writes == (AGENT_IDENTITY,)
+
+
+def probability(pool, **parameters):
+    return ProbabilisticAdmitter(ProbabilisticAdmitterParameters(**parameters)).probability(pool)
+
+
+@pytest.mark.parametrize(
+    ("pool", "expected"),
+    [
+        # saturation is the mean of max(waiting / 5, kv / 0.8)
+        ({"waiting": [0], "kv_usage": [0]}, 0.0),
+        ({"waiting": [1], "kv_usage": [0]}, 0.096),  # 0.2 ** 5 * 300
+        ({"waiting": [0], "kv_usage": [0.16]}, 0.096),  # 0.16 / 0.8 = 0.2
+        ({"waiting": [1, 0], "kv_usage": [0.08, 0.16]}, 0.096),  # (max(0.2, 0.1) + max(0, 0.2)) / 2
+        ({"waiting": [2, 0], "kv_usage": [0, 0]}, 0.096),  # (0.4 + 0) / 2
+        ({"waiting": [5], "kv_usage": [0]}, 1.0),  # min(1 * 300, 1)
+        ({"waiting": [1e300], "kv_usage": [0]}, 1.0),
+        ({"waiting": [inf], "kv_usage": [0]}, 1.0),
+        # unknown: by the other number, else not at all
+        ({"waiting": [1], "kv_usage": [nan]}, 0.096),
+        ({"waiting": [nan], "kv_usage": [0.16]}, 0.096),
+        ({"waiting": [1, nan], "kv_usage": [0, nan]}, 0.096),
+        ({"waiting": [nan, nan], "kv_usage": [nan, nan]}, 0.0),
+    ],
+)
+def test_sheddable_requests_are_turned_away_the_more_the_fuller_the_pool_is(pool, expected):
+    assert probability(candidates(**pool)) == pytest.approx(expected)
+
+
+def test_curve_follows_its_parameters():
+    pool = candidates(waiting=[2], kv_usage=[0.25])
+    # max(2 / 10, 0.25 / 0.5) = 0.5; 0.5 ** 2 * 3
+    found = probability(pool, queue_depth_threshold=10, kv_cache_util_threshold=0.5, power=2, k=3)
+    assert found == pytest.approx(0.75)
+
+
+FULL = candidates(waiting=[10], kv_usage=[1])
+BUSY = candidates(waiting=[1], kv_usage=[0])
+
+
+def admits(pool, request_id="r", priority=-1):
+    try:
+        build(ProbabilisticAdmitter).admit(Request(request_id, priority=priority), pool)
+    except SheddableDroppedError:
+        return False
+    return True
+
+
+def test_only_negative_priorities_are_turned_away():
+    assert [admits(FULL, priority=priority) for priority in (-1, 0, 1)] == [False, True, True]
+
+
+def test_idle_pool_turns_nobody_away():
+    assert all(admits(candidates(waiting=[0, nan]), str(n)) for n in range(50))
+
+
+def test_share_turned_away_is_the_probability():
+    turned_away = sum(not admits(BUSY, f"request-{n}") for n in range(5000))
+    # 5,000 draws at 0.096: 480, with a standard deviation of 20.8; the ids, and so the draws, are always these
+    assert 480 - 63 < turned_away < 480 + 63
+
+
+def test_request_meets_the_same_fate_again():
+    fates = [admits(BUSY, f"request-{n}") for n in range(200)]
+    assert fates == [admits(BUSY, f"request-{n}") for n in range(200)]
+    assert set(fates) == {True, False}
+
+
+@given(st.text())
+def test_draw_is_in_the_unit_interval(request_id):
+    assert 0.0 <= _draw(request_id) < 1.0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e9) | st.just(nan), st.floats(0, 1) | st.just(nan)), min_size=1, max_size=5),
+    st.floats(1e-3, 1e6),
+    st.floats(1e-3, 1e6),
+)
+def test_probability_is_one_for_any_parameters(endpoints, power, k):
+    waiting, kv_usage = zip(*endpoints, strict=True)
+    assert 0.0 <= probability(candidates(waiting=waiting, kv_usage=kv_usage), power=power, k=k) <= 1.0
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"queueDepthThreshold": 0}, {"kvCacheUtilThreshold": 80}, {"kvCacheUtilThreshold": 0}, {"power": 0}, {"k": -1}],
+)
+def test_thresholds_that_mean_nothing_are_refused(parameters):
+    with pytest.raises(ConfigurationError, match=f"{next(iter(parameters))} is .*; it must be"):
+        build(ProbabilisticAdmitter, **parameters)
+
+
+def test_served_endpoint_is_what_the_gateway_says_not_what_was_chosen():
+    verifier, chosen = build(ServedVerifier), candidates(waiting=[0])[0]
+    header = "x-conformance-test-served-endpoint"
+    assert verifier.response_headers(Request("r"), Response(chosen, "10.9.9.9:80")) == {header: "10.9.9.9:80"}
+    assert verifier.response_headers(Request("r"), Response(chosen)) == {header: "no served metadata"}

@@ -1,0 +1,69 @@
+"""Near enough to the peer, or everybody."""
+
+import numpy as np
+import pytest
+
+from epp.framework import ProfileResult, Request, Topology
+from epp.framework.request import PEER
+from epp.framework.snapshot import TOPOLOGY
+from epp.framework.testing import candidates
+from epp.plugins.filters.topology_affinity import TopologyAffinityFilter, TopologyAffinityFilterParameters
+
+POOL = candidates(
+    records={
+        TOPOLOGY: [
+            Topology("h1", "r1", "z1", "eu"),  # 0, the peer
+            Topology("h1", "r1", "z1", "eu"),
+            Topology("h2", "r1", "z1", "eu"),
+            Topology("h3", "r2", "z1", "eu"),
+            Topology("h4", "r3", "z2", "eu"),
+            Topology("h5", "r4", "z3", "us"),
+            Topology(),
+        ]
+    }
+)
+PREFILLERS = POOL.keep(np.array([False, True, True, True, True, True, True]))
+
+
+def near(slot):
+    request = Request("r")
+    request.put(PEER, ProfileResult("decode", POOL, np.zeros(len(POOL)), np.array([slot], dtype=np.intp)))
+    return request
+
+
+def kept(request, pool=PREFILLERS, **parameters):
+    return TopologyAffinityFilter(TopologyAffinityFilterParameters(**parameters)).filter(request, pool).tolist()
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("host", [True, False, False, False, False, False]),
+        ("rack", [True, True, False, False, False, False]),
+        ("zone", [True, True, True, False, False, False]),
+        ("region", [True, True, True, True, False, False]),
+    ],
+)
+def test_that_level_or_closer_stays(level, expected):
+    assert kept(near(0), min_affinity=level) == expected
+
+
+def test_same_host_is_wanted_by_default():
+    assert kept(near(0)) == kept(near(0), min_affinity="host")
+
+
+def test_nobody_near_enough_keeps_all():
+    assert kept(near(5), min_affinity="zone", pool=PREFILLERS.keep(np.arange(6) < 4)) == [True] * 4
+
+
+def test_peer_whose_place_is_not_known_keeps_all():
+    assert kept(near(6), min_affinity="region") == [True] * 6
+
+
+def test_no_peer_keeps_all():
+    assert kept(Request("r")) == [True] * 6
+
+
+def test_unknown_level_is_refused():
+    with pytest.raises(ValueError, match="minAffinity is 'row'; it must be one of host, rack, zone, region"):
+        TopologyAffinityFilterParameters(min_affinity="row")

@@ -1,0 +1,31 @@
+"""Queues against a threshold."""
+
+from math import nan
+
+import pytest
+
+from epp.framework import Request
+from epp.framework.testing import candidates
+from scorers.load_aware import LoadAwareParameters, LoadAwareScorer
+
+
+def test_empty_queue_gets_half_and_a_full_one_nothing():
+    # half of 1 - 32/128, half of 1 - 64/128
+    scores = LoadAwareScorer().score(Request("r"), candidates(waiting=[0, 32, 64, 128, 500]))
+    assert scores.tolist() == [0.5, 0.375, 0.25, 0.0, 0.0]
+
+
+def test_threshold_can_be_set():
+    scorer = LoadAwareScorer(LoadAwareParameters(threshold=10))
+    assert scorer.score(Request("r"), candidates(waiting=[5, 10])).tolist() == [0.25, 0.0]
+
+
+def test_unknown_queue_is_half_full():
+    scores = LoadAwareScorer().score(Request("r"), candidates(waiting=[nan, 0, 128]))
+    assert scores.tolist() == [0.25, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("threshold", [0, -1, nan])
+def test_queue_that_is_full_when_empty_is_refused(threshold):
+    with pytest.raises(ValueError, match="it must be above 0"):
+        LoadAwareParameters(threshold=threshold)
