@@ -24,7 +24,7 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
             ["serve", ENDPOINTS, "--config-file", "/no/such/file.yaml"],
             "configuration file /no/such/file.yaml cannot be read: [Errno 2] No such file or directory",
         ),
-        (["serve", ENDPOINTS, "--config-text", "plugins: ["], "--config-text is not YAML: "),
+        (["serve", ENDPOINTS, "--config-text", "plugins: ["], "--config-text:1:11: is not YAML: "),
         (
             ["gateway", ENDPOINTS, "--config-text", "kind: Pod", "--config-file", "pod.yaml"],
             "--config-file and --config-text exclude each other: give one",

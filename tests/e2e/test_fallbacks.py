@@ -4,7 +4,11 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
+from dataclasses import dataclass
 
+import aiohttp
+import msgspec
 import openai
 import pytest
 from commands import command, is_running, outcome
@@ -43,17 +47,38 @@ dataLayer: {{discovery: {{pluginRef: file-discovery}}, injectDefaults: false}}
 async def steady_and_doomed(simulated, config: str = TURNS):
     """Two servers of which the other is a process that one can kill; the gateway has asked each of them once."""
     sims = await simulated("steady")
-    async with model_servers(["h100"], MODEL) as (doomed,):
-        endpoints = f"steady={sims['steady'].address},doomed={doomed.address}"
-        async with open_world(endpoints=endpoints, sims=sims, config=config, gateway=OVERRIDE_HOST) as world:
-            assert {await world.ask("one"), await world.ask("other")} == {"steady", "h100"}
-            yield world, doomed
+    with tempfile.TemporaryDirectory() as directory:
+        admin = f"{directory}/admin.sock"
+        gateway = msgspec.structs.replace(OVERRIDE_HOST, admin_address=f"unix:{admin}")
+        async with model_servers(["h100"], MODEL) as (server,):
+            endpoints = f"steady={sims['steady'].address},doomed={server.address}"
+            async with open_world(endpoints=endpoints, sims=sims, config=config, gateway=gateway) as world:
+                assert {await world.ask("one"), await world.ask("other")} == {"steady", "h100"}
+                yield world, Doomed(server, admin)
 
 
-async def kill(server: ModelServer) -> None:
-    """Return once the kernel has closed its connections: until then Envoy may use one, and that is no safe retry."""
-    os.kill(server.pid, signal.SIGKILL)
-    await until(lambda: not is_running(server.pid), "the server is gone")
+@dataclass
+class Doomed:
+    server: ModelServer
+    admin: str
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    async def kill(self) -> None:
+        """Return once Envoy has seen the connections close: until then it may use one, and that is no safe retry."""
+        os.kill(self.server.pid, signal.SIGKILL)
+        await until(lambda: not is_running(self.server.pid), "the server is gone")
+        async with aiohttp.ClientSession("http://envoy", connector=aiohttp.UnixConnector(self.admin)) as http:
+            async with asyncio.timeout(20):
+                while f"::{self.address}::cx_active::0" not in await _text(http, "/clusters"):  # noqa: ASYNC110  Envoy tells nobody
+                    await asyncio.sleep(0.01)
+
+
+async def _text(http: aiohttp.ClientSession, path: str) -> str:
+    async with http.get(path) as response:
+        return await response.text()
 
 
 async def next_in_turn(world: World) -> str:
@@ -82,7 +107,7 @@ async def test_request_for_a_dead_server_is_served_by_the_next_of_the_list(simul
             await world.ask("now it is the other's turn")
         served_before = world.column(SERVED)["steady"]
 
-        await kill(doomed)
+        await doomed.kill()
 
         assert await world.ask("first choice is dead") == "steady"
         assert await world.ask("first choice is alive") == "steady"
@@ -96,7 +121,7 @@ async def test_request_for_a_dead_server_is_served_by_the_next_of_the_list(simul
 
 async def test_many_requests_at_once_walk_the_list(simulated):
     async with steady_and_doomed(simulated) as (world, doomed):
-        await kill(doomed)
+        await doomed.kill()
         answers = await asyncio.gather(*(world.ask(f"q{i}") for i in range(50)))
         assert set(answers) == {"steady"}
 
@@ -111,7 +136,7 @@ async def test_request_that_a_server_may_have_begun_is_not_sent_to_another(simul
         async with world.http.get(f"http://{doomed.address}/sim/requests") as response:
             assert await response.json()
 
-        await kill(doomed)
+        await doomed.kill()
 
         with pytest.raises(openai.APIError):
             await begun
@@ -123,7 +148,7 @@ async def test_list_of_dead_servers_is_503_and_no_other_server_is_taken(simulate
     async with steady_and_doomed(simulated, only_one) as (world, doomed):
         if await next_in_turn(world) == "steady":
             await world.ask("now it is the other's turn")
-        await kill(doomed)
+        await doomed.kill()
         with pytest.raises(openai.InternalServerError) as refused:
             await world.ask("named one, and it is dead")
         assert refused.value.response.status_code == 503
