@@ -25,7 +25,7 @@ from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.extproc.session import Session
 from epp.framework import ConfigurationError, SystemClock
-from epp.framework.datalayer import Discovery
+from epp.framework.datalayer import Discovery, FollowingTagger
 from epp.framework.plugins import Parameters, Plugin
 from epp.framework.registry import Registry
 from epp.observability.metrics import Metrics
@@ -102,6 +102,7 @@ class Picker:
         self._ready = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
+        self._keeping_up: dict[FollowingTagger[Any], asyncio.Task[None]] = {}
 
     @property
     def metrics_port(self) -> int:
@@ -125,6 +126,7 @@ class Picker:
             await self.stop(drain_seconds=0)
             raise
         self._following = self._in_background("discovery", self._discovery.follow(self.store))
+        self._keep_up()
         self._in_background("pool gauges", self._refresh_gauges())
         if self._follower is not None:
             self._in_background("configuration", self._follower.follow())
@@ -177,13 +179,22 @@ class Picker:
                 self._following.cancel()
             self._discovery = discovery
             self._following = self._in_background("discovery", discovery.follow(self.store))
+        self.director.use(assembly.pipeline)  # at once: the filters before know nothing of the pool there is now
         before, self._assembly = self._assembly, assembly
         self._tagging.replace(assembly.taggers)
+        self._keep_up()
         await self._collector.replace(assembly.feeds)
-        self.director.use(assembly.pipeline)
         for feed in before.feeds:
             if all(feed.source is not kept.source for kept in assembly.feeds):
                 await feed.source.close()
+
+    def _keep_up(self) -> None:
+        """Let every tagger that is in use follow its source, and no other."""
+        wanted = {tagger for tagger in self._assembly.taggers if isinstance(tagger, FollowingTagger)}
+        for tagger in self._keeping_up.keys() - wanted:
+            self._keeping_up.pop(tagger).cancel()
+        for tagger in wanted - self._keeping_up.keys():
+            self._keeping_up[tagger] = self._in_background(tagger.name, tagger.follow(self._tagging.refresh))
 
     def _discovery_of(self, assembly: Assembly) -> Discovery[Any]:
         discovery = self._settings.discovery or assembly.discovery

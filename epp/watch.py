@@ -1,4 +1,4 @@
-"""Says when a file may have become another one, however it is replaced."""
+"""Says when files may have become others, however they are replaced."""
 
 import asyncio
 import os
@@ -17,18 +17,18 @@ _LOOK_AGAIN_SECONDS = 5.0
 _log = structlog.get_logger()
 
 
-async def occasions(file: Path) -> AsyncIterator[None]:
-    """Yield whenever it is worth looking at the file again, for ever.
+async def occasions(*paths: Path) -> AsyncIterator[None]:
+    """Yield whenever it is worth looking at the files and directories again, for ever.
 
-    That is when something happened in its directory (a rename over it, a swap of a symbolic link, as a Kubernetes
-    ConfigMap does it), and every second besides: network file systems, and links whose target changes in place, tell
-    nothing. The directory is watched, since a watch on the file would stay with the one that was replaced.
+    That is when something happened in a directory or in that of a file (a rename over it, a swap of a symbolic link, as
+    a Kubernetes ConfigMap does it), and every second besides: network file systems, and links whose target changes in
+    place, tell nothing. Directories are watched, since a watch on a file would stay with the one that was replaced.
     """
-    directory = Path(os.path.abspath(file)).parent  # noqa: ASYNC240, PTH100  asks nobody
+    directories = sorted({path if path.is_dir() else Path(os.path.abspath(path)).parent for path in paths})  # noqa: ASYNC240, PTH100
     while True:
         try:
             changes = awatch(
-                directory,
+                *directories,
                 watch_filter=None,
                 debounce=_GATHER_MILLISECONDS,
                 step=_STEP_MILLISECONDS,
@@ -40,6 +40,6 @@ async def occasions(file: Path) -> AsyncIterator[None]:
                 async for _ in changes:
                     yield
         except OSError as error:
-            _log.warning("directory cannot be watched, trying again", directory=str(directory), reason=str(error))
+            _log.warning("cannot be watched, trying again", directories=list(map(str, directories)), reason=str(error))
         await asyncio.sleep(_LOOK_AGAIN_SECONDS)
         yield

@@ -2,15 +2,16 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Request
+from epp.framework.scoring import LoadParameters, LoadScorer
 from epp.framework.snapshot import IN_FLIGHT
 
 
-class ActiveRequestParameters(Parameters, frozen=True):
+class ActiveRequestParameters(LoadParameters, frozen=True):
     """What counts as idle, and the best that a busy endpoint can get."""
 
     idle_threshold: int = 0
-    """Requests in flight up to which an endpoint counts as idle."""
+    """Requests in flight up to which an endpoint counts as idle, whatever its capacity."""
     max_busy_score: float = 1.0
     """Upper bound of a busy endpoint's score, 0..1: below 1, every idle endpoint beats every busy one."""
     in_flight_load_producer_name: str = ""
@@ -26,15 +27,16 @@ class ActiveRequestParameters(Parameters, frozen=True):
             raise ValueError(f"maxBusyScore is {self.max_busy_score}; it must be between 0 and 1")
 
 
-class ActiveRequestScorer(Scorer[ActiveRequestParameters]):
+class ActiveRequestScorer(LoadScorer[ActiveRequestParameters]):
     """1 for `count <= idleThreshold`; else `(max - count) / max * maxBusyScore`, max over the candidates."""
 
     plugin_type = "active-request-scorer"
     category = Category.DISTRIBUTION
     reads = (IN_FLIGHT,)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+    def score(self, request: Request, candidates: Candidates) -> Floats:
         counts = candidates.in_flight
-        busiest = counts.max(initial=1.0)
-        busy = (busiest - counts) / busiest * self.parameters.max_busy_score
+        load = self.in_proportion(counts, request, candidates)
+        busiest = load.max(initial=0.0) or 1.0
+        busy = (busiest - load) / busiest * self.parameters.max_busy_score
         return np.where(counts <= self.parameters.idle_threshold, 1.0, busy)

@@ -2,14 +2,15 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Request
+from epp.framework.scoring import LoadParameters, LoadScorer
 from epp.framework.snapshot import WAITING
 
 IDLE_SCORE = 0.5
 UNKNOWN_SCORE = 0.25
 
 
-class LoadAwareParameters(Parameters, frozen=True):
+class LoadAwareParameters(LoadParameters, frozen=True):
     """What a full queue is."""
 
     threshold: float = 128.0
@@ -21,7 +22,7 @@ class LoadAwareParameters(Parameters, frozen=True):
             raise ValueError(f"threshold is {self.threshold}; it must be above 0")
 
 
-class LoadAwareScorer(Scorer[LoadAwareParameters]):
+class LoadAwareScorer(LoadScorer[LoadAwareParameters]):
     """`0.5 * (1 - waiting / threshold)`, not below 0: 0.5 for an empty queue.
 
     An endpoint whose queue is not known gets 0.25, halfway between an empty queue and a full one.
@@ -31,7 +32,7 @@ class LoadAwareScorer(Scorer[LoadAwareParameters]):
     category = Category.DISTRIBUTION
     reads = (WAITING,)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        waiting = candidates.waiting
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        waiting = self.in_proportion(candidates.waiting, request, candidates)
         scores = IDLE_SCORE * np.maximum(0.0, 1.0 - waiting / self.parameters.threshold)
         return np.where(np.isnan(waiting), UNKNOWN_SCORE, scores)

@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Clock, Floats, Request
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
+from epp.framework.scoring import LoadParameters, LoadScorer
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 
 
-class TokenLoadParameters(Parameters, frozen=True):
+class TokenLoadParameters(LoadParameters, frozen=True):
     """How many tokens are too many."""
 
     queue_threshold_tokens: int = 4194304
@@ -23,7 +24,7 @@ class TokenLoadParameters(Parameters, frozen=True):
             raise ValueError(f"queueThresholdTokens is {self.queue_threshold_tokens}; it must be at least 1")
 
 
-class TokenLoadScorer(Scorer[TokenLoadParameters]):
+class TokenLoadScorer(LoadScorer[TokenLoadParameters]):
     """`1 - min(1, (in_flight_tokens + uncached_tokens) / queueThresholdTokens)`.
 
     `in_flight_tokens` are the uncached prompt tokens under way at the endpoint, `uncached_tokens` what it would have
@@ -39,11 +40,11 @@ class TokenLoadScorer(Scorer[TokenLoadParameters]):
     ) -> None:
         super().__init__(parameters, name=name, clock=clock)
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
-        self.reads = (self._match_key, IN_FLIGHT_TOKENS)
+        self.reads = (self._match_key, IN_FLIGHT_TOKENS, *self.reads)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         match = request.get(self._match_key)
         cached = 0.0 if match is None else match.matched_tokens(candidates)
         uncached = np.maximum(0.0, request.prompt_tokens - cached)
-        load = candidates.in_flight_tokens + uncached
+        load = self.in_proportion(candidates.in_flight_tokens + uncached, request, candidates)
         return 1.0 - np.minimum(1.0, load / self.parameters.queue_threshold_tokens)

@@ -14,6 +14,7 @@ COMMANDS = {
     "gateway": "gateway",
     "check": "check",
     "plugins": "plugins",
+    "accelerators": "accelerators",
     "sim-server": "sim_server",
     "demo": "demo",
 }

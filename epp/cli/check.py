@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.markup import escape
 
+from epp.cli.consoles import new_console
 from epp.cli.flags import Experimental, PluginModules, Switch
 from epp.cli.graph_tree import graph_tree
 from epp.cli.picker_options import read_modules
@@ -19,7 +19,6 @@ from epp.framework.registry import Registry
 
 REFUSED = 1
 WARNED = 2
-_WIDTH = 120
 
 
 class Output(StrEnum):
@@ -72,19 +71,17 @@ def judge(path: Path, builder: Builder) -> Verdict:
 
 
 def _show(verdict: Verdict) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = _WIDTH
+    console = new_console()
     errors, warnings = len(verdict.errors), len(verdict.warnings)
     words = [f"[red]refused[/], {_counted(errors, 'error')}" if errors else "[green]ok[/]"]
     words += [_counted(warnings, "warning")] if warnings else []
-    console.print(f"[bold]{escape(verdict.file)}[/]: {', '.join(words)}")
+    console.print(f"[bold]{escape(verdict.file)}[/]: {', '.join(words)}", soft_wrap=True)
     for error in verdict.errors:
-        console.print(f"  [red]error[/]   {escape(error)}")
+        console.print(f"  [red]error[/]   {escape(error)}", soft_wrap=True)
     for warning in verdict.warnings:
-        console.print(f"  [yellow]warning[/] {escape(warning)}")
+        console.print(f"  [yellow]warning[/] {escape(warning)}", soft_wrap=True)
     if verdict.graph is not None:
-        console.print(graph_tree(verdict.graph), soft_wrap=False)
+        console.print(graph_tree(verdict.graph))
 
 
 def _counted(count: int, noun: str) -> str:

@@ -1,10 +1,11 @@
-"""`epp demo`: three simulated servers of different speed, the gateway, and a table to watch."""
+"""`epp demo`: simulated servers of different speed and price, the gateway, and a table to watch."""
 
 import asyncio
 import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,8 +14,9 @@ from rich.live import Live
 
 from epp.cli.flags import Verbosity, duration_option
 from epp.cli.gateway import read_listen
-from epp.cli.picker_options import read_endpoints
 from epp.cli.running import run
+from epp.config import load_file
+from epp.demo.pool import PRESETS, demo_config, demo_discovery
 from epp.demo.servers import ServerFailedError, model_servers
 from epp.demo.table import line, table
 from epp.demo.traffic import Traffic
@@ -26,7 +28,6 @@ from epp.observability import logs
 from epp.picker import PickerSettings
 
 MODEL = "demo-8b"
-_PRESETS = ("h100", "a100", "t4")
 _LIVE_SECONDS = 0.25
 _LINE_SECONDS = 2.0
 
@@ -36,19 +37,29 @@ def demo(
     duration: Annotated[float | None, duration_option(text="End by itself after this time, such as 30s.")] = None,
     traffic: Annotated[
         float, typer.Option(help="Requests a second that the demo itself sends; 0 for none.", min=0, max=100)
-    ] = 4.0,
+    ] = 12.0,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(help="Another EndpointPickerConfig than the demo's own, cost-aware one; edit it while it runs."),
+    ] = None,
     v: Verbosity = 0,
 ) -> None:
-    """Watch LLM requests land on three simulated servers of different speed, behind a real Envoy."""
+    """Watch LLM requests land on simulated servers of different speed and price, behind a real Envoy."""
     logs.configure(v)
 
     async def work(stop: asyncio.Event) -> None:
         settings = read_listen(listen, 1)
-        async with model_servers(_PRESETS, MODEL) as servers:
-            endpoints = ",".join(f"{server.name}={server.address}" for server in servers)
-            picker = PickerSettings(server=ServerSettings("unix:unset"), discovery=read_endpoints(endpoints))
+        async with model_servers(tuple(PRESETS), MODEL) as servers:
+            picker = PickerSettings(
+                server=ServerSettings("unix:unset"),
+                config=demo_config() if config_file is None else load_file(config_file),
+                watch_config=config_file,
+                discovery=demo_discovery(servers),
+            )
             async with local_gateway(picker, settings) as gateway:
-                typer.echo(f"Three simulated model servers behind {gateway.url}. In another terminal:\n")
+                typer.echo(f"An H100, a slice of an A100 and a T4, all simulated, behind {gateway.url}.")
+                typer.echo("The cheapest that has room serves; raise --traffic to see the dearer ones open.")
+                typer.echo("In another terminal:\n")
                 typer.echo(f"  {curl(gateway.url)}\n")
                 async with _sending(gateway.url, traffic), _showing(gateway):
                     with contextlib.suppress(TimeoutError):

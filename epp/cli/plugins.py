@@ -5,9 +5,10 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from epp.cli.consoles import new_console
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import ParameterEntry, PluginEntry, plugin_entries
 from epp.config.schema import config_schema
@@ -64,27 +65,29 @@ def _chosen(entries: list[PluginEntry], types: list[str]) -> list[PluginEntry]:
 def _show_all(entries: list[PluginEntry]) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("role", "type", "parameters"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading == "type")  # a name is searched for whole
     for entry in entries:
         given = ", ".join(f"{p.name}={p.default or 'required'}" for p in entry.parameters)
         note = "" if entry.stability == "Beta" else f" [dim]{entry.stability}[/]"
-        table.add_row(entry.roles[0], f"[cyan]{entry.type}[/]{note}", f"[dim]{given}[/]")
-    Console(highlight=False).print(table)
+        table.add_row(entry.roles[0], f"[cyan]{entry.type}[/]{note}", f"[dim]{escape(given)}[/]")
+    new_console().print(table)
 
 
 def _show_in_full(entry: PluginEntry) -> None:
-    console = Console(highlight=False)
+    console = new_console()
     console.print(f"[cyan]{entry.type}[/] ({', '.join(entry.roles)}; {entry.stability})")
-    console.print(entry.text, markup=False)
+    for paragraph in entry.text.split("\n\n"):
+        console.print(" ".join(paragraph.split()) + "\n", markup=False)
     if entry.parameters:
         table = Table(box=None, pad_edge=False)
         for heading in ("parameter", "type", "default", ""):
-            table.add_column(heading, overflow="fold")
+            table.add_column(heading, overflow="fold", no_wrap=heading == "parameter")  # a name is searched for whole
         _add_rows(table, entry.parameters, "")
         console.print(table)
 
 
 def _add_rows(table: Table, parameters: tuple[ParameterEntry, ...], prefix: str) -> None:
     for parameter in parameters:
-        table.add_row(f"{prefix}{parameter.name}", parameter.type, parameter.default or "required", parameter.text)
+        cells = (prefix + parameter.name, parameter.type, parameter.default or "required", parameter.text)
+        table.add_row(*map(escape, cells))
         _add_rows(table, parameter.fields, f"{prefix}{parameter.name}.")

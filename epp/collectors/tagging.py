@@ -41,6 +41,10 @@ class Tagging:
             )
             for endpoint in self._store.endpoints:
                 self._store.tag(endpoint, blank)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Tag everyone again: a tagger has come to know something else."""
         self._tag(self._store.endpoints)
 
     def _pool_changed(self, change: Change) -> None:

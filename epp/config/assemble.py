@@ -12,7 +12,7 @@ from epp.config.lint import lint
 from epp.config.load import LoadedConfig
 from epp.config.model import PluginRef
 from epp.config.probe import undeclared_reads
-from epp.config.problems import Problem
+from epp.config.problems import Problem, in_order_of_the_file
 from epp.config.profiles import build_profiles, choose_aggregator, choose_profile_picker
 from epp.config.wiring import add_missing_producers, check_order, in_order
 from epp.director import ParserTable, Pipeline
@@ -26,6 +26,7 @@ from epp.framework.hooks import (
     RequestHeaders,
     ResponseHeaders,
     ResponseReporter,
+    ResponseTiming,
 )
 from epp.framework.plugins import Parser, Plugin
 from epp.scheduling import Scheduler, SchedulingObserver
@@ -62,13 +63,15 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     for index, spec in enumerate(loaded.model.plugins):
         instances.declare(spec, index)
     instances.connect()
-    profiles = build_profiles(loaded.model, instances)
+    profiles = _attempt(instances, lambda: build_profiles(loaded.model, instances), "schedulingProfiles") or {}
     check_features(loaded.model, instances)
-    parsers = _parsers(loaded, instances)
-    feeds = _feeds(loaded, instances)
+    parsers = _attempt(instances, lambda: _parsers(loaded, instances), "requestHandler") or ()
+    feeds = _attempt(instances, lambda: _feeds(loaded, instances), "dataLayer") or ()
     discovery = loaded.model.data_layer.discovery
     found = instances.resolve(discovery, Discovery, "dataLayer", "discovery") if discovery else None
-    handler = _attempt(instances, lambda: choose_profile_picker(profiles, instances), "schedulingProfiles")
+    handler = None
+    if profiles:
+        handler = _attempt(instances, lambda: choose_profile_picker(profiles, instances), "schedulingProfiles")
     aggregator = None
     if handler is not None:
         aggregator = _attempt(instances, partial(choose_aggregator, handler, instances), "plugins")
@@ -90,6 +93,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
             admitters=instances.of(Admitter),
             pre_request=instances.of(PreRequest),
             response_headers=instances.of(ResponseHeaders),
+            timers=instances.of(ResponseTiming),
             reporters=instances.of(ResponseReporter),
             endpoint_observers=instances.of(EndpointObserver),
         ),
@@ -97,7 +101,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         taggers=instances.of(Tagger),
         discovery=found,
         instances=instances,
-        warnings=(*instances.warnings, *lint(loaded, profiles, feeds, instances)),
+        warnings=tuple(in_order_of_the_file([*instances.warnings, *lint(loaded, profiles, feeds, instances)])),
     )
 
 

@@ -16,6 +16,7 @@ _HOOKS: tuple[tuple[str, type[Plugin[Any]]], ...] = (
     ("admission", hooks.Admitter),
     ("before the request leaves", hooks.PreRequest),
     ("response headers", hooks.ResponseHeaders),
+    ("response times", hooks.ResponseTiming),
     ("response reports", hooks.ResponseReporter),
 )
 

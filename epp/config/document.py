@@ -1,10 +1,13 @@
 """A YAML or JSON text: what it says, and on which line and column it says it."""
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import yaml
+
+_MERGE = "tag:yaml.org,2002:merge"
+_TEXT = "tag:yaml.org,2002:str"
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 Path: TypeAlias = tuple[str | int, ...]
 """Where something stands: keys and indexes from the top of the document."""
@@ -30,24 +33,38 @@ class NotYamlError(Exception):
 
 
 class Document:
-    """Read once; `content` is plain dicts, lists and scalars."""
+    """Read once; `content` is plain dicts, lists and scalars, and every key in it a string."""
 
     def __init__(self, text: str) -> None:
         """Read the text; raises NotYamlError."""
         self.text = text
-        loader = _StrictLoader(text)
+        self._root: yaml.Node | None = None
+        self.content: object = None
         try:
-            self._root: yaml.Node | None = loader.get_single_node()
-            self.content: object = None if self._root is None else loader.construct_document(self._root)
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            problem = getattr(error, "problem", None) or " ".join(str(error).split())
+            self._read()
+        except yaml.reader.ReaderError as error:
+            problem = f"character U+{error.character:04X} is not allowed"
+            raise NotYamlError(problem, _position_at(text, error.position)) from error
+        except yaml.MarkedYAMLError as error:
+            problem = ", ".join(part for part in (error.context, error.problem) if part)
+            mark = error.problem_mark
             raise NotYamlError(problem, None if mark is None else _position(mark)) from error
+        except RecursionError as error:
+            raise NotYamlError("nested too deeply", None) from error
+
+    def _read(self) -> None:
+        loader = _StrictLoader(self.text)
+        try:
+            self._root = loader.get_single_node()
+            self.content = None if self._root is None else loader.construct_document(self._root)
         finally:
             loader.dispose()
 
     def position(self, path: Path) -> Position:
-        """Return where the key or item at this path begins; of one that is not there, the nearest one around it."""
+        """Return where the key or item at this path begins; of one that is not there, the nearest one around it.
+
+        What a merge key brought in stands where it is written.
+        """
         node = self._root
         position = Position(1, 1)
         for step in path:
@@ -62,7 +79,7 @@ class Document:
 def _step(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | None:
     """Return the node where the step begins, and the one it leads to."""
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
+        for key, value in reversed(node.value):  # merged keys come first, and those that take their place last
             if key.value == step:
                 return key, value
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
@@ -74,14 +91,44 @@ def _position(mark: yaml.Mark) -> Position:
     return Position(mark.line + 1, mark.column + 1)
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, where YAML would take the last one in silence."""
+def _position_at(text: str, index: int) -> Position:
+    before = text[:index]
+    return Position(before.count("\n") + 1, index - before.rfind("\n"))
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  yaml calls it so
+
+class _StrictLoader(yaml.SafeLoader):
+    """Takes what JSON can say: keys are strings, dates too, tabs may stand between brackets.
+
+    Refuses a key that stands twice in one mapping, where YAML would take the last one in silence.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  nobody adds to it
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def scan_to_next_token(self) -> None:
+        super().scan_to_next_token()
+        while self.flow_level and self.peek() == "\t":
+            self.forward()
+            super().scan_to_next_token()
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
         seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # refused further on
+            if key.value in seen:
+                raise yaml.composer.ComposerError(None, None, f"key {key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+            if key.tag != _MERGE:
+                key.tag = _TEXT
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  yaml calls it so
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
+            problem = f"{node.value!r} is no {node.tag.rpartition(':')[2]}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error

@@ -5,7 +5,7 @@ from collections import Counter
 from epp.config.document import Path
 from epp.config.instances import Instances
 from epp.config.model import EndpointPickerConfig, FlowControl, PriorityBandPolicies
-from epp.config.upstream import FLOW_CONTROL_TYPES, IMPLIED_POLICIES
+from epp.config.upstream import FLOW_CONTROL_TYPES, IMPLIED_POLICIES, NEEDLESS
 from epp.framework.hints import hint_at
 
 FEATURE_GATES = ("flowControl", "haPopulateNonLeaderDatastore")
@@ -79,8 +79,9 @@ def _check_policy(name: str, kind: str, instances: Instances, path: Path) -> Non
     if name in declared and declared[name] in FLOW_CONTROL_TYPES:
         found = FLOW_CONTROL_TYPES[declared[name]]
         if found != kind:
-            instances.fail(f"plugin {name!r} (type {declared[name]}) is no {kind}, but a {found}", *path)
-    elif name in instances.by_name:
-        instances.fail(f"plugin {name!r} (type {instances.by_name[name].plugin_type}) is no {kind}", *path)
+            instances.fail(f"plugin {name!r} (type {declared[name]}) serves as {found}, not as {kind}", *path)
+    elif name in instances.by_name or declared.get(name) in NEEDLESS:
+        found = declared.get(name) or instances.by_name[name].plugin_type
+        instances.fail(f"plugin {name!r} (type {found}) is no {kind}", *path)
     elif name not in declared:
         instances.fail(f"no plugin is named {name!r}; {hint_at(name, declared)}", *path)

@@ -76,19 +76,24 @@ class ConfigFollower:
             await self._try(text)
 
     async def _try(self, text: str) -> None:
+        hopeless: str | None = text
         try:
-            assembly = await asyncio.to_thread(self._build, load_text(text, str(self._path)))
+            assembly = await asyncio.to_thread(self._read_and_build, text)
+            hopeless = None  # what keeps it from being taken over may pass: an endpoints file that is not there yet
             await self._take(assembly)
         except ConfigurationError as error:
-            self._refuse(str(error), text)
+            self._refuse(str(error), hopeless)
         except Exception as error:  # noqa: BLE001  whatever a plugin raises as it is built
-            self._refuse(f"{type(error).__name__}: {error}", text)
+            self._refuse(f"{type(error).__name__}: {error}", hopeless)
         else:
             self._effective = text
             self._settle(ConfigState(self.state.generation + 1))
             for warning in assembly.warnings:
                 _log.warning("configuration", warning=str(warning))
             _log.info("configuration taken over", file=str(self._path), generation=self.state.generation)
+
+    def _read_and_build(self, text: str) -> Assembly:
+        return self._build(load_text(text, str(self._path)))
 
     def _back_again(self) -> None:
         if self.state.refused:

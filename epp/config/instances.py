@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from epp.config.document import Path
 from epp.config.load import LoadedConfig
 from epp.config.model import PluginRef, PluginSpec
-from epp.config.problems import InvalidConfigError, Problem
+from epp.config.problems import InvalidConfigError, Problem, in_order_of_the_file
 from epp.config.upstream import FLOW_CONTROL_TYPES, NEEDLESS, NOT_YET
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
@@ -17,6 +17,8 @@ from epp.framework.plugins import Parameters, Plugin, Stability
 from epp.framework.registry import Registry, UnknownTypeError
 
 Role = TypeVar("Role", bound=Plugin[Any])
+
+_LISTED = "`epp plugins` lists all types"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Instances:
     def raise_problems(self) -> None:
         """Raise InvalidConfigError where there is any problem."""
         if self.problems:
-            raise InvalidConfigError(self.problems)
+            raise InvalidConfigError(in_order_of_the_file(self.problems))
 
     def path_of(self, plugin: Plugin[Any]) -> Path:
         """Return where the file declares the plugin; the top for one that it does not."""
@@ -108,21 +110,30 @@ class Instances:
 
     def ensure(self, type_name: str, role: type[Role], why: str) -> Role:
         """Return the first instance of that type, or a new one with defaults; raises ConfigurationError."""
-        plugin = next((p for p in self._by_name.values() if p.plugin_type == type_name), None)
-        if plugin is None:
-            if type_name in self._by_name:
-                raise ConfigurationError(
-                    f"a plugin of type {type_name!r} is needed ({why}), and the name is taken by one of another type"
-                )
-            plugin = self._by_name[type_name] = self._make(type_name, type_name, {})
-            self.implied[type_name] = why
+        plugin = next((p for p in self._by_name.values() if p.plugin_type == type_name), None) or self.add(
+            type_name, why
+        )
         if not isinstance(plugin, role):
             raise ConfigurationError(f"plugin {plugin.name!r} (type {type_name}) is no {role.__name__}")
+        return plugin
+
+    def add(self, type_name: str, why: str) -> Plugin[Any]:
+        """Build an instance with defaults under the name of its type; raises ConfigurationError."""
+        if type_name in self._by_name:
+            raise ConfigurationError(
+                f"a plugin of type {type_name!r} is needed ({why}), and the name is taken by one of another type"
+            )
+        plugin = self._by_name[type_name] = self._make(type_name, type_name, {})
+        self.implied[type_name] = why
         return plugin
 
     def of(self, role: type[Role]) -> tuple[Role, ...]:
         """Return all instances with that role."""
         return tuple(plugin for plugin in self._by_name.values() if isinstance(plugin, role))
+
+    def may_lack(self, role: type[Role]) -> bool:
+        """Say whether a plugin that could not be built has that role, or may have."""
+        return any(self._may_be(kind, role) for kind in self._unusable.values())
 
     def resolve(self, ref: PluginRef, role: type[Role], *path: str | int) -> Role | None:
         """Return the plugin referred to; None, and a problem noted, where there is none of that role."""
@@ -176,8 +187,16 @@ class Instances:
             self.fail(f"plugin type {kind!r} is known, not supported yet", *path, "type")
         else:
             known = (*self._builder.registry.types, *FLOW_CONTROL_TYPES, *NOT_YET)
-            self.fail(f"plugin type {kind!r} is not registered; {hint_at(kind, known)}", *path, "type")
+            self.fail(f"plugin type {kind!r} is not registered; {hint_at(kind, known, _LISTED)}", *path, "type")
         return False
+
+    def _may_be(self, kind: str, role: type[Plugin[Any]]) -> bool:
+        if kind in FLOW_CONTROL_TYPES or kind in NEEDLESS or kind in NOT_YET:
+            return False
+        try:
+            return issubclass(self._builder.registry.find(kind), role)
+        except ConfigurationError:
+            return True
 
     def _make(self, type_name: str, name: str, parameters: Mapping[str, object]) -> Plugin[Any]:
         registry = self._builder.registry

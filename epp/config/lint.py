@@ -71,7 +71,8 @@ def _same_measure(where: str, scorers: Sequence[Scorer[Any]]) -> Iterator[str]:
     for scorer in scorers:
         measure = (scorer.category, *sorted({datum.name for datum in scorer.reads}))
         other = measures.setdefault(measure, scorer)
-        if scorer.reads and other is not scorer and other.name != scorer.name:
+        says_little = all(isinstance(datum, Attribute) for datum in scorer.reads)  # a record has many sides
+        if not says_little and other is not scorer and other.name != scorer.name:
             data = ", ".join(sorted({datum.name for datum in scorer.reads}))
             yield f"{where}: {other.name!r} and {scorer.name!r} measure the same thing ({data}), which counts twice"
 

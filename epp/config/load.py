@@ -4,6 +4,7 @@ import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path as FilePath
+from reprlib import repr as shortened
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -11,10 +12,19 @@ from pydantic_core import ErrorDetails
 
 from epp.config.document import Document, NotYamlError, Path
 from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
-from epp.config.problems import InvalidConfigError, Problem
+from epp.config.problems import InvalidConfigError, Problem, in_order_of_the_file
 from epp.framework import ConfigurationError
 from epp.framework.hints import hint_at
 
+_SHAPES = {
+    "dict_type": "should be a mapping",
+    "model_type": "should be a mapping",
+    "list_type": "should be a list",
+    "string_type": "should be a string",
+    "bool_type": "should be true or false",
+    "int_type": "should be a whole number",
+    "float_type": "should be a number",
+}
 _DEFAULT_WEIGHTS = {"queue-scorer": 2.0, "kv-cache-utilization-scorer": 2.0, "prefix-cache-scorer": 3.0}
 
 
@@ -78,7 +88,7 @@ def _problems(errors: Iterable[ErrorDetails], document: Document, origin: str) -
     for error in errors:
         path = tuple(error["loc"])
         found.append(Problem(_sentence(error, path), path, document.position(path), origin))
-    return sorted(found, key=lambda problem: problem.position or document.position(()))
+    return in_order_of_the_file(found)
 
 
 def _sentence(error: ErrorDetails, path: Path) -> str:
@@ -91,8 +101,11 @@ def _sentence(error: ErrorDetails, path: Path) -> str:
             return str(error["ctx"]["error"])
         case "literal_error":
             return f"is {error['input']!r}, but takes {error['ctx']['expected']}"
-        case _:
-            return f"is {error['input']!r}: {error['msg'].removeprefix('Input ')}"
+        case "string_too_short":
+            return "is empty"
+        case kind:
+            due = _SHAPES.get(kind) or error["msg"].removeprefix("Input ")
+            return f"is {shortened(error['input'])}: {due}"
 
 
 def _keys(path: Path) -> list[str]:

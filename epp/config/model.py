@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
 from epp.framework.durations import parse_duration
@@ -41,6 +41,15 @@ class _Model(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, alias_generator=to_camel, use_attribute_docstrings=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_empty(cls, content: object) -> object:
+        """Take a key without a value for one that is left out."""
+        if not isinstance(content, dict):
+            return content
+        known = {field.alias for field in cls.model_fields.values()}
+        return {key: value for key, value in content.items() if value is not None or key not in known}
 
 
 class PluginSpec(_Model):

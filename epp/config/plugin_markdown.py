@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from epp.config.plugin_reference import ParameterEntry, PluginEntry
+from epp.config.plugin_reference import OTHER, ParameterEntry, PluginEntry
 
 _HEADINGS = {
     "Filter": "Filters",
@@ -17,6 +17,7 @@ _HEADINGS = {
     "Admitter": "Admission",
     "PreRequest": "Before the request leaves",
     "ResponseHeaders": "Response headers",
+    "ResponseTiming": "Response times",
     "ResponseReporter": "Response reports",
     "Parser": "Parsers",
     "DataSource": "Data sources",
@@ -24,6 +25,7 @@ _HEADINGS = {
     "Tagger": "Taggers",
     "EndpointNotifications": "Notifications",
     "Discovery": "Discovery",
+    OTHER: "Others",
 }
 
 

@@ -4,7 +4,8 @@ import ast
 import inspect
 import textwrap
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from itertools import pairwise
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -38,6 +39,7 @@ ROLES: Mapping[str, type[Plugin[Any]]] = types.MappingProxyType(
         "Admitter": hooks.Admitter,
         "PreRequest": hooks.PreRequest,
         "ResponseHeaders": hooks.ResponseHeaders,
+        "ResponseTiming": hooks.ResponseTiming,
         "ResponseReporter": hooks.ResponseReporter,
         "Parser": Parser,
         "DataSource": DataSource,
@@ -48,6 +50,9 @@ ROLES: Mapping[str, type[Plugin[Any]]] = types.MappingProxyType(
     }
 )
 """Names of roles in the order in which they are shown; a plugin goes under its first."""
+
+OTHER = "Plugin"
+"""Stands for the role of a plugin that has none of these."""
 
 _ATOMS: Mapping[object, str] = types.MappingProxyType(
     {bool: "bool", int: "int", float: "float", str: "string", Any: "any", object: "any"}
@@ -79,21 +84,21 @@ class PluginEntry(msgspec.Struct, frozen=True, rename="camel"):
 def plugin_entries(registry: Registry) -> list[PluginEntry]:
     """Return all registered types, by first role and name; raises ConfigurationError for one that cannot be loaded."""
     entries = [_entry(registry.find(name)) for name in registry.types]
-    order = list(ROLES)
-    return sorted(entries, key=lambda entry: (order.index(entry.roles[0]) if entry.roles else len(order), entry.type))
+    order = [*ROLES, OTHER]
+    return sorted(entries, key=lambda entry: (order.index(entry.roles[0]), entry.type))
 
 
 def _entry(cls: type[Plugin[Any]]) -> PluginEntry:
     return PluginEntry(
         type=cls.plugin_type,
-        roles=tuple(name for name, role in ROLES.items() if issubclass(cls, role)),
+        roles=tuple(name for name, role in ROLES.items() if issubclass(cls, role)) or (OTHER,),
         stability=cls.stability.value,
         text=inspect.cleandoc(cls.__doc__ or ""),
         parameters=_parameters(cls.parameters_type),
     )
 
 
-def _parameters(cls: type[Parameters]) -> tuple[ParameterEntry, ...]:
+def _parameters(cls: type[msgspec.Struct]) -> tuple[ParameterEntry, ...]:
     texts = _field_texts(cls)
     hints = get_type_hints(cls)
     return tuple(
@@ -110,7 +115,7 @@ def _parameters(cls: type[Parameters]) -> tuple[ParameterEntry, ...]:
 
 def _nested(annotation: Any) -> tuple[ParameterEntry, ...]:
     if isinstance(annotation, type):
-        return _parameters(annotation) if issubclass(annotation, Parameters) else ()
+        return _parameters(annotation) if issubclass(annotation, msgspec.Struct) else ()
     return next((found for inner in get_args(annotation) if (found := _nested(inner))), ())
 
 
@@ -130,7 +135,7 @@ def _type_name(annotation: Any) -> str:
         return " | ".join(map(str, inner))
     if origin in {Union, types.UnionType}:
         return " | ".join(_type_name(one) for one in inner if one is not types.NoneType)
-    if origin in {tuple, list, frozenset}:
+    if origin in {tuple, list, frozenset, set, Sequence}:
         return f"list of {_type_name(inner[0])}"
     if origin in {dict, Mapping}:
         return f"map of {_type_name(inner[1])}"
@@ -138,16 +143,20 @@ def _type_name(annotation: Any) -> str:
 
 
 def _class_name(annotation: Any) -> str:
-    if issubclass(annotation, Parameters):
-        return "object"
-    return " | ".join(member.value for member in annotation)  # an enumeration
+    if not isinstance(annotation, type):
+        return str(annotation)
+    if issubclass(annotation, Enum):
+        return " | ".join(str(member.value) for member in annotation)
+    if issubclass(annotation, tuple):
+        return "list"
+    return "object" if issubclass(annotation, msgspec.Struct) else annotation.__name__
 
 
-def _field_texts(cls: type[Parameters]) -> dict[str, str]:
+def _field_texts(cls: type[msgspec.Struct]) -> dict[str, str]:
     """Return the string below each field, of the class and of those that it derives from."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if not issubclass(base, Parameters) or base is Parameters:
+        if not issubclass(base, msgspec.Struct) or base in {Parameters, msgspec.Struct}:
             continue
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         body = definition.body if isinstance(definition, ast.ClassDef) else []

@@ -22,9 +22,14 @@ def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[s
     return profiles
 
 
-def choose_profile_picker(profiles: dict[str, Profile], instances: Instances) -> ProfilePicker[Any]:
-    """Return the one that the file declares, or the one that runs a single profile; raises ConfigurationError."""
+def choose_profile_picker(profiles: dict[str, Profile], instances: Instances) -> ProfilePicker[Any] | None:
+    """Return the one that the file declares, or the one that runs a single profile; raises ConfigurationError.
+
+    None where the file declares one that could not be built.
+    """
     declared = instances.of(ProfilePicker)
+    if not declared and instances.may_lack(ProfilePicker):
+        return None
     if len(declared) > 1:
         raise ConfigurationError(f"two profile pickers, {declared[0].name!r} and {declared[1].name!r}: keep one")
     if not declared and len(profiles) > 1:

@@ -14,6 +14,7 @@ from epp.framework.hooks import (
     RequestHeaders,
     ResponseHeaders,
     ResponseReporter,
+    ResponseTiming,
 )
 from epp.framework.plugins import Aggregator, Datum, Decider, Filter, Picker, Plugin, ProfilePicker, Scorer
 from epp.framework.request import DataKey
@@ -27,6 +28,7 @@ _ORDER: tuple[tuple[type[Plugin[Any]], ...], ...] = (
     (Filter, Scorer, Picker, Decider, Aggregator),
     (PreRequest,),
     (ResponseHeaders,),
+    (ResponseTiming,),
     (ResponseReporter,),
 )
 """Roles in the order in which a request meets them."""
@@ -54,7 +56,8 @@ def add_missing_producers(instances: Instances) -> None:
         if problem:
             instances.fail(f"plugin {reader.name!r} reads {datum.name!r}{problem}", *instances.path_of(reader))
         else:
-            instances.ensure(datum.default_producer, Plugin, f"{reader.name} reads {datum.name}")
+            _warn_of_another(reader, datum, instances)
+            instances.add(datum.default_producer, f"{reader.name} reads {datum.name}")
 
 
 def check_order(instances: Instances) -> None:
@@ -97,6 +100,17 @@ def _cannot_be_added(datum: Datum) -> str:
     if not datum.default_producer:
         return ", which no plugin here writes"
     return ""
+
+
+def _warn_of_another(reader: Plugin[Any], datum: Datum, instances: Instances) -> None:
+    """Warn where a producer of the type is declared under a name that the reader does not name."""
+    for other in instances:
+        if other.plugin_type == datum.default_producer:
+            instances.warn(
+                f"plugin {reader.name!r} reads {datum.name!r} from an instance of {datum.default_producer} that is "
+                f"added for it, not from {other.name!r}: name that one in its parameters, or give it no own name",
+                *instances.path_of(reader),
+            )
 
 
 def _stage(plugin: Plugin[Any]) -> int:

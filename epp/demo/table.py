@@ -7,7 +7,9 @@ from math import isnan
 from rich.table import Table
 
 from epp.framework import Candidates, Snapshot
+from epp.framework.accelerator_arrays import cost_per_hour
 from epp.framework.snapshot import (
+    ACCELERATOR,
     ANSWERS,
     IN_FLIGHT,
     KV_USAGE,
@@ -31,6 +33,9 @@ class Row:
 
     name: str
     address: str
+    accelerator: str
+    """What it runs on, as far as is known."""
+    dollars_per_hour: str
     waiting: str
     running: str
     kv_usage: str
@@ -47,10 +52,14 @@ def rows(snapshot: Snapshot) -> Iterator[Row]:
     waiting, running, usage = (everyone.values(column) for column in (WAITING, RUNNING, KV_USAGE))
     in_flight, served, reachable = (everyone.values(column) for column in (IN_FLIGHT, SERVED, REACHABLE))
     hits, queries = everyone.values(PREFIX_HIT_TOKENS), everyone.values(PREFIX_QUERY_TOKENS)
+    tags, prices = everyone.records(ACCELERATOR), cost_per_hour(everyone)
     for position, endpoint in enumerate(everyone.endpoints):
+        tag = tags[position]
         yield Row(
             endpoint.name,
             endpoint.hostport,
+            f"{tag.model.upper()} {tag.partition.profile}".strip() or _UNKNOWN,
+            _UNKNOWN if isnan(prices[position]) else f"{prices[position]:.2f}",
             _count(waiting[position]),
             _count(running[position]),
             _percent(usage[position]),
@@ -66,13 +75,16 @@ def table(snapshot: Snapshot) -> Table:
     drawn = Table(title="endpoints", title_justify="left")
     drawn.add_column("endpoint", style="bold")
     drawn.add_column("address", style="dim")
-    for heading in ("waiting", "running", "KV", "in flight", "served", "prefix hits"):
+    drawn.add_column("accelerator")
+    for heading in ("$/h", "waiting", "running", "KV", "in flight", "served", "prefix hits"):
         drawn.add_column(heading, justify="right")
     drawn.add_column("state")
     for row in rows(snapshot):
         drawn.add_row(
             row.name,
             row.address,
+            row.accelerator,
+            row.dollars_per_hour,
             row.waiting,
             row.running,
             row.kv_usage,

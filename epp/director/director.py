@@ -2,8 +2,7 @@
 
 import uuid
 from collections.abc import Callable
-from functools import partial as partial_call
-from typing import Any
+from typing import Any, TypeVarTuple
 
 from epp.bodies import completed
 from epp.datastore import Change, Datastore, Ticket
@@ -26,6 +25,8 @@ from epp.framework.plugins import Plugin
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
+
+_Arguments = TypeVarTuple("_Arguments")
 
 DEFAULT_PATH = "/v1/completions"
 _NOTHING = Parsed(RequestBody(), names_model=False)
@@ -98,7 +99,7 @@ class Director:
                 target_model=target_model,
             )
             for plugin in pipeline.request_headers:
-                self._attempt(plugin, partial_call(plugin.request_headers, request))
+                self._attempt(plugin, plugin.request_headers, request)
             request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
             return self._route(pipeline, request, subset)
         except RequestError as error:
@@ -112,7 +113,7 @@ class Director:
             raise NoEndpointsError
         started = self.clock.now()
         for producer in pipeline.producers:
-            self._attempt(producer, partial_call(producer.produce, request, candidates))
+            self._attempt(producer, producer.produce, request, candidates)
         for admitter in pipeline.admitters:
             self._admit(admitter, request, candidates)
         result = pipeline.scheduler.schedule(request, candidates)
@@ -134,6 +135,7 @@ class Director:
             find=self._store.find,
             observer=self._observer,
             response_headers=pipeline.response_headers,
+            timers=pipeline.timers,
             reporters=pipeline.reporters,
         )
 
@@ -149,10 +151,10 @@ class Director:
         ]
         return ledger.open(primary.slot, costs.get(primary.profile, 0)), legs
 
-    def _attempt(self, plugin: Plugin[Any], call: Callable[[], None]) -> None:
-        """Run what the request can do without."""
+    def _attempt(self, plugin: Plugin[Any], hook: Callable[[*_Arguments], None], *arguments: *_Arguments) -> None:
+        """Call what the request can do without."""
         try:
-            call()
+            hook(*arguments)
         except Exception as error:  # noqa: BLE001  its readers do without, the request goes on
             self._observer.plugin_failed(plugin.name, error)
 

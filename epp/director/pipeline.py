@@ -13,6 +13,7 @@ from epp.framework.hooks import (
     RequestHeaders,
     ResponseHeaders,
     ResponseReporter,
+    ResponseTiming,
 )
 from epp.framework.plugins import Parser
 from epp.framework.request import Headers, RequestBody
@@ -85,5 +86,6 @@ class Pipeline:
     admitters: tuple[Admitter[Any], ...] = ()
     pre_request: tuple[PreRequest[Any], ...] = ()
     response_headers: tuple[ResponseHeaders[Any], ...] = ()
+    timers: tuple[ResponseTiming[Any], ...] = ()
     reporters: tuple[ResponseReporter[Any], ...] = ()
     endpoint_observers: tuple[EndpointObserver[Any], ...] = field(default=())

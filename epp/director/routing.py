@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from epp.bodies import UsageReader
 from epp.datastore import Ticket
 from epp.framework.endpoint import Endpoint
-from epp.framework.hooks import Metadata, MetadataValue, ResponseHeaders, ResponseReporter
+from epp.framework.hooks import Metadata, MetadataValue, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.framework.request import Headers, Request
 from epp.framework.response import Response, Usage
 from epp.framework.result import SchedulingResult
@@ -42,6 +42,7 @@ class Routing:
         "_response_headers",
         "_served_address",
         "_ticket",
+        "_timers",
         "_usage",
         "first_byte_at",
         "request",
@@ -61,6 +62,7 @@ class Routing:
         find: Callable[[str], tuple[int, Endpoint] | None],
         observer: "DirectorObserver",
         response_headers: Sequence[ResponseHeaders[Any]] = (),
+        timers: Sequence[ResponseTiming[Any]] = (),
         reporters: Sequence[ResponseReporter[Any]] = (),
     ) -> None:
         self.request = request
@@ -77,6 +79,7 @@ class Routing:
         self._find = find
         self._observer = observer
         self._adders = response_headers
+        self._timers = timers
         self._reporters = reporters
         self._served_address = ""
         self._response_headers = Headers()
@@ -140,13 +143,23 @@ class Routing:
         if piece and self.first_byte_at is None:
             self.first_byte_at = now
             self._first_token()
+            self._tell_timers("first_token", now - self.request.received_at)
         if self._usage is not None:
             self._usage.feed(piece, last=last)
+        if last and self.first_byte_at is not None:
+            self._tell_timers("ended", now - self.first_byte_at)
 
     def response_unseen(self, now: float) -> None:
         """Take note that the body will not be shown: its headers are as good as its first byte."""
         self.first_byte_at = now
         self._first_token()
+
+    def _tell_timers(self, verb: Literal["first_token", "ended"], seconds: float) -> None:
+        for plugin in self._timers:
+            try:
+                getattr(plugin, verb)(self.request, self._response, seconds)
+            except Exception as error:  # noqa: BLE001  what it would have learned is lost, the response is not
+                self._observer.plugin_failed(plugin.name, error)
 
     def _first_token(self) -> None:
         """Give back what the first token shows to be done: the prompt, and all that other legs were for."""

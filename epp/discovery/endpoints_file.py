@@ -1,6 +1,5 @@
 """Reads a file of endpoints, YAML or JSON, and refuses a bad one with entry, field, line and remedy."""
 
-import difflib
 import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,12 +8,15 @@ from typing import Protocol
 import yaml
 
 from epp.discovery.target import Target, read_host, read_port
+from epp.framework.accelerators import AcceleratorDeclaration
 from epp.framework.errors import ConfigurationError
+from epp.framework.hints import hint_at
+from epp.framework.parameters import ParameterError, read_struct
+from epp.plain_yaml import PlainLoader, refuse_deep_nesting
 
 _LIMIT_BYTES = 1024 * 1024
 _DEPTH_LIMIT = 16
-_FIELDS = ("name", "namespace", "address", "port", "labels")
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the slow one takes seconds for 1 MiB
+_FIELDS = ("name", "namespace", "address", "port", "labels", "node", "cluster", "accelerator")
 
 
 class _Mark(Protocol):
@@ -74,8 +76,8 @@ def _load(content: bytes, path: str) -> tuple[yaml.Node | None, object]:
         text = content.decode("utf-8-sig")
         if text.lstrip().startswith("{"):
             text = text.replace("\t", " ")  # the one thing in a JSON file that YAML does not take
-        _refuse_deep_nesting(text)
-        loader = _Loader(text)
+        refuse_deep_nesting(text, _DEPTH_LIMIT)
+        loader = PlainLoader(text)
         try:
             root = loader.get_single_node()
             return root, None if root is None else loader.construct_document(root)
@@ -86,18 +88,6 @@ def _load(content: bytes, path: str) -> tuple[yaml.Node | None, object]:
         raise ConfigurationError(f"endpoints file {path}: {place}neither YAML nor JSON: {error.problem}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"endpoints file {path}: neither YAML nor JSON: {error}") from error
-
-
-def _refuse_deep_nesting(text: str) -> None:
-    """Raise ValueError before the loader, which recurses in C, is given what would end the process."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > _DEPTH_LIMIT:
-                raise ValueError(f"{_line(event.start_mark)}nested more than {_DEPTH_LIMIT} deep")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
 
 
 def _line(mark: _Mark | None) -> str:
@@ -131,7 +121,21 @@ def _read_entry(entry: object) -> Target:
         port = read_port(entry["port"])
     except ValueError as error:
         raise _BadEntryError(str(error), "port") from None
-    return Target(name, host, port, namespace, labels)
+    node = _text(entry, "node") if entry.get("node") is not None else ""
+    cluster = _text(entry, "cluster") if entry.get("cluster") is not None else ""
+    return Target(name, host, port, namespace, labels, node, cluster, _accelerator(entry.get("accelerator")))
+
+
+def _accelerator(value: object) -> AcceleratorDeclaration | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise _BadEntryError("not a mapping: write class, count and so on", "accelerator")
+    try:
+        return read_struct(AcceleratorDeclaration, value)
+    except ParameterError as error:
+        place = ".".join(map(str, error.path))
+        raise _BadEntryError(f"{place}: {error}" if place else str(error), "accelerator") from None
 
 
 def _text(entry: Mapping[object, object], key: str) -> str:
@@ -144,9 +148,7 @@ def _text(entry: Mapping[object, object], key: str) -> str:
 def _refuse_unknown(given: Iterable[object], known: tuple[str, ...]) -> None:
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            remedy = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise _BadEntryError(f"unknown field {key!r}: {remedy}", str(key))
+            raise _BadEntryError(f"unknown field {key!r}: {hint_at(str(key), known)}", str(key))
 
 
 def _refuse_duplicate(target: Target, index: int, taken: dict[object, int]) -> None:

@@ -23,6 +23,8 @@ class FileDiscoveryParameters(Parameters, frozen=True):
     """Which file, and whether to follow it."""
 
     path: str
+    """A YAML or JSON file: `endpoints`, a list of `name`, `address`, `port`, and if need be `namespace`, `labels`,
+    `node`, `cluster` and `accelerator`."""
     watch_file: bool = False
     """Take over a new version of the file as soon as it is there."""
 

@@ -62,6 +62,9 @@ class AddressBook:
             namespace=target.namespace,
             labels=target.labels,
             host="" if literal else target.host,
+            node=target.node,
+            cluster=target.cluster,
+            accelerator=target.accelerator,
         )
 
     async def _refresh(self, host: str) -> None:

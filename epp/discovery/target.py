@@ -6,6 +6,8 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from epp.framework.accelerators import AcceleratorDeclaration
+
 _PORT_LIMIT = 65535
 _HOST_LIMIT = 253
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
@@ -22,6 +24,9 @@ class Target:
     port: int
     namespace: str = "default"
     labels: Mapping[str, str] = field(default_factory=dict)
+    node: str = ""
+    cluster: str = ""
+    accelerator: AcceleratorDeclaration | None = None
 
     @property
     def is_literal(self) -> bool:

@@ -16,7 +16,7 @@ DROPPED_REASON = "x-llm-d-request-dropped-reason"
 WENT_INTO_RESPONSE_HEADERS = "x-went-into-resp-headers"
 REQUEST_ID = "x-request-id"
 
-_CONTROL_PREFIXES = ("x-llm-d-", "x-gateway-")
+_CONTROL_PREFIXES = ("x-llm-d-", "x-gateway-", "x-epp-")
 _CONTROL_NAMES = frozenset(
     {
         "x-slo-ttft-ms",

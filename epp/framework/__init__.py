@@ -13,6 +13,7 @@ from epp.framework.hooks import (
     RequestHeaders,
     ResponseHeaders,
     ResponseReporter,
+    ResponseTiming,
 )
 from epp.framework.plugins import (
     Aggregator,
@@ -78,6 +79,7 @@ __all__ = [
     "Response",
     "ResponseHeaders",
     "ResponseReporter",
+    "ResponseTiming",
     "SchedulingResult",
     "Scorer",
     "Snapshot",

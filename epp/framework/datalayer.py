@@ -1,7 +1,7 @@
 """Roles that bring knowledge in from outside, all in the background: discovery, data sources, extractors."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -87,6 +87,14 @@ class Tagger(Plugin[P]):
     @abstractmethod
     def tag(self, endpoint: Endpoint) -> Report:
         """Return what the endpoint's labels say; called when it joins the pool and when they change."""
+
+
+class FollowingTagger(Tagger[P]):
+    """A tagger that comes to know more, or other, while it runs."""
+
+    @abstractmethod
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Keep up until cancelled, and call `changed` whenever endpoints may be tagged otherwise than before."""
 
 
 class EndpointNotifications(Plugin[P]):

@@ -4,6 +4,8 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from epp.framework.accelerators import AcceleratorDeclaration
+
 _PORTS = range(1, 65536)
 
 
@@ -20,6 +22,12 @@ class Endpoint:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     host: str = ""
     """The name that `address` was resolved from; empty when a literal was given."""
+    node: str = ""
+    """Name of the machine it runs on; empty where nobody says."""
+    cluster: str = ""
+    """Name of the cluster it runs in; empty for the local one."""
+    accelerator: AcceleratorDeclaration | None = None
+    """What the author of the endpoint list says of its hardware."""
     hostport: str = field(init=False, compare=False)
     """`ip:port`, IPv6 in brackets: the form of the destination header."""
     id: str = field(init=False, compare=False)

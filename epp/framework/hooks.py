@@ -55,6 +55,20 @@ class ResponseHeaders(Plugin[P]):
         """Return headers for the client, lower-case; none for none."""
 
 
+class ResponseTiming(Plugin[P]):
+    """Learns how long endpoints take."""
+
+    @abstractmethod
+    def first_token(self, request: Request, response: Response, seconds: float) -> None:
+        """Take note of the first byte of a response's body, so many seconds after the whole request was in.
+
+        Only of a streamed response (`request.body.streaming`) is that the time to the first token.
+        """
+
+    def ended(self, request: Request, response: Response, seconds: float) -> None:
+        """Take note of the natural end of a response, so many seconds after its first byte."""
+
+
 class ResponseReporter(Plugin[P]):
     """Tells the gateway something about a response once it is over: for its access log, or for rate limits."""
 

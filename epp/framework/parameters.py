@@ -3,7 +3,7 @@
 import re
 import types
 from collections.abc import Mapping
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -11,7 +11,9 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.plugins import Parameters
 
-_WITH_PLACE = re.compile(r"(.*) - at `(?:key in )?\$(.*)`", re.DOTALL)
+S = TypeVar("S", bound=msgspec.Struct)
+
+_WITH_PLACE = re.compile(r"(.*) - at (`key` in )?`\$(.*)`", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
 
@@ -26,15 +28,22 @@ class ParameterError(ConfigurationError):
 
 def read_parameters(cls: type[Parameters], data: Mapping[str, object]) -> Parameters:
     """Return the typed parameters; raises ParameterError."""
+    return read_struct(cls, data)
+
+
+def read_struct(cls: type[S], data: Mapping[str, object]) -> S:
+    """Return any struct, read from plain data; raises ParameterError."""
     try:
         return msgspec.convert(dict(data), cls)
     except msgspec.ValidationError as error:
         raise _explained(cls, str(error)) from error
 
 
-def _explained(cls: type[Parameters], text: str) -> ParameterError:
+def _explained(cls: type[msgspec.Struct], text: str) -> ParameterError:
     found = _WITH_PLACE.fullmatch(text)
-    message, place = (found[1], found[2]) if found else (text, "")
+    message, of_key, place = (found[1], found[2], found[3]) if found else (text, None, "")
+    if of_key:
+        message = f"a key: {message}"
     path = tuple(name or (int(index) if index.isdecimal() else index) for name, index in _STEP.findall(place))
     unknown = _UNKNOWN_FIELD.fullmatch(message)
     if unknown:
@@ -42,7 +51,7 @@ def _explained(cls: type[Parameters], text: str) -> ParameterError:
     return ParameterError(message, path)
 
 
-def _keys(cls: type[Parameters], path: tuple[str | int, ...]) -> list[str]:
+def _keys(cls: type[msgspec.Struct], path: tuple[str | int, ...]) -> list[str]:
     """Return the keys that the object at this path takes."""
     struct: Any = cls
     for step in path:

@@ -57,6 +57,8 @@ class Registry:
             return cls(parameters, name=name, clock=clock)
         except ValueError as error:
             raise ConfigurationError(str(error)) from error
+        except Exception as error:
+            raise ConfigurationError(f"{type(error).__name__} as it was built: {error}") from error
 
     def _from_entry_point(self, type_name: str) -> type[Plugin[Any]]:
         point = self._points.get(type_name)
@@ -64,7 +66,7 @@ class Registry:
             raise UnknownTypeError(f"plugin type {type_name!r} is not registered; {hint_at(type_name, self.types)}")
         try:
             loaded = point.load()
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # an import runs what the module holds
             raise ConfigurationError(f"plugin type {type_name!r} ({point.value}) cannot be loaded: {error}") from error
         cls = _plugin_class(loaded, f"plugin type {type_name!r} ({point.value})")
         if cls.plugin_type != type_name:
@@ -84,7 +86,7 @@ class Registry:
             )
         try:
             loaded = getattr(importlib.import_module(module_name), class_name)
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # an import runs what the module holds
             raise ConfigurationError(f"plugin type {type_name!r} cannot be loaded: {error}") from error
         return _plugin_class(loaded, f"plugin type {type_name!r}")
 

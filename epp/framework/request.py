@@ -139,6 +139,8 @@ class Request:
     fairness_id: str = DEFAULT_FLOW
     received_at: float = 0.0
     """Seconds on the clock."""
+    profile: str = ""
+    """Name of the profile that is running; empty outside of the profiles."""
     target_model: str = ""
     """The model to ask for instead of the one in the body; empty for no other."""
     _data: dict[str, object] = field(default_factory=dict, repr=False)

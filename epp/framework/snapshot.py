@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
+from epp.framework.accelerators import NO_TAG, AcceleratorTag
 from epp.framework.arrays import Floats, Positions
 from epp.framework.endpoint import Endpoint
 
@@ -93,7 +94,7 @@ class Attribute(Generic[T]):
     """A record, not a number, that is known of every endpoint."""
 
     name: str
-    unknown: T
+    unknown: T = field(hash=False)
     """The value of an endpoint that nobody has reported on."""
     default_producer: str = ""
     """Plugin type that is instantiated when a configured plugin reads this and nobody writes it; empty for none."""
@@ -126,7 +127,9 @@ class Topology:
 
 TOPOLOGY: Attribute[Topology] = Attribute("topology", Topology(), "topology-extractor")
 
-CORE_ATTRIBUTES: tuple[Attribute[Any], ...] = (LORA, MODELS, TOPOLOGY)
+ACCELERATOR: Attribute[AcceleratorTag] = Attribute("accelerator", NO_TAG, "accelerator-data-source")
+
+CORE_ATTRIBUTES: tuple[Attribute[Any], ...] = (LORA, MODELS, TOPOLOGY, ACCELERATOR)
 
 
 class Records(Generic[T]):

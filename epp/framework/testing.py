@@ -1,15 +1,19 @@
-"""Candidates made from plain lists, for tests of plugins.
+"""Candidates made from plain lists, and the rates of their slots, for tests of plugins.
 
 candidates(waiting=[0, 4], labels=[{"zone": "a"}, {}])
+endpoint_rates([8000, 500])
 """
 
 from collections.abc import Mapping, Sequence
+from math import nan
 from typing import Any
 
 import numpy as np
 
+from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
+from epp.framework.rates import EndpointRates
 from epp.framework.snapshot import CORE_COLUMNS, LORA, Attribute, LoraState, Records, Snapshot
 
 
@@ -50,3 +54,30 @@ def candidates(
         attributes={LORA.name: Records[object](tuple(lora) or (LoraState(),) * count), **attributes},
     )
     return Candidates(snapshot, slots)
+
+
+def endpoint_rates(
+    prefill: Sequence[float],
+    *,
+    itl_base: Sequence[float] = (),
+    itl_per_request: Sequence[float] = (),
+    ttft_base: Sequence[float] = (),
+    ttft_per_token: Sequence[float] = (),
+) -> EndpointRates:
+    """Return rates of slots 0, 1, 2 ...: tokens a second, and seconds; tokens are generated in no time unless said."""
+    count = len(prefill)
+
+    def column(values: Sequence[float], otherwise: float) -> Floats:
+        return np.array(values or [otherwise] * count, dtype=np.float64)
+
+    return EndpointRates(
+        prefill_tokens_per_second=column(prefill, nan),
+        itl_base_seconds=column(itl_base, 0.0),
+        itl_seconds_per_request=column(itl_per_request, 0.0),
+        ttft_base_seconds=column(ttft_base, nan),
+        ttft_seconds_per_token=column(ttft_per_token, nan),
+        kinds=np.zeros(count, dtype=np.intp),
+        sources=(("default", "default"),),
+        prefill_samples=np.zeros(count, dtype=np.intp),
+        itl_samples=np.zeros(count, dtype=np.intp),
+    )

@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-_JSON = [("Content-Type", "application/json")]
+_JSON = ("Content-Type", "application/json")
 
 
 class OperatorPage:
@@ -53,7 +53,7 @@ class OperatorPage:
             return page
         health = self._health()
         status = HTTPStatus.OK if health.get("ready") else HTTPStatus.SERVICE_UNAVAILABLE
-        start_response(f"{status.value} {status.phrase}", _JSON)
+        start_response(f"{status.value} {status.phrase}", [_JSON])  # a list of its own: the length is added to it
         return [json.dumps(health).encode() + b"\n"]
 
 

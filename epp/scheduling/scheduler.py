@@ -82,6 +82,7 @@ class Scheduler:
                 continue
             if results.get(name) is not None:
                 raise InternalError(f"profile picker {self.profile_picker.name!r} chose {name!r} a second time")
+            request.profile = name
             try:
                 draw = partial(self._generators, request, name)
                 results[name] = Cycle(profile, request, draw, self._observer).run(candidates)
@@ -89,6 +90,7 @@ class Scheduler:
             except RequestError as error:
                 results[name] = None
                 errors[name] = error
+        request.profile = ""
 
     def _aggregate(
         self, request: Request, results: Mapping[str, ProfileResult | None], errors: Mapping[str, RequestError]

@@ -93,12 +93,12 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return (self.model, *self.lora_adapters)
 
 
-# An 8-billion-parameter model on three GPUs, from first principles rather than from a benchmark:
-#   prefill tokens/s  = 0.4 * dense fp16 FLOPS / (2 * 8e9)             989, 312 and 65 TFLOPS
-#   seconds per token = weight bytes / (0.7 * bandwidth)               3350, 1555 and 320 GB/s
+# An 8-billion-parameter model on four GPUs, from first principles rather than from a benchmark:
+#   prefill tokens/s  = 0.4 * dense fp16 FLOPS / (2 * 8e9)             989, 312, 134 (3/7 of it) and 65 TFLOPS
+#   seconds per token = weight bytes / (0.7 * bandwidth)               3350, 1555, 778 (half of it) and 320 GB/s
 #   batch_slope       = reading the KV of 1,024 tokens (128 KiB each) / reading the weights
-#   KV blocks         = (0.92 * memory - weights - workspace) / (16 * 128 KiB)     80, 40 and 16 GB
-# Weights are 16 GB, on the T4, which could not hold them, 8 GB (8 bit).
+#   KV blocks         = (0.92 * memory - weights - workspace) / (16 * 128 KiB)     80, 40, 20 and 16 GB
+# Weights are 16 GB, on the slice and on the T4, which could not hold them with a cache besides, 8 GB (8 bit).
 PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
     {
         "h100": SimProfile(name="h100"),
@@ -107,6 +107,14 @@ PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
             prefill_tokens_per_second=7_800.0,
             seconds_per_output_token=0.0147,
             num_gpu_blocks=8_500,
+        ),
+        "a100-3g.20gb": SimProfile(
+            name="a100-3g.20gb",
+            prefill_tokens_per_second=3_350.0,
+            seconds_per_output_token=0.0147,
+            batch_slope=0.017,
+            max_num_seqs=128,
+            num_gpu_blocks=4_000,
         ),
         "t4": SimProfile(
             name="t4",

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from epp.config import assemble, default_config
+from epp.config import Builder, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Cause, Director
 from epp.framework import Endpoint, Headers, SystemClock
@@ -32,7 +32,7 @@ def microseconds_per_route(endpoints: int, prompt_bytes: int, rounds: int) -> fl
     for endpoint in pool:
         waiting, running, usage = generator.random(3)
         store.report(endpoint, Report({WAITING: waiting * 20 // 1, RUNNING: running * 60 // 1, KV_USAGE: usage}))
-    director = Director(store, assemble(default_config(), Registry(), clock).pipeline, clock)
+    director = Director(store, assemble(default_config(), Builder(Registry(), clock)).pipeline, clock)
     request = body(prompt_bytes)
     samples = []
     for _ in range(7):

@@ -41,18 +41,25 @@ class Served:
 
     async def metrics(self) -> dict[str, dict[frozenset[str], float]]:
         """Name of each sample to its labels and values."""
-        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{self.metrics_port}/metrics") as page:
-            return _samples(await page.text())
+        return await metrics_on(self.metrics_port)
 
 
 @contextlib.asynccontextmanager
-async def serving(sim: RunningSim, *flags: str) -> AsyncIterator[Served]:
+async def serving(sim: RunningSim | None, *flags: str) -> AsyncIterator[Served]:
+    """Run a picker for that one server; without one, for the endpoints that the flags name."""
     ports = free_ports(3)
     names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
     where = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
-    async with command("serve", f"--endpoints=only={sim.address}", *where, *flags) as process:
+    pool = [] if sim is None else [f"--endpoints=only={sim.address}"]
+    async with command("serve", *pool, *where, *flags) as process:
         await process.says('"event":"ready"')
         yield Served(process, *ports)
+
+
+async def metrics_on(port: int) -> dict[str, dict[frozenset[str], float]]:
+    """Name of each sample to its labels and values."""
+    async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/metrics") as page:
+        return _samples(await page.text())
 
 
 def first_message() -> ProcessingRequest:

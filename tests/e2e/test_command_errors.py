@@ -79,7 +79,7 @@ async def test_taken_port_is_named():
 async def test_unknown_preset_is_a_mistake_of_usage_and_the_known_ones_are_named():
     exit_code, said = await outcome("sim-server", "--preset", "abacus")
     assert exit_code == 2
-    assert said.err[-1] == "Error: Invalid value for --preset: 'abacus' is not one of h100, a100, t4"
+    assert said.err[-1] == "Error: Invalid value for --preset: 'abacus' is not one of h100, a100, a100-3g.20gb, t4"
 
 
 async def test_deployment_of_the_go_picker_keeps_its_flags():

@@ -5,13 +5,14 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import aiohttp
 import msgspec
 import numpy as np
 from openai import AsyncOpenAI
 
-from epp.config import load_text
+from epp.config import load_file, load_text
 from epp.discovery import StaticDiscovery, parse_targets
 from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, Column
@@ -63,13 +64,14 @@ class World:
         return {e.name for s in snapshot.available if (e := snapshot.endpoints.values[s]) is not None}
 
     async def scraped(self) -> None:
-        """Wait until every endpoint has reported something newer than now."""
-        before = self.column(METRICS_AT)
+        """Wait until every endpoint has reported what holds now: its next report may be older, the one after is not."""
+        for _ in range(2):
+            before = self.column(METRICS_AT)
 
-        def newer() -> bool:
-            return all(not np.isnan(at) and not at <= before[name] for name, at in self.column(METRICS_AT).items())
+            def newer(before: dict[str, float] = before) -> bool:
+                return all(not np.isnan(at) and not at <= before[name] for name, at in self.column(METRICS_AT).items())
 
-        await until(newer, "every endpoint has been scraped")
+            await until(newer, "every endpoint has been scraped")
 
     async def settled(self) -> None:
         await until(lambda: not any(self.column(IN_FLIGHT).values()), "nothing is in flight")
@@ -103,12 +105,18 @@ async def open_world(
     endpoints: str = "",
     sims: dict[str, RunningSim] | None = None,
     config: str | None = None,
+    config_file: Path | None = None,
     gateway: GatewaySettings = ANY_PORT,
 ) -> AsyncIterator[World]:
+    """Run a gateway with a configuration as text, or with a file that the picker follows."""
+    loaded = None if config is None else load_text(config)
+    if config_file is not None:
+        loaded = load_file(config_file)
     settings = PickerSettings(
         server=ServerSettings("unix:unset"),
-        config=None if config is None else load_text(config),
-        discovery=None if not endpoints and config else StaticDiscovery(parse_targets(endpoints) if endpoints else ()),
+        config=loaded,
+        watch_config=config_file,
+        discovery=None if not endpoints and loaded else StaticDiscovery(parse_targets(endpoints) if endpoints else ()),
     )
     async with (
         local_gateway(settings, gateway) as running,

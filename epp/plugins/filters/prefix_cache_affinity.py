@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 import xxhash
 
-from epp.framework import Candidates, Clock, Filter, FilterParameters, Mask, Request
-from epp.framework.request import PREFIX_MATCH
+from epp.framework import Candidates, Clock, Filter, FilterParameters, Floats, Mask, PrefixMatch, Request
+from epp.framework.rates import ENDPOINT_RATES, uncached_tokens
+from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 
 _MS_PER_S = 1000.0
@@ -25,10 +26,11 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
     """How much longer, in ms, the first token may take at the best sticky endpoint than at the best other one; 0 for
     however long."""
     ttft_source: str = "prefillThroughput"
-    """Where times to the first token come from: `prefillThroughput`, tokens in flight over
-    `peakPrefillThroughput`. `latencyPredictor` is known and not supported yet."""
+    """Where times to the first token come from: `prefillThroughput`, tokens over tokens per second.
+    `latencyPredictor` is known and not supported yet."""
     peak_prefill_throughput: float = 15928.0
-    """Prompt tokens that an endpoint computes in a second."""
+    """Prompt tokens that an endpoint computes in a second, any of them: used where no `endpoint-rates-producer` says
+    what each one does."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
     in_flight_load_producer_name: str = ""
@@ -55,10 +57,14 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
 class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     """Keeps an endpoint if `matched_blocks / total_blocks >= affinityThreshold`: the sticky ones.
 
-    All stay where nobody is sticky; where the shortest time to the first token, `tokens in flight /
-    peakPrefillThroughput * 1000` ms, is longer among the sticky ones than among the others by more than
-    `maxTTFTPenaltyMs`; and for requests that explore. Which requests do is a hash of the request id and this
-    plugin's name.
+    All stay where nobody is sticky; where the shortest time to the first token is longer among the sticky ones than
+    among the others by more than `maxTTFTPenaltyMs`; and for requests that explore. Which requests do is a hash of the
+    request id and this plugin's name.
+
+    The time to the first token is `tokens in flight / peakPrefillThroughput * 1000` ms. Where an
+    `endpoint-rates-producer` is configured, or another plugin needs one, it is `(tokens in flight + uncached tokens of
+    this prompt) / rate * 1000` ms with the rate of each endpoint, so that what a cache saves is set against what
+    waiting for it costs, on the hardware that the endpoints have.
     """
 
     plugin_type = "prefix-cache-affinity-filter"
@@ -71,6 +77,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self._seed = xxhash.xxh3_64_intdigest(_utf8(self.name))
         self.reads = (self._match_key, IN_FLIGHT_TOKENS)
+        self.may_read = (ENDPOINT_RATES, PROMPT_TOKENS)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         everybody = np.ones(len(candidates), dtype=np.bool_)
@@ -78,7 +85,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         if match is None or match.total_blocks == 0 or self._explores(request):
             return everybody
         sticky = match.blocks(candidates) / match.total_blocks >= self.parameters.affinity_threshold
-        if not sticky.any() or self._too_slow(sticky, candidates):
+        if not sticky.any() or self._too_slow(sticky, self._ttft_seconds(request, candidates, match)):
             return everybody
         return sticky
 
@@ -86,12 +93,19 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         draw = xxhash.xxh3_64_intdigest(_utf8(request.id), self._seed) / _HASHES
         return draw < self.parameters.exploration_probability
 
-    def _too_slow(self, sticky: Mask, candidates: Candidates) -> bool:
+    def _too_slow(self, sticky: Mask, ttft_seconds: Floats) -> bool:
         limit_ms = self.parameters.max_ttft_penalty_ms
         if limit_ms == 0.0 or sticky.all():
             return False
-        ttft_ms = candidates.in_flight_tokens / self.parameters.peak_prefill_throughput * _MS_PER_S
-        return bool(ttft_ms[sticky].min() - ttft_ms[~sticky].min() > limit_ms)
+        penalty_seconds = ttft_seconds[sticky].min() - ttft_seconds[~sticky].min()
+        return bool(penalty_seconds * _MS_PER_S > limit_ms)
+
+    def _ttft_seconds(self, request: Request, candidates: Candidates, match: PrefixMatch) -> Floats:
+        rates = request.get(ENDPOINT_RATES)
+        if rates is None:
+            return candidates.in_flight_tokens / self.parameters.peak_prefill_throughput
+        work = candidates.in_flight_tokens + uncached_tokens(request, candidates, match)
+        return rates.prefill_seconds(candidates, work)
 
 
 def _utf8(text: str) -> bytes:

@@ -7,6 +7,8 @@ from rich.console import Console
 
 from epp.demo.table import Row, line, rows, table
 from epp.framework import Endpoint, Records, Snapshot
+from epp.framework.accelerators import AcceleratorTag, Cost, Partition
+from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 
 BUSY = candidates(
@@ -30,12 +32,19 @@ def drawn(snapshot: Snapshot) -> str:
 def test_numbers_are_whole_and_shares_are_percent():
     (row,) = rows(BUSY)
     # 300 of 400 prompt tokens were found
-    assert row == Row("e0", "10.0.0.1:8000", "3", "12", "26%", "15", "1234", "75%", "up")
+    assert row == Row("e0", "10.0.0.1:8000", "-", "-", "3", "12", "26%", "15", "1234", "75%", "up")
 
 
 def test_what_nobody_reported_is_a_dash():
     (row,) = rows(SILENT)
-    assert row == Row("e0", "10.0.0.1:8000", "-", "-", "-", "0", "0", "-", "unreachable")
+    assert row == Row("e0", "10.0.0.1:8000", "-", "-", "-", "-", "-", "0", "0", "-", "unreachable")
+
+
+def test_hardware_and_its_price_are_shown():
+    part = Partition(profile="3g.20gb", memory_fraction=0.5)
+    tag = AcceleratorTag(model="a100", count=1, partition=part, cost=Cost(per_hour=2.0))
+    (row,) = rows(candidates(records={ACCELERATOR: [tag]}).snapshot)
+    assert (row.accelerator, row.dollars_per_hour) == ("A100 3g.20gb", "1.00")  # half of the memory, half of the price
 
 
 def test_no_prompt_token_yet_is_no_share_of_hits():
@@ -67,11 +76,13 @@ def test_slots_without_an_endpoint_have_no_row():
 def test_table_has_a_heading_and_a_row_for_each_endpoint():
     text = drawn(candidates(waiting=[1, 2], prefix_hit_tokens=[9, 0], prefix_query_tokens=[10, 10]).snapshot)
     (heading,) = [line for line in text.splitlines() if "waiting" in line]
-    names = ["endpoint", "address", "waiting", "running", "KV", "in flight", "served", "prefix hits", "state"]
-    assert [name.strip() for name in heading.strip("┃ ").split("┃")] == names
+    assert [name.strip() for name in heading.strip("┃ ").split("┃")] == [
+        "endpoint", "address", "accelerator", "$/h", "waiting", "running", "KV", "in flight", "served", "prefix hits",
+        "state",
+    ]  # fmt: skip
     (first,) = [line for line in text.splitlines() if "e0" in line]
     assert [cell.strip() for cell in first.strip("│ ").split("│")] == [
-        "e0", "10.0.0.1:8000", "1", "-", "-", "0", "0", "90%", "up",
+        "e0", "10.0.0.1:8000", "-", "-", "1", "-", "-", "0", "0", "90%", "up",
     ]  # fmt: skip
     assert "e1" in text
 

@@ -3,6 +3,7 @@ import pytest
 from epp.discovery.endpoints_file import read_content, read_targets
 from epp.discovery.target import Target
 from epp.framework import ConfigurationError
+from epp.framework.accelerators import AcceleratorDeclaration
 
 
 def read(text: str):
@@ -68,7 +69,17 @@ GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
         ),
         ("- {name: b, address: h, port: 80, labels: [x]}", "labels: not a mapping"),
         ("- name: b\n  adress: h\n  port: 80", r"\(line 4\): adress: unknown field 'adress': did you mean 'address'\?"),
-        ("- {name: b, address: h, port: 80, zzz: 1}", "unknown field 'zzz': known are name, namespace, address, port"),
+        ("- {name: b, address: h, port: 80, zzz: 1}", "unknown field 'zzz': known are accelerator, address, cluster"),
+        ("- {name: b, address: h, port: 80, node: 7}", "node: 7 is not a text"),
+        ("- {name: b, address: h, port: 80, accelerator: h100}", "accelerator: not a mapping: write class, count"),
+        (
+            "- {name: b, address: h, port: 80, accelerator: {clas: h100}}",
+            "accelerator: clas: unknown key; did you mean 'class'",
+        ),
+        (
+            "- {name: b, address: h, port: 80, accelerator: {class: h100, count: four}}",
+            "accelerator: count: Expected `int",
+        ),
         ("- text", r"endpoints\[1\] \(line 3\): not a mapping: write the fields name"),
         ("- {name: a, address: h, port: 80}", r"name: 'a' in namespace 'default' is that of endpoints\[0\] already"),
         (
@@ -82,6 +93,15 @@ def test_bad_entry_is_refused_with_place_field_and_remedy(entries, problem):
         read("endpoints:\n" + GOOD + entries)
 
 
+def test_endpoint_may_say_where_it_runs_and_on_what():
+    (target,) = read(
+        "endpoints:\n- {name: p, address: 10.0.0.12, port: 8000, node: gpu-node-1, cluster: east,"
+        " accelerator: {class: nvidia-h100-80gb, count: 4}}"
+    )
+    assert (target.node, target.cluster) == ("gpu-node-1", "east")
+    assert target.accelerator == AcceleratorDeclaration(accelerator_class="nvidia-h100-80gb", count=4)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -92,7 +112,7 @@ def test_bad_entry_is_refused_with_place_field_and_remedy(entries, problem):
         ("endpoints: []\nendpoint: []", "unknown field 'endpoint': did you mean 'endpoints'"),
         ("endpoints: []\n}\n", "line 2: neither YAML nor JSON"),
         ("endpoints: !!python/object:os.system {}", "neither YAML nor JSON: could not determine a constructor"),
-        ("endpoints: [2024-13-45]", "neither YAML nor JSON: month must be"),
+        ("endpoints: [2024-13-45]", r"endpoints\[0\] .line 1.: not a mapping"),
         ("[" * 100_000, "line 1: nested more than 16 deep"),
         ("- " * 100_000, "line 1: nested more than 16 deep"),
         ("endpoints: &a [*a]", r"endpoints\[0\] .line 1.: not a mapping"),

@@ -5,11 +5,12 @@ from math import nan
 import numpy as np
 import pytest
 
-from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request
+from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
+from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
-from epp.framework.testing import candidates
+from epp.framework.testing import candidates, endpoint_rates
 from epp.plugins.filters.prefix_cache_affinity import PrefixCacheAffinityFilter
 
 ALL = [True, True, True]
@@ -135,3 +136,38 @@ def test_named_producer_is_the_one_that_is_read():
 def test_parameters_that_mean_nothing_are_refused(parameters, sentence):
     with pytest.raises(ConfigurationError, match=sentence):
         build(**parameters)
+
+
+def kept_by_rates(matched, tokens, rates, prompt_tokens=1000, **parameters):
+    request = Request("r", RequestBody(prompt_tokens=prompt_tokens))
+    request.put(PREFIX_MATCH, PrefixMatch(np.array(matched, dtype=np.int32), 10, block_tokens=100))
+    request.put(ENDPOINT_RATES, endpoint_rates(rates))
+    return build(**parameters).filter(request, candidates(in_flight_tokens=tokens)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "expected"),
+    [
+        (1500, [True, False, False]),  # warm: (1500 + 0) / 1000 = 1.5 s; cold: 1000 / 1000 = 1 s
+        (1501, ALL),
+    ],
+)
+def test_with_rates_the_cold_endpoints_have_the_whole_prompt_to_compute(waiting, expected):
+    assert kept_by_rates([10, 0, 0], [waiting, 0, 0], [1000] * 3, maxTTFTPenaltyMs=500) == expected
+
+
+def test_with_rates_the_warm_endpoints_have_the_rest_of_the_prompt_to_compute():
+    # the warm one needs 1.5 s for 1300 + 200 tokens, the others 1 s for 1000
+    assert kept_by_rates([8, 0, 0], [1300, 0, 0], [1000] * 3, maxTTFTPenaltyMs=500) == [True, False, False]
+    assert kept_by_rates([8, 0, 0], [1301, 0, 0], [1000] * 3, maxTTFTPenaltyMs=500) == ALL
+
+
+def test_with_rates_a_slow_warm_endpoint_is_left_sooner_than_a_fast_one():
+    # 1500 tokens wait at the warm one: 0.15 s at 10000 tokens/s, 3 s at 500; the others need 1000 / 1000 = 1 s
+    assert kept_by_rates([10, 0, 0], [1500, 0, 0], [10_000, 1000, 1000], maxTTFTPenaltyMs=500) == [True, False, False]
+    assert kept_by_rates([10, 0, 0], [1500, 0, 0], [500, 1000, 1000], maxTTFTPenaltyMs=500) == ALL
+
+
+def test_with_rates_the_pools_own_throughput_does_not_count():
+    parameters = {"maxTTFTPenaltyMs": 500, "peakPrefillThroughput": 1e9}
+    assert kept_by_rates([10, 0, 0], [1501, 0, 0], [1000] * 3, **parameters) == ALL

@@ -1,0 +1,98 @@
+"""Required node terms of an affinity, against the labels of a node."""
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+
+from epp.accelerators.objects.base import quantity_of
+from epp.accelerators.objects.core import MatchExpression, NodeSelector, NodeSelectorTerm
+
+OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
+_ALIASES = frozenset({"Gte", "Lte"})
+_NUMERIC = frozenset({"Gt", "Lt", "Gte", "Lte"})
+_MEBIBYTE_LABELS = frozenset({"nvidia.com/gpu.memory"})
+
+
+def matching_term(selector: NodeSelector, labels: Mapping[str, str], node: str = "") -> NodeSelectorTerm | None:
+    """Return the most detailed of the terms that hold; None where none does. A term without any test holds nowhere."""
+    holding = [term for term in selector.node_selector_terms if term_holds(term, labels, node)]
+    return max(holding, key=term_size, default=None)
+
+
+def term_size(term: NodeSelectorTerm) -> int:
+    """Return how many tests it has."""
+    return len(term.match_expressions) + len(term.match_fields)
+
+
+def term_holds(term: NodeSelectorTerm, labels: Mapping[str, str], node: str = "") -> bool:
+    """Return whether all tests of the term hold; the only field that nodes have is metadata.name."""
+    fields = {"metadata.name": node} if node else {}
+    return (
+        term_size(term) > 0
+        and all(expression_holds(test, labels) for test in term.match_expressions)
+        and all(test.key == "metadata.name" and expression_holds(test, fields) for test in term.match_fields)
+    )
+
+
+def expression_holds(test: MatchExpression, labels: Mapping[str, str]) -> bool:
+    """Return whether the test holds; one that is not understood never does."""
+    value = labels.get(test.key)
+    match test.operator:
+        case "Exists":
+            holds = value is not None
+        case "DoesNotExist":
+            holds = value is None
+        case "In":
+            holds = value is not None and value in test.values
+        case "NotIn":
+            holds = value is None or value not in test.values
+        case _:
+            holds = value is not None and _number_holds(test, value)
+    return holds
+
+
+def _number_holds(test: MatchExpression, value: str) -> bool:
+    if test.operator not in _NUMERIC or len(test.values) != 1:
+        return False
+    try:
+        have, bound = quantity_of(value), _bound(test)
+    except ValueError:
+        return False
+    return {"Gt": have > bound, "Lt": have < bound, "Gte": have >= bound, "Lte": have <= bound}[test.operator]
+
+
+def problems_of(selector: NodeSelector) -> Iterator[str]:
+    """Yield what is not as the cluster's API wants it, with how it is read."""
+    for term in selector.node_selector_terms:
+        for test in (*term.match_expressions, *term.match_fields):
+            yield from _problems_of_test(test)
+        for test in term.match_fields:
+            if test.key != "metadata.name":
+                yield f"matchFields {test.key!r}: nodes have only metadata.name; the term holds nowhere"
+
+
+def _problems_of_test(test: MatchExpression) -> Iterator[str]:
+    if test.operator in _ALIASES:
+        yield f"{test.key}: the operator {test.operator} is none of the cluster's; read as {test.operator[:2]} or equal"
+    elif test.operator not in OPERATORS:
+        yield f"{test.key}: unknown operator {test.operator!r}; write one of {', '.join(sorted(OPERATORS))}"
+    if test.operator not in _NUMERIC:
+        return
+    if len(test.values) != 1:
+        yield f"{test.key}: {test.operator} takes one value, not {len(test.values)}; the term holds nowhere"
+        return
+    try:
+        bound = _bound(test)
+    except ValueError as error:
+        yield f"{test.key}: {error}; the term holds nowhere"
+        return
+    if not test.values[0].lstrip("-").isdecimal():
+        yield f"{test.key}: {test.values[0]!r} is no integer, as the cluster wants it; read as {float(bound):g}"
+
+
+def _bound(test: MatchExpression) -> Fraction:
+    """Return the number to compare with; a quantity with a unit is put into that of the label."""
+    text = test.values[0]
+    number = quantity_of(text)
+    if test.key in _MEBIBYTE_LABELS and text[-1:].isalpha():
+        return number / 2**20
+    return number

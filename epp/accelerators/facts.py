@@ -1,0 +1,167 @@
+"""What one source says of an endpoint's hardware, and how several sources become one tag."""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+
+import msgspec
+
+from epp.framework.accelerators import (
+    AcceleratorKind,
+    AcceleratorTag,
+    AttributeValue,
+    Cost,
+    Device,
+    Partition,
+    Performance,
+    Routability,
+)
+
+
+class Rank(IntEnum):
+    """Whose word counts, field by field; lower goes first."""
+
+    OPERATOR = 1
+    """The pool's configuration, or the author of the endpoint list."""
+    POD = 2
+    """Annotations and labels of the pod in our own domain, where pods are trusted."""
+    ALLOCATION = 3
+    """DRA claims."""
+    SLICE_CLAIM = 4
+    """AllocationClaim and Instaslice."""
+    ALLOCATOR = 5
+    """TensorFusion."""
+    CLASS = 6
+    """AcceleratorClass."""
+    LABELS = 7
+    """Labels of the node, as vendors set them."""
+    RESOURCES = 8
+    """What the pod asks for and the node has."""
+    CATALOGUE = 9
+    """Tables of products and instance types."""
+    SELF = 10
+    """What the model server says of itself."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a tag as far as one source knows them; None for what it does not say."""
+
+    source: str
+    """For provenance and warnings: `labels`, `AcceleratorClass/nvidia-h100-80gb`, `ResourceClaim/llm/vllm-a`."""
+    rank: Rank
+    kind: AcceleratorKind | None = None
+    vendor: str | None = None
+    family: str | None = None
+    model: str | None = None
+    product: str | None = None
+    devices: tuple[Device, ...] | None = None
+    count: int | None = None
+    memory_bytes: int | None = None
+    """Of one device or slice, as the endpoint has it."""
+    compute_capability: tuple[int, ...] | None = None
+    features: frozenset[str] = frozenset()
+    """Added to those of the other sources."""
+    fp32: float | None = None
+    fp16: float | None = None
+    fp8: float | None = None
+    int8: float | None = None
+    int4: float | None = None
+    bandwidth_gbps: float | None = None
+    partition: Partition | None = None
+    per_hour: float | None = None
+    spot_per_hour: float | None = None
+    per_million_tokens: float | None = None
+    cost_tier: str | None = None
+    spot: bool | None = None
+    state: Routability | None = None
+    reason: str | None = None
+    resources: frozenset[str] = frozenset()
+    """Added to those of the other sources."""
+    node: str | None = None
+    cluster: str | None = None
+    attributes: Mapping[str, AttributeValue] = msgspec.field(default_factory=dict)
+    """Added to those of the other sources, name by name."""
+
+
+_SINGLE = (
+    "kind",
+    "vendor",
+    "family",
+    "model",
+    "product",
+    "devices",
+    "count",
+    "memory_bytes",
+    "compute_capability",
+    "bandwidth_gbps",
+    "partition",
+    "node",
+    "cluster",
+)
+_PERFORMANCE = ("fp32", "fp16", "fp8", "int8", "int4")
+_COST = ("per_hour", "spot_per_hour", "per_million_tokens", "spot")
+_SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """A tag, and where sources of the same standing contradicted each other."""
+
+    tag: AcceleratorTag
+    conflicts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What sources say that could not be understood, and how it was read."""
+
+
+def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
+    """Return the tag: each field from the source of the first rank that says it, in the order given within a rank.
+
+    Features, resources and attributes are those of all sources. The state is the worst that any source says: one
+    that knows the devices are being taken away is believed.
+    """
+    ranked = sorted(facts, key=lambda fact: fact.rank)
+    provenance: dict[str, str] = {}
+
+    def first(name: str) -> object:
+        for fact in ranked:
+            value = getattr(fact, name)
+            if value is not None:
+                provenance[name] = fact.source
+                return value
+        return None
+
+    def several(names: Iterable[str]) -> dict[str, object]:
+        return {name: value for name in names if (value := first(name)) is not None}
+
+    fields = several(_SINGLE)
+    tier = first("cost_tier")
+    cost = msgspec.convert({**several(_COST), **({} if tier is None else {"tier": tier})}, Cost)
+    worst = min(
+        (fact for fact in ranked if fact.state is not None),
+        key=lambda fact: _SEVERITY.index(fact.state or Routability.UNKNOWN),
+        default=None,
+    )
+    if worst is not None:
+        provenance["state"] = worst.source
+    attributes: dict[str, AttributeValue] = {}
+    for fact in reversed(ranked):
+        attributes.update(fact.attributes)
+    tag = AcceleratorTag(
+        **fields,  # type: ignore[arg-type]  # named and typed alike in both structs
+        classes=classes,
+        features=frozenset().union(*(fact.features for fact in ranked)),
+        resources=frozenset().union(*(fact.resources for fact in ranked)),
+        performance=msgspec.convert(several(_PERFORMANCE), Performance),
+        cost=cost,
+        state=Routability.UNKNOWN if worst is None or worst.state is None else worst.state,
+        reason="" if worst is None or worst.reason is None else worst.reason,
+        attributes=attributes,
+        provenance=provenance,
+    )
+    return Merged(tag, tuple(_conflicts(ranked)))
+
+
+def _conflicts(ranked: list[Facts]) -> Iterable[str]:
+    """Name the sources that each claim to know which devices the endpoint has been given, and differ."""
+    claims = [fact for fact in ranked if fact.devices and Rank.ALLOCATION <= fact.rank <= Rank.ALLOCATOR]
+    for other in claims[1:]:
+        if {device.id for device in other.devices or ()} != {device.id for device in claims[0].devices or ()}:
+            yield f"{claims[0].source} and {other.source} claim different devices: the first one counts"

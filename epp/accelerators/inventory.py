@@ -1,0 +1,192 @@
+"""All decoded objects at one moment, with the ways into them that tagging takes."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from epp.accelerators.affinity import problems_of
+from epp.accelerators.class_facts import doubts_of
+from epp.accelerators.decode import Decoded
+from epp.accelerators.dra_pools import DevicePool, PoolName, device_pools
+from epp.accelerators.objects.base import Object
+from epp.accelerators.objects.core import Node, Pod, PodReference
+from epp.accelerators.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
+from epp.accelerators.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from epp.accelerators.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
+from epp.accelerators.objects.kueue import ResourceFlavor
+from epp.accelerators.objects.ome import AcceleratorClass
+from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode
+from epp.accelerators.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
+from epp.framework.device_expressions import DeviceExpression
+
+_O = TypeVar("_O", bound=Object)
+_T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Immutable: build another one when objects change. Nobody may change the mappings."""
+
+    pods: Mapping[str, Pod] = field(default_factory=dict)
+    """By `namespace/name`."""
+    pods_by_ip: Mapping[str, Pod] = field(default_factory=dict)
+    """An address that several pods have, on the network of their host, leads to none."""
+    pods_by_node: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    """Those that have not ended."""
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    classes: Mapping[str, AcceleratorClass] = field(default_factory=dict)
+    expressions: Mapping[str, DeviceExpression] = field(default_factory=dict)
+    """CEL expressions by which classes select devices, by name of the class; those that can be evaluated."""
+    flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
+    slice_claims: tuple[SliceClaim, ...] = ()
+    slice_claims_by_pod: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
+    """By PodReference.keys, as all that is `by_pod`."""
+    slice_claims_by_node: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
+    slice_nodes: Mapping[str, SliceNode] = field(default_factory=dict)
+    resource_claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
+    """By `namespace/name`."""
+    resource_claims_by_pod: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
+    device_users: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """UIDs of the pods that have a device, by `driver/pool/device`."""
+    pools: Mapping[PoolName, DevicePool] = field(default_factory=dict)
+    device_classes: Mapping[str, DeviceClass] = field(default_factory=dict)
+    taint_rules: tuple[DeviceTaintRule, ...] = ()
+    gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    """TensorFusion's, by name."""
+    gpus_by_pod: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
+    """By keys of the pods that run there or have a partition."""
+    gpus_by_uuid: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
+    gpus_by_node: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
+    gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
+    unit_costs: Mapping[str, UnitCost] = field(default_factory=dict)
+    """By name of the accelerator."""
+    variants: tuple[VariantAutoscaling, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What is wrong with objects, those that could not be decoded included."""
+    skipped: int = 0
+    """How many could not be decoded."""
+
+    @classmethod
+    def build(cls, decoded: Decoded, previous: "Inventory | None" = None) -> "Inventory":
+        """Return the inventory of the objects; of two with one name the later counts.
+
+        `previous` is the inventory of a moment ago: device pools that are not complete now stay as they were there.
+        """
+        problems = [*decoded.problems]
+
+        def by_id(kind: type[_O]) -> dict[str, _O]:
+            found = decoded.of(kind)
+            twice = [name for name, count in Counter(each.id for each in found).items() if count > 1]
+            problems.extend(f"{kind.__name__} {name} is there more than once: the last one counts" for name in twice)
+            return {each.id: each for each in found}
+
+        pods, classes, flavors = by_id(Pod), by_id(AcceleratorClass), by_id(ResourceFlavor)
+        instaslices = by_id(Instaslice).values()
+        claims = slice_claims(instaslices, by_id(AllocationClaim).values())
+        resource_claims = by_id(ResourceClaim)
+        gpus = by_id(Gpu)
+        pools = device_pools(
+            by_id(ResourceSlice).values(),
+            {} if previous is None else previous.pools,
+            frozenset(PoolName(each.driver, each.pool) for claim in resource_claims.values() for each in claim.results),
+        )
+        problems.extend(_pool_problems(pools.values()))
+        problems.extend(_class_problems(classes.values(), flavors))
+        expressions, unsupported = _expressions(classes.values())
+        problems.extend(unsupported)
+        running = [pod for pod in pods.values() if not pod.ended]
+        return cls(
+            pods=pods,
+            pods_by_ip={
+                ip: owners[0] for ip, owners in _grouped(running, lambda pod: pod.addresses).items() if len(owners) == 1
+            },
+            pods_by_node=_grouped(running, lambda pod: {pod.spec.node_name} - {""}),
+            nodes=by_id(Node),
+            classes=classes,
+            expressions=expressions,
+            flavors=flavors,
+            slice_claims=claims,
+            slice_claims_by_pod=_grouped(claims, lambda claim: claim.pod.keys),
+            slice_claims_by_node=_grouped(claims, lambda claim: {claim.node} - {""}),
+            slice_nodes=slice_nodes(instaslices, by_id(NodeAccelerator).values()),
+            resource_claims=resource_claims,
+            resource_claims_by_pod=_grouped(
+                resource_claims.values(), lambda claim: {key for user in claim.reserved_for for key in user.keys}
+            ),
+            device_users={
+                device: frozenset(user.uid for claim in owners for user in claim.reserved_for)
+                for device, owners in _grouped(
+                    resource_claims.values(),
+                    lambda claim: {result.id for result in claim.results if not result.admin_access},
+                ).items()
+            },
+            pools=pools,
+            device_classes=by_id(DeviceClass),
+            taint_rules=tuple(by_id(DeviceTaintRule).values()),
+            gpus=gpus,
+            gpus_by_pod=_grouped(gpus.values(), lambda gpu: {key for pod in gpu_users(gpu) for key in pod.keys}),
+            gpus_by_uuid=_grouped(gpus.values(), lambda gpu: {gpu.status.uuid} - {""}),
+            gpus_by_node=_grouped(gpus.values(), lambda gpu: {gpu.node} - {""}),
+            gpu_nodes=by_id(GpuNode),
+            unit_costs={name: cost for each in by_id(UnitCosts).values() for name, cost in each.costs.items()},
+            variants=tuple(by_id(VariantAutoscaling).values()),
+            problems=tuple(problems),
+            skipped=decoded.skipped,
+        )
+
+    def all_by_pod(self, index: Mapping[str, tuple[_T, ...]], keys: Iterable[str]) -> tuple[_T, ...]:
+        """Return what an index by pod has under any of the keys, each once."""
+        found = [item for key in keys for item in index.get(key, ())]
+        return tuple({id(item): item for item in found}.values())
+
+
+def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[_K]]) -> dict[_K, tuple[_T, ...]]:
+    """Return the items by each of their keys."""
+    groups: defaultdict[_K, list[_T]] = defaultdict(list)
+    for item in items:
+        for key in keys(item):
+            groups[key].append(item)
+    return {key: tuple(members) for key, members in groups.items()}
+
+
+def gpu_users(gpu: Gpu) -> Iterator[PodReference]:
+    """Yield the pods that use it, one that runs there and has a partition twice."""
+    for app in gpu.status.running_apps:
+        yield from app.pods
+    for uid, part in gpu.status.allocated_partitions.items():
+        yield PodReference(namespace=part.namespace, name=part.pod_name, uid=part.pod_uid or uid)
+
+
+def _pool_problems(pools: Iterable[DevicePool]) -> Iterator[str]:
+    for pool in pools:
+        if pool.stale:
+            what = "the last complete one is used" if pool.complete else "there is no complete one to use instead"
+            yield f"device pool {pool.name.driver}/{pool.name.pool}: its newest generation is not complete; {what}"
+
+
+def _expressions(classes: Iterable[AcceleratorClass]) -> tuple[dict[str, DeviceExpression], list[str]]:
+    """Return the classes' selectors of devices, and what is wrong with those that cannot be evaluated."""
+    found: dict[str, DeviceExpression] = {}
+    problems: list[str] = []
+    for each in classes:
+        dra = each.spec.discovery.dra
+        if dra is not None and dra.expression:
+            try:
+                found[each.id] = DeviceExpression(dra.expression, place="discovery.dra.expression")
+            except ValueError as error:
+                problems.append(f"AcceleratorClass {each.id}: {error}; it selects nothing")
+    return found, problems
+
+
+def _class_problems(classes: Iterable[AcceleratorClass], flavors: Mapping[str, ResourceFlavor]) -> Iterator[str]:
+    for each in classes:
+        discovery = each.spec.discovery
+        required = discovery.affinity.node_affinity.required
+        found = [] if required is None else list(problems_of(required))
+        found.extend(doubts_of(each))
+        flavor = each.spec.integration.kueue_resource_flavor
+        if flavor and flavor not in flavors and not discovery.node_selector and required is None:
+            found.append(f"there is no ResourceFlavor {flavor} to find its nodes by")
+        yield from (f"AcceleratorClass {each.id}: {text}" for text in found)

@@ -1,0 +1,1 @@
+"""The parts of cluster objects that say something about accelerators: one module for each API."""

@@ -1,0 +1,65 @@
+"""Prices of the workload variant autoscaler: the ConfigMap accelerator-unit-costs, and VariantAutoscaling."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import msgspec
+
+from epp.accelerators.objects.base import Metadata, Object, Part, convert
+
+UNIT_COSTS_NAME = "accelerator-unit-costs"
+
+
+class UnitCost(Part, frozen=True, kw_only=True, rename="camel"):
+    """The price of one accelerator, in the unit that whoever wrote it had in mind."""
+
+    device: str = ""
+    cost: Fraction
+
+
+class UnitCosts(Object, frozen=True, kw_only=True, rename="camel"):
+    """Prices by the name of the accelerator, `A100`."""
+
+    costs: Mapping[str, UnitCost]
+
+
+class ScaleTarget(Part, frozen=True, kw_only=True, rename="camel"):
+    """The workload that a variant is."""
+
+    kind: str = "Deployment"
+    name: str = ""
+
+
+class VariantSpec(Part, frozen=True, kw_only=True, rename="camel"):
+    """A variant of a model's servers."""
+
+    scale_target_ref: ScaleTarget = ScaleTarget()
+    model_id: str = msgspec.field(default="", name="modelID")
+    variant_cost: Fraction = Fraction(10)
+    """Of one replica, with all its accelerators."""
+
+
+class VariantAutoscaling(Object, frozen=True, kw_only=True, rename="camel"):
+    """A variant and what it costs."""
+
+    spec: VariantSpec = VariantSpec()
+
+
+class _ConfigMap(Part, frozen=True, kw_only=True, rename="camel"):
+    metadata: Metadata
+    data: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+def read_unit_costs(document: object) -> UnitCosts | None:
+    """Return the prices; None for a ConfigMap of another name. Raises ValueError."""
+    found = convert(document, _ConfigMap)
+    if found.metadata.name != UNIT_COSTS_NAME:
+        return None
+    return UnitCosts(metadata=found.metadata, costs={name: _cost(name, text) for name, text in found.data.items()})
+
+
+def _cost(name: str, text: str) -> UnitCost:
+    try:
+        return convert(msgspec.json.decode(text), UnitCost)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ValueError(f"data.{name}: {error}") from None

@@ -1,0 +1,340 @@
+"""ResourceSlice, ResourceClaim, DeviceClass and DeviceTaintRule of resource.k8s.io, all versions in one form."""
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from epp.accelerators.objects.base import Metadata, Object, Part, convert
+from epp.accelerators.objects.core import PodReference, Taint
+from epp.framework.accelerators import AttributeValue
+
+_NUMBERS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})*")
+
+
+class Counter(Part, frozen=True, kw_only=True, rename="camel"):
+    """So much of something."""
+
+    value: Fraction
+
+
+class CounterSet(Part, frozen=True, kw_only=True, rename="camel"):
+    """What devices that share hardware have between them."""
+
+    name: str
+    counters: Mapping[str, Counter] = msgspec.field(default_factory=dict)
+
+
+class CounterUse(Part, frozen=True, kw_only=True, rename="camel"):
+    """What a device takes of a counter set."""
+
+    counter_set: str
+    counters: Mapping[str, Counter] = msgspec.field(default_factory=dict)
+
+
+class SliceDevice(Part, frozen=True, kw_only=True, rename="camel"):
+    """A device that a driver offers; names of attributes and capacities have their domain."""
+
+    name: str
+    attributes: Mapping[str, AttributeValue]
+    capacity: Mapping[str, Fraction]
+    consumes_counters: tuple[CounterUse, ...] = ()
+    taints: tuple[Taint, ...] = ()
+    node_name: str = ""
+
+
+class ResourceSlice(Object, frozen=True, kw_only=True, rename="camel"):
+    """Some of the devices, or counter sets, of a pool."""
+
+    driver: str
+    pool: str
+    generation: int
+    slices: int
+    """How many slices of this generation make the pool complete."""
+    node_name: str = ""
+    devices: tuple[SliceDevice, ...] = ()
+    shared_counters: tuple[CounterSet, ...] = ()
+
+
+class AllocatedDevice(Part, frozen=True, kw_only=True, rename="camel"):
+    """A device that a claim was given."""
+
+    driver: str
+    pool: str
+    device: str
+    request: str = ""
+    """`request`, or `request/sub` where there were alternatives."""
+    admin_access: bool = False
+    consumed_capacity: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """`driver/pool/device`."""
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+class ResourceClaim(Object, frozen=True, kw_only=True, rename="camel"):
+    """A claim and what it was given."""
+
+    results: tuple[AllocatedDevice, ...] = ()
+    reserved_for: tuple[PodReference, ...] = ()
+    device_classes: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Name of the DeviceClass by name of the request, alternatives as `request/sub`."""
+    sharing: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """How a driver was told to share devices, by name of the request, `*` for all: TimeSlicing, MPS."""
+
+
+class DeviceClass(Object, frozen=True, kw_only=True, rename="camel"):
+    """A class of devices."""
+
+    extended_resource_name: str = ""
+
+
+class DeviceTaintRule(Object, frozen=True, kw_only=True, rename="camel"):
+    """A taint for the devices that fit; an empty field fits all."""
+
+    taint: Taint
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+
+
+class _Pool(Part, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    generation: int = 1
+    resource_slice_count: int = 1
+
+
+class _SliceSpec(Part, frozen=True, kw_only=True, rename="camel"):
+    driver: str
+    pool: _Pool
+    node_name: str = ""
+    devices: tuple[dict[str, Any], ...] = ()
+    shared_counters: tuple[CounterSet, ...] = ()
+
+
+class _Slice(Part, frozen=True, kw_only=True, rename="camel"):
+    metadata: Metadata
+    spec: _SliceSpec
+
+
+class _Capacity(Part, frozen=True, kw_only=True, rename="camel"):
+    value: Fraction
+
+
+class _Device(Part, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    attributes: Mapping[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    capacity: Mapping[str, _Capacity] = msgspec.field(default_factory=dict)
+    consumes_counters: tuple[CounterUse, ...] = ()
+    taints: tuple[Taint, ...] = ()
+    node_name: str = ""
+
+
+def read_resource_slice(document: object) -> ResourceSlice:
+    """Return the slice; raises ValueError."""
+    found = convert(document, _Slice)
+    spec = found.spec
+    return ResourceSlice(
+        metadata=found.metadata,
+        driver=spec.driver,
+        pool=spec.pool.name,
+        generation=spec.pool.generation,
+        slices=spec.pool.resource_slice_count,
+        node_name=spec.node_name,
+        devices=tuple(_device(device, spec.driver) for device in spec.devices),
+        shared_counters=spec.shared_counters,
+    )
+
+
+def qualified(name: str, driver: str) -> str:
+    """Return the name with its domain: that of the driver, where it has none."""
+    return name if "/" in name else f"{driver}/{name}"
+
+
+def _device(data: Mapping[str, Any], driver: str) -> SliceDevice:
+    basic = data.get("basic")  # where v1beta1 has what a device is
+    device = convert({**data, **basic} if isinstance(basic, Mapping) else data, _Device)
+    return SliceDevice(
+        name=device.name,
+        attributes={
+            qualified(name, driver): value
+            for name, box in device.attributes.items()
+            if (value := _attribute(name, box)) is not None
+        },
+        capacity={qualified(name, driver): amount.value for name, amount in device.capacity.items()},
+        consumes_counters=device.consumes_counters,
+        taints=device.taints,
+        node_name=device.node_name,
+    )
+
+
+def _attribute(name: str, box: Mapping[str, Any]) -> AttributeValue | None:
+    """Return the one value in the box; None for a type of value that is not known yet."""
+    for kind, cls in (("int", int), ("bool", bool), ("string", str)):
+        if kind in box:
+            return convert(box[kind], cls)  # type: ignore[return-value]  # one of the three
+    if "version" in box:
+        return version_of(convert(box["version"], str))
+    if "ints" in box:
+        return convert(box["ints"], tuple[int, ...])
+    for kind in ("strings", "versions", "bools"):
+        if kind in box:
+            values = box[kind]
+            if not isinstance(values, list):
+                raise ValueError(f"attribute {name}: {kind} is not a list")
+            return ",".join(str(value) for value in values)
+    return None
+
+
+def version_of(text: str) -> tuple[int, ...] | str:
+    """Return (9, 0, 0) for 9.0.0, and the text of a version with more to it than numbers."""
+    return tuple(map(int, text.split("."))) if _NUMBERS.fullmatch(text) else text
+
+
+class _SubRequest(Part, frozen=True, kw_only=True, rename="camel"):
+    name: str = ""
+    device_class_name: str = ""
+
+
+class _Request(_SubRequest, frozen=True, kw_only=True, rename="camel"):
+    exactly: _SubRequest | None = None
+    first_available: tuple[_SubRequest, ...] = ()
+
+
+class _ClaimDevices(Part, frozen=True, kw_only=True, rename="camel"):
+    requests: tuple[_Request, ...] = ()
+
+
+class _ClaimSpec(Part, frozen=True, kw_only=True, rename="camel"):
+    devices: _ClaimDevices = _ClaimDevices()
+
+
+class _Sharing(Part, frozen=True, kw_only=True, rename="camel"):
+    strategy: str = ""
+
+
+class _OpaqueParameters(Part, frozen=True, kw_only=True, rename="camel"):
+    sharing: _Sharing = _Sharing()
+
+
+class _Opaque(Part, frozen=True, kw_only=True, rename="camel"):
+    parameters: Any = None
+
+
+class _Config(Part, frozen=True, kw_only=True, rename="camel"):
+    requests: tuple[str, ...] = ()
+    opaque: _Opaque = _Opaque()
+
+
+class _Allocated(Part, frozen=True, kw_only=True, rename="camel"):
+    results: tuple[AllocatedDevice, ...] = ()
+    config: tuple[_Config, ...] = ()
+
+
+class _Allocation(Part, frozen=True, kw_only=True, rename="camel"):
+    devices: _Allocated = _Allocated()
+
+
+class _Consumer(Part, frozen=True, kw_only=True, rename="camel"):
+    api_group: str = ""
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _ClaimStatus(Part, frozen=True, kw_only=True, rename="camel"):
+    allocation: _Allocation = _Allocation()
+    reserved_for: tuple[_Consumer, ...] = ()
+
+
+class _Claim(Part, frozen=True, kw_only=True, rename="camel"):
+    metadata: Metadata
+    spec: _ClaimSpec = _ClaimSpec()
+    status: _ClaimStatus = _ClaimStatus()
+
+
+def read_resource_claim(document: object) -> ResourceClaim:
+    """Return the claim; raises ValueError."""
+    found = convert(document, _Claim)
+    classes: dict[str, str] = {}
+    for request in found.spec.devices.requests:
+        name = request.device_class_name or ("" if request.exactly is None else request.exactly.device_class_name)
+        if name:
+            classes[request.name] = name
+        classes.update({f"{request.name}/{sub.name}": sub.device_class_name for sub in request.first_available})
+    allocated = found.status.allocation.devices
+    sharing: dict[str, str] = {}
+    for config in allocated.config:
+        strategy = _sharing_strategy(config.opaque.parameters)
+        if strategy:
+            sharing.update(dict.fromkeys(config.requests or ("*",), strategy))
+    return ResourceClaim(
+        metadata=found.metadata,
+        results=allocated.results,
+        reserved_for=tuple(
+            PodReference(namespace=found.metadata.namespace, name=user.name, uid=user.uid)
+            for user in found.status.reserved_for
+            if user.resource == "pods" and not user.api_group
+        ),
+        device_classes=classes,
+        sharing=sharing,
+    )
+
+
+def _sharing_strategy(parameters: object) -> str:
+    """Return what a driver's own parameters say of sharing; a driver may mean anything by them."""
+    try:
+        return convert(parameters, _OpaqueParameters).sharing.strategy
+    except msgspec.ValidationError:
+        return ""
+
+
+class _ClassSpec(Part, frozen=True, kw_only=True, rename="camel"):
+    extended_resource_name: str = ""
+
+
+class _Class(Part, frozen=True, kw_only=True, rename="camel"):
+    metadata: Metadata
+    spec: _ClassSpec = _ClassSpec()
+
+
+def read_device_class(document: object) -> DeviceClass:
+    """Return the class; raises ValueError."""
+    found = convert(document, _Class)
+    return DeviceClass(metadata=found.metadata, extended_resource_name=found.spec.extended_resource_name)
+
+
+class _RuleSelector(Part, frozen=True, kw_only=True, rename="camel"):
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    device_class_name: str = ""
+    selectors: tuple[Any, ...] = ()
+
+
+class _RuleSpec(Part, frozen=True, kw_only=True, rename="camel"):
+    taint: Taint
+    device_selector: _RuleSelector = _RuleSelector()
+
+
+class _Rule(Part, frozen=True, kw_only=True, rename="camel"):
+    metadata: Metadata
+    spec: _RuleSpec
+
+
+def read_device_taint_rule(document: object) -> DeviceTaintRule:
+    """Return the rule; raises ValueError, also for one that selects by class or expression, as v1alpha3 could."""
+    found = convert(document, _Rule)
+    selector = found.spec.device_selector
+    if selector.device_class_name or selector.selectors:
+        raise ValueError("spec.deviceSelector: only driver, pool and device are understood")
+    return DeviceTaintRule(
+        metadata=found.metadata,
+        taint=found.spec.taint,
+        driver=selector.driver,
+        pool=selector.pool,
+        device=selector.device,
+    )

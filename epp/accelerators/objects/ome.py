@@ -1,0 +1,105 @@
+"""AcceleratorClass of ome.io."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import msgspec
+
+from epp.accelerators.objects.base import Object, Part
+from epp.accelerators.objects.core import MatchExpression, NodeSelector
+
+
+class NodeAffinity(Part, frozen=True, kw_only=True, rename="camel"):
+    """Terms that a node must meet."""
+
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class Affinity(Part, frozen=True, kw_only=True, rename="camel"):
+    """The part of an affinity that is about nodes."""
+
+    node_affinity: NodeAffinity = NodeAffinity()
+
+
+class DeviceSelector(Part, frozen=True, kw_only=True, rename="camel"):
+    """Which devices of ResourceSlices are of a class: an addition of this picker's to the API."""
+
+    driver: str = ""
+    match_attributes: tuple[MatchExpression, ...] = ()
+    """Tests of attributes, with or without their domain."""
+    expression: str = ""
+    """CEL; not supported, so a class that has one matches no device."""
+
+
+class Discovery(Part, frozen=True, kw_only=True, rename="camel"):
+    """Which nodes have accelerators of a class."""
+
+    node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
+    affinity: Affinity = Affinity()
+    pci_vendor_id: str = msgspec.field(default="", name="pciVendorID")
+    device_ids: tuple[str, ...] = msgspec.field(default=(), name="deviceIDs")
+    dra: DeviceSelector | None = None
+
+
+class ClassPerformance(Part, frozen=True, kw_only=True, rename="camel"):
+    """Figures of one accelerator of the class; `sparse` ones are halved."""
+
+    fp32_tflops: float | None = None
+    fp16_tflops: float | None = None
+    fp8_tflops: float | None = None
+    int8_tops: float | None = None
+    int4_tops: float | None = None
+    sparse: bool = False
+
+
+class Capabilities(Part, frozen=True, kw_only=True, rename="camel"):
+    """What one accelerator of the class can do."""
+
+    memory: Fraction | None = msgspec.field(default=None, name="memoryGB")
+    compute_capability: str = ""
+    level_zero_version: str = ""
+    memory_bandwidth_gbps: Fraction | None = msgspec.field(default=None, name="memoryBandwidthGBps")
+    features: tuple[str, ...] = ()
+    performance: ClassPerformance = ClassPerformance()
+
+
+class ClassResource(Part, frozen=True, kw_only=True, rename="camel"):
+    """An extended resource by which pods ask for the class."""
+
+    name: str
+    quantity: Fraction = Fraction(1)
+
+
+class Integration(Part, frozen=True, kw_only=True, rename="camel"):
+    """Names that other systems have for the class."""
+
+    kueue_resource_flavor: str = ""
+    volcano_gpu_type: str = msgspec.field(default="", name="volcanoGPUType")
+
+
+class ClassCost(Part, frozen=True, kw_only=True, rename="camel"):
+    """US dollars for one accelerator."""
+
+    per_hour: Fraction | None = None
+    spot_per_hour: Fraction | None = None
+    per_million_tokens: Fraction | None = None
+    tier: str = ""
+
+
+class ClassSpec(Part, frozen=True, kw_only=True, rename="camel"):
+    """What a class is."""
+
+    vendor: str = ""
+    family: str = ""
+    model: str = ""
+    discovery: Discovery = Discovery()
+    capabilities: Capabilities = Capabilities()
+    resources: tuple[ClassResource, ...] = ()
+    integration: Integration = Integration()
+    cost: ClassCost = ClassCost()
+
+
+class AcceleratorClass(Object, frozen=True, kw_only=True, rename="camel"):
+    """A class of accelerators."""
+
+    spec: ClassSpec = ClassSpec()

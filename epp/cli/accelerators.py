@@ -1,0 +1,216 @@
+"""`epp accelerators`: what hardware is behind each endpoint, what it costs, and who says so."""
+
+import asyncio
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from epp.accelerators.reports import ClassTotal, class_totals, fit_report
+from epp.cli.consoles import new_console
+from epp.cli.flags import Endpoints
+from epp.cli.picker_options import read_config, read_endpoints
+from epp.cli.running import run
+from epp.collectors import Tagging
+from epp.collectors.accelerator_source import AcceleratorSource
+from epp.config import Assembly, Builder, assemble, default_config
+from epp.datastore import Datastore
+from epp.framework import Candidates, ConfigurationError, SystemClock
+from epp.framework.accelerator_arrays import relative_capacity
+from epp.framework.accelerators import AcceleratorTag
+from epp.framework.registry import Registry
+from epp.framework.snapshot import ACCELERATOR
+
+_GIB = 2**30
+
+
+class Output(StrEnum):
+    """Who reads it."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
+    """One endpoint."""
+
+    endpoint: str
+    address: str
+    tag: AcceleratorTag
+    cost_per_hour: float | None
+    """US dollars for the whole endpoint."""
+    relative_capacity: float
+    """fp16 TFLOPS over the median of the pool."""
+    problems: tuple[str, ...] = ()
+
+
+class Report(msgspec.Struct, frozen=True, rename="camel"):
+    """The pool, and the cluster as far as objects tell of it."""
+
+    endpoints: tuple[EndpointReport, ...]
+    classes: dict[str, ClassTotal]
+    fit: dict[str, dict[str, dict[str, int]]] | None = None
+    """Node, GPU, MIG profile: how many more fit."""
+
+
+def accelerators(
+    endpoints: Endpoints = None,
+    config_file: Annotated[
+        Path | None, typer.Option(help="An EndpointPickerConfig file, with accelerator-data-source and discovery.")
+    ] = None,
+    objects: Annotated[
+        str, typer.Option(metavar="PATH,...", help="Files or directories of cluster objects, beside those of the file.")
+    ] = "",
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Say how many more slices of each profile fit on each GPU.")
+    ] = False,
+    output: Annotated[Output, typer.Option(help="json for programs.")] = Output.TEXT,
+) -> None:
+    """Show what is behind each endpoint: accelerator, class, slice, cost per hour, capacity, and who says so."""
+
+    async def work(stop: asyncio.Event) -> None:  # noqa: ARG001  it ends by itself
+        report = await _report(endpoints, config_file, objects, fit=fit)
+        if output is Output.JSON:
+            typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+        else:
+            _show(report)
+
+    run(work, ConfigurationError)
+
+
+async def _report(endpoints: str | None, config_file: Path | None, objects: str, *, fit: bool) -> Report:
+    clock = SystemClock()
+    builder = Builder(Registry(), clock, experimental=True)
+    assembly = assemble(read_config(config_file, None) or default_config(), builder)
+    source = _source(assembly, builder, objects)
+    discovery = read_endpoints(endpoints) or assembly.discovery
+    store = Datastore(clock)
+    if discovery is not None:
+        await discovery.start(store)
+    elif not fit:
+        raise ConfigurationError("no endpoints: give --endpoints host:port,... or a configuration with discovery")
+    Tagging(store, (source,))
+    snapshot = store.snapshot()
+    everyone = Candidates(snapshot, snapshot.slots)
+    capacities = relative_capacity(everyone)
+    found = []
+    for position, (endpoint, tag) in enumerate(zip(everyone.endpoints, everyone.records(ACCELERATOR), strict=True)):
+        merged = source.merged(endpoint)
+        found.append(
+            EndpointReport(
+                endpoint.id,
+                endpoint.hostport,
+                tag,
+                tag.cost_per_hour(),
+                float(capacities[position]),
+                (*merged.conflicts, *merged.warnings),
+            )
+        )
+    return Report(
+        tuple(found),
+        dict(class_totals(source.inventory)),
+        {node: {gpu: dict(more) for gpu, more in gpus.items()} for node, gpus in fit_report(source.inventory).items()}
+        if fit
+        else None,
+    )
+
+
+def _source(assembly: Assembly, builder: Builder, objects: str) -> AcceleratorSource:
+    """Return the configuration's source, with more paths where asked for."""
+    declared = next((tagger for tagger in assembly.taggers if isinstance(tagger, AcceleratorSource)), None)
+    more = tuple(part for each in objects.split(",") if (part := each.strip()))
+    if declared is not None and not more:
+        return declared
+    given: dict[str, Any] = {} if declared is None else msgspec.to_builtins(declared.parameters)
+    source = builder.registry.build(
+        AcceleratorSource.plugin_type,
+        {**given, "paths": [*given.get("paths", ()), *more]},
+        name=AcceleratorSource.plugin_type,
+        clock=builder.clock,
+    )
+    assert isinstance(source, AcceleratorSource)  # noqa: S101  its type says so
+    return source
+
+
+def _show(report: Report) -> None:
+    console = new_console()
+    if report.endpoints:
+        console.print(_endpoints(report.endpoints))
+    for each in report.endpoints:
+        for problem in each.problems:
+            console.print(f"[yellow]{escape(each.endpoint)}[/]: {escape(problem)}")
+    if report.classes:
+        console.print(_classes(report.classes))
+    if report.fit is not None:
+        console.print(_fits(report.fit))
+
+
+def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
+    table = Table(title="endpoints", title_justify="left", box=None)
+    for heading, side in (
+        ("endpoint", "left"),
+        ("accelerator", "left"),
+        ("class", "left"),
+        ("slice", "left"),
+        ("memory", "right"),
+        ("$/h", "right"),
+        ("capacity", "right"),
+        ("state", "left"),
+        ("known from", "left"),
+    ):
+        table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+    for report in reports:
+        tag = report.tag
+        name = f"{tag.vendor} {tag.model}".strip() or tag.kind.value
+        memory = "" if tag.total_memory_bytes is None else f"{tag.total_memory_bytes / _GIB:.0f} GiB"
+        table.add_row(
+            escape(report.endpoint),
+            escape(f"{tag.count} x {name}" if tag.count else name),
+            escape(tag.primary_class),
+            _slice(tag),
+            memory,
+            "" if report.cost_per_hour is None else f"{report.cost_per_hour:.2f}",
+            f"{report.relative_capacity:.2f}",
+            escape(f"{tag.state.value}: {tag.reason}" if tag.reason else tag.state.value),
+            escape(_sources(tag)),
+        )
+    return table
+
+
+def _slice(tag: AcceleratorTag) -> str:
+    part = tag.partition
+    if part.profile:
+        return escape(part.profile)
+    return f"1/{part.sharers} {part.kind.value}" if part.sharers > 1 else ""
+
+
+def _sources(tag: AcceleratorTag) -> str:
+    """Return each source, with the fields that it is for."""
+    fields: dict[str, list[str]] = {}
+    for field, source in tag.provenance.items():
+        fields.setdefault(source, []).append(field)
+    return "; ".join(f"{source}: {', '.join(names)}" for source, names in fields.items())
+
+
+def _classes(classes: dict[str, ClassTotal]) -> Table:
+    table = Table(title="classes", title_justify="left", box=None)
+    for heading in ("class", "nodes", "devices", "not asked for"):
+        table.add_column(heading)
+    for name, total in classes.items():
+        table.add_row(escape(name), escape(", ".join(total.nodes)), str(total.total), str(total.available))
+    return table
+
+
+def _fits(fit: dict[str, dict[str, dict[str, int]]]) -> Table:
+    table = Table(title="how many more slices fit, each profile by itself", title_justify="left", box=None)
+    for heading in ("node", "GPU", "profiles"):
+        table.add_column(heading, overflow="fold")
+    for node, gpus in fit.items():
+        for gpu, profiles in gpus.items():
+            more = ", ".join(f"{profile} x {count}" for profile, count in profiles.items())
+            table.add_row(escape(node), escape(gpu), escape(more))
+    return table

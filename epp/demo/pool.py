@@ -1,0 +1,54 @@
+"""Whom the demo routes among, and by what: three kinds of hardware at three prices."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from epp.config import LoadedConfig, load_text
+from epp.demo.servers import ModelServer
+from epp.discovery import StaticDiscovery, Target
+from epp.framework.accelerators import AcceleratorDeclaration
+
+PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(
+    {
+        "h100": AcceleratorDeclaration(accelerator_class="h100", count=1, cost_per_hour=4.25),
+        "a100-3g.20gb": AcceleratorDeclaration(
+            accelerator_class="a100-40gb", count=1, profile="3g.20gb", cost_per_hour=2.00
+        ),
+        "t4": AcceleratorDeclaration(accelerator_class="t4", count=1, cost_per_hour=0.53),
+    }
+)
+"""Presets of the simulated servers, with what they stand for; US dollars for a whole device."""
+
+_CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: cost-aware-spill
+  parameters: {queueThreshold: 2, kvThreshold: 0.5, limits: {t4: {maxConcurrency: 3}, a100: {maxConcurrency: 6}}}
+- type: prefix-cache-scorer
+- type: active-request-scorer
+  parameters: {normalizeBy: relativeCapacity}
+- type: queue-scorer
+  parameters: {normalizeBy: relativeCapacity}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: cost-aware-spill
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: active-request-scorer, weight: 2}
+  - {pluginRef: queue-scorer, weight: 2}
+"""
+
+
+def demo_config() -> LoadedConfig:
+    """Return the profile: the cheapest hardware until that is full, and there the prompt's own cache."""
+    return load_text(_CONFIG, "the demo's profile")
+
+
+def demo_discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
+    """Return the pool of the servers, each with what it stands for."""
+    targets = []
+    for server in servers:
+        host, _, port = server.address.rpartition(":")
+        targets.append(Target(server.name, host, int(port), accelerator=PRESETS[server.name]))
+    return StaticDiscovery(targets)

@@ -1,0 +1,139 @@
+"""Drops endpoints whose accelerators are being taken away, or cannot be used."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from epp.framework import Candidates, Clock, Filter, FilterParameters, Mask, Request
+from epp.framework.accelerator_arrays import tag_mask
+from epp.framework.accelerator_attributes import (
+    ISOLATION_MODE,
+    PARTITION_TEMPLATE,
+    PHASE,
+    TFLOPS_USED,
+    USED_BY,
+    VRAM_USED,
+)
+from epp.framework.accelerators import AcceleratorTag, Device, Routability
+from epp.framework.snapshot import ACCELERATOR
+
+_RUNNING, _PENDING = "Running", "Pending"
+_WORDS = ("Pass", "Fail")
+
+
+class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
+    """What counts as available."""
+
+    on_unknown: str = "Pass"
+    """What becomes of an endpoint of whose state nobody says anything: `Pass` keeps it, `Fail` drops it."""
+    on_unhealthy: str = "Drain"
+    """What becomes of an endpoint with a device that is reported unhealthy: `Drain` drops it, `Ignore` keeps it."""
+    allow_pending: bool = False
+    """Keep endpoints whose accelerator is in phase Pending, although they are not ready."""
+    isolation_modes: tuple[str, ...] = ()
+    """Keep only accelerators of these isolation modes, as TensorFusion names them: `soft`, `hard`, `partitioned`."""
+    used_by: tuple[str, ...] = ()
+    """Keep only accelerators that these systems use, as TensorFusion names them: `tensor-fusion`."""
+    partition_templates: tuple[str, ...] = ()
+    """Keep only accelerators divided by one of these partition templates."""
+    device_indices: tuple[int, ...] = ()
+    """Keep only endpoints all of whose devices have one of these indices on their node."""
+    max_vram_used: float = 1.0
+    """Keep only accelerators of whose memory TensorFusion has given away no more than this share; 1 for no bound."""
+    max_tflops_used: float = 1.0
+    """Keep only accelerators of whose TFLOPS TensorFusion has given away no more than this share; 1 for no bound."""
+    attributes: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """Keep only accelerators whose attribute of each of these names, `domain/name`, has one of the values listed."""
+
+    def __post_init__(self) -> None:
+        """Refuse unknown words and lists that keep nobody."""
+        if self.on_unknown not in _WORDS:
+            raise ValueError(f"onUnknown is {self.on_unknown!r}; it must be Pass or Fail")
+        if self.on_unhealthy not in {"Drain", "Ignore"}:
+            raise ValueError(f"onUnhealthy is {self.on_unhealthy!r}; it must be Drain or Ignore")
+        for name, share in (("maxVramUsed", self.max_vram_used), ("maxTflopsUsed", self.max_tflops_used)):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} is {share}; it must be between 0 and 1")
+        for name, values in self.attributes.items():
+            if not values:
+                raise ValueError(f"attributes.{name} lists no values: nobody would be kept; list some or remove it")
+
+
+class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
+    """Keeps an endpoint if its accelerators are routable, or if nobody says that they are not.
+
+    Those that drain or are blocked are dropped, and so is an endpoint with a device that has a taint of effect
+    NoExecute or is unhealthy: requests under way there go on, new ones go elsewhere. A taint of effect NoSchedule is
+    for a scorer to weigh. All other parameters are bounds on what is known; where it is not known,
+    `onUnknown` decides.
+    """
+
+    plugin_type = "accelerator-availability-filter"
+    reads = (ACCELERATOR,)
+
+    def __init__(
+        self, parameters: AcceleratorAvailabilityParameters | None = None, *, name: str = "", clock: Clock | None = None
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        self._passes = self.parameters.on_unknown == "Pass"
+        self._allowed: Mapping[str, tuple[str, ...]] = {
+            name: values
+            for name, values in (
+                (ISOLATION_MODE, self.parameters.isolation_modes),
+                (USED_BY, self.parameters.used_by),
+                (PARTITION_TEMPLATE, self.parameters.partition_templates),
+                *self.parameters.attributes.items(),
+            )
+            if values
+        }
+        # By content, not by name: after a reload the same name may stand for other parameters.
+        self._memo = (self.plugin_type, msgspec.json.encode(self.parameters))
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+        return tag_mask(candidates, self._memo, lambda tag: self.rejection(tag) is None)
+
+    def rejection(self, tag: AcceleratorTag) -> str | None:
+        """Return why an endpoint with that accelerator is dropped; None where it is kept."""
+        return self._unusable(tag) or self._not_allowed(tag)
+
+    def _unusable(self, tag: AcceleratorTag) -> str | None:
+        phase = tag.attributes.get(PHASE, _RUNNING)
+        pending = phase == _PENDING and self.parameters.allow_pending
+        if phase != _RUNNING and not pending:
+            return f"phase is {phase}"
+        if tag.state in {Routability.DRAINING, Routability.BLOCKED} and not pending:
+            return f"is {tag.state.value}" + (f": {tag.reason}" if tag.reason else "")
+        if any("NoExecute" in device.taints for device in tag.devices):
+            return "a device has a taint of effect NoExecute"
+        if self.parameters.on_unhealthy == "Drain" and any(device.health == "Unhealthy" for device in tag.devices):
+            return "a device is unhealthy"
+        if tag.state is Routability.UNKNOWN and not self._passes:
+            return "its state is not known"
+        return None
+
+    def _not_allowed(self, tag: AcceleratorTag) -> str | None:
+        for name, values in self._allowed.items():
+            own = tag.attributes.get(name)
+            if own is None and self._passes:
+                continue
+            if own is None:
+                return f"{name} is not known"
+            if str(own) not in values:
+                return f"{name} is {own}, not among {', '.join(values)}"
+        for name, most in ((VRAM_USED, self.parameters.max_vram_used), (TFLOPS_USED, self.parameters.max_tflops_used)):
+            used = tag.attributes.get(name)
+            if most < 1 and isinstance(used, int | float) and used > most:
+                return f"{name} is {used:g}, more than {most:g}"
+            if most < 1 and not isinstance(used, int | float) and not self._passes:
+                return f"{name} is not known"
+        return self._outside(tag.devices) if self.parameters.device_indices else None
+
+    def _outside(self, devices: tuple[Device, ...]) -> str | None:
+        """Say why devices are not among those with an allowed index."""
+        known = [device.index for device in devices if device.index is not None]
+        outside = [index for index in known if index not in self.parameters.device_indices]
+        if outside:
+            return f"a device has index {outside[0]}"
+        if self._passes or (known and len(known) == len(devices)):
+            return None
+        return "indices of its devices are not known"

@@ -1,0 +1,65 @@
+"""Follows which kind of hardware and engine stands in each slot, and which slots changed it."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.framework import Endpoint, Records, Snapshot
+from epp.framework.accelerators import AcceleratorTag
+from epp.framework.snapshot import ACCELERATOR
+from epp.plugins.producers.rate_table import Hardware, hardware_of
+
+EMPTY = Hardware()
+_Inhabitant = tuple[str, str, Hardware]
+
+
+class RateFleet:
+    """Endpoints of one kind share a number; those of the slots that are free have number 0."""
+
+    __slots__ = ("_default_engine", "_endpoints", "_inhabitants", "_label", "_tags", "hardware", "kinds")
+
+    def __init__(self, engine_label_key: str, default_engine: str) -> None:
+        self._label = engine_label_key
+        self._default_engine = default_engine
+        self._endpoints: Records[Endpoint | None] = Records(())
+        self._tags: Records[AcceleratorTag] = Records(())
+        self._inhabitants: list[_Inhabitant | None] = []
+        self.hardware: tuple[Hardware, ...] = (EMPTY,)
+        """By kind."""
+        self.kinds: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        """By slot."""
+
+    def is_of(self, snapshot: Snapshot) -> bool:
+        """Say whether this is what the snapshot holds."""
+        return snapshot.endpoints is self._endpoints and snapshot.records(ACCELERATOR) is self._tags
+
+    def follow(self, snapshot: Snapshot) -> list[int]:
+        """Take over what the snapshot holds; return the slots whose endpoint left, was replaced or has other hardware.
+
+        What of a tag no rate depends on, its price or its state, may change.
+        """
+        endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
+        inhabitants = [
+            self._inhabitant(slot, endpoint, tag)
+            for slot, (endpoint, tag) in enumerate(zip(endpoints.values, tags.values, strict=True))
+        ]
+        changed = [
+            slot
+            for slot, before in enumerate(self._inhabitants)
+            if before is not None and (slot >= len(inhabitants) or inhabitants[slot] != before)
+        ]
+        numbers: dict[Hardware, int] = {}
+        kinds = [0 if one is None else numbers.setdefault(one[2], len(numbers) + 1) for one in inhabitants]
+        self._endpoints, self._tags, self._inhabitants = endpoints, tags, inhabitants
+        self.hardware = (EMPTY, *numbers)
+        self.kinds = np.array(kinds, dtype=np.intp)
+        return changed
+
+    def _inhabitant(self, slot: int, endpoint: Endpoint | None, tag: AcceleratorTag) -> _Inhabitant | None:
+        if endpoint is None:
+            return None
+        if slot < len(self._inhabitants) and self._endpoints.values[slot] is endpoint:
+            before = self._inhabitants[slot]
+            if before is not None and self._tags.values[slot] is tag:
+                return before
+        hardware = hardware_of(tag, endpoint.labels.get(self._label, self._default_engine))
+        return endpoint.id, endpoint.hostport, hardware

@@ -1,0 +1,78 @@
+"""Ranks accelerators by the policy that the request's selection names."""
+
+from collections import OrderedDict
+from typing import Any, Literal
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, ANY, Selection
+from epp.framework.memory import GIB
+from epp.framework.snapshot import ACCELERATOR, KV_USAGE, WAITING
+from scorers.best_fit import BestFitParameters, BestFitScorer
+from scorers.cheapest import CheapestParameters, CheapestScorer
+from scorers.first_available import FirstAvailableParameters, FirstAvailableScorer
+from scorers.most_capable import MostCapableParameters, MostCapableScorer
+
+_REMEMBERED = 256
+"""Selections that scorers are kept for: clients may write ever new ones."""
+
+
+class AcceleratorPolicyParameters(Parameters, frozen=True):
+    """What ranks where the selection names no policy."""
+
+    default_policy: Literal["", "best-fit", "cheapest", "most-capable", "first-available"] = ""
+    """The policy of requests whose selection names none; empty for no opinion."""
+
+
+class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
+    """The score of `best-fit-scorer`, `cheapest-scorer`, `most-capable-scorer` or `first-available-scorer`.
+
+    Which one is the `policy` of the selection that `accelerator-selection-producer` makes for the request and the
+    running profile; its minimum of memory, TFLOPS, precisions, spot preference and order of classes are the scorer's
+    parameters. Without a policy 0 for all, which is no opinion.
+    """
+
+    plugin_type = "accelerator-policy-scorer"
+    category = Category.DISTRIBUTION
+    reads = (ACCELERATOR_SELECTION, ACCELERATOR)
+    may_read = (WAITING, KV_USAGE)
+
+    def __init__(
+        self, parameters: AcceleratorPolicyParameters | None = None, *, name: str = "", clock: Clock | None = None
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        self._scorers: OrderedDict[Selection, Scorer[Any]] = OrderedDict()
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        selections = request.get(ACCELERATOR_SELECTION)
+        selection = ANY if selections is None else selections.of(request.profile)
+        if not (selection.policy or self.parameters.default_policy):
+            return np.zeros(len(candidates))
+        return self._scorer_of(selection).score(request, candidates)
+
+    def _scorer_of(self, selection: Selection) -> Scorer[Any]:
+        scorer = self._scorers.get(selection)
+        if scorer is None:
+            scorer = self._scorers[selection] = self._made_for(selection)
+            if len(self._scorers) > _REMEMBERED:
+                self._scorers.popitem(last=False)
+        return scorer
+
+    def _made_for(self, selection: Selection) -> Scorer[Any]:
+        precisions: tuple[Any, ...] = selection.preferred_precisions
+        match selection.policy or self.parameters.default_policy:
+            case "cheapest":
+                return CheapestScorer(CheapestParameters(spot_preference=selection.spot_preference or "auto"))
+            case "most-capable":
+                return MostCapableScorer(MostCapableParameters(preferred_precisions=precisions or ("fp16",)))
+            case "first-available":
+                return FirstAvailableScorer(FirstAvailableParameters(classes=selection.preference_order))
+            case _:
+                return BestFitScorer(
+                    BestFitParameters(
+                        min_memory=selection.min_memory_bytes / GIB or None,
+                        min_compute_tflops=selection.min_tflops or None,
+                        preferred_precisions=precisions,
+                    )
+                )

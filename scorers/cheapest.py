@@ -1,0 +1,72 @@
+"""Prefers the endpoint whose accelerators cost least."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
+from epp.framework.accelerator_arrays import tag_numbers
+from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, CostBasis, SpotPreference
+from epp.framework.snapshot import ACCELERATOR
+
+_TIERS = {"low": 1.0, "medium": 2.0, "high": 3.0}
+_OTHER_TIER = 2.0
+
+
+class CheapestParameters(Parameters, frozen=True):
+    """Which price counts."""
+
+    basis: Literal["endpoint", "device"] = "endpoint"
+    """Compare what a whole endpoint costs an hour, or one device or slice of it."""
+    spot_preference: SpotPreference = "auto"
+    """Where the spot price counts: on nodes that are spot, always where there is one, or never."""
+    cost_basis: CostBasis = "memory"
+    """By what share a slice pays for its device: of its memory, or of its compute."""
+
+
+class CheapestScorer(Scorer[CheapestParameters]):
+    """1 for the lowest price, `lowest / price` for the others.
+
+    Prices of different kinds are never compared: where any candidate has a price for an hour, only those count, else
+    those for a million tokens, else the tiers, low as 1, medium as 2, high as 3, others as 2. An endpoint without a
+    price of that kind, and one on CPUs, gets 0; so do all where nobody has any. Where the lowest price is 0, it
+    gets 1 and any other 0.
+    """
+
+    plugin_type = "cheapest-scorer"
+    category = Category.AFFINITY
+    reads = (ACCELERATOR,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        groups: tuple[Callable[[AcceleratorTag], float | None], ...] = (self._hourly, _per_million_tokens, _tier)
+        for group, price in enumerate(groups):
+            prices = tag_numbers(candidates, (self.plugin_type, self.parameters, group), _of_accelerators(price))
+            known = np.isfinite(prices) & (prices >= 0)
+            if known.any():
+                return _cheapness(np.where(known, prices, np.inf))
+        return np.zeros(len(candidates))
+
+    def _hourly(self, tag: AcceleratorTag) -> float | None:
+        price = tag.cost_per_hour(self.parameters.spot_preference, self.parameters.cost_basis)
+        if price is None or self.parameters.basis == "endpoint":
+            return price
+        return price / max(tag.count, 1)
+
+
+def _cheapness(prices: Floats) -> Floats:
+    """Return the lowest price over each; infinite ones are none."""
+    lowest = float(prices.min())
+    return lowest / prices if lowest > 0 else (prices == 0).astype(np.float64)
+
+
+def _of_accelerators(price: Callable[[AcceleratorTag], float | None]) -> Callable[[AcceleratorTag], float | None]:
+    return lambda tag: None if tag.kind is AcceleratorKind.CPU else price(tag)
+
+
+def _per_million_tokens(tag: AcceleratorTag) -> float | None:
+    return tag.cost.per_million_tokens
+
+
+def _tier(tag: AcceleratorTag) -> float | None:
+    return _TIERS.get(tag.cost.tier.lower(), _OTHER_TIER) if tag.cost.tier else None

@@ -1,0 +1,133 @@
+"""Prefers the endpoint at which this request costs the fewest dollars: small ones for short requests, say."""
+
+from math import inf, nan
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Clock, Floats, Parameters, Positions, Request, Scorer
+from epp.framework.accelerator_arrays import cost_per_hour, tag_numbers
+from epp.framework.accelerators import AcceleratorTag, CostBasis, SpotPreference
+from epp.framework.lists_in_files import read_list
+from epp.framework.rates import ENDPOINT_RATES, uncached_tokens
+from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
+from epp.framework.snapshot import ACCELERATOR
+from scorers.throughput_profile import ThroughputProfile
+
+_SECONDS_PER_HOUR = 3600.0
+
+
+class CostPerRequestParameters(Parameters, frozen=True):
+    """How long a request keeps an endpoint busy, and what that costs."""
+
+    profile_path: str = ""
+    """A YAML or JSON file with a list of profiles, as in `profiles`; read once, when the configuration is."""
+    profiles: tuple[ThroughputProfile, ...] = ()
+    """Requests a second by size, one profile for each GPU as AIBrix writes them; those here go before the file's."""
+    tolerance: float = 0.5
+    """How far a request may be from the sizes of a profile, as a power of 2, for the profile to count."""
+    expected_output_tokens: int = 256
+    """Generated tokens that are reckoned with, or as many as the request asks for, if fewer."""
+    batch_size: int = 32
+    """Requests that are taken to share an endpoint's decoding, where no profile counts."""
+    spot_preference: SpotPreference = "auto"
+    """Whether the spot price counts: `auto` where the node is spot, `always` where there is one, or `never`."""
+    cost_basis: CostBasis = "memory"
+    """By what share a slice pays for its device: of its memory, or of its compute."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance whose matches are read, if it is there; empty for the default one."""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that mean nothing."""
+        if not 0.0 <= self.tolerance < inf:
+            raise ValueError(f"tolerance is {self.tolerance}; it must be 0 or more, and finite")
+        if self.expected_output_tokens < 0:
+            raise ValueError(f"expectedOutputTokens is {self.expected_output_tokens}; it must be 0 or more")
+        if self.batch_size < 1:
+            raise ValueError(f"batchSize is {self.batch_size}; it must be at least 1")
+
+
+class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
+    """`least / cost`, where `cost = price of the endpoint / requests a second` and `least` is the cheapest candidate's.
+
+    Requests a second are those of the profile of the endpoint's GPU for the nearest output and input length. Failing
+    that, where an `endpoint-rates-producer` is configured, `1 / (uncached tokens / prefill rate + output tokens *
+    (alpha / batchSize + beta))`; failing that, the median of the candidates, so that without any profile the price
+    alone decides. The price is the accelerator's, else the profile's, else the median of the candidates; where nobody
+    has any, all get 1. An endpoint whose profile says 0 for such requests gets 0.
+    """
+
+    plugin_type = "cost-per-request-scorer"
+    category = Category.BALANCE
+    reads = (ACCELERATOR,)
+
+    def __init__(
+        self, parameters: CostPerRequestParameters | None = None, *, name: str = "", clock: Clock | None = None
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        given = self.parameters
+        from_file = read_list("profilePath", given.profile_path, ThroughputProfile) if given.profile_path else ()
+        self._profiles: dict[str, ThroughputProfile] = {}
+        for profile in (*given.profiles, *from_file):
+            self._profiles.setdefault(profile.gpu.strip().lower(), profile)
+        self._gpus = {gpu: position for position, gpu in enumerate(self._profiles)}
+        self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
+        self.may_read = (ENDPOINT_RATES, self._match_key, PROMPT_TOKENS)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        positions = self._profile_positions(candidates)
+        prices = cost_per_hour(candidates, self.parameters.spot_preference, self.parameters.cost_basis)
+        prices = np.where(prices >= 0, prices, self._profile_prices()[positions])
+        if np.isnan(prices).all():
+            return np.ones(len(candidates))
+        seconds = self._seconds(request, candidates, positions)
+        serves = np.isfinite(seconds)
+        hours = np.where(serves, seconds, 1.0) / _SECONDS_PER_HOUR
+        return _cheapness(np.where(serves, _median_for_unknown(prices) * hours, inf))
+
+    def _seconds(self, request: Request, candidates: Candidates, positions: Positions) -> Floats:
+        """Return how long a request keeps each candidate busy, in its share of the endpoint."""
+        wanted = request.body.max_output_tokens
+        expected = self.parameters.expected_output_tokens
+        output = expected if wanted is None else min(expected, wanted)
+        seconds = self._profile_seconds(request.prompt_tokens, output)[positions]
+        rates = request.get(ENDPOINT_RATES)
+        if rates is not None:
+            uncached = uncached_tokens(request, candidates, request.get(self._match_key))
+            shared = rates.itl_seconds(candidates, np.full(len(candidates), float(self.parameters.batch_size)))
+            busy = rates.prefill_seconds(candidates, uncached) + output * shared / self.parameters.batch_size
+            seconds = np.where(np.isnan(seconds), busy, seconds)
+        return _median_for_unknown(seconds)
+
+    def _profile_positions(self, candidates: Candidates) -> Positions:
+        """Return the position of each candidate's profile, -1 for none."""
+        gpus = self._gpus
+
+        def position(tag: AcceleratorTag) -> float:
+            names = (*tag.classes, tag.model, tag.product)
+            return next((gpus[name.lower()] for name in names if name.lower() in gpus), -1)
+
+        return tag_numbers(candidates, (self.plugin_type, *gpus), position).astype(np.intp)
+
+    def _profile_seconds(self, input_tokens: int, output_tokens: int) -> Floats:
+        """Return seconds for each profile, and last NaN for none."""
+        tolerance = self.parameters.tolerance
+        tputs = [one.requests_per_second(input_tokens, output_tokens, tolerance) for one in self._profiles.values()]
+        return np.array([*(nan if tput is None else 1.0 / tput if tput else inf for tput in tputs), nan])
+
+    def _profile_prices(self) -> Floats:
+        """Return a price an hour for each profile, and last NaN for none."""
+        return np.array([*(nan if one.cost is None else one.cost for one in self._profiles.values()), nan])
+
+
+def _cheapness(costs: Floats) -> Floats:
+    """Return the lowest cost over each; infinite ones cannot be paid."""
+    lowest = float(costs.min(initial=inf))
+    if lowest == inf:
+        return np.zeros(len(costs))
+    return lowest / costs if lowest > 0 else (costs == 0).astype(np.float64)
+
+
+def _median_for_unknown(values: Floats) -> Floats:
+    """Return the values with those not known replaced by the median of those that are; 1 where none is."""
+    known = values[np.isfinite(values)]
+    return np.where(np.isnan(values), np.median(known) if len(known) else 1.0, values)

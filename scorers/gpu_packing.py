@@ -1,0 +1,119 @@
+"""Fills GPUs up, or spreads requests over them, or fills up nodes and spreads over the GPUs of each."""
+
+from typing import Literal
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Floats, Positions, Request, Scorer
+from epp.framework.accelerators import AcceleratorTag
+from epp.framework.snapshot import ACCELERATOR, GPU_UTILIZATION, KV_USAGE, RUNNING
+from scorers.gpu_usage import UNKNOWN_SCORE, GpuUsageParameters, used_share
+
+_MAY_READ = (KV_USAGE, RUNNING, GPU_UTILIZATION)
+_WITHIN_BAND = 0.99
+"""The largest part of a band that an endpoint's own value can be: a better band always beats a worse one."""
+
+
+class NodeCompactParameters(GpuUsageParameters, frozen=True):
+    """How node and endpoint are put together."""
+
+    combine: Literal["lexicographic", "weighted"] = "lexicographic"
+    """The node decides and the endpoint only within a band, or both are weighed."""
+    bands: int = 10
+    """Bands, equally wide, in which nodes count as equally full; for `lexicographic`."""
+    node_weight: float = 0.5
+    """Weight of the node, 0..1; the endpoint gets the rest; for `weighted`."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would leave [0, 1]."""
+        super().__post_init__()
+        if self.bands < 1:
+            raise ValueError(f"bands is {self.bands}; it must be at least 1")
+        if not 0.0 <= self.node_weight <= 1.0:
+            raise ValueError(f"nodeWeight is {self.node_weight}; it must be between 0 and 1")
+
+
+class CompactFirstScorer(Scorer[GpuUsageParameters]):
+    """`0.7 * vram + 0.3 * tflops` in use, over the sum of the weights: the fullest endpoint gets most.
+
+    What is used comes from the allocator of the GPUs where it says so, else from the engine: the KV cache in use for
+    the memory; for the TFLOPS, requests in the batch over `maxNumSeqs`, and the GPU's utilization where that is not
+    known. 0 for GPUs without capacity, 0.5 where nothing is known.
+    """
+
+    plugin_type = "compact-first-scorer"
+    category = Category.AFFINITY
+    reads = (ACCELERATOR,)
+    may_read = _MAY_READ
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        used, empty = used_share(candidates, self.parameters)
+        return np.where(empty, 0.0, _known_or_half(used))
+
+
+class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
+    """`0.7 * vram + 0.3 * tflops` left, over the sum of the weights: the emptiest endpoint gets most.
+
+    What is used comes from where `compact-first-scorer` has it from. 0 for GPUs without capacity, 0.5 where nothing
+    is known.
+    """
+
+    plugin_type = "low-load-first-scorer"
+    category = Category.DISTRIBUTION
+    reads = (ACCELERATOR,)
+    may_read = _MAY_READ
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        used, empty = used_share(candidates, self.parameters)
+        return np.where(empty, 0.0, 1.0 - _known_or_half(used))
+
+
+class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
+    """The fullest node first, and on it the emptiest endpoint.
+
+    The value of a node is the mean, over all endpoints of the pool on it, of what `compact-first-scorer` gives them;
+    an endpoint whose node is not known is a node of its own. The value of an endpoint is what `low-load-first-scorer`
+    gives it. With `lexicographic`, `(band + 0.99 * endpoint) / (bands - 0.01)`, where `band` is the node's value in
+    `bands` equal steps, counted from 0; with `weighted`, `nodeWeight * node + (1 - nodeWeight) * endpoint`. 0 for
+    GPUs without capacity, which do not count for their node either.
+    """
+
+    plugin_type = "node-compact-gpu-low-load-scorer"
+    category = Category.BALANCE
+    reads = (ACCELERATOR,)
+    may_read = _MAY_READ
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        used, empty = used_share(candidates, self.parameters)
+        node, endpoint = self._node_used(candidates), 1.0 - _known_or_half(used)
+        if self.parameters.combine == "weighted":
+            weight = self.parameters.node_weight
+            scores = weight * node + (1.0 - weight) * endpoint
+        else:
+            bands = self.parameters.bands
+            band = np.minimum(np.floor(node * bands), bands - 1)
+            scores = (band + _WITHIN_BAND * endpoint) / (bands - 1 + _WITHIN_BAND)
+        return np.where(empty, 0.0, np.clip(scores, 0.0, 1.0))
+
+    def _node_used(self, candidates: Candidates) -> Floats:
+        """Return the mean use of each candidate's node, 0.5 where nothing is known of it."""
+        snapshot = candidates.snapshot
+        nodes = snapshot.records(ACCELERATOR).derive("nodes", _nodes)
+        used, empty = used_share(Candidates(snapshot, snapshot.slots), self.parameters)
+        known = np.isfinite(used) & ~empty
+        places = nodes[snapshot.slots[known]]
+        counts = np.bincount(places, minlength=len(nodes))
+        sums = np.bincount(places, weights=used[known], minlength=len(nodes))
+        means: Floats = np.divide(sums, counts, out=np.full(len(nodes), UNKNOWN_SCORE), where=counts > 0)
+        return means[nodes[candidates.slots]]
+
+
+def _known_or_half(used: Floats) -> Floats:
+    return np.where(np.isnan(used), UNKNOWN_SCORE, used)
+
+
+def _nodes(tags: tuple[AcceleratorTag, ...]) -> Positions:
+    """Give each slot the number of its node; an unknown one is a node of its own."""
+    numbers: dict[tuple[str, str, int], int] = {}
+    keys = [(tag.cluster, tag.node, -1 if tag.node else slot) for slot, tag in enumerate(tags)]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)

@@ -1,0 +1,57 @@
+"""How much of an endpoint's GPUs is taken: of their memory and of their TFLOPS, weighed."""
+
+from math import inf
+
+import numpy as np
+
+from epp.framework import Candidates, Floats, Mask, Parameters
+from epp.framework.accelerator_arrays import tag_numbers
+from epp.framework.accelerator_attributes import TFLOPS_USED, VRAM_USED
+from epp.framework.accelerators import AcceleratorTag
+from epp.framework.scoring import require_weights
+from epp.framework.snapshot import GPU_UTILIZATION
+
+UNKNOWN_SCORE = 0.5
+
+
+class GpuUsageParameters(Parameters, frozen=True):
+    """How memory and compute are weighed."""
+
+    vram_weight: float = 0.7
+    """Weight of the memory in use."""
+    tflops_weight: float = 0.3
+    """Weight of the TFLOPS in use."""
+    max_num_seqs: int = 256
+    """Requests in its batch at which an engine is fully used, where no allocator says what of a GPU is taken."""
+
+    def __post_init__(self) -> None:
+        """Refuse weights that say nothing and a batch that is full when empty."""
+        require_weights({"vramWeight": self.vram_weight, "tflopsWeight": self.tflops_weight})
+        if self.max_num_seqs < 1:
+            raise ValueError(f"maxNumSeqs is {self.max_num_seqs}; it must be at least 1")
+
+
+def used_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[Floats, Mask]:
+    """Return how much of each endpoint is used, 0..1, NaN where neither resource is known, and who has no capacity.
+
+    Of memory and TFLOPS, one that is not known, or has no weight, leaves the verdict to the other.
+    """
+    vram = tag_numbers(candidates, VRAM_USED, lambda tag: _fraction(tag, VRAM_USED))
+    tflops = tag_numbers(candidates, TFLOPS_USED, lambda tag: _fraction(tag, TFLOPS_USED))
+    empty = np.isinf(vram) | np.isinf(tflops)
+    batch = candidates.running / parameters.max_num_seqs
+    busy = np.where(np.isnan(batch), candidates.values(GPU_UTILIZATION), batch)
+    shares = np.array([np.where(np.isnan(vram), candidates.kv_usage, vram), np.where(np.isnan(tflops), busy, tflops)])
+    weights = np.array([[parameters.vram_weight], [parameters.tflops_weight]])
+    known = np.isfinite(shares)
+    weight = (weights * known).sum(axis=0)
+    used = (weights * np.where(known, np.clip(shares, 0.0, 1.0), 0.0)).sum(axis=0)
+    return np.divide(used, weight, out=np.full(len(weight), np.nan), where=weight > 0), empty
+
+
+def _fraction(tag: AcceleratorTag, attribute: str) -> float | None:
+    """Return the attribute, infinity for a capacity of 0, None where nobody says."""
+    value = tag.attributes.get(attribute)
+    if not isinstance(value, int | float):
+        return None
+    return min(float(value), 1.0) if value >= 0 else inf

@@ -1,0 +1,82 @@
+"""Prefers the endpoint with the largest and fastest accelerators."""
+
+from collections.abc import Hashable
+from math import isfinite
+from typing import Literal
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
+from epp.framework.accelerator_arrays import tag_numbers
+from epp.framework.accelerators import AcceleratorKind, AcceleratorTag
+from epp.framework.scoring import require_weights
+from epp.framework.snapshot import ACCELERATOR
+
+
+class MostCapableParameters(Parameters, frozen=True):
+    """What capability is made of."""
+
+    preferred_precisions: tuple[Literal["fp32", "fp16", "fp8", "int8", "int4"], ...] = ("fp16",)
+    """Precisions to compare TFLOPS in: of each endpoint the first one that has a figure."""
+    basis: Literal["endpoint", "device"] = "endpoint"
+    """Compare all devices of an endpoint together, or one of each."""
+    memory_weight: float = 0.5
+    """Weight of the memory."""
+    bandwidth_weight: float = 0.3
+    """Weight of the memory bandwidth."""
+    compute_weight: float = 0.2
+    """Weight of the TFLOPS."""
+
+    def __post_init__(self) -> None:
+        """Refuse what says nothing."""
+        require_weights(
+            {
+                "memoryWeight": self.memory_weight,
+                "bandwidthWeight": self.bandwidth_weight,
+                "computeWeight": self.compute_weight,
+            }
+        )
+        if not self.preferred_precisions:
+            raise ValueError("preferredPrecisions is empty; name a precision, or leave it out for fp16")
+
+
+class MostCapableScorer(Scorer[MostCapableParameters]):
+    """`0.5 * memory / max + 0.3 * bandwidth / max + 0.2 * tflops / max`, over the sum of the weights.
+
+    Each maximum is over the candidates. Slices count as slices. What is not known of an endpoint counts as 0, what
+    is not known of any of them is 0 for all; endpoints on CPUs get 0.
+    """
+
+    plugin_type = "most-capable-scorer"
+    category = Category.AFFINITY
+    reads = (ACCELERATOR,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        parameters = self.parameters
+        weights = np.array([parameters.memory_weight, parameters.bandwidth_weight, parameters.compute_weight])
+        terms = np.array([_share(self._numbers(candidates, name)) for name in ("memory", "bandwidth", "tflops")])
+        scores: Floats = np.clip(weights @ terms / weights.sum(), 0.0, 1.0)
+        return scores
+
+    def _numbers(self, candidates: Candidates, name: str) -> Floats:
+        key: Hashable = (self.plugin_type, name, self.parameters.basis, self.parameters.preferred_precisions)
+        return tag_numbers(candidates, key, lambda tag: self._number(tag, name))
+
+    def _number(self, tag: AcceleratorTag, name: str) -> float:
+        if tag.kind is AcceleratorKind.CPU:
+            return 0.0
+        count = max(tag.count, 1) if self.parameters.basis == "endpoint" else 1
+        match name:
+            case "memory":
+                number = float(tag.memory_bytes or 0) * count
+            case "bandwidth":
+                number = (tag.bandwidth_gbps or 0.0) * tag.partition.memory_fraction * count
+            case _:
+                figures = (tag.tflops(precision) for precision in self.parameters.preferred_precisions)
+                number = next((figure for figure in figures if figure > 0), 0.0) / max(tag.count, 1) * count
+        return number if isfinite(number) and number > 0 else 0.0
+
+
+def _share(numbers: Floats) -> Floats:
+    largest = numbers.max(initial=0.0)
+    return numbers / largest if largest else numbers

@@ -1,0 +1,226 @@
+"""Conditions on a request, as preference lists write them: `{promptTokens: "<2048"}`, `{modelSize: "8B..70B"}`."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+from epp.framework import Headers, Parameters, Request
+
+NumberTest: TypeAlias = Callable[[float], bool]
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_NUMBER = r"([+-]?\d+(?:\.\d+)?)\s*([KMBTkmbt]?)"
+_COMPARISON = re.compile(rf"\s*(<=|>=|!=|<|>|=)?\s*{_NUMBER}\s*")
+_RANGE = re.compile(rf"\s*{_NUMBER}\s*\.\.\s*{_NUMBER}\s*")
+_WORD = re.compile(r"\s*(!=|=)?\s*(\S+)\s*")
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": lambda value, bound: value < bound,
+    "<=": lambda value, bound: value <= bound,
+    ">": lambda value, bound: value > bound,
+    ">=": lambda value, bound: value >= bound,
+    "=": lambda value, bound: value == bound,
+    "!=": lambda value, bound: value != bound,
+}
+_SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([mbt])(?![a-z0-9])")
+_PRECISION_IN_NAME = re.compile(r"(?<![a-z0-9])(fp32|fp16|bf16|fp8|int8|fp4|int4)(?![a-z0-9])")
+
+
+class HeaderCondition(Parameters, frozen=True):
+    """A header of the request."""
+
+    name: str
+    """Name of the header, in any case."""
+    value: str | None = None
+    """What it has to be, with `!=` before it what it may not be; without it, any value will do."""
+
+
+class Condition(Parameters, frozen=True):
+    """What has to be so of a request: all that is named here.
+
+    Numbers are written with `<`, `<=`, `>`, `>=`, `=` or `!=` before them, or as `a..b`, both ends included; none is
+    `=`. They take K, M, B and T for thousands, millions, billions and trillions. A condition on something that is not
+    known of the request does not hold.
+    """
+
+    model_size: str | int | None = None
+    """Parameters of the model: from `modelSizes`, else out of its name, where `llama-3-8b` says 8B."""
+    prompt_tokens: str | int | None = None
+    """Tokens of the prompt."""
+    request_size: str | int | None = None
+    """Another name for promptTokens."""
+    max_output_tokens: str | int | None = None
+    """The most tokens that the request wants for an answer."""
+    total_tokens: str | int | None = None
+    """Tokens of the prompt and the most for an answer together, those that the request limits."""
+    precision: str | None = None
+    """Precision of the model, after `=` or `!=` if need be: from `modelPrecisions`, else out of its name, where
+    `llama-3-8b-fp8` says fp8."""
+    priority: str | int | None = None
+    """Priority of the request."""
+    streaming: bool | None = None
+    """Whether the answer is streamed."""
+    lora: bool | str | None = None
+    """Whether a LoRA adapter that some endpoint knows is asked for; or the name of the adapter."""
+    header: HeaderCondition | None = None
+    """A header of the request."""
+    time_of_day: str | None = None
+    """Not supported: the same request is to go the same way at any time."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be read, and what says nothing."""
+        if self.time_of_day is not None:
+            raise ValueError(
+                "timeOfDay is known, not supported: plugins have no wall clock, so that a choice can be repeated; "
+                "let the gateway set a header by the time and use a header condition"
+            )
+        if all(getattr(self, field) is None for field in self.__struct_fields__):
+            raise ValueError(f"a condition is empty; name one of {', '.join(self.__struct_encode_fields__[:-1])}")
+        compile_condition(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What conditions are about; None for what is not known."""
+
+    model: str
+    model_size: float | None
+    prompt_tokens: int
+    max_output_tokens: int | None
+    precision: str
+    priority: int
+    streaming: bool
+    adapters: frozenset[str]
+    """Adapters that any endpoint knows."""
+    headers: Headers
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of prompt and answer, as far as the latter are limited."""
+        return self.prompt_tokens + (self.max_output_tokens or 0)
+
+
+Test: TypeAlias = Callable[[Facts], bool]
+
+
+def facts_of(
+    request: Request, sizes: Mapping[str, float], precisions: Mapping[str, str], adapters: frozenset[str]
+) -> Facts:
+    """Return what is known of the request; `sizes` and `precisions` of models go before what their names say."""
+    model = request.model
+    return Facts(
+        model=model,
+        model_size=sizes[model] if model in sizes else size_in_name(model),
+        prompt_tokens=request.prompt_tokens,
+        max_output_tokens=request.body.max_output_tokens,
+        precision=precisions[model] if model in precisions else precision_in_name(model),
+        priority=request.priority,
+        streaming=request.body.streaming,
+        adapters=adapters,
+        headers=request.headers,
+    )
+
+
+def size_in_name(model: str) -> float | None:
+    """Return the parameters that a model's name says: 8e9 for `llama-3-8b`, 56e9 for `mixtral-8x7b`; else None."""
+    found = _SIZE_IN_NAME.search(model.lower())
+    if found is None:
+        return None
+    return int(found[1] or 1) * _number(found[2], found[3])
+
+
+def precision_in_name(model: str) -> str:
+    """Return the precision that a model's name says, empty for none."""
+    found = _PRECISION_IN_NAME.search(model.lower())
+    return found[1] if found else ""
+
+
+def parse_size(text: str | int) -> float:
+    """Return a number such as `70B`; raises ValueError."""
+    found = re.fullmatch(_NUMBER, str(text).strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no number: write one such as 2048, 2K, 70B or 1.5T")
+    return _number(found[1], found[2])
+
+
+def parse_number_test(text: str | int) -> NumberTest:
+    """Return the test of `<30B`, `>=2048`, `!=0`, `1K..4K` or a plain number; raises ValueError."""
+    written = str(text)
+    if found := _RANGE.fullmatch(written):
+        low, high = _number(found[1], found[2]), _number(found[3], found[4])
+        if low > high:
+            raise ValueError(f"{written!r} is an empty range; write the lower number first")
+        return lambda value: low <= value <= high
+    if found := _COMPARISON.fullmatch(written):
+        holds, bound = _OPERATORS[found[1] or "="], _number(found[2], found[3])
+        return lambda value: holds(value, bound)
+    raise ValueError(f"{written!r} is no condition on a number: write one such as '<2048', '>=70B' or '1K..4K'")
+
+
+def compile_condition(condition: Condition) -> Test:
+    """Return the test of a whole condition; raises ValueError with the key at fault."""
+    tests = [*_number_tests(condition)]
+    if condition.precision is not None:
+        tests.append(_word_test("precision", condition.precision, lambda facts: facts.precision))
+    if condition.streaming is not None:
+        tests.append(lambda facts: facts.streaming is condition.streaming)
+    if condition.lora is not None:
+        tests.append(_lora_test(condition.lora))
+    if condition.header is not None:
+        tests.append(_header_test(condition.header))
+    return lambda facts: all(test(facts) for test in tests)
+
+
+def _number(digits: str, unit: str) -> float:
+    return float(Fraction(digits) * _UNITS[unit.upper()])
+
+
+_NUMBERS: Mapping[str, Callable[[Facts], float | None]] = {
+    "model_size": lambda facts: facts.model_size,
+    "prompt_tokens": lambda facts: facts.prompt_tokens,
+    "request_size": lambda facts: facts.prompt_tokens,
+    "max_output_tokens": lambda facts: facts.max_output_tokens,
+    "total_tokens": lambda facts: facts.total_tokens,
+    "priority": lambda facts: facts.priority,
+}
+
+
+def _number_tests(condition: Condition) -> list[Test]:
+    names = dict(zip(condition.__struct_fields__, condition.__struct_encode_fields__, strict=True))
+    return [
+        _number_test(names[field], text, fact)
+        for field, fact in _NUMBERS.items()
+        if (text := getattr(condition, field)) is not None
+    ]
+
+
+def _number_test(name: str, text: str | int, fact: Callable[[Facts], float | None]) -> Test:
+    try:
+        holds = parse_number_test(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return lambda facts: (value := fact(facts)) is not None and holds(value)
+
+
+def _word_test(name: str, text: str, fact: Callable[[Facts], str]) -> Test:
+    found = _WORD.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{name}: {text!r} is no condition on a name: write one such as 'fp8' or '!=fp8'")
+    word, same = found[2].lower(), found[1] != "!="
+    return lambda facts: (known := fact(facts)) != "" and (known == word) is same
+
+
+def _lora_test(lora: bool | str) -> Test:  # noqa: FBT001
+    if isinstance(lora, str):
+        return lambda facts: facts.model == lora
+    return lambda facts: (facts.model in facts.adapters) is lora
+
+
+def _header_test(header: HeaderCondition) -> Test:
+    name, wanted = header.name.lower(), header.value
+    if wanted is None:
+        return lambda facts: name in facts.headers
+    if wanted.startswith("!="):
+        return lambda facts: name in facts.headers and facts.headers[name] != wanted[2:]
+    return lambda facts: facts.headers.get(name) == wanted.removeprefix("=")

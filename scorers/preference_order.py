@@ -1,0 +1,138 @@
+"""Prefers accelerator classes by a list of preferences, each of which may have conditions on the request."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.framework import (
+    Candidates,
+    Category,
+    Clock,
+    Filter,
+    FilterParameters,
+    Floats,
+    LoraState,
+    Mask,
+    Parameters,
+    Request,
+    Scorer,
+)
+from epp.framework.accelerator_classes import names_of
+from epp.framework.accelerators import AcceleratorTag
+from epp.framework.request import PROMPT_TOKENS
+from epp.framework.snapshot import ACCELERATOR, LORA
+from scorers.preference_conditions import Condition, compile_condition, facts_of, parse_size
+
+TIE = 1e-6
+"""How much less a preference counts for each one of the same score before it: less than what other scorers say."""
+
+_HIGHEST = 100
+
+
+class Preference(Parameters, frozen=True):
+    """How much one class is preferred, and for which requests."""
+
+    accelerator_class: str = msgspec.field(name="class")
+    """Name of an AcceleratorClass; of a model such as `h100` where an endpoint has no class."""
+    score: float = 100.0
+    """0 to 100."""
+    conditions: tuple[Condition, ...] = ()
+    """When it applies; always, where there is none."""
+    match: Literal["all", "any"] = "all"
+    """Whether all conditions have to hold, or any one."""
+
+    def __post_init__(self) -> None:
+        """Refuse what names nothing, and scores out of range."""
+        if not self.accelerator_class:
+            raise ValueError("class is empty; name an AcceleratorClass")
+        if not 0 <= self.score <= _HIGHEST:
+            raise ValueError(f"score of class {self.accelerator_class!r} is {self.score}; it must be 0 to {_HIGHEST}")
+
+
+class PreferenceOrderParameters(FilterParameters, frozen=True, kw_only=True):
+    """The list, and what is known of the models."""
+
+    preference_order: tuple[Preference, ...]
+    """The preferences; a class may come more than once, with other conditions."""
+    exclusive: bool = False
+    """Also drop the endpoints to which no preference applies for this request."""
+    model_sizes: Mapping[str, str | int] = msgspec.field(default_factory=dict)
+    """Parameters of models by name, such as `70B`; they go before what the names say."""
+    model_precisions: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Precisions of models by name, such as `fp8`; they go before what the names say."""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty list and sizes that are none."""
+        if not self.preference_order:
+            raise ValueError("preferenceOrder is empty; list at least one class")
+        for size in self.model_sizes.values():
+            parse_size(size)
+
+
+class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[PreferenceOrderParameters]):
+    """The highest score of the preferences that apply to the request and name the endpoint's class, over 100.
+
+    A preference applies where all its conditions hold, with `match: any` where one does, always where it has none.
+    Endpoints to which none applies get 0; with `exclusive` they are dropped. Between equal scores the list decides:
+    each one after the first is 0.000001 less, not below 0. An endpoint of several classes gets the best of them; a
+    class that no endpoint has changes nothing.
+    """
+
+    plugin_type = "preference-order-scorer"
+    category = Category.AFFINITY
+    reads = (ACCELERATOR,)
+    may_read = (PROMPT_TOKENS, LORA)
+
+    def __init__(self, parameters: PreferenceOrderParameters, *, name: str = "", clock: Clock | None = None) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        preferences = parameters.preference_order
+        self.may_empty = parameters.exclusive
+        self._classes = tuple(preference.accelerator_class.lower() for preference in preferences)
+        self._tests = [
+            (any if preference.match == "any" else all, [compile_condition(one) for one in preference.conditions])
+            for preference in preferences
+        ]
+        scores = [preference.score for preference in preferences]
+        ties = np.array([scores[:place].count(score) for place, score in enumerate(scores)])
+        self._scores = np.maximum(0.0, np.array(scores) / _HIGHEST - TIE * ties)[:, None]
+        self._sizes = {model: parse_size(size) for model, size in parameters.model_sizes.items()}
+        self._precisions = {model: precision.lower() for model, precision in parameters.model_precisions.items()}
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        if not self.parameters.exclusive:
+            return np.ones(len(candidates), dtype=np.bool_)
+        kept: Mask = np.any(self._applying(request, candidates), axis=0)
+        return kept
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        best: Floats = np.where(self._applying(request, candidates), self._scores, 0.0).max(axis=0)
+        return best
+
+    def _applying(self, request: Request, candidates: Candidates) -> Mask:
+        """Return one row for each preference: whether it applies to the request and names the candidate's class."""
+        facts = facts_of(request, self._sizes, self._precisions, _adapters(candidates))
+        holds = [not tests or combine(test(facts) for test in tests) for combine, tests in self._tests]
+        return self._members(candidates) & np.array(holds, dtype=np.bool_)[:, None]
+
+    def _members(self, candidates: Candidates) -> Mask:
+        """Return one row for each preference: whether it names the candidate's class."""
+
+        def build(tags: tuple[AcceleratorTag, ...]) -> NDArray[np.bool_]:
+            names = [frozenset(names_of(tag)) for tag in tags]
+            return np.array([[name in of_tag for of_tag in names] for name in self._classes], dtype=np.bool_)
+
+        return candidates.snapshot.records(ACCELERATOR).derive((self.plugin_type, self._classes), build)[
+            :, candidates.slots
+        ]
+
+
+def _adapters(candidates: Candidates) -> frozenset[str]:
+    """Return the adapters that any endpoint knows."""
+
+    def build(states: tuple[LoraState, ...]) -> frozenset[str]:
+        return frozenset().union(*(state.running | state.waiting for state in states))
+
+    return candidates.snapshot.records(LORA).derive("adapters", build)

@@ -1,0 +1,90 @@
+"""Prefers the endpoint at which the request's first tokens are expected soonest, in seconds."""
+
+from math import inf
+
+import numpy as np
+
+from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework.rates import ENDPOINT_RATES, batch_sizes, uncached_tokens
+from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
+from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, KV_USAGE, RUNNING
+
+_LEAST_SECONDS = 1e-3
+_FULLEST = 0.99
+
+
+class WorkSecondsParameters(Parameters, frozen=True):
+    """What counts beside the prompts to compute."""
+
+    output_tokens: int = 16
+    """Generated tokens up to which the time counts, or as many as the request asks for, if fewer: 1 for the time to the
+    first token alone, more to give a busy batch more weight against a long prompt."""
+    kv_barrier_seconds: float = 0.05
+    """Lambda of the barrier that keeps requests from a full KV cache: what a half full one costs, in seconds; 0 for no
+    barrier."""
+    attention_quadratic_tokens: int = 0
+    """Length of a prompt, in tokens, of which attention takes as long as all else, so that it counts; 0 where all
+    tokens are equal."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance whose matches are read; empty for the default one."""
+
+    def __post_init__(self) -> None:
+        """Refuse negative work."""
+        if self.output_tokens < 0:
+            raise ValueError(f"outputTokens is {self.output_tokens}; it must be 0 or more")
+        if not 0.0 <= self.kv_barrier_seconds < inf:
+            raise ValueError(f"kvBarrierSeconds is {self.kv_barrier_seconds}; it must be 0 or more, and finite")
+        if self.attention_quadratic_tokens < 0:
+            raise ValueError(f"attentionQuadraticTokens is {self.attention_quadratic_tokens}; it must be 0 or more")
+
+
+class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
+    """`least / seconds`, where `seconds = wait + prefill + decode + barrier` and `least` is that of the best candidate.
+
+    With the endpoint's own rates: `wait = uncached tokens in flight there / rate`; `prefill = uncached tokens of this
+    prompt / rate`, with `attentionQuadraticTokens` q and c tokens cached of p `(uncached + uncached * (c + p) / q) /
+    rate`; `decode = outputTokens * (alpha + beta * batch)`, the batch being the requests running or sent there, this
+    one included; `barrier = kvBarrierSeconds * k / (1 - k)` with the KV cache's share in use k, at most 0.99, the
+    median of the candidates where it is not known. So twice the time is half the score. Below a millisecond all are
+    equal. Without rates, 1 for all.
+    """
+
+    plugin_type = "work-seconds-scorer"
+    category = Category.BALANCE
+    may_read = (PROMPT_TOKENS, RUNNING, KV_USAGE)
+
+    def __init__(
+        self, parameters: WorkSecondsParameters | None = None, *, name: str = "", clock: Clock | None = None
+    ) -> None:
+        super().__init__(parameters, name=name, clock=clock)
+        self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
+        self.reads = (ENDPOINT_RATES, self._match_key, IN_FLIGHT_TOKENS, IN_FLIGHT)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        seconds = self.seconds(request, candidates)
+        if seconds is None:
+            return np.ones(len(candidates))
+        floored = np.maximum(seconds, _LEAST_SECONDS)
+        scores: Floats = floored.min(initial=inf) / floored
+        return scores
+
+    def seconds(self, request: Request, candidates: Candidates) -> Floats | None:
+        """Return the seconds expected at each candidate; None without rates."""
+        rates = request.get(ENDPOINT_RATES)
+        if rates is None:
+            return None
+        wanted = request.body.max_output_tokens
+        output = self.parameters.output_tokens if wanted is None else min(self.parameters.output_tokens, wanted)
+        uncached = uncached_tokens(request, candidates, request.get(self._match_key))
+        work = candidates.in_flight_tokens + uncached
+        if self.parameters.attention_quadratic_tokens:
+            seen = 2 * request.prompt_tokens - uncached
+            work += uncached * seen / self.parameters.attention_quadratic_tokens
+        decode = output * rates.itl_seconds(candidates, batch_sizes(candidates) + 1)
+        return rates.prefill_seconds(candidates, work) + decode + self._barrier(candidates.kv_usage)
+
+    def _barrier(self, kv_usage: Floats) -> Floats:
+        known = kv_usage[~np.isnan(kv_usage)]
+        typical = float(np.median(known)) if len(known) else 0.0
+        usage = np.clip(np.where(np.isnan(kv_usage), typical, kv_usage), 0.0, _FULLEST)
+        return self.parameters.kv_barrier_seconds * usage / (1.0 - usage)

@@ -1,0 +1,212 @@
+"""An edited configuration file takes effect in a running picker; a bad one changes nothing, and it says why."""
+
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+from commands import Command, command, free_ports
+from config_files import ConfigMap, endpoints_file, replace, with_pool
+from serving import PLAIN, destination_of, metrics_on, serving
+from traffic import client_of, some_after, traffic
+from world import ENDLESS, MODEL, World, open_world, until
+
+from epp.sim import RunningSim
+
+ONLY = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: label-selector-filter
+  parameters: {matchLabels: {group: GROUP}}
+- type: queue-scorer
+schedulingProfiles: [{name: default, plugins: [{pluginRef: label-selector-filter}, {pluginRef: queue-scorer}]}]
+"""
+
+
+@dataclass(frozen=True)
+class Files:
+    """A configuration that keeps one group of servers, and the two servers: `a` in group `one`, `b` in `other`."""
+
+    config: Path
+    pool: Path
+
+    @classmethod
+    def written(cls, directory: Path, sims: dict[str, RunningSim]) -> "Files":
+        pool = endpoints_file(
+            directory / "endpoints.yaml",
+            a=(sims["a"].address, {"group": "one"}),
+            b=(sims["b"].address, {"group": "other"}),
+        )
+        files = cls(directory / "config.yaml", pool)
+        files.keep("one")
+        return files
+
+    def text(self, group: str) -> str:
+        return with_pool(ONLY.replace("GROUP", group), self.pool)
+
+    def keep(self, group: str) -> None:
+        replace(self.config, self.text(group))
+
+
+@dataclass(frozen=True)
+class Gateway:
+    process: Command
+    url: str
+    metrics_port: int
+
+    async def health(self) -> tuple[int, dict]:
+        address = f"http://127.0.0.1:{self.metrics_port}/healthz"
+        async with aiohttp.ClientSession() as http, http.get(address) as response:
+            return response.status, await response.json()
+
+    async def config_metrics(self) -> dict[str, float]:
+        """What the page says of the configuration, without `llm_d_epp_config_`."""
+        prefix = "llm_d_epp_config_"
+        shown = await metrics_on(self.metrics_port)
+        return {
+            name.removeprefix(prefix): sum(samples.values())
+            for name, samples in shown.items()
+            if name.startswith(prefix) and not name.endswith("_created")
+        }
+
+
+@pytest.fixture
+async def files(simulated: Callable, tmp_path: Path) -> Files:
+    return Files.written(tmp_path, await simulated("a", "b"))
+
+
+@contextlib.asynccontextmanager
+async def gateway_with(config: Path) -> AsyncIterator[Gateway]:
+    (metrics_port,) = free_ports(1)
+    flags = ("--listen=127.0.0.1:0", f"--config-file={config}", f"--metrics-port={metrics_port}", "-v=2")
+    async with command("gateway", *flags) as process:
+        url = (await process.says("listening on")).split()[2]
+        yield Gateway(process, url, metrics_port)
+
+
+async def test_edited_file_moves_all_traffic_and_no_request_is_lost(files: Files, record_testsuite_property):
+    async with gateway_with(files.config) as gateway, client_of(gateway.url) as client:
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=1_000, stream=True, **ENDLESS
+        )
+        async with traffic(gateway.url) as answers:
+            assert await some_after(answers, 0) == {"a"}
+
+            edited = time.monotonic()
+            files.keep("other")
+            await gateway.process.says('"event":"configuration taken over"')
+
+            assert await some_after(answers, time.monotonic()) == {"b"}
+        moved = min(answer.ended for answer in answers if answer.server == "b")
+        record_testsuite_property("seconds until an edited configuration is in effect", round(moved - edited, 3))
+        assert not [answer for answer in answers if answer.started > moved and answer.server == "a"]
+        chunks = [chunk async for chunk in stream]  # begun before the edit, where nobody is sent to now
+        assert chunks[-1].choices[0].finish_reason == "length"
+        assert await gateway.config_metrics() == {"generation": 2, "last_reload_successful": 1, "reloads_total": 1}
+
+
+async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_one(files: Files):
+    async with gateway_with(files.config) as gateway, traffic(gateway.url) as answers:
+        assert await gateway.health() == (200, healthy(generation=1))
+        bad = files.text("other").replace("matchLabels", "matchLabel")
+        (line,) = [number for number, line in enumerate(bad.splitlines(), 1) if "matchLabel" in line]
+        column = bad.splitlines()[line - 1].index("matchLabel") + 1
+
+        replace(files.config, bad)
+
+        reason = json.loads(await gateway.process.says("configuration refused"))["reason"]
+        assert reason.startswith(f"{files.config}:{line}:{column}: plugins[0].parameters.matchLabel: ")
+        assert "did you mean 'matchLabels'?" in reason
+        assert await some_after(answers, time.monotonic()) == {"a"}
+        assert await gateway.config_metrics() == {"generation": 1, "last_reload_successful": 0, "reloads_total": 1}
+        assert await gateway.health() == (200, healthy(generation=1, refused=reason))
+
+        files.keep("one")  # what is in effect anyway
+
+        await gateway.process.says("configuration file is the one in effect again")
+        assert await gateway.config_metrics() == {"generation": 1, "last_reload_successful": 1, "reloads_total": 1}
+        assert await gateway.health() == (200, healthy(generation=1))
+
+        files.keep("other")
+
+        await gateway.process.says('"event":"configuration taken over"')
+        assert await some_after(answers, time.monotonic()) == {"b"}
+        assert await gateway.health() == (200, healthy(generation=2))
+
+
+def healthy(*, generation: int, refused: str | None = None) -> dict:
+    return {"ready": True, "endpoints": 2, "config": {"generation": generation, "refused": refused}}
+
+
+async def test_swapped_links_of_a_config_map_take_effect(files: Files, simulated, tmp_path):
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    config_map = ConfigMap(mounted, config=files.text("one"))
+    async with open_world(config_file=mounted / "config.yaml") as world:
+        assert await world.ask("before") == "a"
+        for generation, (group, server) in enumerate([("other", "b"), ("one", "a")], 2):
+            config_map.update(config=files.text(group))
+            await taken(world, generation)
+            assert await world.ask(f"generation {generation}") == server
+
+
+async def test_file_that_is_not_watched_may_be_edited_without_effect(files: Files):
+    watch_nothing = "--watch-config-file=false"
+    async with serving(None, PLAIN, f"--config-file={files.config}", watch_nothing) as served:
+        files.keep("other")
+        # Another file in that directory, which is followed, and edited later: once it is seen, so was the first.
+        endpoints_file(files.pool, a=("10.0.0.1:8000", {"group": "one"}), b=("10.0.0.2:8000", {"group": "other"}))
+        await served.command.says('"event":"endpoints file taken over"')
+        async with served.channel() as channel:
+            assert await destination_of(channel) == "10.0.0.1:8000"
+        assert (await served.metrics())["llm_d_epp_config_generation"] == {frozenset(): 1}
+
+
+async def taken(world: World, generation: int) -> None:
+    await until(
+        lambda: world.gateway.picker.config.generation == generation, f"configuration {generation} is in effect"
+    )
+
+
+BY_PREFIX = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: prefix-cache-scorer}, {type: queue-scorer}]
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: prefix-cache-scorer, weight: 3}, {pluginRef: queue-scorer, weight: 1}]
+"""
+
+
+async def test_prefix_index_outlives_what_does_not_concern_it_and_no_more(simulated, tmp_path):
+    sims = await simulated("a", "b")
+    file = tmp_path / "config.yaml"
+    replace(file, BY_PREFIX)  # the scorer brings the index along
+    long = "The quick brown fox jumps over the lazy dog. " * 200
+    endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+    async with open_world(endpoints=endpoints, sims=sims, config_file=file) as world:
+        await world.scraped()
+        holder = await world.ask(long + "What jumps?")
+        await world.settled()
+        await world.occupy(holder, waiting=5)
+        idle = {"a": "b", "b": "a"}[holder]
+        assert await world.ask("unrelated") == idle
+        assert await world.ask(long + "Who is lazy?") == holder
+
+        queue_counts_more = BY_PREFIX.replace("weight: 1", "weight: 2")
+        replace(file, queue_counts_more)
+        await taken(world, 2)
+
+        assert await world.ask("unrelated too") == idle
+        assert await world.ask(long + "Which fox?") == holder
+
+        larger_blocks = "{type: approx-prefix-cache-producer, parameters: {blockSizeTokens: 128}}"
+        replace(file, queue_counts_more.replace("plugins: [", f"plugins: [{larger_blocks}, ", 1))
+        await taken(world, 3)
+
+        assert await world.ask(long + "Which dog?") == idle

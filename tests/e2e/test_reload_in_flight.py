@@ -1,0 +1,194 @@
+"""Two thousand requests under way while the configuration changes fifty times: none lost, none served by a mixture."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from bench import BODY, request_body
+from config_files import replace
+from serving import APART, Exchange, answer, exchange, first_message
+from world import until
+
+from epp.config import load_file
+from epp.discovery import StaticDiscovery
+from epp.discovery.target import Target
+from epp.extproc.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES
+from epp.extproc.server import ServerSettings
+from epp.framework.snapshot import IN_FLIGHT, SERVED
+from epp.picker import Picker, PickerSettings
+
+RELOADS = 50
+FINISHED_PER_RELOAD = 40
+STREAMS = RELOADS * FINISHED_PER_RELOAD
+CONNECTIONS = 4
+POOL = [
+    Target("a1", "10.0.0.1", 8000, labels={"group": "a", "tier": "gold"}),
+    Target("a2", "10.0.0.2", 8000, labels={"group": "a", "tier": "silver"}),
+    Target("b1", "10.0.0.3", 8000, labels={"group": "b", "tier": "gold"}),
+    Target("b2", "10.0.0.4", 8000, labels={"group": "b", "tier": "silver"}),
+]
+HEADER = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+dataLayer: {injectDefaults: false}
+"""
+A = f"""{HEADER}
+plugins:
+- {{type: label-selector-filter, parameters: {{matchLabels: {{group: a}}}}}}
+- {{type: header-label-affinity-scorer, parameters: {{headerName: x-tier, labelKey: tier}}}}
+- {{type: max-score-picker, parameters: {{maxNumOfEndpoints: 1}}}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: label-selector-filter
+  - {{pluginRef: header-label-affinity-scorer, weight: 1}}
+  - pluginRef: max-score-picker
+"""
+B = f"""{HEADER}
+plugins:
+- {{type: label-selector-filter, parameters: {{matchLabels: {{group: b}}}}}}
+- {{type: header-label-affinity-scorer, parameters: {{headerName: x-tier, labelKey: tier}}}}
+- {{type: random-picker, parameters: {{maxNumOfEndpoints: 2}}}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: label-selector-filter
+  - {{pluginRef: header-label-affinity-scorer, weight: 7}}
+  - pluginRef: random-picker
+"""
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What one answer shows of the configuration that made it."""
+
+    destination: frozenset[str]
+    """A's picker names one endpoint, B's two."""
+    totals: dict[str, float]
+    """The filter shows in the endpoints that have one, the weight in the totals."""
+
+
+# Requests say `x-tier: gold`, so the scorer gives 1 for a1 and b1, and 0 for a2 and b2.
+BY_A = Routed(frozenset({"10.0.0.1:8000"}), {"10.0.0.1:8000": 1.0, "10.0.0.2:8000": 0.0})
+BY_B = Routed(frozenset({"10.0.0.3:8000", "10.0.0.4:8000"}), {"10.0.0.3:8000": 7.0, "10.0.0.4:8000": 0.0})
+
+
+def in_effect(generation: int) -> Routed:
+    """Generation 1 is A, 2 is B, and so on in turn."""
+    return BY_A if generation % 2 else BY_B
+
+
+@contextlib.asynccontextmanager
+async def picker_following(file: Path) -> AsyncIterator[Picker]:
+    picker = Picker(
+        PickerSettings(
+            server=ServerSettings("127.0.0.1:0", secure=False),
+            config=load_file(file),
+            watch_config=file,
+            discovery=StaticDiscovery(POOL),
+            emit_endpoint_scores=True,
+        )
+    )
+    await picker.start()
+    try:
+        yield picker
+    finally:
+        await picker.stop(drain_seconds=0)
+
+
+async def begin(call: Exchange, number: int) -> Exchange:
+    """Send the headers and half of the body."""
+    message = first_message()
+    fields = message.request_headers.headers.headers
+    fields.add(key="x-tier", raw_value=b"gold")
+    (request_id,) = [field for field in fields if field.key == "x-request-id"]
+    request_id.raw_value = f"r-{number}".encode()
+    await call.write(message)
+    await call.write(request_body(BODY[:20], end=False))
+    return call
+
+
+async def complete(call: Exchange) -> Routed:
+    """Send the other half of the body; return what came back."""
+    await call.write(request_body(BODY[20:], end=True))
+    routed = await call.read()
+    assert routed.HasField("request_headers"), routed
+    piece = (await call.read()).request_body.response.body_mutation.streamed_response
+    assert (piece.body, piece.end_of_stream) == (BODY, True)
+    metadata = routed.dynamic_metadata[DESTINATION_NAMESPACE]
+    return Routed(frozenset(metadata[DESTINATION].split(",")), dict(metadata[ENDPOINT_SCORES]))
+
+
+@dataclass
+class Newcomers:
+    """One request after the other, begun and ended while configurations change."""
+
+    picker: Picker
+    channel: grpc.aio.Channel
+    count: int = 0
+
+    async def come(self) -> None:
+        while True:
+            call = await begin(exchange(self.channel), STREAMS + self.count)
+            before = self.picker.config.generation
+            routed = await complete(call)
+            after = self.picker.config.generation
+            assert routed in [in_effect(generation) for generation in range(before, after + 1)]
+            await answer(call)
+            self.count += 1
+
+
+@contextlib.asynccontextmanager
+async def coming(newcomers: Newcomers) -> AsyncIterator[None]:
+    """Let them come until the block ends; fails where one of them did."""
+    task = asyncio.create_task(newcomers.come())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def answer_all(calls: Iterable[Exchange]) -> None:
+    await asyncio.gather(*map(answer, calls))
+
+
+async def test_requests_under_way_survive_fifty_reloads_each_served_by_one_whole_configuration(tmp_path):
+    file = tmp_path / "config.yaml"
+    replace(file, A)
+    async with picker_following(file) as picker, contextlib.AsyncExitStack() as stack:
+        address = f"127.0.0.1:{picker.server.port}"
+        channels = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(address, options=APART))
+            for _ in range(CONNECTIONS)
+        ]
+
+        def in_flight() -> float:
+            return float(sum(picker.store.snapshot().column(IN_FLIGHT)))
+
+        begun = (begin(exchange(channels[number % CONNECTIONS]), number) for number in range(STREAMS))
+        waiting = list(await asyncio.gather(*begun))
+        await until(lambda: picker.server._streams.count == STREAMS, "all requests have arrived, and none is whole")
+        routed: list[Exchange] = []
+        newcomers = Newcomers(picker, channels[0])
+        async with coming(newcomers):
+            for generation in range(2, RELOADS + 2):
+                replace(file, A if generation % 2 else B)
+                await until(lambda g=generation: picker.config.generation == g, f"configuration {generation} is there")
+
+                finishing, waiting = waiting[:FINISHED_PER_RELOAD], waiting[FINISHED_PER_RELOAD:]
+                answers = await asyncio.gather(*map(complete, finishing))
+                assert answers == [in_effect(generation)] * FINISHED_PER_RELOAD
+                await answer_all(routed)  # routed by the configuration before
+                assert FINISHED_PER_RELOAD <= in_flight() <= FINISHED_PER_RELOAD + 1  # and perhaps a newcomer
+                routed = finishing
+            await answer_all(routed)
+        assert waiting == []
+        assert newcomers.count > 0
+        await until(lambda: in_flight() == 0, "nothing is in flight")
+        served = sum(picker.store.snapshot().column(SERVED))
+        assert served - (STREAMS + newcomers.count) in {0, 1}  # one newcomer may have been cut off

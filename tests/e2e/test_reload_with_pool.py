@@ -1,0 +1,65 @@
+"""A configuration that brings another pool along: it comes as one, and once that pool can be had."""
+
+import time
+from pathlib import Path
+
+from config_files import endpoints_file, replace, with_pool
+from traffic import some_after, traffic
+from world import open_world, until
+
+RELOADS = 20
+BY_GROUP = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: label-selector-filter
+  parameters: {matchLabels: {group: GROUP}}
+- type: metrics-data-source
+  parameters: {timeout: TIMEOUT}
+- type: queue-scorer
+schedulingProfiles: [{name: default, plugins: [{pluginRef: label-selector-filter}, {pluginRef: queue-scorer}]}]
+"""
+
+
+def config(group: str, pool: Path, timeout: str = "1s") -> str:
+    return with_pool(BY_GROUP.replace("GROUP", group).replace("TIMEOUT", timeout), pool)
+
+
+async def test_no_request_meets_the_old_filter_and_the_new_pool(simulated, tmp_path):
+    sims = await simulated("a", "b")
+    pools = {
+        name: endpoints_file(tmp_path / f"pool_{name}.yaml", **{name: (sim.address, {"group": name})})
+        for name, sim in sims.items()
+    }
+    file = tmp_path / "config.yaml"
+    replace(file, config("a", pools["a"]))
+    async with open_world(config_file=file) as world, traffic(world.url) as answers:
+        picker = world.gateway.picker
+        for generation in range(2, RELOADS + 2):
+            group = "a" if generation % 2 else "b"
+            # Another data source each time, so that the one before has to end.
+            replace(file, config(group, pools[group], f"{generation}s"))
+            await until(lambda g=generation: picker.config.generation == g, f"configuration {generation} is in effect")
+            assert world.available == {group}
+        assert {answer.server for answer in answers} == {"a", "b"}
+
+
+async def test_pool_that_cannot_be_had_yet_is_taken_over_once_it_can(simulated, tmp_path):
+    sims = await simulated("a", "b")
+    pool = endpoints_file(tmp_path / "pool_a.yaml", a=(sims["a"].address, {"group": "a"}))
+    later = tmp_path / "pool_b.yaml"
+    file = tmp_path / "config.yaml"
+    replace(file, config("a", pool))
+    async with open_world(config_file=file) as world, traffic(world.url) as answers:
+        picker = world.gateway.picker
+        replace(file, config("b", later))
+        await until(lambda: bool(picker.config.refused), "the configuration is refused")
+        assert picker.config.refused == f"endpoints file {later}: No such file or directory"
+        assert picker.config.generation == 1
+        assert {answer.server for answer in answers} <= {"a"}
+
+        endpoints_file(later, b=(sims["b"].address, {"group": "b"}))
+
+        await until(lambda: picker.config.generation == 2, "it is in effect")
+        assert picker.config.refused == ""
+        assert await some_after(answers, time.monotonic()) == {"b"}

@@ -1,0 +1,142 @@
+"""What plugins add to a request's way besides its target: a price, who served, who asked."""
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import free_ports
+from config_files import endpoints_file, with_pool
+from world import MODEL, World, open_world
+
+from epp.gateway import ClusterType, GatewaySettings, bootstrap_dict
+
+HEADER = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+dataLayer: {injectDefaults: false}
+"""
+PRICED = f"""{HEADER}
+plugins:
+- type: active-request-scorer
+- type: request-attribute-reporter
+  parameters:
+    attributes:
+    - key: {{name: price}}
+      expression: usage.prompt_tokens + 2.0 * usage.completion_tokens
+      condition: usage.completion_tokens > 3.0
+- type: request-attribute-reporter
+  name: length
+  parameters:
+    attributes:
+    - key: {{namespace: envoy.lb, name: length}}
+      expression: "usage.completion_tokens > 3.0 ? 'long' : 'short'"
+"""
+
+
+def with_access_log(settings: GatewaySettings, log: Path) -> dict:
+    """The gateway's configuration, and a log of the metadata that requests have at their end, as operators add one."""
+    bootstrap = bootstrap_dict(settings)
+    (listener,) = bootstrap["static_resources"]["listeners"]
+    (chain,) = listener["filter_chains"]
+    (network_filter,) = chain["filters"]
+    metadata = {"price": "%DYNAMIC_METADATA(envoy.lb:price)%", "length": "%DYNAMIC_METADATA(envoy.lb:length)%"}
+    network_filter["typed_config"]["access_log"] = [
+        {
+            "name": "envoy.access_loggers.file",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
+                "path": str(log),
+                "log_format": {"json_format": metadata},
+            },
+        }
+    ]
+    return bootstrap
+
+
+@pytest.fixture
+def access_log(tmp_path, monkeypatch) -> Path:
+    log = tmp_path / "access.log"
+    monkeypatch.setattr("epp.gateway.envoy.bootstrap_json", lambda settings: json.dumps(with_access_log(settings, log)))
+    return log
+
+
+async def test_price_of_a_response_reaches_the_gateways_access_log(simulated, access_log):
+    sims = await simulated("a")
+    async with open_world(endpoints=sims["a"].address, sims=sims, config=PRICED) as world:
+        chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
+        whole = await world.client.chat.completions.create(**chat, max_tokens=10)
+        stream = await world.client.chat.completions.create(
+            **chat, max_tokens=20, stream=True, stream_options={"include_usage": True}
+        )
+        streamed = [chunk async for chunk in stream][-1]
+        await world.client.chat.completions.create(**chat, max_tokens=2)  # too short for a price
+        await world.settled()
+    usages = [whole.usage, streamed.usage]
+    assert [usage.completion_tokens for usage in usages] == [10, 20]
+    prices = [usage.prompt_tokens + 2 * usage.completion_tokens for usage in usages]
+    assert [json.loads(line) for line in access_log.read_text().splitlines()] == [
+        {"price": prices[0], "length": "long"},
+        {"price": prices[1], "length": "long"},
+        {"price": None, "length": "short"},
+    ]
+
+
+# The dead server is preferred, and nobody is asked for metrics, which would tell that it is dead.
+VERIFIED = f"""{HEADER}
+plugins:
+- type: header-label-affinity-scorer
+  parameters: {{headerName: x-prefer, labelKey: state}}
+- type: max-score-picker
+  parameters: {{maxNumOfEndpoints: 2}}
+- type: destination-endpoint-served-verifier
+"""
+
+
+async def served_endpoint(world: World, **headers: str) -> str:
+    raw = await world.client.chat.completions.with_raw_response.create(
+        model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=2, extra_headers=headers
+    )
+    return raw.headers["x-conformance-test-served-endpoint"]
+
+
+async def test_response_names_the_server_that_the_gateway_reached_in_the_end(simulated, tmp_path):
+    sims = await simulated("alive")
+    (nobody,) = free_ports(1)
+    pool = endpoints_file(
+        tmp_path / "endpoints.yaml",
+        dead=(f"127.0.0.1:{nobody}", {"state": "dead"}),
+        alive=(sims["alive"].address, {"state": "alive"}),
+    )
+    gateway = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
+    async with open_world(config=with_pool(VERIFIED, pool), gateway=gateway) as world:
+        assert await served_endpoint(world, **{"x-prefer": "dead"}) == sims["alive"].address
+        assert await served_endpoint(world, **{"x-prefer": "alive"}) == sims["alive"].address
+
+
+async def test_response_does_not_guess_where_the_gateway_says_nothing(simulated):
+    sims = await simulated("a")
+    async with open_world(endpoints=sims["a"].address, config=VERIFIED) as world:  # original-dst reports nobody
+        assert await served_endpoint(world) == "no served metadata"
+
+
+BY_AGENT = f"""{HEADER}
+plugins: [{{type: agent-identity}}, {{type: active-request-scorer}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("headers", "flow"),
+    [
+        ({}, "default-flow"),
+        ({"session-id": "agent-7"}, "agent-7"),
+        ({"session-id": "agent-7", "x-llm-d-inference-fairness-id": "team-1"}, "team-1"),
+    ],
+    ids=["nameless", "agent", "fairness id"],
+)
+async def test_agents_have_a_flow_of_their_own_in_the_metrics(simulated, headers, flow):
+    sims = await simulated("a")
+    async with open_world(endpoints=sims["a"].address, sims=sims, config=BY_AGENT) as world:
+        await world.ask("hello", extra_headers=headers)
+        labels = {"model_name": MODEL, "target_model_name": MODEL, "priority": "0", "fairness_id": flow}
+        registry = world.gateway.picker.metrics.registry
+        assert registry.get_sample_value("llm_d_epp_request_total", labels) == 1

@@ -1,0 +1,176 @@
+import pytest
+
+from epp.accelerators.catalogue import CATALOGUE, Catalogue, find_product, same_size
+from epp.accelerators.facts import Rank
+from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.product import Product
+from epp.accelerators.products import PRODUCTS
+from epp.framework.accelerators import AcceleratorKind
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("NVIDIA-H100-80GB-HBM3", "h100-sxm-80gb"),
+        ("NVIDIA H100-SXM5-80GB", "h100-sxm-80gb"),
+        ("H100-SXM5-80GB", "h100-sxm-80gb"),
+        ("NVIDIA-H100-PCIe", "h100-pcie-80gb"),
+        ("NVIDIA-H100-NVL", "h100-nvl-94gb"),
+        ("nvidia-h100-80gb", "h100-sxm-80gb"),
+        ("nvidia-h100-mega-80gb", "h100-sxm-80gb"),
+        ("h100", "h100-sxm-80gb"),
+        ("NVIDIA H100-GH200-96GB", "gh200-96gb"),
+        ("NVIDIA-GH200-480GB", "gh200-96gb"),
+        ("NVIDIA-H200", "h200-sxm-141gb"),
+        ("NVIDIA-B200", "b200"),
+        ("NVIDIA-GB200", "gb200"),
+        ("Tesla-T4", "t4"),
+        ("Tesla-T4-SHARED", "t4"),
+        ("nvidia-tesla-t4", "t4"),
+        ("Tesla-V100-SXM2-32GB", "v100-sxm-32gb"),
+        ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"),
+        ("NVIDIA-A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("NVIDIA-A100-PCIE-80GB", "a100-pcie-80gb"),
+        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "a100-sxm-40gb"),
+        ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb.me-SHARED", "a100-sxm-80gb"),
+        ("nvidia-tesla-a100", "a100-sxm-40gb"),
+        ("nvidia-a100-80gb", "a100-sxm-80gb"),
+        ("A100_SXM", "a100-sxm-40gb"),
+        ("A100_SXM_80G", "a100-sxm-80gb"),
+        ("NVIDIA-A10", "a10"),
+        ("NVIDIA-A10G", "a10g"),
+        ("nvidia-l4", "l4"),
+        ("NVIDIA-L40", "l40"),
+        ("NVIDIA-L40S", "l40s"),
+        ("NVIDIA-RTX-A6000", "rtx-a6000"),
+        ("NVIDIA-RTX-6000-Ada-Generation", "rtx-6000-ada"),
+        ("NVIDIA-GeForce-RTX-4090", "rtx-4090"),
+        ("Instinct_MI300X", "mi300x"),
+        ("AMD_Instinct_MI300X_OAM", "mi300x"),
+        ("AMD-MI300X-192GB", "mi300x"),
+        ("AMD Instinct MI250X", "mi250x-64gb"),
+        ("Max_1550", "max-1550"),
+        ("max-1550", "max-1550"),
+        ("Intel Data Center GPU Max 1100", "max-1100"),
+        ("Flex_170", "flex-170"),
+        ("HL-225", "gaudi2"),
+        ("Gaudi3", "gaudi3"),
+        ("tpu-v4-podslice", "v4"),
+        ("tpu-v5-lite-podslice", "v5e"),
+        ("tpu-v5p-slice", "v5p"),
+        ("tpu-v6e-slice", "v6e"),
+        ("tpu7x", "v7x"),
+    ],
+)
+def test_defect_27_products_are_found_in_every_spelling(text, name):
+    product = find_product(text)
+    assert product is not None
+    assert product.name == name
+
+
+@pytest.mark.parametrize("text", ["", "m7i.4xlarge", "Matrox-G200", "A100X", "T400", "L400"])
+def test_what_is_no_known_product_is_not_taken_for_one(text):
+    assert find_product(text) is None
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=lambda product: product.name)
+def test_every_product_is_found_by_its_own_name(product):
+    assert find_product(product.name) is product
+    assert product.fp16
+
+
+@pytest.mark.parametrize(
+    ("text", "mebibytes", "name"),
+    [
+        ("NVIDIA-A100", 40536, "a100-sxm-40gb"),
+        ("NVIDIA-A100", 81251, "a100-sxm-80gb"),
+        ("NVIDIA-H100", 81559, "h100-sxm-80gb"),
+        ("NVIDIA-H100", 95830, "h100-nvl-94gb"),
+        ("Tesla-V100-PCIE", 32510, "v100-pcie-32gb"),
+        # the size in the text goes before the hint
+        ("NVIDIA-A100-SXM4-40GB", 81251, "a100-sxm-40gb"),
+        # a hint that fits nothing leaves the usual one
+        ("NVIDIA-A100", 4864, "a100-sxm-40gb"),
+        ("MI250X", 128 * 1024, "mi250x-128gb"),
+    ],
+)
+def test_defect_10_a_memory_hint_tells_sizes_of_a_model_apart(text, mebibytes, name):
+    product = find_product(text, mebibytes * 2**20)
+    assert product is not None
+    assert product.name == name
+
+
+def test_defect_10_a_card_of_80_gb_that_reports_a_little_less_is_one_of_80_gb():
+    assert same_size(80 * GIB, 81559 * 2**20)  # 79.6 GiB
+    assert same_size(80 * GIB, int(77.7 * GIB))  # 3 % of 80 are 2.4
+    assert same_size(80 * GIB, 80 * 10**9)
+    assert not same_size(80 * GIB, 40 * GIB)
+
+
+@pytest.mark.parametrize(("name", "tflops"), [("h100", 989), ("a100", 312), ("t4", 65), ("mi300x", 1307), ("v5e", 197)])
+def test_defect_9_figures_are_dense_never_with_sparsity(name, tflops):
+    product = find_product(name)
+    assert product is not None
+    assert product.fp16 == tflops
+
+
+def test_defect_26_an_h200_has_141_gb():
+    product = find_product("NVIDIA-H200")
+    assert product is not None
+    assert product.memory_bytes == 141 * GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "has", "has_not"),
+    [
+        ("v100", "volta", "cuda tensor-cores", "bf16 fp8"),
+        ("t4", "turing", "cuda tensor-cores", "bf16 fp8 nvlink mig"),
+        ("a100", "ampere", "cuda tensor-cores bf16 nvlink mig", "fp8"),
+        ("l4", "ada-lovelace", "cuda tensor-cores bf16 fp8", "nvlink mig"),
+        ("h100", "hopper", "cuda tensor-cores bf16 fp8 nvlink mig", "fp4"),
+        ("b200", "blackwell", "cuda tensor-cores bf16 fp8 fp4 nvlink mig", "rocm"),
+        ("mi300x", "cdna3", "rocm bf16 fp8", "cuda"),
+        ("mi210", "cdna2", "rocm bf16", "fp8"),
+        ("v5e", "tpu-v5e", "xla bf16 int8", "cuda"),
+    ],
+)
+def test_features_and_family_follow_from_the_generation(name, family, has, has_not):
+    product = find_product(name)
+    assert product is not None
+    assert product.family == family
+    assert set(has.split()) <= product.features
+    assert not set(has_not.split()) & product.features
+
+
+def test_facts_of_a_product_are_those_of_a_whole_device():
+    product = find_product("h100")
+    assert product is not None
+    facts = product.facts()
+    assert (facts.source, facts.rank) == ("catalogue/h100-sxm-80gb", Rank.CATALOGUE)
+    assert (facts.kind, facts.vendor, facts.model) == (AcceleratorKind.GPU, "nvidia", "h100")
+    assert facts.memory_bytes == 80 * GIB
+    assert facts.compute_capability == (9, 0)
+    assert facts.count is None
+
+
+def test_facts_of_a_slice_have_its_memory_and_the_whole_devices_performance():
+    product, profile = find_product("a100-sxm-40gb"), parse_mig_profile("3g.20gb")
+    assert product is not None
+    assert profile is not None
+    facts = product.facts(partition=partition_of(profile, mig_gpu(product.name)))
+    assert facts.memory_bytes == 20 * GIB
+    assert facts.fp16 == 312
+    assert facts.partition is None
+    assert not facts.features & {"nvlink", "mig"}
+
+
+def test_products_added_replace_those_of_the_same_name_and_go_first():
+    own = Product(name="t4", model="t4", vendor="nvidia", pattern="t4", fp16=60)
+    new = Product(name="x1", model="x1", vendor="acme", pattern="x1")
+    catalogue = CATALOGUE.extended([own, new])
+    assert catalogue.find("Tesla-T4") is own
+    assert catalogue.find("ACME X1") is new
+    assert find_product("t4") is not own
+    assert Catalogue([]).find("t4") is None

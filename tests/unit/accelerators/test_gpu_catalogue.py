@@ -1,0 +1,81 @@
+import pytest
+
+from epp.accelerators.gpu_catalogue import read_gpu_catalogue
+from epp.framework.accelerators import Sharing
+
+T4 = {"model": "T4", "fullModelName": "Tesla T4", "vendor": "NVIDIA", "costPerHour": 0.53, "fp16TFlops": 65}
+
+
+def found(catalogue, text):
+    product = catalogue.find(text)
+    assert product is not None
+    return product
+
+
+def test_tf_18_a_catalogue_file_gives_known_products_their_price():
+    product = found(read_gpu_catalogue([T4]), "NVIDIA-Tesla-T4")
+    assert (product.fp16, product.per_hour) == (65, 0.53)
+    assert product.facts().per_hour == 0.53
+    assert product.bandwidth_gbps == 320
+
+
+def test_tf_18_a_name_that_leaves_the_size_open_prices_every_size():
+    catalogue = read_gpu_catalogue(
+        [{"model": "A100_SXM", "vendor": "NVIDIA", "costPerHour": "1.89", "fp16TFlops": "312"}]
+    )
+    prices = {name: found(catalogue, name).per_hour for name in ("a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-80gb")}
+    assert prices == {"a100-sxm-40gb": 1.89, "a100-sxm-80gb": 1.89, "a100-pcie-80gb": None}
+
+
+def test_tf_18_the_entry_that_names_fewer_products_knows_them_better():
+    precise = {"model": "H100_NVL", "costPerHour": 3, "fp16TFlops": 800}
+    general = {"model": "H100", "fullModelName": "NVIDIA H100", "costPerHour": 2.5, "fp16TFlops": 989}
+    for entries in ([precise, general], [general, precise]):
+        catalogue = read_gpu_catalogue(entries)
+        nvl, pcie = found(catalogue, "NVIDIA-H100-NVL"), found(catalogue, "NVIDIA-H100-PCIe")
+        assert (nvl.per_hour, nvl.fp16) == (3, 800)
+        # the general figure is that of another variant
+        assert (pcie.per_hour, pcie.fp16) == (2.5, 756)
+
+
+def test_tf_18_an_unknown_product_is_found_by_both_of_its_names():
+    entry = {"model": "RTX5090", "fullModelName": "NVIDIA GeForce RTX 5090", "vendor": "NVIDIA", "fp16TFlops": 419}
+    catalogue = read_gpu_catalogue([entry])
+    assert found(catalogue, "NVIDIA-GeForce-RTX-5090") is found(catalogue, "RTX5090")
+    product = found(catalogue, "rtx5090")
+    assert (product.vendor, product.fp16, product.memory_bytes) == ("nvidia", 419, None)
+
+
+def test_tf_18_a_product_of_another_vendor_is_not_taken_for_a_known_one():
+    catalogue = read_gpu_catalogue([{"model": "T4", "fullModelName": "Acme T4", "vendor": "Acme", "fp16TFlops": 1}])
+    assert (found(catalogue, "nvidia-tesla-t4").vendor, found(catalogue, "t4").fp16) == ("nvidia", 65)
+    assert (found(catalogue, "Acme T4").vendor, found(catalogue, "Acme T4").fp16) == ("acme", 1)
+
+
+def test_tf_18_partition_templates_are_shares_of_the_product():
+    template = {
+        "templateId": "19",
+        "name": "1g.10gb",
+        "memoryGigabytes": 10,
+        "computePercent": 14.28,
+        "maxPartition": 7,
+    }
+    entry = {"model": "A100_SXM_80G", "fullModelName": "NVIDIA A100-SXM4-80GB", "partitionTemplates": [template]}
+    partition = found(read_gpu_catalogue([entry]), "a100-sxm-80gb").partitions["19"]
+    assert (partition.kind, partition.profile) == (Sharing.MIG, "1g.10gb")
+    assert partition.compute_fraction == pytest.approx(0.1428)
+    # 10 of 80
+    assert partition.memory_fraction == pytest.approx(0.125)
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ({"costPerHour": 1}, "entry 0: neither model nor fullModelName"),
+        ({"model": "T4", "costPerHour": "cheap"}, "entry 0: 'cheap' is not a quantity"),
+        ({"model": 4}, "entry 0: .*model"),
+    ],
+)
+def test_tf_18_an_entry_of_another_shape_is_refused(entry, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        read_gpu_catalogue([entry])

@@ -1,0 +1,54 @@
+import pytest
+
+from epp.accelerators.catalogue import find_product
+from epp.accelerators.instance_types import INSTANCE_TYPES, InstanceType, find_instance_type
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "count"),
+    [
+        ("p5.48xlarge", "h100", 8),
+        ("p4d.24xlarge", "a100", 8),
+        ("p5en.48xlarge", "h200", 8),
+        ("p3.2xlarge", "v100", 1),
+        ("g4dn.12xlarge", "t4", 4),
+        ("g5.48xlarge", "a10g", 8),
+        ("g6.xlarge", "l4", 1),
+        ("g6e.12xlarge", "l40s", 4),
+        ("ml.g5.xlarge", "a10g", 1),
+        ("Standard_ND96isr_H100_v5", "h100", 8),
+        ("standard_nc24ads_a100_v4", "a100", 1),
+        ("Standard_NC4as_T4_v3", "t4", 1),
+        ("a2-ultragpu-4g", "a100", 4),
+        ("a3-highgpu-8g", "h100", 8),
+        ("g2-standard-24", "l4", 2),
+        ("ct5lp-hightpu-8t", "v5e", 8),
+        ("BM.GPU.H100.8", "h100", 8),
+        ("BM.GPU.MI300X.8", "mi300x", 8),
+    ],
+)
+def test_ome_14_machine_types_tell_the_accelerators(name, model, count):
+    machine = find_instance_type(name)
+    assert machine is not None
+    product = find_product(machine.product)
+    assert product is not None
+    assert (product.model, machine.count) == (model, count)
+
+
+@pytest.mark.parametrize("name", sorted({machine.product for machine in INSTANCE_TYPES.values()}))
+def test_every_product_of_the_table_is_in_the_catalogue(name):
+    product = find_product(name)
+    assert product is not None
+    assert product.name == name
+
+
+def test_sizes_of_a_model_are_told_apart():
+    assert find_instance_type("p4d.24xlarge") == InstanceType("a100-sxm-40gb", 8)
+    assert find_instance_type("p4de.24xlarge") == InstanceType("a100-sxm-80gb", 8)
+
+
+def test_ome_14_overrides_go_first_and_add_types():
+    overrides = {"P5.48xlarge": InstanceType("h200", 8), "our-box": InstanceType("l4", 2)}
+    assert find_instance_type("p5.48xlarge", overrides) == InstanceType("h200", 8)
+    assert find_instance_type("our-box", overrides) == InstanceType("l4", 2)
+    assert find_instance_type("m7i.4xlarge", overrides) is None

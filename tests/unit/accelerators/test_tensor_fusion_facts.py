@@ -1,0 +1,116 @@
+"""What TensorFusion's objects make of an endpoint."""
+
+import copy
+
+import pytest
+
+from epp.framework.accelerator_attributes import ISOLATION_MODE, PHASE, TFLOPS_USED, VRAM_USED
+from epp.framework.accelerators import Routability, Sharing
+
+GIB = 2**30
+POD_UID = "3f0c6c5e-0d61-4e57-9a0e-2d1a7f7f1111"
+
+
+@pytest.fixture
+def gpu(documents):
+    return documents("tensor-fusion")[0]
+
+
+def changed(gpu, **status):
+    other = copy.deepcopy(gpu)
+    other["status"].update(status)
+    return other
+
+
+def without_users(gpu, **status):
+    return changed(gpu, runningApps=[], **status)
+
+
+def test_tf_1_sample(documents, tag):
+    found = tag(documents("tensor-fusion"))
+    assert (found.vendor, found.family, found.model, found.product) == ("nvidia", "ampere", "a100", "A100_SXM")
+    (device,) = found.devices
+    assert (device.id, device.node, device.index, device.numa) == ("GPU-0000000a", "gpu-node-1", 0, 0)
+    # limits are 200 of 312 TFLOPS, 24 of 80 GiB
+    assert (found.partition.kind, found.partition.compute_fraction) == (Sharing.VGPU, 200 / 312)
+    assert (found.memory_bytes, found.partition.memory_fraction) == (24 * GIB, 24 / 80)
+    assert found.tflops() == pytest.approx(200)
+    assert found.state is Routability.ROUTABLE
+    assert found.attributes["tensor-fusion.ai/qos"] == "high"
+    assert found.attributes[TFLOPS_USED] == pytest.approx(0.5)  # 156 of 312 are left
+    assert found.attributes[VRAM_USED] == pytest.approx(0.25)  # 60 of 80 GiB are left
+    assert (found.attributes[PHASE], found.attributes[ISOLATION_MODE]) == ("Running", "soft")
+
+
+@pytest.mark.parametrize("domain", ["tensor-fusion.ai", "gpu.example.com"])
+def test_tf_1_join_by_annotation(gpu, tag, pod, domain):
+    annotated = pod(metadata={"annotations": {f"{domain}/gpu-ids": "gpu-0000000a, GPU-other"}})
+    found = tag([without_users(gpu), annotated], options={"tensor_fusion_domain": domain})
+    assert [device.id for device in found.devices] == ["GPU-0000000a"]
+
+
+def test_tf_1_annotation_of_another_domain_does_not_join(gpu, tag, pod):
+    annotated = pod(metadata={"annotations": {"other.ai/gpu-ids": "gpu-0000000a"}})
+    assert tag([without_users(gpu), annotated]).devices == ()
+
+
+def test_tf_1_join_by_running_app(gpu, tag, pod):
+    assert len(tag([gpu, pod(uid=POD_UID)]).devices) == 1
+    assert tag([gpu, pod(uid="another")]).devices == ()
+
+
+def test_tf_1_join_by_allocated_partition(gpu, tag, pod):
+    partitions = {"uid-a": {"templateId": "3g.40gb", "allocatedSlotStart": 4, "allocatedSlotEnd": 8}}
+    found = tag([without_users(gpu, isolationMode="partitioned", allocatedPartitions=partitions), pod()])
+    part = found.partition
+    assert (part.kind, part.profile, part.start, part.parent_id) == (Sharing.MIG, "3g.40gb", 4, "GPU-0000000a")
+    assert found.memory_bytes == 40 * GIB
+
+
+def test_tf_1_several_gpus_add_up(gpu, tag, pod):
+    other = copy.deepcopy(without_users(gpu, uuid="GPU-0000000b", index=1))
+    other["metadata"]["name"] = "gpu-0000000b"
+    annotated = pod(metadata={"annotations": {"tensor-fusion.ai/gpu-ids": "gpu-0000000a,gpu-0000000b"}})
+    found = tag([without_users(gpu), other, annotated])
+    assert (found.count, found.memory_bytes) == (2, 80 * GIB)
+    assert found.attributes[TFLOPS_USED] == pytest.approx(0.5)  # of both together
+
+
+def test_shared_whole_gpu_is_divided_by_its_pods(gpu, tag, pod):
+    pods = [{"name": "vllm-a", "namespace": "llm", "uid": "uid-a"}, {"name": "b", "namespace": "llm", "uid": "uid-b"}]
+    apps = [{"name": "vllm", "namespace": "llm", "count": 2, "pods": pods}]
+    found = tag([changed(gpu, isolationMode="shared", runningApps=apps), pod()])
+    assert (found.partition.kind, found.partition.sharers) == (Sharing.TIME_SLICING, 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"phase": "Running"}, Routability.ROUTABLE),
+        ({"phase": "Running", "usedBy": ""}, Routability.ROUTABLE),
+        ({"phase": "Pending"}, Routability.BLOCKED),
+        ({"phase": "Provisioning"}, Routability.BLOCKED),
+        ({"phase": "Unknown"}, Routability.BLOCKED),
+        ({"phase": "Destroying"}, Routability.DRAINING),
+        ({"phase": "Migrating"}, Routability.DRAINING),
+        ({"phase": "Running", "usedBy": "nvidia-device-plugin"}, Routability.BLOCKED),
+    ],
+)
+def test_tf_4_phase_and_user_make_the_state(gpu, tag, pod, status, expected):
+    assert tag([changed(gpu, **status), pod(uid=POD_UID)]).state is expected
+
+
+def test_tf_4_pending_may_pass(gpu, tag, pod):
+    found = tag([changed(gpu, phase="Pending"), pod(uid=POD_UID)], options={"on_pending_gpu": "Pass"})
+    assert (found.state, found.attributes["tensor-fusion.ai/phase"]) == (Routability.ROUTABLE, "Pending")
+
+
+def test_gpu_without_capacity_divides_by_nothing(gpu, tag, pod):
+    found = tag([changed(gpu, capacity={"tflops": "0", "vram": "0"}), pod(uid=POD_UID)])
+    assert (found.count, found.partition.compute_fraction) == (1, 1.0)
+
+
+def test_price_of_the_node_is_divided_by_its_gpus(documents, tag):
+    found = tag(documents("tensor-fusion"))
+    assert found.cost.per_hour == pytest.approx(15.1 / 8)  # 640 GiB / 80 GiB are 8 GPUs
+    assert found.provenance["per_hour"] == "GPUNode/gpu-node-1"

@@ -1,0 +1,91 @@
+"""`epp accelerators` shows what is behind each endpoint."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from epp.cli.app import application
+
+CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {{type: file-discovery, parameters: {{path: {directory}/endpoints.yaml}}}}
+- {{type: queue-scorer}}
+dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
+"""
+ENDPOINTS = """
+endpoints:
+- {name: slice, address: 10.0.0.2, port: 8000, accelerator: {class: a100-40gb, profile: 3g.20gb, costPerHour: 2.0}}
+- {name: t4, address: 10.0.0.3, port: 8000, labels: {nvidia.com/gpu.product: Tesla-T4, nvidia.com/gpu.count: "1"}}
+- {name: odd, address: 10.0.0.4, port: 8000, accelerator: {class: "abacus[1]"}}
+"""
+SLICED = """
+apiVersion: inference.redhat.com/v1alpha1
+kind: Instaslice
+metadata: {name: gpu-node-1, namespace: instaslice-system}
+spec: {podAllocationRequests: {u: {profile: 3g.20gb, podRef: {namespace: llm, name: a, uid: u}}}}
+status:
+  conditions: [{type: Ready, status: "True"}]
+  nodeResources:
+    nodeGpus: [{gpuUuid: GPU-a, gpuName: NVIDIA A100-SXM4-40GB, gpuMemory: 40Gi}]
+  podAllocationResults:
+    u:
+      allocationStatus: {allocationStatusController: ungated, allocationStatusDaemonset: created}
+      gpuUUID: GPU-a
+      migPlacement: {size: 4, start: 0}
+      nodename: gpu-node-1
+"""
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "endpoints.yaml").write_text(ENDPOINTS)
+    (tmp_path / "config.yaml").write_text(CONFIG.format(directory=tmp_path))
+    (tmp_path / "sliced.yaml").write_text(SLICED)
+    return tmp_path
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(application(["accelerators"]), ["accelerators", *arguments])
+    return result.exit_code, result.output
+
+
+def test_table_has_hardware_slice_price_and_who_says_so(directory):
+    exit_code, text = run(f"--config-file={directory}/config.yaml")
+    assert exit_code == 0
+    (row,) = [line for line in text.splitlines() if "default/slice" in line]
+    assert row.split()[:8] == ["default/slice", "1", "x", "nvidia", "a100", "3g.20gb", "20", "GiB"]
+    assert "1.00" in row  # half of the memory of a $2 device
+    assert "labels: kind" in text
+    assert "'abacus[1]' is neither an AcceleratorClass nor a product of the catalogue" in " ".join(text.split())
+
+
+def test_json_is_for_programs(directory):
+    exit_code, text = run(f"--config-file={directory}/config.yaml", "--output=json")
+    assert exit_code == 0
+    report = json.loads(text)
+    first = report["endpoints"][0]
+    assert (first["endpoint"], first["costPerHour"]) == ("default/slice", 1.0)
+    assert first["tag"]["partition"]["profile"] == "3g.20gb"
+    assert first["tag"]["provenance"]["per_hour"] == "endpoint list"
+
+
+def test_is_13_fit_report_says_how_many_more_slices_fit(directory):
+    exit_code, text = run(f"--objects={directory}/sliced.yaml", "--fit", "--output=json")
+    assert exit_code == 0
+    assert json.loads(text)["fit"] == {
+        "gpu-node-1": {
+            "GPU-a": {
+                "1g.5gb": 3, "1g.5gb+me": 1, "1g.10gb": 2, "2g.10gb": 1, "3g.20gb": 1, "4g.20gb": 0, "7g.40gb": 0,
+            },
+        },
+    }  # fmt: skip
+    assert "1g.5gb x 3" in run(f"--objects={directory}/sliced.yaml", "--fit")[1]
+
+
+def test_nobody_to_show_is_a_clear_error():
+    exit_code, text = run()
+    assert exit_code == 1
+    assert "error: no endpoints: give --endpoints" in text

@@ -1,0 +1,223 @@
+"""`epp check`: what it says of files, and how it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from epp.cli.app import application
+
+HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+GOOD = HEAD + "plugins: [{type: queue-scorer}]\n"
+WARNED = HEAD + "plugins: [{type: prefix-cache-scorer}]\n"
+BAD = HEAD + "plugins:\n- type: queue-scorrer\n- type: max-score-picker\n  nmae: x\n"
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """Run the command over files of these texts, by name; give the exit code and what was printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def check(*options, **texts):
+        for name, text in texts.items():
+            (tmp_path / f"{name}.yaml").write_text(text)
+        files = [f"{name}.yaml" for name in texts]
+        result = CliRunner().invoke(application(["check"]), ["check", *files, *options])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout
+
+    return check
+
+
+def test_good_file_is_ok_and_shown_as_what_it_comes_to(check):
+    code, said = check(a=HEAD + "plugins: [{type: active-request-scorer}]\ndataLayer: {injectDefaults: false}\n")
+    assert code == 0
+    assert (
+        said
+        == """\
+a.yaml: ok
+a request
+├── parsers: openai-parser, anthropic-parser, vllmhttp-parser, passthrough-parser (added: the file names no parser)
+├── profile picker single-profile-handler (added: one profile)
+│   └── profile default
+│       ├── scorer active-request-scorer, weight 1 (100%, Distribution) reads in_flight
+│       └── picker max-score-picker (added: profile 'default' names no picker)
+└── what is known of endpoints
+"""
+    )
+
+
+def test_what_the_file_leaves_out_is_shown_with_the_reason(check):
+    _, said = check(a=GOOD)
+    assert "    └── source metrics-data-source (added: dataLayer.injectDefaults)\n" in said
+    assert "        └── extractor core-metrics-extractor (added: dataLayer.injectDefaults) writes waiting, " in said
+
+
+def test_tree_shows_everything_a_request_meets_in_that_order(check):
+    text = """\
+plugins:
+- {type: disagg-profile-handler, name: legs, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+- {type: always-disagg-pd-decider}
+- {type: joint-aggregator}
+- {type: decode-filter, parameters: {fallbackOnEmpty: true}}
+- {type: prefill-filter, parameters: {fallbackOnEmpty: false}}
+- {type: prefix-cache-scorer}
+- {type: active-request-scorer, name: busy}
+- {type: session-affinity-scorer}
+- {type: agent-identity}
+- {type: probabilistic-admitter}
+- {type: openai-parser}
+- {type: file-discovery, parameters: {path: endpoints.yaml}}
+- {type: metrics-data-source, name: pages, parameters: {path: /m}}
+- {type: core-metrics-extractor}
+schedulingProfiles:
+- name: decode
+  plugins:
+  - {pluginRef: decode-filter, onError: Skip}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: busy, onError: Fail}
+- name: prefill
+  plugins: [{pluginRef: prefill-filter}, {pluginRef: session-affinity-scorer}, {pluginRef: busy}]
+requestHandler: {parsers: [{pluginRef: openai-parser}]}
+dataLayer:
+  discovery: {pluginRef: file-discovery}
+  sources: [{pluginRef: pages, extractors: [{pluginRef: core-metrics-extractor}]}]
+"""
+    code, said = check("--allow-experimental-plugins=true", a=HEAD + text)
+    assert code == 0
+    lines = iter(said.splitlines())
+    for begins in (
+        "├── parsers: openai-parser",
+        "├── request headers: agent-identity",
+        "├── admission: probabilistic-admitter",
+        "├── producer approx-prefix-cache-producer (added: prefix-cache-scorer reads prefix-match) writes prefix-match",
+        "├── profile picker legs (disagg-profile-handler), joint-aggregator adds up",
+        "│   ├── profile decode",
+        "│   │   ├── filter decode-filter (or else all, onError Skip)",
+        "│   │   ├── scorer prefix-cache-scorer, weight 3 (75%, Affinity) reads prefix-match",
+        "│   │   ├── scorer busy (active-request-scorer), weight 1 (25%, Distribution, onError Fail)",
+        "│   │   └── picker max-score-picker (added: profile 'decode' names no picker)",
+        "│   └── profile prefill",
+        "│       ├── filter prefill-filter",
+        "│       ├── scorer session-affinity-scorer, weight 1 (50%, Affinity)",
+        "├── before the request leaves: ",
+        "├── response headers: session-affinity-scorer",
+        "└── what is known of endpoints",
+        "    ├── source pages (metrics-data-source)",
+        "    │   └── extractor core-metrics-extractor writes ",
+        "    ├── tagger topology-extractor (added: joint-aggregator reads topology) writes topology",
+        "    └── discovery file-discovery",
+    ):
+        assert any(line.startswith(begins) for line in lines), f"{begins!r} is not where it belongs in\n{said}"
+
+
+def test_bad_file_is_refused_with_every_problem_and_its_place(check):
+    code, said = check(a=BAD)
+    assert code == 1
+    assert (
+        said
+        == """\
+a.yaml: refused, 1 error
+  error   a.yaml:6:3: plugins[1].nmae: unknown key; did you mean 'name'?
+"""
+    )
+    code, said = check(a=BAD.replace("nmae", "name"))
+    assert code == 1
+    assert (
+        said
+        == """\
+a.yaml: refused, 1 error
+  error   a.yaml:4:3: plugins[0].type: plugin type 'queue-scorrer' is not registered; did you mean 'queue-scorer'?
+"""
+    )
+
+
+def test_warnings_end_it_only_where_that_is_asked_for(check):
+    code, said = check(a=WARNED)
+    assert code == 0
+    assert said.startswith("a.yaml: ok, 1 warning\n  warning a.yaml:1:1: schedulingProfiles[0]: profile 'default' has ")
+    assert check("--strict", a=WARNED)[0] == 2
+    assert check("--strict", a=GOOD)[0] == 0
+    assert check("--strict", a=WARNED, b=BAD)[0] == 1
+
+
+def test_each_of_several_files_is_judged(check):
+    code, said = check(a=GOOD, b=BAD, c=WARNED)
+    assert code == 1
+    heads = [line for line in said.splitlines() if line.startswith(("a.yaml", "b.yaml", "c.yaml"))]
+    assert heads == ["a.yaml: ok", "b.yaml: refused, 1 error", "c.yaml: ok, 1 warning"]
+
+
+def test_file_that_cannot_be_read_is_refused_beside_the_others(check, tmp_path):
+    (tmp_path / "d.yaml").mkdir()
+    code, said = check("missing.yaml", "d.yaml", a=GOOD)
+    assert code == 1
+    assert "missing.yaml: refused, 1 error\n  error   configuration file missing.yaml cannot be read: " in said
+    assert "d.yaml: refused, 1 error\n  error   configuration file d.yaml cannot be read: " in said
+    assert said.startswith("a.yaml: ok\n")
+
+
+def test_json_is_for_programs(check):
+    code, said = check("--output", "json", a=GOOD, b=BAD, c=WARNED)
+    assert code == 1
+    good, bad, warned = json.loads(said)
+    assert (good["file"], good["errors"], good["warnings"]) == ("a.yaml", [], [])
+    (profile,) = good["graph"]["profiles"]
+    assert profile["scorers"] == [
+        {
+            "plugin": {"name": "queue-scorer", "type": "queue-scorer", "reads": ["waiting"]},
+            "weight": 1.0,
+            "share": 1.0,
+            "category": "Distribution",
+            "onError": "Skip",
+        }
+    ]
+    assert profile["picker"]["implied"] == "profile 'default' names no picker"
+    assert bad["errors"] == ["b.yaml:6:3: plugins[1].nmae: unknown key; did you mean 'name'?"]
+    assert bad["graph"] is None
+    assert len(warned["warnings"]) == 1
+
+
+def test_shares_are_of_the_sum_of_the_weights(check):
+    text = """\
+plugins: [{type: queue-scorer}, {type: prefix-cache-scorer}]
+schedulingProfiles:
+- name: p
+  plugins: [{pluginRef: queue-scorer}, {pluginRef: prefix-cache-scorer, weight: 3}]
+"""
+    _, said = check("--output", "json", a=HEAD + text)
+    scorers = json.loads(said)[0]["graph"]["profiles"][0]["scorers"]
+    assert [scorer["share"] for scorer in scorers] == [0.25, 0.75]  # 1 and 3 of 4
+
+
+def test_names_are_shown_as_they_are_written(check):
+    text = """\
+plugins: [{type: queue-scorer, name: 'q[bold]:100:'}]
+schedulingProfiles: [{name: '[red]p', plugins: [{pluginRef: 'q[bold]:100:'}]}]
+"""
+    code, said = check(a=HEAD + text)
+    assert code == 0
+    assert "profile [red]p" in said
+    assert "scorer q[bold]:100: (queue-scorer), weight 1" in said
+
+
+def test_line_numbers_are_not_taken_for_pictures(check):
+    code, said = check(a=HEAD + "\n" * 97 + "plugns: []\n")
+    assert code == 1
+    assert "a.yaml:100:1: plugns: unknown key" in said
+
+
+def test_class_of_a_module_is_allowed_by_flag(check):
+    text = HEAD + "plugins: [{type: 'scorers.queue:QueueScorer'}]\n"
+    code, said = check(a=text)
+    assert code == 1
+    assert "start with --allow-plugin-modules scorers.queue" in said
+    assert check("--allow-plugin-modules", "nowhere, scorers", a=text)[0] == 0
+
+
+def test_ready_made_files_are_sound():
+    files = map(str, sorted((Path(__file__).parents[3] / "config").glob("*.yaml")))
+    result = CliRunner().invoke(application(["check"]), ["check", "--strict", *files])
+    assert [line for line in result.stdout.splitlines() if line.startswith(("  error", "  warning"))] == []
+    assert result.exit_code == 0

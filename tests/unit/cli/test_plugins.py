@@ -1,0 +1,85 @@
+"""`epp plugins`: what there is, for people and for programs."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from epp.cli.app import application
+from epp.framework.registry import Registry
+
+
+@pytest.fixture
+def plugins(monkeypatch):
+    """Run the command on a wide terminal; give the exit code, what was printed, and what was complained of."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+    def plugins(*arguments):
+        result = CliRunner().invoke(application(["plugins"]), ["plugins", *arguments])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    return plugins
+
+
+def row_of(said: str, kind: str) -> str:
+    (row,) = [line for line in said.splitlines() if f" {kind} " in f"{line} "]
+    return " ".join(row.split())
+
+
+def test_all_types_are_listed_with_role_and_defaults(plugins):
+    code, said, _ = plugins()
+    assert code == 0
+    for kind in Registry().types:
+        row_of(said, kind)
+    assert row_of(said, "random-picker") == "Picker random-picker maxNumOfEndpoints=1"
+    assert row_of(said, "joint-aggregator").startswith("Aggregator joint-aggregator Alpha ")
+    assert "Deprecated" in row_of(said, "by-label")
+    assert 'attributeKey=required, algorithm=required, producer=""' in row_of(said, "endpoint-attribute-scorer")
+
+
+def test_one_type_is_shown_in_full_with_nested_parameters(plugins):
+    code, said, _ = plugins("topology-affinity-scorer")
+    assert code == 0
+    assert said.startswith("topology-affinity-scorer (Scorer; Beta)\nThe weight of the closest level ")
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    assert "weights.host float 1.0 On the peer's host." in lines
+    assert any(line.startswith("weights object {") for line in lines)
+    assert "queue-scorer" not in said
+
+
+def test_texts_are_shown_as_they_are_written(plugins):
+    _, said, _ = plugins("tokenizer")
+    assert "needs `pip install 'inference-epp[tokenizers]'`" in said
+
+
+def test_types_asked_for_are_all_shown(plugins):
+    _, said, _ = plugins("queue-scorer", "random-picker")
+    assert "queue-scorer (Scorer" in said
+    assert "random-picker (Picker" in said
+
+
+def test_unknown_type_is_refused_with_the_nearest_one(plugins):
+    code, said, complaint = plugins("queue-scorrer")
+    assert (code, said) == (1, "")
+    assert complaint == "error: no plugin type 'queue-scorrer'; did you mean 'queue-scorer'?\n"
+
+
+def test_json_is_for_programs(plugins):
+    code, said, _ = plugins("random-picker", "--output", "json")
+    assert code == 0
+    (entry,) = json.loads(said)
+    assert (entry["type"], entry["roles"], entry["stability"]) == ("random-picker", ["Picker"], "Beta")
+    (parameter,) = entry["parameters"]
+    assert (parameter["name"], parameter["type"], parameter["default"]) == ("maxNumOfEndpoints", "int", "1")
+    assert [entry["type"] for entry in json.loads(plugins("--output", "json")[1])].count("queue-scorer") == 1
+
+
+def test_markdown_has_a_heading_for_each_type_and_a_row_for_each_parameter(plugins):
+    code, said, _ = plugins("topology-affinity-scorer", "by-label", "--output", "markdown")
+    assert code == 0
+    assert said.startswith("# Plugins\n")
+    assert "\n## Filters\n\n### by-label\n\n*deprecated*\n" in said
+    assert "\n| `label` | string | required | " in said
+    assert "\n## Scorers\n\n### topology-affinity-scorer\n" in said
+    assert "\n| `weights.host` | float | `1.0` | On the peer's host. |\n" in said

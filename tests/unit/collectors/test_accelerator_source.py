@@ -1,0 +1,109 @@
+"""Endpoints are tagged from files, labels and declarations, and anew when files change."""
+
+import asyncio
+
+import pytest
+import yaml
+
+from epp.collectors import Tagging
+from epp.collectors.accelerator_source import AcceleratorSource
+from epp.datastore import Datastore
+from epp.framework import ConfigurationError, Endpoint, ManualClock
+from epp.framework.accelerators import AcceleratorDeclaration, AcceleratorKind, AcceleratorTag
+from epp.framework.registry import Registry
+from epp.framework.snapshot import ACCELERATOR
+
+T4 = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1"}
+
+
+def source(**parameters) -> AcceleratorSource:
+    return Registry().build("accelerator-data-source", parameters, name="hardware", clock=ManualClock())
+
+
+def tag(built: AcceleratorSource, **fields) -> AcceleratorTag:
+    return built.tag(Endpoint("a", "10.0.0.1", 8000, **fields)).attributes[ACCELERATOR]
+
+
+def accelerator_class(price: str, *, name: str = "cheap-t4") -> dict:
+    return {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "AcceleratorClass",
+        "metadata": {"name": name},
+        "spec": {"discovery": {"nodeSelector": T4}, "cost": {"perHour": price}},
+    }
+
+
+def test_labels_of_the_endpoint_are_enough():
+    found = tag(source(), labels=T4)
+    assert (found.vendor, found.model, found.count) == ("nvidia", "t4", 1)
+    assert found.provenance["product"] == "labels"
+
+
+def test_declaration_of_the_endpoint_list_goes_first():
+    found = tag(source(), labels=T4, accelerator=AcceleratorDeclaration(accelerator_class="h100", count=2))
+    assert (found.model, found.count) == ("h100", 2)
+
+
+def test_defaults_are_for_endpoints_of_which_nothing_is_known():
+    built = source(defaults={"class": "l4", "costPerHour": 0.7})
+    assert tag(built, labels=T4).model == "t4"
+    assumed = tag(built)
+    assert (assumed.model, assumed.cost_per_hour()) == ("l4", 0.7)
+    assert assumed.provenance["per_hour"] == "defaults"
+    assert tag(source()).kind is AcceleratorKind.UNKNOWN
+
+
+def test_classes_of_the_files_tag_the_endpoints_they_match(tmp_path):
+    (tmp_path / "classes.yaml").write_text(yaml.safe_dump(accelerator_class("0.53")))
+    found = tag(source(paths=[str(tmp_path)]), labels=T4)
+    assert (found.primary_class, found.cost_per_hour()) == ("cheap-t4", 0.53)
+    assert found.provenance["per_hour"] == "AcceleratorClass/cheap-t4"
+
+
+def test_ome_11_object_that_is_malformed_costs_that_one_alone(tmp_path):
+    bad = {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": "bad"}, "spec": 7}
+    (tmp_path / "classes.yaml").write_text(yaml.safe_dump_all([bad, accelerator_class("0.53")]))
+    (tmp_path / "broken.yaml").write_text("{")
+    built = source(paths=[str(tmp_path)])
+    assert tag(built, labels=T4).primary_class == "cheap-t4"
+    assert built.inventory.skipped == 2
+    assert any("classes.yaml" in problem and "bad" in problem for problem in built.inventory.problems)
+    assert any("broken.yaml" in problem for problem in built.inventory.problems)
+
+
+def test_path_where_there_is_nothing_is_refused_when_it_is_built(tmp_path):
+    with pytest.raises(ConfigurationError, match="neither file nor directory"):
+        source(paths=[str(tmp_path / "nowhere")])
+
+
+async def test_changed_file_tags_all_endpoints_anew(tmp_path):
+    path = tmp_path / "classes.yaml"
+    path.write_text(yaml.safe_dump(accelerator_class("0.53")))
+    built = source(paths=[str(tmp_path)])
+    store = Datastore(ManualClock())
+    store.replace([Endpoint("a", "10.0.0.1", 8000, labels=T4), Endpoint("b", "10.0.0.2", 8000)])
+    tagging = Tagging(store, [built])
+    seen = asyncio.Event()
+
+    def changed() -> None:
+        tagging.refresh()
+        seen.set()
+
+    following = asyncio.create_task(built.follow(changed))
+    try:
+        fresh = tmp_path / "fresh"
+        fresh.write_text(yaml.safe_dump(accelerator_class("0.35", name="cheaper-t4")))
+        fresh.replace(path)
+        async with asyncio.timeout(20):
+            await seen.wait()
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    first, second, *_ = store.snapshot().records(ACCELERATOR).values
+    assert (first.primary_class, first.cost_per_hour()) == ("cheaper-t4", 0.35)
+    assert second.kind is AcceleratorKind.UNKNOWN
+
+
+async def test_without_paths_there_is_nothing_to_follow():
+    async with asyncio.timeout(20):
+        await source().follow(lambda: None)

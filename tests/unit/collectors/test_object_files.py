@@ -1,0 +1,76 @@
+"""Objects come from files and directories; what cannot be read costs that file alone."""
+
+import pytest
+
+from epp.collectors.object_files import ObjectFiles
+from epp.framework import ConfigurationError
+
+
+def read(*paths) -> dict[str, tuple[object, ...] | str]:
+    """File name to content, or to the problem."""
+    documents = ObjectFiles([str(path) for path in paths]).read_changed()
+    return {one.origin.rpartition("/")[2]: one.problem or one.content for one in documents}
+
+
+def test_file_may_hold_several_documents_as_yaml_or_json(tmp_path):
+    (tmp_path / "a.yaml").write_text("kind: Node\n---\n---\nkind: Pod\n")
+    (tmp_path / "b.json").write_text('{"kind": "List",\n "items": []}\n{"kind": "Node"}')
+    assert read(tmp_path) == {
+        "a.yaml": ({"kind": "Node"}, {"kind": "Pod"}),
+        "b.json": ({"kind": "List", "items": []}, {"kind": "Node"}),
+    }
+
+
+def test_directory_is_read_whole_but_for_what_is_hidden_or_of_another_kind(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "..version").mkdir()
+    for name in ("sub/a.yml", "..version/b.yaml", ".c.yaml", "notes.txt"):
+        (tmp_path / name).write_text("kind: Node\n")
+    assert read(tmp_path) == {"a.yml": ({"kind": "Node"},)}
+
+
+def test_date_is_read_as_it_is_written(tmp_path):
+    (tmp_path / "a.yaml").write_text("at: 2026-08-01T10:00:00Z\n")
+    assert read(tmp_path) == {"a.yaml": ({"at": "2026-08-01T10:00:00Z"},)}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("kind: {", "neither YAML nor JSON: while parsing a flow node"),
+        ("[" * 1000, "neither YAML nor JSON: line 1: nested more than 64 deep"),
+        ("a: !!python/object:os.system {}", "neither YAML nor JSON: could not determine a constructor"),
+        (b"\xff\xfe", "neither YAML nor JSON: 'utf-8' codec"),
+    ],
+)
+def test_bad_file_is_named_and_the_others_are_read(tmp_path, text, problem):
+    (tmp_path / "bad.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    (tmp_path / "good.yaml").write_text("kind: Node\n")
+    found = read(tmp_path)
+    assert found["bad.yaml"].startswith(problem)
+    assert found["good.yaml"] == ({"kind": "Node"},)
+
+
+def test_file_that_went_away_is_a_problem_of_its_own(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("kind: Node\n")
+    files = ObjectFiles([str(path)])
+    path.unlink()
+    (document,) = files.read_changed()
+    assert document.problem == "cannot be read: No such file or directory"
+
+
+def test_nothing_is_read_again_that_did_not_change(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("kind: Node\n")
+    files = ObjectFiles([str(tmp_path)])
+    assert files.read_changed() is not None
+    path.touch()
+    assert files.read_changed() is None
+    (tmp_path / "b.yaml").write_text("kind: Pod\n")
+    assert len(files.read_changed()) == 2
+
+
+def test_path_where_there_is_nothing_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"paths: there is neither file nor directory .*nowhere"):
+        ObjectFiles([str(tmp_path / "nowhere")])

@@ -1,0 +1,174 @@
+"""What is allowed and probably a mistake: each warning where it is deserved, and not otherwise."""
+
+import pytest
+
+
+def profile(*refs: str) -> str:
+    return f"schedulingProfiles: [{{name: p, plugins: [{', '.join(f'{{{ref}}}' for ref in refs)}]}}]\n"
+
+
+BALANCED = """\
+plugins: [{type: queue-scorer}, {type: prefix-cache-scorer}, {type: decode-filter, parameters: {fallbackOnEmpty: no}}]
+"""
+
+
+def test_a_sound_configuration_is_not_warned_of(warned):
+    assert warned(BALANCED) == []
+
+
+def test_gie_20_affinity_scorers_alone_are_warned_of(warned):
+    lonely = "plugins: [{type: prefix-cache-scorer}, {type: lora-affinity-scorer}, {type: queue-scorer}]\n"
+    affinity = ("pluginRef: prefix-cache-scorer", "pluginRef: lora-affinity-scorer")
+    assert warned(lonely + profile(*affinity)) == [
+        (
+            "c.yaml:4:22: schedulingProfiles[0]: profile 'p' has affinity scorers only (prefix-cache-scorer, "
+            "lora-affinity-scorer): nothing keeps a popular endpoint from being overrun"
+        )
+    ]
+    assert warned(lonely + profile(*affinity, "pluginRef: queue-scorer, weight: 0.1")) == []
+
+
+def test_gie_20_scorer_without_weight_does_not_balance(warned):
+    text = "plugins: [{type: prefix-cache-scorer}, {type: queue-scorer}]\n"
+    found = warned(text + profile("pluginRef: prefix-cache-scorer", "pluginRef: queue-scorer, weight: 0"))
+    assert [one.partition(": schedulingProfiles[0]: ")[2] for one in found] == [
+        (
+            "profile 'p' has affinity scorers only (prefix-cache-scorer): nothing keeps a popular endpoint from being "
+            "overrun"
+        ),
+        "profile 'p': scorer 'queue-scorer' has weight 0, which is no vote: remove it, or weigh it",
+    ]
+
+
+def test_profile_without_scorers_has_no_scorers_to_warn_of(warned):
+    assert warned("plugins: [{type: random-picker}]") == []
+
+
+@pytest.mark.parametrize("fallback", ["true", "false"])
+def test_filter_that_may_leave_nobody_is_warned_of_until_the_file_says_what_then(warned, fallback):
+    assert warned("plugins: [{type: queue-scorer}, {type: decode-filter}]\n" + profile("pluginRef: decode-filter")) == [
+        (
+            "c.yaml:4:22: schedulingProfiles[0]: profile 'p': filter 'decode-filter' may leave nobody, and then the "
+            "request is refused with 429: say with fallbackOnEmpty whether any endpoint is better than none"
+        )
+    ]
+    said = f"plugins: [{{type: decode-filter, parameters: {{fallbackOnEmpty: {fallback}}}}}]\n"
+    assert warned(said + profile("pluginRef: decode-filter")) == []
+
+
+def test_scorers_that_measure_the_same_are_warned_of(warned):
+    two = (
+        "plugins: [{type: queue-scorer, name: a}, {type: queue-scorer, name: b}, {type: kv-cache-utilization-scorer}]\n"
+    )
+    assert warned(two + profile("pluginRef: a", "pluginRef: b")) == [
+        (
+            "c.yaml:4:22: schedulingProfiles[0]: profile 'p': 'a' and 'b' measure the same thing "
+            "(waiting), which counts "
+            "twice"
+        )
+    ]
+    assert warned(two + profile("pluginRef: a", "pluginRef: kv-cache-utilization-scorer")) == []
+    assert not [one for one in warned(two + profile("pluginRef: a", "pluginRef: b, weight: 0")) if "measure" in one]
+
+
+def test_scorers_of_one_datum_and_two_minds_are_not(warned):
+    text = "plugins: [{type: prefix-cache-scorer}, {type: no-hit-lru-scorer}]\n"
+    assert warned(text + profile("pluginRef: prefix-cache-scorer", "pluginRef: no-hit-lru-scorer")) == []
+
+
+def test_scorer_that_stands_twice_in_a_profile_is_warned_of(warned):
+    text = "plugins: [{type: queue-scorer}]\n" + profile("pluginRef: queue-scorer", "pluginRef: queue-scorer")
+    assert warned(text) == [
+        (
+            "c.yaml:4:22: schedulingProfiles[0]: profile 'p': scorer 'queue-scorer' stands there 2 "
+            "times: add the weights "
+            "up"
+        )
+    ]
+
+
+def test_gie_12_scorer_whose_data_nobody_collects_is_warned_of(warned):
+    silent = "dataLayer: {injectDefaults: false}\nplugins: [{type: queue-scorer}, {type: active-request-scorer}]\n"
+    assert warned(silent) == [
+        (
+            "c.yaml:4:11: plugins[0]: plugin 'queue-scorer' reads 'waiting', and no data source of this configuration "
+            "collects it: it has nothing to go by"
+        )
+    ]
+    assert warned("plugins: [{type: queue-scorer}, {type: active-request-scorer}]") == []
+
+
+LESS = "algorithm: {type: linear_lower_is_better}"
+GPU = f"{{type: endpoint-attribute-scorer, parameters: {{attributeKey: GPUUtilization, {LESS}}}}}"
+
+
+def test_gie_12_data_of_a_declared_source_is_collected(warned):
+    alone = f"plugins: [{GPU}]\n"
+    assert "reads 'GPUUtilization', and no data source" in warned(alone)[0]
+    with_source = f"""\
+plugins: [{GPU}, {{type: dcgm-data-source}}, {{type: dcgm-extractor}}]
+dataLayer: {{sources: [{{pluginRef: dcgm-data-source, extractors: [{{pluginRef: dcgm-extractor}}]}}]}}
+"""
+    assert warned(with_source) == []
+
+
+def test_deprecated_types_and_parameters_are_warned_of(warned):
+    assert warned("""\
+plugins:
+- type: tokenizer
+- type: approx-prefix-cache-producer
+  parameters: {blockSize: 64}
+- {type: prefix-cache-scorer}
+- {type: queue-scorer}
+""") == [
+        "c.yaml:4:3: plugins[0]: plugin type 'tokenizer' is deprecated",
+        (
+            "c.yaml:6:3: plugins[1].parameters: plugin 'approx-prefix-cache-producer': blockSize is deprecated, and "
+            "without effect: give blockSizeTokens"
+        ),
+    ]
+
+
+def test_deprecated_places_are_warned_of(warned):
+    assert warned("""\
+parser: {pluginRef: openai-parser}
+saturationDetector: {pluginRef: utilization-detector}
+plugins: [{type: openai-parser}, {type: queue-scorer}]
+""") == [
+        "c.yaml:3:1: parser: is deprecated: write it into requestHandler.parsers",
+        "c.yaml:4:1: saturationDetector: is deprecated, and without effect: write it into flowControl",
+    ]
+
+
+def test_what_has_no_effect_is_warned_of_in_the_order_of_the_file(warned):
+    assert warned("""\
+dataLayer:
+  peerDiscovery: {pluginRef: peers}
+  crossReplicaSyncerPluginRef: syncer
+  crossReplicaSyncInterval: 1s
+flowControl: {maxRequests: 5}
+plugins:
+- {type: queue-scorer}
+- {type: disagg-headers-handler}
+- {type: edf-ordering-policy}
+""") == [
+        "c.yaml:4:3: dataLayer.peerDiscovery: has no effect: replicas do not talk to each other yet",
+        "c.yaml:5:3: dataLayer.crossReplicaSyncerPluginRef: has no effect: replicas do not talk to each other yet",
+        "c.yaml:6:3: dataLayer.crossReplicaSyncInterval: has no effect: replicas do not talk to each other yet",
+        "c.yaml:7:1: flowControl: has no effect: feature gate flowControl is off",
+        (
+            "c.yaml:10:3: plugins[1]: plugin type 'disagg-headers-handler' has no effect: the profile handlers set the "
+            "headers for disaggregated serving themselves"
+        ),
+        (
+            "c.yaml:11:3: plugins[2]: plugin type 'edf-ordering-policy' (ordering policy) is known, "
+            "not supported yet: it "
+            "has no effect"
+        ),
+    ]
+
+
+def test_flow_control_gate_is_warned_of_where_it_is_on(warned):
+    gate = "plugins: [{type: queue-scorer}]\nfeatureGates: [haPopulateNonLeaderDatastore, flowControl]"
+    assert warned(gate) == ["c.yaml:4:46: featureGates[1]: flow control is known, not supported yet: nothing queues"]
+    assert warned(gate.replace("flowControl", "flowControl=false")) == []

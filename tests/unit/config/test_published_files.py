@@ -1,0 +1,128 @@
+"""The plugin reference and the schema in config/ say what the code says, and the ready-made files hold to them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from epp.cli.app import application
+from epp.config.plugin_markdown import plugin_markdown
+from epp.config.plugin_reference import plugin_entries
+from epp.config.schema import config_schema
+from epp.framework import EndpointObserver, Parameters
+from epp.framework.registry import Registry
+
+CONFIG = Path(__file__).parents[3] / "config"
+FILES = sorted(CONFIG.glob("*.yaml"))
+ENTRIES = plugin_entries(Registry())
+SCHEMA = config_schema(Registry())
+
+
+def printed(form: str) -> str:
+    result = CliRunner().invoke(application(["plugins"]), ["plugins", "--output", form])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize(("name", "form"), [("PLUGINS.md", "markdown"), ("endpointpickerconfig.schema.json", "schema")])
+def test_published_file_is_what_the_code_says(name, form):
+    if (CONFIG / name).read_text() != printed(form):
+        pytest.fail(f"config/{name} is out of date: run `epp plugins --output {form} > config/{name}`", pytrace=False)
+
+
+def test_command_prints_the_reference_of_all_plugins():
+    assert printed("markdown") == plugin_markdown(ENTRIES)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.type)
+def test_every_plugin_and_parameter_has_a_text(entry):
+    def without_text(parameters, prefix):
+        for parameter in parameters:
+            if not parameter.text:
+                yield f"{prefix}{parameter.name}"
+            yield from without_text(parameter.fields, f"{prefix}{parameter.name}.")
+
+    assert entry.text
+    assert list(without_text(entry.parameters, "")) == []
+
+
+class OutsiderParameters(Parameters, frozen=True):
+    key: bytes = b""
+    """Of a type that no plugin here has."""
+    names: frozenset[str] = frozenset()
+    """Of several."""
+
+
+class Outsider(EndpointObserver[OutsiderParameters]):
+    """Has none of the roles that are shown."""
+
+    plugin_type = "outsider"
+
+    def slots_removed(self, slots):
+        """Forget nothing."""
+
+
+def test_plugin_of_other_types_and_roles_is_shown_too():
+    registry = Registry({})
+    registry.register(Outsider)
+    entries = plugin_entries(registry)
+    assert [(p.name, p.type, p.text) for p in entries[0].parameters] == [
+        ("key", "bytes", "Of a type that no plugin here has."),
+        ("names", "list of string", "Of several."),
+    ]
+    assert "\n## Others\n\n### outsider\n\nHas none of the roles that are shown.\n" in plugin_markdown(entries)
+
+
+def unnamed(content, schema, path="") -> list[str]:
+    """Return the keys of the content that the schema does not name."""
+    forms = schema_forms(schema)
+    if isinstance(content, list):
+        items = next((form["items"] for form in forms if "items" in form), {})
+        return [key for index, item in enumerate(content) for key in unnamed(item, items, f"{path}[{index}]")]
+    if not isinstance(content, dict):
+        return []
+    properties = {name: value for form in forms for name, value in form.get("properties", {}).items()}
+    for form in forms:
+        for one in form.get("allOf", ()):
+            if one["if"]["properties"]["type"]["const"] == content.get("type"):
+                properties |= one["then"]["properties"]
+    free = next((form["additionalProperties"] for form in forms if form.get("additionalProperties")), None)
+    found = []
+    for key, value in content.items():
+        if key in properties:
+            found += unnamed(value, properties[key], f"{path}.{key}")
+        elif free is None:
+            found.append(f"{path}.{key}")
+    return found
+
+
+def schema_forms(schema) -> list[dict]:
+    """Return the schemas of which one holds: what is referred to, and each of several."""
+    if "$ref" in schema:
+        return schema_forms(SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")])
+    return [form for one in schema.get("anyOf", ()) for form in schema_forms(one)] or [schema]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_schema_names_every_key_of_a_ready_made_file(path):
+    assert unnamed(yaml.safe_load(path.read_text()), SCHEMA) == []
+
+
+def test_schema_does_not_name_what_no_plugin_takes():
+    parameters = {"weights": {"hots": 1}, "topologyProducerName": "x"}
+    content = {"plugins": [{"type": "topology-affinity-scorer", "parameters": parameters, "nmae": "x"}]}
+    assert unnamed(content, SCHEMA) == [".plugins[0].parameters.weights.hots", ".plugins[0].nmae"]
+
+
+def test_schema_refers_only_to_what_it_defines():
+    def references(schema):
+        if isinstance(schema, dict):
+            yield from ([schema["$ref"]] if "$ref" in schema else [])
+            for value in schema.values():
+                yield from references(value)
+        elif isinstance(schema, list):
+            for value in schema:
+                yield from references(value)
+
+    assert set(references(SCHEMA)) <= {f"#/$defs/{name}" for name in SCHEMA["$defs"]}

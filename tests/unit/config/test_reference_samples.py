@@ -1,0 +1,219 @@
+"""Files written for llm-d-router: what they come to here, and which of its plugin types there are."""
+
+import pytest
+
+from epp.config.upstream import FLOW_CONTROL_TYPES, NEEDLESS, NOT_YET
+from epp.framework.registry import Registry
+
+PREFIX_AND_LOAD = """\
+plugins:
+- {type: queue-scorer}
+- {type: kv-cache-utilization-scorer}
+- {type: prefix-cache-scorer}
+- {type: no-hit-lru-scorer}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: no-hit-lru-scorer, weight: 2}
+"""
+
+PRECISE_PREFIX = """\
+plugins:
+- type: token-producer
+  parameters: {modelName: Qwen/Qwen3-8B, vllm: {url: "http://localhost:8000"}}
+- {type: endpoint-notification-source}
+- type: precise-prefix-cache-producer
+  parameters:
+    speculativeIndexing: true
+    tokenProcessorConfig: {blockSizeTokens: 16}
+    kvEventsConfig: {topicFilter: "kv@", concurrency: 32, discoverPods: true, podDiscoveryConfig: {socketPort: 5557}}
+- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}}
+- {type: no-hit-lru-scorer, parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}}
+- {type: kv-cache-utilization-scorer}
+- {type: active-request-scorer}
+dataLayer:
+  sources:
+  - pluginRef: endpoint-notification-source
+    extractors: [{pluginRef: precise-prefix-cache-producer}]
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: active-request-scorer, weight: 4}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 2}
+  - {pluginRef: no-hit-lru-scorer, weight: 2}
+"""
+
+PREFILL_DECODE = """\
+featureGates: [flowControl]
+plugins:
+- {type: prefix-based-pd-decider, parameters: {nonCachedTokens: 16}}
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: prefix-based-pd-decider}}}
+- {type: prefill-filter}
+- {type: decode-filter}
+- {type: prefix-cache-scorer}
+- {type: queue-scorer}
+- {type: active-request-scorer}
+- {type: round-robin-fairness-policy}
+- {type: concurrency-detector, parameters: {maxConcurrency: 132, concurrencyMode: requests}}
+schedulingProfiles:
+- name: prefill
+  plugins:
+  - {pluginRef: prefill-filter}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: queue-scorer, weight: 2}
+- name: decode
+  plugins:
+  - {pluginRef: decode-filter}
+  - {pluginRef: active-request-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+flowControl:
+  saturationDetector: {pluginRef: concurrency-detector}
+  maxBytes: 10Gi
+  defaultRequestTTL: 60s
+  priorityBands:
+  - {priority: 100, maxRequests: "500", fairnessPolicyRef: round-robin-fairness-policy}
+  - {priority: 0, maxRequests: "200", fairnessPolicyRef: round-robin-fairness-policy}
+  - {priority: -10, maxRequests: "50", fairnessPolicyRef: round-robin-fairness-policy}
+"""
+
+
+def test_gie_11_prefix_and_load_assembles_without_a_warning_and_its_producer_is_added(build):
+    assembly = build(PREFIX_AND_LOAD)
+    assert assembly.warnings == ()
+    assert [producer.name for producer in assembly.pipeline.producers] == ["approx-prefix-cache-producer"]
+    (profile,) = assembly.pipeline.scheduler.profiles.values()
+    assert [(one.scorer.name, one.weight) for one in profile.scorers] == [
+        ("queue-scorer", 2.0),
+        ("kv-cache-utilization-scorer", 2.0),
+        ("prefix-cache-scorer", 3.0),
+        ("no-hit-lru-scorer", 2.0),
+    ]
+    assert profile.picker.name == "max-score-picker"
+
+
+def test_gie_11_precise_prefix_is_refused_for_nothing_but_what_is_not_supported_yet(refused):
+    problems = refused(PRECISE_PREFIX)
+    assert [problem.path for problem in problems] == [("plugins", 0, "parameters"), ("plugins", 2, "type")]
+    assert all("known, not supported yet" in problem.message for problem in problems)
+
+
+def test_gie_11_prefill_decode_assembles_and_warns_of_flow_control_that_does_nothing_yet(build):
+    assembly = build(PREFILL_DECODE)
+    assert list(assembly.pipeline.scheduler.profiles) == ["prefill", "decode"]
+    assert assembly.pipeline.scheduler.profile_picker.name == "disagg-profile-handler"
+    silent = [str(warning) for warning in assembly.warnings if "known, not supported yet" in str(warning)]
+    assert silent == [
+        "c.yaml:3:16: featureGates[0]: flow control is known, not supported yet: nothing queues",
+        (
+            "c.yaml:12:3: plugins[7]: plugin type 'round-robin-fairness-policy' (fairness policy) is "
+            "known, not supported "
+            "yet: it has no effect"
+        ),
+        (
+            "c.yaml:13:3: plugins[8]: plugin type 'concurrency-detector' (saturation detector) is known, not supported "
+            "yet: it has no effect"
+        ),
+    ]
+
+
+def words(text: str) -> set[str]:
+    return set(text.split())
+
+
+UPSTREAM = {
+    "screeners": words("disaggregatedset-rollout-screener"),
+    "filters": words("""
+        label-selector-filter by-label-selector by-label encode-filter decode-filter prefill-filter
+        session-affinity-filter multicluster-session-affinity-filter endpoint-attribute-filter
+        topology-affinity-filter utilization-filter prefix-cache-affinity-filter slo-headroom-tier-filter
+        header-based-testing-filter
+    """),
+    "scorers": words("""
+        queue-scorer running-requests-size-scorer kv-cache-utilization-scorer lora-affinity-scorer
+        prefix-cache-scorer precise-prefix-cache-scorer token-load-scorer load-aware-scorer active-request-scorer
+        no-hit-lru-scorer session-affinity-scorer header-label-affinity-scorer context-length-aware
+        mm-embeddings-cache-scorer latency-scorer endpoint-attribute-scorer topology-affinity-scorer
+        multicluster-queue-scorer multicluster-kv-cache-utilization-scorer multicluster-prefix-cache-scorer
+    """),
+    "pickers": words("max-score-picker random-picker weighted-random-picker"),
+    "profile handlers and deciders": words("""
+        single-profile-handler data-parallel-profile-handler disagg-profile-handler pd-profile-handler
+        header-profile-handler disagg-headers-handler prefill-header-handler always-disagg-pd-decider
+        prefix-based-pd-decider always-disagg-multimodal-decider
+    """),
+    "data layer": words("""
+        metrics-data-source core-metrics-extractor models-data-source models-data-extractor dcgm-data-source
+        dcgm-extractor topology-extractor k8s-notification-source endpoint-notification-source file-discovery
+        multicluster-file-discovery multicluster-metrics-data-source multicluster-metrics-extractor
+    """),
+    "producers": words("""
+        token-producer tokenizer approx-prefix-cache-producer multicluster-approx-prefix-cache-producer
+        precise-prefix-cache-producer burst-prefix-cache-producer inflight-load-producer
+        predicted-latency-producer mm-embeddings-cache-producer session-id-producer p2p-source-producer
+    """),
+    "request control": words("""
+        latency-slo-admitter probabilistic-admitter request-attribute-reporter agent-identity
+        destination-endpoint-served-verifier
+    """),
+    "flow control": words("""
+        global-strict-fairness-policy round-robin-fairness-policy program-aware-fairness fcfs-ordering-policy
+        edf-ordering-policy slo-deadline-ordering-policy static-usage-limit-policy priority-holdback-policy
+        soft-reflective-ceiling-policy utilization-detector concurrency-detector sheddable-eviction-filter
+        priority-then-time-eviction-order-policy
+    """),
+    "parsers": words("""
+        openai-parser anthropic-parser vllmhttp-parser sglanghttp-parser vllmgrpc-parser vertexai-parser
+        passthrough-parser
+    """),
+}
+"""All plugin types that llm-d-router registers."""
+
+OWN = {
+    "accelerator-availability-filter",
+    "accelerator-data-source",
+    "accelerator-filter",
+    "accelerator-policy-scorer",
+    "accelerator-selection-producer",
+    "best-fit-scorer",
+    "cheapest-scorer",
+    "compact-first-scorer",
+    "cost-aware-spill",
+    "cost-per-request-scorer",
+    "device-health-scorer",
+    "endpoint-rates-producer",
+    "first-available-scorer",
+    "gpu-neighbour-scorer",
+    "joint-aggregator",
+    "low-load-first-scorer",
+    "mig-profile-filter",
+    "most-capable-scorer",
+    "node-compact-gpu-low-load-scorer",
+    "preference-order-scorer",
+    "slice-fit-scorer",
+    "slice-headroom-scorer",
+    "slo-fit-filter",
+    "work-seconds-scorer",
+}
+"""Those that only this picker has."""
+
+
+def test_gie_12_every_type_of_llm_d_router_is_registered_or_known_by_name():
+    upstream = set().union(*UPSTREAM.values())
+    assert len(upstream) == sum(map(len, UPSTREAM.values())) == 97
+    registered = set(Registry().types)
+    assert registered | set(FLOW_CONTROL_TYPES) | set(NEEDLESS) | NOT_YET == upstream | OWN
+
+
+def test_a_type_is_known_in_one_way_only():
+    ways = [set(Registry().types), set(FLOW_CONTROL_TYPES), set(NEEDLESS), set(NOT_YET)]
+    assert sum(map(len, ways)) == len(set().union(*ways))
+
+
+@pytest.mark.parametrize("kind", sorted(NOT_YET))
+def test_type_that_is_not_built_yet_is_refused_by_name(refused, kind):
+    (problem,) = refused(f"plugins: [{{type: {kind}}}]")
+    assert str(problem) == f"c.yaml:3:12: plugins[0].type: plugin type '{kind}' is known, not supported yet"

@@ -1,0 +1,345 @@
+"""A new version of the file is taken over with what is unchanged kept; a bad one changes nothing."""
+
+import asyncio
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from epp.config import Builder, ConfigFollower, ConfigObserver, ConfigState, assemble, load_file, load_text
+from epp.framework import ConfigurationError, ManualClock, Parameters, Request, RequestBody, Scorer
+from epp.framework.registry import Registry
+from epp.framework.request import PREFIX_MATCH
+from epp.framework.testing import candidates
+
+HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+FIRST = HEAD + "plugins: [{type: queue-scorer}]\n"
+SECOND = HEAD + "plugins: [{type: active-request-scorer}]\n"
+NOT_YAML = "plugins: ["
+NO_PLUGIN = HEAD + "plugins: [{type: nope}]\n"
+
+
+class OddParameters(Parameters, frozen=True):
+    trouble: bool = False
+
+
+class Odd(Scorer[OddParameters]):
+    """Raises what nobody expects as it is built."""
+
+    plugin_type = "odd"
+
+    def __init__(self, parameters=None, *, name="", clock=None):
+        super().__init__(parameters, name=name, clock=clock)
+        if self.parameters.trouble:
+            raise ZeroDivisionError("one by nothing")
+
+    def score(self, request, candidates):
+        return candidates.waiting * 0.0
+
+
+def rebuilt(build, before: str, after: str):
+    """Return the instances before and after, by name."""
+    first = build(before).instances.by_name
+    return first, build(after, previous=first).instances.by_name
+
+
+def test_unchanged_plugins_are_the_very_same_instances(build):
+    before, after = rebuilt(
+        build,
+        "plugins: [{type: queue-scorer}, {type: prefix-cache-scorer, parameters: {matchLengthWeight: 0.5}}]",
+        "plugins: [{type: prefix-cache-scorer, parameters: {matchLengthWeight: 0.5}}, {type: active-request-scorer}]",
+    )
+    assert after["prefix-cache-scorer"] is before["prefix-cache-scorer"]
+    assert after["approx-prefix-cache-producer"] is before["approx-prefix-cache-producer"]
+    assert after["metrics-data-source"] is before["metrics-data-source"]
+    assert "queue-scorer" not in after
+
+
+def test_default_written_out_is_no_change(build):
+    before, after = rebuilt(
+        build,
+        "plugins: [{type: approx-prefix-cache-producer}]",
+        "plugins: [{type: approx-prefix-cache-producer, parameters: {blockSizeTokens: 16, autoTune: true}}]",
+    )
+    assert after["approx-prefix-cache-producer"] is before["approx-prefix-cache-producer"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "{type: approx-prefix-cache-producer, name: mine, parameters: {blockSizeTokens: 128}}",
+        "{type: approx-prefix-cache-producer, name: other}",
+        "{type: token-producer, name: mine}",
+    ],
+    ids=["parameters", "name", "type"],
+)
+def test_changed_plugin_is_a_new_instance(build, change):
+    before, after = rebuilt(
+        build, "plugins: [{type: approx-prefix-cache-producer, name: mine}]", f"plugins: [{change}]"
+    )
+    assert all(after.get(name) is not plugin for name, plugin in before.items() if name == "mine")
+
+
+def test_plugin_that_refers_to_others_is_rebuilt_and_knows_the_new_ones(build):
+    text = """\
+plugins:
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: decider}}}
+- {type: prefix-based-pd-decider, name: decider, parameters: {nonCachedTokens: TOKENS}}
+- {type: queue-scorer}
+"""
+    before, after = rebuilt(build, text.replace("TOKENS", "16"), text.replace("TOKENS", "32"))
+    assert after["disagg-profile-handler"] is not before["disagg-profile-handler"]
+    assert after["decider"] is not before["decider"]
+    assert after["queue-scorer"] is before["queue-scorer"]
+
+
+def test_prefix_index_survives_a_reload(build):
+    prompt = RequestBody(model="m", prompt=b"x" * 4096, prompt_tokens=1024)
+    pool = candidates(waiting=[9, 0, 9], running=[0] * 3)
+
+    def matched(assembly, request_id: str) -> list[int]:
+        """Route a request; return how many blocks each endpoint was believed to hold before."""
+        request = Request(request_id, prompt)
+        for producer in assembly.pipeline.producers:
+            producer.produce(request, pool)
+        result = assembly.pipeline.scheduler.schedule(request, pool)
+        for hook in assembly.pipeline.pre_request:
+            hook.pre_request(request, result)
+        return request.get(PREFIX_MATCH).matched_blocks.tolist()
+
+    first = build("plugins: [{type: prefix-cache-scorer}, {type: queue-scorer}]")
+    assert matched(first, "a") == [0, 0, 0]  # it goes to the second endpoint: nothing waits there
+    text = "plugins: [{type: prefix-cache-scorer}, {type: active-request-scorer}]"
+    second = build(text, previous=first.instances.by_name)
+    assert matched(second, "b") == [0, 16, 0]  # 4096 bytes are 16 blocks of 64 tokens of 4 bytes
+    assert matched(build(text), "c") == [0, 0, 0]
+
+
+class Heard(ConfigObserver):
+    """Keeps what it was told, and lets tests wait for it."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[int | str] = asyncio.Queue()
+
+    def config_taken(self, generation: int) -> None:
+        self.told.put_nowait(generation)
+
+    def config_refused(self, reason: str) -> None:
+        self.told.put_nowait(reason)
+
+    def so_far(self) -> list[int | str]:
+        return [self.told.get_nowait() for _ in range(self.told.qsize())]
+
+
+class Following:
+    """A follower of a file, and what it took over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.heard = Heard()
+        self.taken: list[str] = []
+        self.trouble: Exception | None = None
+        self.registry = Registry()
+        self.registry.register(Odd)
+        self.follower = ConfigFollower(path, load_file(path), build=self._build, take=self._take, observer=self.heard)
+
+    def _build(self, loaded):
+        return assemble(loaded, Builder(self.registry, ManualClock()))
+
+    async def _take(self, assembly) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.taken.append(assembly.loaded.document.text)
+
+    async def look(self, text: str | None = None) -> ConfigState:
+        if text is not None:
+            self.path.write_text(text)
+        await self.follower.look()
+        return self.follower.state
+
+
+@pytest.fixture
+def following(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(FIRST)
+    return Following(path)
+
+
+async def test_gie_11_new_version_is_taken_once(following):
+    assert await following.look() == ConfigState(1)
+    assert await following.look(SECOND) == ConfigState(2)
+    assert await following.look() == ConfigState(2)
+    assert await following.look(FIRST) == ConfigState(3)
+    assert following.taken == [SECOND, FIRST]
+    assert following.heard.so_far() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (NOT_YAML, "c.yaml:1:11: is not YAML"),
+        (NO_PLUGIN, "c.yaml:3:12: plugins[0].type: plugin type 'nope' is not registered"),
+        (
+            HEAD + "plugins: [{type: odd, name: o, parameters: {trouble: true}}]",
+            "c.yaml:3:11: plugins[0]: plugin 'o': ZeroDivisionError as it was built: one by nothing",
+        ),
+    ],
+)
+async def test_gie_11_bad_version_changes_nothing_and_says_why_until_the_old_text_is_back(following, text, reason):
+    refused = await following.look(text)
+    assert (refused.generation, reason in refused.refused) == (1, True)
+    await following.look()
+    assert following.taken == []
+    assert following.heard.so_far() == [1, refused.refused]  # once, though it was looked at twice
+    assert await following.look(FIRST) == ConfigState(1)
+    assert following.taken == []
+    assert following.heard.so_far() == [1]
+
+
+async def test_another_bad_version_is_refused_for_its_own_reason(following):
+    first = await following.look(NOT_YAML)
+    second = await following.look(NO_PLUGIN)
+    assert following.heard.so_far() == [1, first.refused, second.refused]
+    assert await following.look(SECOND) == ConfigState(2)
+
+
+async def test_what_could_not_be_taken_over_is_tried_again_without_another_edit(following):
+    following.trouble = ConfigurationError("endpoints file nowhere.yaml: No such file or directory")
+    refused = await following.look(SECOND)
+    await following.look()
+    assert following.heard.so_far() == [1, refused.refused]
+    following.trouble = None
+    assert await following.look() == ConfigState(2)
+    assert following.taken == [SECOND]
+
+
+async def test_file_that_is_gone_or_unreadable_changes_nothing(following):
+    following.path.unlink()
+    assert "cannot be read" in (await following.look()).refused
+    following.path.mkdir()
+    assert "cannot be read" in (await following.look()).refused
+    following.path.rmdir()
+    following.path.write_bytes(b"\xff\xfe")
+    assert "cannot be read" in (await following.look()).refused
+    assert await following.look(FIRST) == ConfigState(1)
+    assert following.taken == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (ConfigurationError("endpoints file is missing"), "endpoints file is missing"),
+        (KeyError("slot"), "KeyError: 'slot'"),
+    ],
+)
+async def test_version_that_cannot_be_put_into_effect_is_refused(following, trouble, reason):
+    following.trouble = trouble
+    assert await following.look(SECOND) == ConfigState(1, reason)
+    following.trouble = None
+    assert await following.look(FIRST) == ConfigState(1)
+    assert await following.look(SECOND) == ConfigState(2)
+
+
+async def until_told(following, *, generation: int) -> None:
+    async with asyncio.timeout(60):
+        while await following.heard.told.get() != generation:
+            pass
+
+
+async def test_following_sees_a_file_written_in_place_and_one_renamed_over_it(following, tmp_path):
+    task = asyncio.create_task(following.follower.follow())
+    following.path.write_text(SECOND)
+    await until_told(following, generation=2)
+    fresh = tmp_path / "fresh"
+    fresh.write_text(FIRST)
+    fresh.rename(following.path)
+    await until_told(following, generation=3)
+    task.cancel()
+    assert following.taken == [SECOND, FIRST]
+
+
+async def test_following_sees_the_links_of_a_config_map_swapped(tmp_path):
+    for version, text in (("..2024_1", FIRST), ("..2024_2", SECOND)):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "c.yaml").write_text(text)
+    (tmp_path / "..data").symlink_to("..2024_1")
+    (tmp_path / "c.yaml").symlink_to(Path("..data") / "c.yaml")
+    following = Following(tmp_path / "c.yaml")
+    task = asyncio.create_task(following.follower.follow())
+    (tmp_path / "..data_tmp").symlink_to("..2024_2")
+    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+    await until_told(following, generation=2)
+    task.cancel()
+    assert following.taken == [SECOND]
+
+
+async def test_a_new_version_is_built_beside_the_loop(following):
+    built_in = []
+
+    def notice(loaded):
+        built_in.append(threading.current_thread())
+        return assemble(loaded, Builder(following.registry, ManualClock()))
+
+    follower = ConfigFollower(following.path, load_text(SECOND), build=notice, take=following._take)
+    await follower.look()
+    assert threading.current_thread() not in built_in
+    assert len(built_in) == 1
+
+
+GOOD = [FIRST, SECOND, HEAD + "plugins: [{type: random-picker}]\n"]
+BAD = [NOT_YAML, NO_PLUGIN, "", HEAD + "plugins: [{type: odd, parameters: {trouble: true}}]\n"]
+
+
+class AnyVersions(RuleBasedStateMachine):
+    """Whatever is written, the last good version is in effect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = tempfile.TemporaryDirectory()
+        self._runner = asyncio.Runner()
+        path = Path(self._directory.name) / "c.yaml"
+        path.write_text(FIRST)
+        self._following = Following(path)
+        self._written: str | None = FIRST
+        self._effective = [FIRST]
+
+    def teardown(self) -> None:
+        self._runner.close()
+        self._directory.cleanup()
+
+    @rule(text=st.sampled_from(GOOD + BAD))
+    def write(self, text: str) -> None:
+        self._written = text
+        if text in GOOD and text != self._effective[-1]:
+            self._effective.append(text)
+        self._runner.run(self._following.look(text))
+
+    @rule()
+    def delete(self) -> None:
+        self._following.path.unlink(missing_ok=True)
+        self._written = None
+        self._runner.run(self._following.look())
+
+    @rule()
+    def look_again(self) -> None:
+        self._runner.run(self._following.look())
+
+    @invariant()
+    def last_good_version_is_in_effect(self) -> None:
+        assert [FIRST, *self._following.taken] == self._effective
+
+    @invariant()
+    def generation_counts_what_was_taken(self) -> None:
+        assert self._following.follower.state.generation == len(self._effective)
+
+    @invariant()
+    def refused_says_whether_the_file_is_another_one(self) -> None:
+        assert bool(self._following.follower.state.refused) == (self._written != self._effective[-1])
+
+
+AnyVersions.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestAnyVersions = AnyVersions.TestCase

@@ -1,0 +1,343 @@
+"""Who reads what from whom: what is missing is added, what cannot work is refused at load."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from epp.config.probe import undeclared_reads
+from epp.framework import (
+    Candidates,
+    DataKey,
+    Filter,
+    Floats,
+    ManualClock,
+    Mask,
+    Parameters,
+    PreRequest,
+    Producer,
+    Request,
+    RequestHeaders,
+    SchedulingResult,
+    Scorer,
+)
+from epp.framework.registry import Registry
+from epp.framework.request import PREFIX_MATCH, SESSION_ID
+from epp.framework.snapshot import IN_FLIGHT_TOKENS, LORA, TOPOLOGY, WAITING, Column
+
+HEAT: DataKey[float] = DataKey("heat")
+LIGHT: DataKey[float] = DataKey("light", "lamp")
+
+
+class Fire(Producer):
+    plugin_type = "fire"
+    writes = (HEAT,)
+
+    def produce(self, request: Request, candidates: Candidates) -> None:
+        request.put(HEAT, 1.0)
+
+
+class Lamp(Producer):
+    plugin_type = "lamp"
+    writes = (LIGHT,)
+    reads = (HEAT,)
+
+    def produce(self, request: Request, candidates: Candidates) -> None:
+        request.put(LIGHT, 2.0)
+
+
+class Stove(Fire):
+    """Reads what the lamp writes, which reads what the stove writes."""
+
+    plugin_type = "stove"
+    may_read = (LIGHT,)
+
+
+class Ash(PreRequest):
+    """Writes when the request leaves, which is too late for scorers."""
+
+    plugin_type = "ash"
+    writes = (HEAT,)
+
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        request.put(HEAT, 0.0)
+
+
+class Spark(RequestHeaders):
+    plugin_type = "spark"
+    writes = (HEAT,)
+
+    def request_headers(self, request: Request) -> None:
+        request.put(HEAT, 3.0)
+
+
+class Warm(Scorer):
+    plugin_type = "warm"
+    reads = (HEAT,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        return np.full(len(candidates), request.get(HEAT) or 0.0)
+
+
+class Bright(Scorer):
+    plugin_type = "bright"
+    reads = (LIGHT,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        return np.full(len(candidates), request.get(LIGHT) or 0.0)
+
+
+class PeekParameters(Parameters, frozen=True):
+    datum: str
+    declared: bool = False
+
+
+class Peek(Scorer[PeekParameters]):
+    """Reads one datum of each kind, and says so or not."""
+
+    plugin_type = "peek"
+
+    def __init__(self, parameters, *, name="", clock=None):
+        super().__init__(parameters, name=name, clock=clock)
+        known = {"waiting": WAITING, "lora": LORA, "session-id": SESSION_ID, "oddity": Column("oddity", "")}
+        self._datum = known[parameters.datum]
+        self.may_read = (self._datum,) if parameters.declared else ()
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        if isinstance(self._datum, DataKey):
+            request.get(self._datum)
+        elif isinstance(self._datum, Column):
+            candidates.values(self._datum)
+        else:
+            candidates.records(self._datum)
+        return np.zeros(len(candidates))
+
+
+class PeekingFilter(Filter):
+    plugin_type = "peeking-filter"
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        return candidates.waiting == 0
+
+
+@pytest.fixture
+def registry():
+    registry = Registry()
+    for cls in (Fire, Lamp, Stove, Ash, Spark, Warm, Bright, Peek, PeekingFilter):
+        registry.register(cls)
+    return registry
+
+
+def names(plugins) -> list[str]:
+    return [plugin.name for plugin in plugins]
+
+
+def test_producers_are_added_for_all_that_is_read_and_say_why_they_are_there(build):
+    assembly = build("plugins: [{type: token-load-scorer}]")
+    assert names(assembly.pipeline.producers) == ["approx-prefix-cache-producer"]
+    assert "inflight-load-producer" in names(assembly.pipeline.pre_request)
+    assert assembly.instances.implied["approx-prefix-cache-producer"] == "token-load-scorer reads prefix-match"
+    assert assembly.instances.implied["inflight-load-producer"] == "token-load-scorer reads in_flight_tokens"
+
+
+def test_producers_are_added_transitively(build, registry):
+    assembly = build("plugins: [{type: bright}, {type: fire}]", registry=registry)
+    assert assembly.instances.implied["lamp"] == "bright reads light"
+    assert names(assembly.pipeline.producers) == ["fire", "lamp"]  # the lamp reads what the fire writes
+
+
+def test_added_producer_whose_own_data_nobody_writes_is_refused(refused, registry):
+    (problem,) = refused("plugins: [{type: bright}]", registry=registry)
+    assert problem.message == "plugin 'lamp' reads 'heat', which no plugin here writes"
+
+
+def test_declared_producers_are_not_doubled(build):
+    text = "plugins: [{type: token-load-scorer}, {type: approx-prefix-cache-producer}, {type: inflight-load-producer}]"
+    assembly = build(text)
+    assert names(assembly.plugins).count("approx-prefix-cache-producer") == 1
+    assert names(assembly.plugins).count("inflight-load-producer") == 1
+    assert not {"approx-prefix-cache-producer", "inflight-load-producer"} & set(assembly.instances.implied)
+
+
+def test_reader_that_names_a_producer_reads_that_one(build):
+    assembly = build("""\
+plugins:
+- {type: approx-prefix-cache-producer, name: mine}
+- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: mine}}
+""")
+    assert names(assembly.pipeline.producers) == ["mine"]
+    assert not [warning for warning in assembly.warnings if "mine" in str(warning)]
+
+
+def test_reader_that_names_none_gets_the_default_one_and_a_warning_of_the_other(build):
+    assembly = build("""\
+plugins:
+- {type: approx-prefix-cache-producer, name: mine}
+- {type: prefix-cache-scorer}
+""")
+    assert names(assembly.pipeline.producers) == ["mine", "approx-prefix-cache-producer"]
+    assert [str(warning) for warning in assembly.warnings if "mine" in str(warning)] == [
+        (
+            "c.yaml:5:3: plugins[1]: plugin 'prefix-cache-scorer' reads 'prefix-match' from an instance of "
+            "approx-prefix-cache-producer that is added for it, not from 'mine': name that one in "
+            "its parameters, or give "
+            "it no own name"
+        )
+    ]
+
+
+def test_attribute_that_is_read_brings_its_tagger(build):
+    assembly = build("plugins: [{type: topology-affinity-scorer}]")
+    assert names(assembly.taggers) == ["topology-extractor"]
+    assert assembly.instances.implied["topology-extractor"] == "topology-affinity-scorer reads topology"
+    (own,) = build("plugins: [{type: topology-affinity-scorer}, {type: topology-extractor, name: where}]").taggers
+    assert own.name == "where"
+
+
+def test_producers_run_after_those_they_read_and_else_as_declared(build, registry):
+    def order(*types):
+        entries = ", ".join(f"{{type: {kind}}}" for kind in types)
+        return names(build(f"plugins: [{entries}]", registry=registry).pipeline.producers)
+
+    assert order("lamp", "fire") == ["fire", "lamp"]
+    assert order("session-id-producer", "approx-prefix-cache-producer") == [
+        "session-id-producer",
+        "approx-prefix-cache-producer",
+    ]
+
+
+def test_producers_that_read_each_other_are_refused(refused, registry):
+    (problem,) = refused("plugins: [{type: stove}, {type: lamp}]", registry=registry)
+    assert problem.message.startswith("producers read each other's data in a circle: ")
+    assert {"stove", "lamp"} == set(problem.message.partition(": ")[2].split(" -> "))
+
+
+def test_reader_before_its_writer_is_refused(build, refused, registry):
+    (problem,) = refused("plugins: [{type: ash}, {type: warm}]", registry=registry)
+    assert str(problem) == (
+        "c.yaml:3:24: plugins[1]: plugin 'warm' reads 'heat', which 'ash' writes only later in a request"
+    )
+    build("plugins: [{type: spark}, {type: warm}]", registry=registry)
+
+
+@pytest.mark.parametrize("datum", ["waiting", "lora", "session-id", "oddity"])
+def test_undeclared_read_is_refused_by_plugin_and_datum(build, refused, registry, datum):
+    (problem,) = refused(f"plugins: [{{type: peek, name: p, parameters: {{datum: {datum}}}}}]", registry=registry)
+    assert str(problem) == (
+        f"c.yaml:3:11: plugins[0]: plugin 'p' reads '{datum}' without declaring it: "
+        "add it to `reads` or `may_read` of Peek"
+    )
+    build(f"plugins: [{{type: peek, parameters: {{datum: {datum}, declared: true}}}}]", registry=registry)
+
+
+def test_filters_are_held_to_what_they_declare_too(refused, registry):
+    (problem,) = refused("plugins: [{type: peeking-filter}]", registry=registry)
+    assert "plugin 'peeking-filter' reads 'waiting' without declaring it" in problem.message
+
+
+WORKABLE = {
+    "by-label": {"label": "zone", "validValues": ["a"]},
+    "endpoint-attribute-filter": {
+        "attribute": "waiting",
+        "algorithm": {"type": "threshold", "threshold": {"operator": "Equal", "value": 0}},
+    },
+    "endpoint-attribute-scorer": {"attributeKey": "waiting", "algorithm": {"type": "linear_lower_is_better"}},
+    "header-label-affinity-scorer": {"headerName": "x-zone", "labelKey": "zone"},
+    "preference-order-scorer": {"preferenceOrder": [{"class": "h100"}]},
+    "utilization-filter": {"conditions": [{"metric": "kv-cache-utilization", "maxValue": 0.9}]},
+}
+SESSIONS = {"strategy": "session_id", "sessionIdConfig": {"sources": [{"attribute": "session-id"}]}}
+REGISTRY = Registry()
+SCHEDULING = [kind for kind in REGISTRY.types if issubclass(REGISTRY.find(kind), (Filter, Scorer))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [
+        *((kind, WORKABLE.get(kind, {})) for kind in SCHEDULING),
+        ("session-affinity-filter", SESSIONS),
+        ("session-affinity-scorer", SESSIONS),
+        ("prefix-cache-scorer", {"prefixMatchInfoProducerName": "mine"}),
+    ],
+)
+def test_gie_12_every_filter_and_scorer_declares_what_it_reads(kind, parameters):
+    plugin = REGISTRY.build(kind, parameters, name=kind, clock=ManualClock())
+    assert undeclared_reads(plugin) == []
+
+
+def test_the_probe_offers_what_scorers_read():
+    scorer = REGISTRY.build("token-load-scorer", {}, name="t", clock=ManualClock())
+    scorer.reads = ()
+    assert undeclared_reads(scorer) == [IN_FLIGHT_TOKENS.name, PREFIX_MATCH.name]
+    scorer = REGISTRY.build("topology-affinity-filter", {}, name="t", clock=ManualClock())
+    assert TOPOLOGY in scorer.reads
+
+
+MODULE = """
+from epp.framework import Candidates, Floats, Request, Scorer
+import numpy as np
+
+class Mine(Scorer):
+    plugin_type = "mine"
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        return np.zeros(len(candidates))
+
+class Stranger:
+    pass
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A package that is importable for the time of a test."""
+    package = tmp_path / "epp_test_outside"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "scorers.py").write_text(MODULE)
+    (package / "broken.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield package.name
+    for name in [name for name in sys.modules if name.startswith(package.name)]:
+        del sys.modules[name]
+
+
+def test_gie_12_class_is_refused_where_its_module_is_not_allowed_and_not_even_imported(refused, module):
+    (problem,) = refused(f"plugins: [{{type: '{module}.scorers:Mine'}}]")
+    assert problem.message == (
+        f"plugin '{module}.scorers:Mine': plugin type '{module}.scorers:Mine' names a Python class, and module "
+        f"'{module}.scorers' is not allowed: start with --allow-plugin-modules {module}.scorers"
+    )
+    assert module not in sys.modules
+
+
+@pytest.mark.parametrize("allowed", ["epp_test_outside", "epp_test_outside.scorers"])
+def test_gie_12_class_of_an_allowed_module_is_a_plugin_like_any_other(build, module, allowed):
+    registry = Registry(modules=[allowed])
+    assembly = build(f"plugins: [{{type: '{module}.scorers:Mine', name: m}}]", registry=registry)
+    assert assembly.instances.by_name["m"].plugin_type == "mine"
+    (profile,) = assembly.pipeline.scheduler.profiles.values()
+    assert [one.scorer.name for one in profile.scorers] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("scorers:Stranger", "is not a subclass of Plugin"),
+        ("scorers:Nobody", "cannot be loaded: module 'epp_test_outside.scorers' has no attribute 'Nobody'"),
+        ("scorers:", "cannot be loaded"),
+        ("nowhere:Mine", "cannot be loaded: No module named 'epp_test_outside.nowhere'"),
+        ("broken:Mine", "cannot be loaded: division by zero"),
+    ],
+)
+def test_class_that_cannot_be_used_is_refused(refused, module, name, problem):
+    (found,) = refused(f"plugins: [{{type: '{module}.{name}'}}]", registry=Registry(modules=[module]))
+    assert problem in found.message
+    assert found.path == ("plugins", 0)
+    assert found.position.line == 3
+
+
+@pytest.mark.parametrize("kind", [":Mine", "epp_test_outsider:Mine", ".scorers:Mine"])
+def test_allowing_a_module_allows_no_other(refused, module, kind):
+    (problem,) = refused(f"plugins: [{{type: '{kind}'}}]", registry=Registry(modules=[module]))
+    assert "is not allowed" in problem.message

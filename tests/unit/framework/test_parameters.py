@@ -1,0 +1,122 @@
+"""Parameters become typed structs, and what does not fit is named with its path."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import pytest
+
+from epp.framework import ConfigurationError, FilterParameters, ManualClock, Parameters, Request, Scorer
+from epp.framework.hints import hint_at
+from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.registry import Registry, UnknownTypeError
+
+
+class Mode(StrEnum):
+    FAST = "fast"
+    SLOW = "slow"
+
+
+class Limits(Parameters, frozen=True):
+    at_most: int = 5
+
+    def __post_init__(self) -> None:
+        if self.at_most < 0:
+            raise ValueError(f"atMost is {self.at_most}; it must be 0 or more")
+
+
+class Example(FilterParameters, frozen=True, kw_only=True):
+    model_name: str
+    limits: Limits = Limits()
+    several: tuple[Limits, ...] = ()
+    by_name: Mapping[str, Limits] = {}
+    perhaps: Limits | None = None
+    mode: Mode = Mode.FAST
+    shares: tuple[float, ...] = ()
+
+
+def test_camel_case_keys_fill_the_fields_and_the_rest_has_its_defaults():
+    found = read_parameters(Example, {"modelName": "m", "limits": {"atMost": 2}, "mode": "slow", "shares": [1, 0.5]})
+    assert found == Example(model_name="m", limits=Limits(at_most=2), mode=Mode.SLOW, shares=(1.0, 0.5))
+    assert found.fallback_on_empty is False
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "message"),
+    [
+        ({"modelNmae": "m"}, ("modelNmae",), "unknown key; did you mean 'modelName'?"),
+        ({"model_name": "m"}, ("model_name",), "unknown key; did you mean 'modelName'?"),
+        ({"modelName": "m", "limits": {"atLeast": 1}}, ("limits", "atLeast"), "unknown key; did you mean 'atMost'?"),
+        ({"modelName": "m", "limits": {"x": 1}}, ("limits", "x"), "unknown key; known are atMost"),
+        (
+            {"modelName": "m", "several": [{}, {"atmost": 1}]},
+            ("several", 1, "atmost"),
+            "unknown key; did you mean 'atMost'?",
+        ),
+        (
+            {"modelName": "m", "byName": {"a": {"atmost": 1}}},
+            ("byName", "...", "atmost"),
+            "unknown key; did you mean 'atMost'?",
+        ),
+        ({"modelName": "m", "perhaps": {"atmost": 1}}, ("perhaps", "atmost"), "unknown key; did you mean 'atMost'?"),
+        ({}, (), "Object missing required field `modelName`"),
+        ({"modelName": 5}, ("modelName",), "Expected `str`, got `int`"),
+        ({"modelName": "m", "limits": {"atMost": "5"}}, ("limits", "atMost"), "Expected `int`, got `str`"),
+        ({"modelName": "m", "several": [{}, 5]}, ("several", 1), "Expected `object`, got `int`"),
+        ({"modelName": "m", "byName": {"a": 5}}, ("byName", "..."), "Expected `object`, got `int`"),
+        ({"modelName": "m", "byName": {5: {}}}, ("byName",), "a key: Expected `str`, got `int`"),
+        ({"modelName": "m", "mode": "quick"}, ("mode",), "Invalid enum value 'quick'"),
+        ({"modelName": "m", "limits": {"atMost": -1}}, ("limits",), "atMost is -1; it must be 0 or more"),
+        ({"modelName": "m", "several": [{"atMost": -1}]}, ("several", 0), "atMost is -1; it must be 0 or more"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_path(data, path, message):
+    with pytest.raises(ParameterError) as caught:
+        read_parameters(Example, data)
+    assert (caught.value.path, str(caught.value)) == (path, message)
+
+
+def test_plugin_without_parameters_takes_none():
+    assert read_parameters(Parameters, {}) == Parameters()
+    with pytest.raises(ParameterError, match="unknown key; none are known here"):
+        read_parameters(Parameters, {"any": 1})
+
+
+class Picky(Scorer[Limits]):
+    """Refuses more than its parameters do."""
+
+    plugin_type = "picky"
+
+    def __init__(self, parameters=None, *, name="", clock=None):
+        super().__init__(parameters, name=name, clock=clock)
+        if self.parameters.at_most == 1:
+            raise ValueError("1 is too few")
+        if self.parameters.at_most == 2:
+            raise LookupError("no such thing")
+
+    def score(self, request: Request, candidates):
+        return candidates.waiting
+
+
+@pytest.mark.parametrize(
+    ("at_most", "message"), [(1, "1 is too few"), (2, "LookupError as it was built: no such thing")]
+)
+def test_plugin_that_cannot_be_built_is_a_configuration_error(at_most, message):
+    registry = Registry({})
+    registry.register(Picky)
+    with pytest.raises(ConfigurationError) as caught:
+        registry.build("picky", {"atMost": at_most}, name="p", clock=ManualClock())
+    assert str(caught.value) == message
+
+
+def test_unknown_type_is_refused_with_the_nearest_one():
+    registry = Registry({})
+    registry.register(Picky)
+    with pytest.raises(UnknownTypeError, match=r"plugin type 'piky' is not registered; did you mean 'picky'\?"):
+        registry.find("piky")
+
+
+def test_hint_is_the_nearest_name_or_all_or_the_way_to_them():
+    assert hint_at("wieght", ["weight", "name"]) == "did you mean 'weight'?"
+    assert hint_at("zzz", ["weight", "name"]) == "known are name, weight"
+    assert hint_at("zzz", ["weight", "name"], "look there") == "look there"
+    assert hint_at("zzz", []) == "none are known here"

@@ -1,0 +1,191 @@
+"""What becomes of a profile when a plugin fails or leaves nobody, and how the trace tells of it."""
+
+import numpy as np
+import pytest
+
+from epp.framework import (
+    Aggregate,
+    Aggregator,
+    Candidates,
+    Draw,
+    Filter,
+    FilterParameters,
+    Floats,
+    Mask,
+    Picker,
+    Positions,
+    ProfilePicker,
+    Request,
+    Scorer,
+)
+from epp.framework.errors import BadRequestError, PluginFailedError, SaturatedError
+from epp.framework.testing import candidates
+from epp.scheduling import OnError, Profile, ProfileFilter, Scheduler, SchedulingObserver, WeightedScorer
+
+
+class Keeps(Filter[FilterParameters]):
+    """Keeps the endpoints with that many waiting."""
+
+    plugin_type = "keeps"
+
+    def __init__(self, waiting: int, *, fallback: bool = False) -> None:
+        super().__init__(FilterParameters(fallback_on_empty=fallback), name=f"keeps {waiting}")
+        self._waiting = waiting
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        return candidates.waiting == self._waiting
+
+
+class BrokenFilter(Filter):
+    plugin_type = "broken-filter"
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        raise ZeroDivisionError("division by zero")
+
+
+class Numbers(Filter):
+    """Returns numbers where truths are due."""
+
+    plugin_type = "numbers"
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        return candidates.waiting
+
+
+class Refuses(Filter):
+    plugin_type = "refuses"
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        raise BadRequestError("not like this")
+
+
+class BrokenScorer(Scorer):
+    plugin_type = "broken-scorer"
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        raise KeyError("slot")
+
+
+class Few(Scorer):
+    """Prefers few requests waiting."""
+
+    plugin_type = "few"
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        return 1 - candidates.waiting / 10
+
+
+class Best(Picker):
+    plugin_type = "best"
+
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
+        return np.argsort(-totals, kind="stable")
+
+
+class Only(ProfilePicker, Aggregator):
+    plugin_type = "only"
+
+    def pick_profiles(self, request, profiles, results):
+        return () if results else profiles
+
+    def aggregate(self, request, results):
+        return None if results["p"] is None else Aggregate("p")
+
+
+class Counting(SchedulingObserver):
+    def __init__(self) -> None:
+        self.failed: list[tuple[str, str]] = []
+
+    def plugin_failed(self, plugin: str, error: Exception) -> None:
+        self.failed.append((plugin, str(error)))
+
+
+@pytest.fixture
+def run():
+    """Schedule one request over endpoints with 1, 2 and 3 waiting; give the result and what was counted."""
+
+    def run(*members):
+        filters = tuple(one for one in members if isinstance(one, ProfileFilter))
+        scorers = tuple(one for one in members if isinstance(one, WeightedScorer))
+        seen, handler = Counting(), Only()
+        scheduler = Scheduler({"p": Profile("p", filters, scorers, Best())}, handler, handler, observer=seen)
+        run.failed = seen.failed
+        return scheduler.schedule(Request("r"), candidates(waiting=[1, 2, 3])).primary
+
+    return run
+
+
+def dropped(result) -> list[tuple[str, int, int, str]]:
+    return [(trace.plugin, trace.before, trace.after, trace.problem) for trace in result.filters]
+
+
+def test_gie_5_filter_that_raises_fails_its_profile_unless_told_otherwise(run):
+    with pytest.raises(PluginFailedError, match="'broken-filter' failed: division by zero"):
+        run(ProfileFilter(BrokenFilter()))
+    assert run.failed == [("broken-filter", "division by zero")]
+
+
+def test_gie_5_filter_that_may_be_skipped_keeps_everybody_and_the_trace_says_why(run):
+    result = run(ProfileFilter(Keeps(3, fallback=True)), ProfileFilter(BrokenFilter(), OnError.SKIP))
+    assert dropped(result) == [("keeps 3", 3, 1, ""), ("broken-filter", 1, 1, "ZeroDivisionError: division by zero")]
+    assert run.failed == [("broken-filter", "division by zero")]
+
+
+@pytest.mark.parametrize("on_error", OnError)
+def test_filter_that_returns_no_truths_has_failed(run, on_error):
+    if on_error is OnError.FAIL:
+        with pytest.raises(PluginFailedError, match=r"float64\(3,\) where one bool for each of 3 candidates was due"):
+            run(ProfileFilter(Numbers(), on_error))
+    else:
+        ((plugin, before, after, problem),) = dropped(run(ProfileFilter(Numbers(), on_error)))
+        assert (plugin, before, after) == ("numbers", 3, 3)
+        assert problem.startswith("TypeError: returned float64")
+
+
+def test_filter_that_refuses_the_request_is_heard_even_where_it_may_be_skipped(run):
+    with pytest.raises(BadRequestError, match="not like this"):
+        run(ProfileFilter(Refuses(), OnError.SKIP))
+    assert run.failed == []
+
+
+def test_filter_that_leaves_nobody_fails_its_profile(run):
+    with pytest.raises(SaturatedError):
+        run(ProfileFilter(Keeps(9)))
+    assert run.failed == []
+
+
+def test_filter_with_fallback_is_passed_over_where_it_would_leave_nobody(run):
+    result = run(ProfileFilter(Keeps(9, fallback=True)), ProfileFilter(Keeps(2, fallback=True)))
+    assert dropped(result) == [("keeps 9", 3, 3, "left nobody"), ("keeps 2", 3, 1, "")]
+    assert [endpoint.name for endpoint in result.targets] == ["e1"]
+
+
+def test_fallback_returns_to_those_that_the_filter_got_not_to_all(run):
+    result = run(ProfileFilter(Keeps(2)), ProfileFilter(Keeps(3, fallback=True)))
+    assert dropped(result) == [("keeps 2", 3, 1, ""), ("keeps 3", 1, 1, "left nobody")]
+
+
+def test_fallback_is_for_empty_results_not_for_errors(run):
+    with pytest.raises(SaturatedError):
+        run(ProfileFilter(Keeps(9)), ProfileFilter(Keeps(1, fallback=True)))
+
+
+def test_gie_5_scorer_that_raises_loses_its_vote_and_the_trace_says_why(run):
+    result = run(WeightedScorer(BrokenScorer(), 5), WeightedScorer(Few(), 2))
+    broken, few = result.scores
+    assert (broken.plugin, broken.weight, broken.scores.tolist()) == ("broken-scorer", 5, [0.0, 0.0, 0.0])
+    assert broken.problem == "KeyError: 'slot'"
+    assert few.problem == ""
+    assert result.totals.tolist() == pytest.approx([1.8, 1.6, 1.4])  # 2 * (1 - waiting / 10)
+    assert run.failed == [("broken-scorer", "'slot'")]
+
+
+def test_gie_5_scorer_that_must_not_fail_fails_its_profile(run):
+    with pytest.raises(PluginFailedError, match="'broken-scorer' failed: 'slot'"):
+        run(WeightedScorer(BrokenScorer(), on_error=OnError.FAIL), WeightedScorer(Few()))
+    assert run.failed == [("broken-scorer", "'slot'")]
+
+
+def test_filter_fails_and_scorer_is_skipped_where_nothing_is_said():
+    assert ProfileFilter(BrokenFilter()).on_error is OnError.FAIL
+    assert WeightedScorer(BrokenScorer()).on_error is OnError.SKIP

@@ -1,0 +1,52 @@
+"""The policy of the request's selection ranks the accelerators."""
+
+import pytest
+
+from epp.framework import Request
+from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, Selection, Selections
+from epp.framework.memory import GIB
+from epp.framework.snapshot import ACCELERATOR
+from epp.framework.testing import candidates
+from scorers.accelerator_policy import AcceleratorPolicyParameters, AcceleratorPolicyScorer
+
+
+@pytest.fixture
+def pool(h100, a100, t4):
+    return candidates(records={ACCELERATOR: [h100, a100, t4]}, waiting=[0, 0, 0], kv_usage=[0, 0, 0])
+
+
+def winner(pool, selection: Selection, *, profile: str = "", default_policy: str = "") -> str:
+    request = Request("r", profile=profile)
+    request.put(ACCELERATOR_SELECTION, Selections(by_profile={"decode": selection}))
+    scorer = AcceleratorPolicyScorer(AcceleratorPolicyParameters(default_policy=default_policy))
+    scores = scorer.score(request, pool)
+    return pool.records(ACCELERATOR)[int(scores.argmax())].model if scores.any() else ""
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (Selection(policy="most-capable"), "h100"),
+        (Selection(policy="cheapest"), "t4"),
+        (Selection(policy="best-fit", min_memory_bytes=40 * GIB, preferred_precisions=("fp16",)), "a100"),
+        (Selection(policy="first-available", preference_order=("nvidia-a100", "nvidia-h100")), "a100"),
+        (Selection(), ""),
+    ],
+)
+def test_ome_5_policy_of_the_profile_ranks(pool, selection, expected):
+    assert winner(pool, selection, profile="decode") == expected
+
+
+def test_without_a_policy_the_default_one_ranks(pool):
+    assert winner(pool, Selection(), profile="decode", default_policy="cheapest") == "t4"
+    assert winner(pool, Selection(policy="cheapest"), profile="prefill", default_policy="most-capable") == "h100"
+
+
+def test_selections_that_clients_make_up_do_not_pile_up(pool):
+    scorer = AcceleratorPolicyScorer()
+    for size in range(400):
+        request = Request("r", profile="p")
+        selection = Selection(policy="best-fit", min_memory_bytes=size)
+        request.put(ACCELERATOR_SELECTION, Selections(by_profile={"p": selection}))
+        scorer.score(request, pool)
+    assert len(scorer._scorers) == 256

@@ -1,0 +1,122 @@
+"""Dollars that one request costs where."""
+
+import json
+from math import nan
+
+import pytest
+
+from epp.framework import ConfigurationError, ManualClock, Request, RequestBody
+from epp.framework.accelerators import AcceleratorTag, Cost
+from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.registry import Registry
+from epp.framework.snapshot import ACCELERATOR
+from epp.framework.testing import candidates, endpoint_rates
+from scorers.cost_per_request import CostPerRequestScorer
+
+A10 = {"gpu": "A10", "indexes": [[128, 1024], [128, 4096]], "tputs": [[8, 0.2], [2, 0.1]]}
+A100 = {"gpu": "A100", "indexes": [[128, 1024], [128, 4096]], "tputs": [[20, 5], [8, 2]]}
+
+
+def build(**parameters):
+    registry = Registry({})
+    registry.register(CostPerRequestScorer)
+    return registry.build("cost-per-request-scorer", parameters, name="mine", clock=ManualClock())
+
+
+def tag(model, dollars=None, count=1):
+    return AcceleratorTag(model=model, count=count, cost=Cost(per_hour=dollars))
+
+
+def scores(prompt_tokens, output_tokens, *tags, rates=None, **parameters):
+    request = Request("r", RequestBody(prompt_tokens=prompt_tokens, max_output_tokens=output_tokens))
+    if rates is not None:
+        request.put(ENDPOINT_RATES, rates)
+    pool = candidates(records={ACCELERATOR: tags})
+    return build(expectedOutputTokens=4096, **parameters).score(request, pool).tolist()
+
+
+def test_het_2_short_requests_are_cheapest_on_small_gpus_and_long_ones_on_large():
+    small, large = tag("a10", 1.0), tag("a100", 4.0)
+    # short: 1 / 8 = 0.125 against 4 / 20 = 0.2; long: 1 / 0.1 = 10 against 4 / 2 = 2
+    assert scores(128, 128, small, large, profiles=[A10, A100]) == pytest.approx([1.0, 0.625])
+    assert scores(4096, 1024, small, large, profiles=[A10, A100]) == pytest.approx([0.2, 1.0])
+
+
+def test_het_2_request_between_two_sizes_counts_as_the_nearer_by_logarithm():
+    # 170 is 0.41 powers of 2 from 128, so the same as 128
+    assert scores(170, 170, tag("a10", 1.0), tag("a100", 4.0), profiles=[A10, A100]) == pytest.approx([1.0, 0.625])
+
+
+def test_het_2_request_far_from_all_sizes_has_no_profile():
+    # 600 is 2.2 powers of 2 from 128 and 2.8 from 4096: price alone, 1 / 4
+    assert scores(600, 128, tag("a10", 1.0), tag("a100", 4.0), profiles=[A10, A100]) == [1.0, 0.25]
+    assert scores(600, 128, tag("a10", 1.0), tag("a100", 4.0), profiles=[A10, A100], tolerance=3) != [1.0, 0.25]
+
+
+def test_het_2_without_any_profile_the_price_decides():
+    assert scores(128, 128, tag("a10", 1.0), tag("a100", 4.0), tag("h100", 8.0)) == [1.0, 0.25, 0.125]
+
+
+def test_het_2_endpoint_without_a_profile_counts_as_one_of_the_median():
+    # a10: 1/8; a100: 4/20 = 0.2; l4: 0.6 * median(1/8, 1/20) = 0.6 * 0.0875 = 0.0525
+    found = scores(128, 128, tag("a10", 1.0), tag("a100", 4.0), tag("l4", 0.6), profiles=[A10, A100])
+    assert found == pytest.approx([0.0525 / 0.125, 0.0525 / 0.2, 1.0])
+
+
+def test_het_2_rates_stand_in_for_profiles():
+    rates = endpoint_rates([1000, 10_000], itl_base=[0.032, 0.0064], itl_per_request=[0.001, 0.0008])
+    # small: 1000 / 1000 + 100 * (0.032 / 32 + 0.001) = 1.2 s at 1 $/h
+    # large: 1000 / 10000 + 100 * (0.0064 / 32 + 0.0008) = 0.2 s at 4 $/h: 0.8 against 1.2
+    found = scores(1000, 100, tag("a10", 1.0), tag("h100", 4.0), rates=rates, batchSize=32)
+    assert found == pytest.approx([0.8 / 1.2, 1.0])
+
+
+def test_het_2_all_devices_of_an_endpoint_are_paid_for():
+    assert scores(1, 1, tag("a10", 1.0, count=4), tag("a10", 1.0)) == [0.25, 1.0]
+
+
+def test_het_2_price_of_the_profile_counts_where_the_accelerator_has_none():
+    # 2 / 8 = 0.25 against 4 / 20 = 0.2
+    found = scores(128, 128, tag("a10"), tag("a100", 4.0), profiles=[A10 | {"cost": 2.0}, A100])
+    assert found == pytest.approx([0.8, 1.0])
+
+
+def test_het_2_unknown_price_is_neither_cheap_nor_dear():
+    # median of 1, 3 and 5 is 3
+    assert scores(1, 1, tag("a"), tag("b", 1.0), tag("c", 3.0), tag("d", 5.0)) == pytest.approx([1 / 3, 1, 1 / 3, 0.2])
+    assert scores(1, 1, tag("a"), tag("b")) == [1.0, 1.0]
+
+
+def test_het_2_endpoint_that_cannot_serve_such_requests_gets_nothing():
+    useless = A10 | {"tputs": [[0, 0], [0, 0]]}
+    assert scores(128, 128, tag("a10", 0.0), tag("a100", 4.0), profiles=[useless, A100]) == [0.0, 1.0]
+    assert scores(128, 128, tag("a10", 1.0), profiles=[useless]) == [0.0]
+
+
+def test_het_2_what_is_free_wins():
+    assert scores(1, 1, tag("a10", 0.0), tag("a100", 4.0)) == [1.0, 0.0]
+
+
+def test_het_2_profiles_that_aibrix_wrote_are_read_from_a_file(tmp_path):
+    file = tmp_path / "profiles.json"
+    file.write_text(json.dumps([A10 | {"created": 1.5, "e2e": [[1]], "slos": {"percentile": 99}}, A100]))
+    assert scores(128, 128, tag("a10", 1.0), tag("a100", 4.0), profilePath=str(file)) == pytest.approx([1.0, 0.625])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"profiles": [A10 | {"tputs": [[1, 2]]}]}, "tputs of 'A10' needs one row for each of the 2 output lengths"),
+        ({"profiles": [A10 | {"tputs": [[1], [2]]}]}, "each row of tputs of 'A10' needs 2 numbers"),
+        ({"profiles": [A10 | {"tputs": [[1, -1], [2, 2]]}]}, "a number that is not 0 or more"),
+        ({"profiles": [A10 | {"indexes": [[0, 1], [1, 2]]}]}, "a length that is not above 0"),
+        ({"profiles": [A10 | {"cost": -1}]}, "cost of 'A10' is -1.0"),
+        ({"tolerance": nan}, "tolerance is nan"),
+        ({"expectedOutputTokens": -1}, "expectedOutputTokens is -1"),
+        ({"batchSize": 0}, "batchSize is 0; it must be at least 1"),
+        ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
+    ],
+)
+def test_what_means_nothing_is_refused(parameters, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        build(**parameters)

@@ -1,0 +1,126 @@
+"""Seconds until the first tokens, counted with each endpoint's own rates."""
+
+from math import nan
+
+import numpy as np
+import pytest
+
+from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
+from epp.framework.accelerators import AcceleratorTag, Performance
+from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.registry import Registry
+from epp.framework.request import PREFIX_MATCH
+from epp.framework.snapshot import ACCELERATOR
+from epp.framework.testing import candidates, endpoint_rates
+from epp.plugins.producers.endpoint_rates import EndpointRatesProducer
+from scorers.work_seconds import WorkSecondsScorer
+
+
+def build(**parameters):
+    registry = Registry({})
+    registry.register(WorkSecondsScorer)
+    return registry.build("work-seconds-scorer", parameters, name="mine", clock=ManualClock())
+
+
+def request_of(prompt_tokens, rates=None, matched=None, **body):
+    request = Request("r", RequestBody(prompt_tokens=prompt_tokens, **body))
+    if rates is not None:
+        request.put(ENDPOINT_RATES, rates)
+    if matched is not None:
+        blocks = np.array(matched, dtype=np.int32)
+        request.put(PREFIX_MATCH, PrefixMatch(blocks, prompt_tokens // 64, block_tokens=64))
+    return request
+
+
+def test_waiting_and_prefill_are_tokens_over_the_endpoints_own_rate():
+    request = request_of(1000, endpoint_rates([10_000, 500]))
+    pool = candidates(in_flight_tokens=[9000, 0])
+    # fast: (9000 + 1000) / 10000 = 1 s; slow: 1000 / 500 = 2 s
+    assert build().seconds(request, pool).tolist() == [1.0, 2.0]
+    assert build().score(request, pool).tolist() == [1.0, 0.5]
+
+
+def test_endpoint_that_computes_faster_may_have_as_much_more_to_do():
+    # 20 times the rate: 19000 tokens wait at the fast one as long as none at the slow one
+    request = request_of(1000, endpoint_rates([10_000, 500]))
+    assert build().score(request, candidates(in_flight_tokens=[18_999, 0])).argmax() == 0
+    assert build().score(request, candidates(in_flight_tokens=[19_001, 0])).argmax() == 1
+
+
+def test_cached_tokens_are_not_computed():
+    # 1000 - 10 * 64 = 360 tokens
+    request = request_of(1000, endpoint_rates([1000, 1000]), matched=[0, 10])
+    assert build().seconds(request, candidates(in_flight_tokens=[0, 0])).tolist() == [1.0, 0.36]
+
+
+def test_attention_counts_what_each_uncached_token_looks_back_at():
+    scorer = build(attentionQuadraticTokens=1000)
+    # nothing cached: 1000 + 1000 * 1000 / 1000 = 2000; 640 cached: 360 + 360 * (640 + 1000) / 1000 = 950.4
+    request = request_of(1000, endpoint_rates([1000, 1000]), matched=[0, 10])
+    assert scorer.seconds(request, candidates(in_flight_tokens=[0, 0])).tolist() == pytest.approx([2.0, 0.9504])
+
+
+def test_busy_batch_costs_what_it_adds_to_each_token():
+    rates = endpoint_rates([1000] * 3, itl_base=[0.01] * 3, itl_per_request=[0.001] * 3)
+    pool = candidates(in_flight_tokens=[0] * 3, running=[9, nan, 4], in_flight=[2, 0, 19])
+    # batches, this request included: 10, 1, 20; 16 tokens of 20, 11 and 30 ms
+    assert build().seconds(request_of(0, rates), pool).tolist() == pytest.approx([0.32, 0.176, 0.48])
+
+
+def test_no_more_output_counts_than_is_asked_for():
+    rates = endpoint_rates([1000], itl_base=[0.01])
+    pool = candidates(in_flight_tokens=[0])
+    assert build().seconds(request_of(0, rates, max_output_tokens=2), pool).tolist() == pytest.approx([0.02])
+    assert build(outputTokens=100).seconds(request_of(0, rates), pool).tolist() == pytest.approx([1.0])
+
+
+def test_full_kv_cache_is_a_barrier():
+    pool = candidates(kv_usage=[0.0, 0.5, 0.9, 1.0])
+    # 0.05 * 0, 0.05 * 1, 0.05 * 9, and 1.0 counts as 0.99: 0.05 * 99
+    seconds = build().seconds(request_of(0, endpoint_rates([1000] * 4)), pool)
+    assert seconds.tolist() == pytest.approx([0.0, 0.05, 0.45, 4.95])
+
+
+def test_unknown_kv_cache_counts_as_the_median():
+    pool = candidates(kv_usage=[0.2, nan, 0.5, 0.9])
+    seconds = build().seconds(request_of(0, endpoint_rates([1000] * 4)), pool)
+    assert seconds[1] == seconds[2] == pytest.approx(0.05)
+    nobody_knows = build().seconds(request_of(0, endpoint_rates([1000])), candidates(kv_usage=[nan]))
+    assert nobody_knows.tolist() == [0.0]
+
+
+def test_differences_below_a_millisecond_are_none():
+    request = request_of(1, endpoint_rates([10_000, 2_000]))  # 0.1 and 0.5 ms
+    assert build().score(request, candidates(in_flight_tokens=[0, 0])).tolist() == [1.0, 1.0]
+
+
+def test_nobody_is_preferred_without_rates():
+    assert build().score(request_of(10), candidates(in_flight_tokens=[0, 9])).tolist() == [1.0, 1.0]
+
+
+def test_h100_takes_most_of_a_mixed_pools_requests_and_the_t4_some():
+    """Requests of 2000 tokens arrive together; each goes where it is served soonest."""
+    h100 = AcceleratorTag(model="h100", vendor="nvidia", count=1, performance=Performance(fp16=989))
+    t4 = AcceleratorTag(model="t4", vendor="nvidia", count=1, performance=Performance(fp16=65))
+    tokens = [0, 0]
+    for _ in range(32):
+        pool = candidates(in_flight_tokens=tokens, records={ACCELERATOR: [h100, t4]})
+        request = request_of(2000)
+        EndpointRatesProducer(clock=ManualClock()).produce(request, pool)
+        tokens[int(build(outputTokens=0).score(request, pool).argmax())] += 2000
+    # The T4 has 65 / 989 = 1 / 15.2 of the rate, so it gets every 16th request: the 16th and the 32nd
+    # (16 * 2000 / r against 15.2 * 2000 / r).
+    assert tokens == [30 * 2000, 2 * 2000]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"outputTokens": -1}, "outputTokens is -1; it must be 0 or more"),
+        ({"kvBarrierSeconds": nan}, "kvBarrierSeconds is nan; it must be 0 or more, and finite"),
+        ({"attentionQuadraticTokens": -1}, "attentionQuadraticTokens is -1; it must be 0 or more"),
+    ],
+)
+def test_negative_work_is_refused(parameters, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        build(**parameters)
