@@ -53,7 +53,9 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
         running = Picker(replace(picker, server=server))
         await running.start()
         try:
-            envoy_settings = msgspec.structs.replace(gateway, picker_address=address)
+            envoy_settings = msgspec.structs.replace(
+                gateway, picker_address=address, metadata_namespaces=tuple(sorted(running.metadata_namespaces))
+            )
             async with AsyncExitStack() as stack:
                 if gateway.cluster_type is ClusterType.OVERRIDE_HOST:
                     path = gateway.eds_file or Path(directory) / "endpoints.json"

@@ -110,6 +110,11 @@ class Picker:
         return self._page.port
 
     @property
+    def metadata_namespaces(self) -> frozenset[str]:
+        """Where the configuration's plugins put dynamic metadata, for gateways that have to be told."""
+        return self._assembly.pipeline.metadata_namespaces
+
+    @property
     def config(self) -> ConfigState:
         """Which configuration is in effect."""
         return ConfigState() if self._follower is None else self._follower.state

@@ -1,7 +1,7 @@
 """What one configuration makes of a request: parsers, producers, scheduler and hooks, swapped as a whole."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from epp.framework.errors import NoParserError
@@ -88,4 +88,9 @@ class Pipeline:
     response_headers: tuple[ResponseHeaders[Any], ...] = ()
     timers: tuple[ResponseTiming[Any], ...] = ()
     reporters: tuple[ResponseReporter[Any], ...] = ()
-    endpoint_observers: tuple[EndpointObserver[Any], ...] = field(default=())
+    endpoint_observers: tuple[EndpointObserver[Any], ...] = ()
+
+    @property
+    def metadata_namespaces(self) -> frozenset[str]:
+        """Where reporters put what they have to tell."""
+        return frozenset(namespace for reporter in self.reporters for namespace in reporter.namespaces)

@@ -72,6 +72,9 @@ class ResponseTiming(Plugin[P]):
 class ResponseReporter(Plugin[P]):
     """Tells the gateway something about a response once it is over: for its access log, or for rate limits."""
 
+    namespaces: tuple[str, ...] = ("envoy.lb",)
+    """Those it writes to: a gateway takes only what it is told to take."""
+
     @abstractmethod
     def report(self, request: Request, response: Response) -> Metadata:
         """Return dynamic metadata; none for none. The gateway gets it with the last piece of the body."""

@@ -71,7 +71,9 @@ def external_processor(settings: GatewaySettings) -> ExternalProcessor:
         status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
         metadata_options=MetadataOptions(
             forwarding_namespaces=MetadataOptionsMetadataNamespaces(untyped=[SUBSET_HINT, METADATA_NAMESPACE]),
-            receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=[METADATA_NAMESPACE]),
+            receiving_namespaces=MetadataOptionsMetadataNamespaces(
+                untyped=[METADATA_NAMESPACE, *sorted(set(settings.metadata_namespaces) - {METADATA_NAMESPACE})]
+            ),
         ),
     )
 

@@ -184,6 +184,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     on the way to an override-host cluster: for those it is `max_body_bytes`.
     """
 
+    metadata_namespaces: tuple[str, ...] = ()
+    """Namespaces of dynamic metadata that are taken from the picker, besides the one of the destination."""
+
     max_body_bytes: int = 32 * 1024 * 1024
     """With an override-host cluster, the largest request body that can be tried again at another endpoint.
 

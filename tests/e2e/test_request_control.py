@@ -28,7 +28,7 @@ plugins:
   name: length
   parameters:
     attributes:
-    - key: {{namespace: envoy.lb, name: length}}
+    - key: {{namespace: com.example.usage, name: length}}
       expression: "usage.completion_tokens > 3.0 ? 'long' : 'short'"
 """
 
@@ -39,7 +39,7 @@ def with_access_log(settings: GatewaySettings, log: Path) -> dict:
     (listener,) = bootstrap["static_resources"]["listeners"]
     (chain,) = listener["filter_chains"]
     (network_filter,) = chain["filters"]
-    metadata = {"price": "%DYNAMIC_METADATA(envoy.lb:price)%", "length": "%DYNAMIC_METADATA(envoy.lb:length)%"}
+    metadata = {"price": "%DYNAMIC_METADATA(envoy.lb:price)%", "length": "%DYNAMIC_METADATA(com.example.usage:length)%"}
     network_filter["typed_config"]["access_log"] = [
         {
             "name": "envoy.access_loggers.file",

@@ -61,6 +61,7 @@ class AttributeReporter(ResponseReporter[AttributeReporterParameters]):
         super().__init__(parameters, name=name, clock=clock)
         attribute = self.parameters.attributes[0]
         self._key = attribute.key
+        self.namespaces = (attribute.key.namespace,)
         self._expression = UsageExpression(attribute.expression, place="attributes[0].expression")
         condition = attribute.condition or "true"
         self._condition = UsageExpression(condition, place="attributes[0].condition", gives=(bool,))
