@@ -178,15 +178,18 @@ class Picker:
     async def _take(self, assembly: Assembly) -> None:
         """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""
         discovery = self._discovery_of(assembly)
+        self._collector.checked(assembly.feeds)
         if discovery is not self._discovery:
             await discovery.start(self.store)
             if self._following is not None:
                 self._following.cancel()
             self._discovery = discovery
             self._following = self._in_background("discovery", discovery.follow(self.store))
-        self.director.use(assembly.pipeline)  # at once: the filters before know nothing of the pool there is now
+            self._tagging.replace(assembly.taggers)  # at once: the filters before know nothing of the pool there is now
+        else:
+            await self._tagging.change_over(assembly.taggers)
+        self.director.use(assembly.pipeline)
         before, self._assembly = self._assembly, assembly
-        self._tagging.replace(assembly.taggers)
         self._keep_up()
         await self._collector.replace(assembly.feeds)
         for feed in before.feeds:

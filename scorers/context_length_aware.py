@@ -32,8 +32,8 @@ class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLen
     In the range: `0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 * headroom / width)`, where `headroom` is `max` less
     the prompt's tokens (nothing for a range of width 0): a narrow range beats a wide one. Out of it: `0.3 / (1 +
     distance / 1000)`, where `distance` is the tokens between prompt and range. 0.5 without the label, or where it is
-    not `min-max` with `min <= max`. With `enableFiltering` endpoints in range and those without one are kept, else
-    all.
+    not `min-max` with `min <= max`. With `enableFiltering` the endpoints whose range the request is not in are dropped,
+    and those without a range kept; without it, all are kept.
     """
 
     plugin_type = "context-length-aware"

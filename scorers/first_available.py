@@ -1,13 +1,13 @@
 """Prefers accelerator classes in a given order, and passes over those whose endpoints are all saturated."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from epp.framework import Candidates, Category, Clock, Floats, Mask, Parameters, Positions, Request, Scorer
 from epp.framework.accelerator_arrays import tag_mask
-from epp.framework.accelerator_classes import names_of
+from epp.framework.accelerator_classes import entry_for, names_of
 from epp.framework.accelerators import AcceleratorTag, Routability
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, RUNNING, WAITING
 
@@ -45,7 +45,7 @@ class FirstAvailableParameters(Parameters, frozen=True):
     running_threshold: float | None = None
     """Requests in its batch from which it is; any number is fine without it."""
     limits: Mapping[str, ClassLimits] = msgspec.field(default_factory=dict)
-    """Other thresholds for some classes, by name."""
+    """Other thresholds for some classes, or else for models such as `t4`, by name."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be told apart, and limits that everybody is over."""
@@ -81,6 +81,10 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
         self._order = {name.lower(): place for place, name in enumerate(self.parameters.classes)}
         self._limits = {name.lower(): limits for name, limits in self.parameters.limits.items()}
         self._limits_key = tuple(sorted(self._limits.items()))
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        return (*self.parameters.classes, *self.parameters.limits)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
         places = self._places(candidates)
@@ -123,7 +127,7 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
         return candidates.snapshot.records(ACCELERATOR).derive(key, build)[:, candidates.slots]
 
     def _limits_of(self, tag: AcceleratorTag, general: tuple[float, ...]) -> list[float]:
-        own = next((self._limits[name] for name in names_of(tag) if name in self._limits), ClassLimits())
+        own = entry_for(tag, self._limits) or ClassLimits()
         limits = (own.queue_depth_threshold, own.kv_cache_util_threshold, own.running_threshold)
         return [usual if limit is None else limit for limit, usual in zip(limits, general, strict=True)]
 

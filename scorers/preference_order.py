@@ -1,6 +1,6 @@
 """Prefers accelerator classes by a list of preferences, each of which may have conditions on the request."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -100,6 +100,10 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
         self._scores = np.maximum(0.0, np.array(scores) / _HIGHEST - TIE * ties)[:, None]
         self._sizes = {model: parse_size(size) for model, size in parameters.model_sizes.items()}
         self._precisions = {model: precision.lower() for model, precision in parameters.model_precisions.items()}
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        return tuple(one.accelerator_class for one in self.parameters.preference_order)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         if not self.parameters.exclusive:

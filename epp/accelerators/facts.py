@@ -115,9 +115,12 @@ def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
     """Return the tag: each field from the source of the first rank that says it, in the order given within a rank.
 
     Features, resources and attributes are those of all sources. The state is the worst that any source says: one
-    that knows the devices are being taken away is believed.
+    that knows the devices are being taken away is believed. A claim of other devices than those that count says
+    nothing: its figures are theirs.
     """
-    ranked = sorted(facts, key=lambda fact: fact.rank)
+    everything = sorted(facts, key=lambda fact: fact.rank)
+    contradicting, conflicts = _contradicting(everything)
+    ranked = [fact for fact in everything if fact.source not in contradicting]
     provenance: dict[str, str] = {}
 
     def first(name: str) -> object:
@@ -156,12 +159,16 @@ def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
         attributes=attributes,
         provenance=provenance,
     )
-    return Merged(tag, tuple(_conflicts(ranked)))
+    return Merged(tag, conflicts)
 
 
-def _conflicts(ranked: list[Facts]) -> Iterable[str]:
-    """Name the sources that each claim to know which devices the endpoint has been given, and differ."""
+def _contradicting(ranked: list[Facts]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the sources that claim other devices for the endpoint than the first that claims any, and say so."""
     claims = [fact for fact in ranked if fact.devices and Rank.ALLOCATION <= fact.rank <= Rank.ALLOCATOR]
-    for other in claims[1:]:
-        if {device.id for device in other.devices or ()} != {device.id for device in claims[0].devices or ()}:
-            yield f"{claims[0].source} and {other.source} claim different devices: the first one counts"
+    others = [fact.source for fact in claims[1:] if _ids(fact) != _ids(claims[0])]
+    sentences = [f"{claims[0].source} and {other} claim different devices: the first one counts" for other in others]
+    return frozenset(others), tuple(sentences)
+
+
+def _ids(fact: Facts) -> frozenset[str]:
+    return frozenset(device.id for device in fact.devices or ())

@@ -20,6 +20,8 @@ from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode
 from epp.accelerators.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
 from epp.framework.device_expressions import DeviceExpression
 
+HOSTNAME = "kubernetes.io/hostname"
+
 _O = TypeVar("_O", bound=Object)
 _T = TypeVar("_T")
 _K = TypeVar("_K", bound=Hashable)
@@ -36,6 +38,8 @@ class Inventory:
     pods_by_node: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
     """Those that have not ended."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
+    nodes_by_hostname: Mapping[str, Node] = field(default_factory=dict)
+    """By the label of that name, which need not be the node's own."""
     classes: Mapping[str, AcceleratorClass] = field(default_factory=dict)
     expressions: Mapping[str, DeviceExpression] = field(default_factory=dict)
     """CEL expressions by which classes select devices, by name of the class; those that can be evaluated."""
@@ -82,7 +86,8 @@ class Inventory:
             problems.extend(f"{kind.__name__} {name} is there more than once: the last one counts" for name in twice)
             return {each.id: each for each in found}
 
-        pods, classes, flavors = by_id(Pod), by_id(AcceleratorClass), by_id(ResourceFlavor)
+        pods, nodes = by_id(Pod), by_id(Node)
+        classes, flavors = by_id(AcceleratorClass), by_id(ResourceFlavor)
         instaslices = by_id(Instaslice).values()
         claims = slice_claims(instaslices, by_id(AllocationClaim).values())
         resource_claims = by_id(ResourceClaim)
@@ -103,7 +108,10 @@ class Inventory:
                 ip: owners[0] for ip, owners in _grouped(running, lambda pod: pod.addresses).items() if len(owners) == 1
             },
             pods_by_node=_grouped(running, lambda pod: {pod.spec.node_name} - {""}),
-            nodes=by_id(Node),
+            nodes=nodes,
+            nodes_by_hostname={
+                name: node for node in reversed(nodes.values()) if (name := node.metadata.labels.get(HOSTNAME, ""))
+            },
             classes=classes,
             expressions=expressions,
             flavors=flavors,

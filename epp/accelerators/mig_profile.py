@@ -1,16 +1,14 @@
-"""The name of a MIG profile, in every spelling."""
+"""What the name of a MIG profile says."""
 
 import re
 
 import msgspec
 
 from epp.accelerators.product import GIB
+from epp.framework.mig_names import canonical_mig_name
 
-_PROFILE = re.compile(
-    r"(?:^|[/-])(?:mig-)?(?:(?P<instance>[1-9])c\.)?(?P<compute>[1-9])g\.(?P<memory>[1-9][0-9]{0,3})gb"
-    r"(?P<attributes>(?:(?:\+|\.|-plus-)(?!shared)[a-z]+|-me)*)(?:[-.]shared)?$"
-)
-_ATTRIBUTE = re.compile(r"-plus-|[+.]|(?=-me)")
+_PARTS = re.compile(r"(?:(?P<instance>\d)c\.)?(?P<compute>\d)g\.(?P<memory>\d+)gb(?P<attributes>.*)")
+_ATTRIBUTE = re.compile(r"[+.]|(?=-)")
 
 
 class MigProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,13 +46,8 @@ class MigProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_mig_profile(text: str) -> MigProfile | None:
-    """Return the profile that a name, a resource or a product is or ends with; None where there is none.
-
-    `3g.20gb`, `1c.3g.20gb`, `1g.5gb+me`, `nvidia.com/mig-1g.5gb.me`, `mig.das.com/1g.5gb-plus-me`,
-    `instaslice.redhat.com/mig-3g.20gb`, `NVIDIA-A100-SXM4-40GB-MIG-3g.20gb`, these with
-    `-SHARED` or `.shared` behind as well.
-    """
-    match = _PROFILE.search(text.strip().lower())
+    """Return the profile of a name, a resource or a product, spelled as `canonical_mig_name` knows; None for none."""
+    match = _PARTS.fullmatch(canonical_mig_name(text) or "")
     if match is None:
         return None
     return MigProfile(

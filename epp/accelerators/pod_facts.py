@@ -10,10 +10,9 @@ from epp.accelerators.objects.core import Pod
 from epp.accelerators.resources import Asked, asked_of
 from epp.accelerators.slice_part import joined
 from epp.accelerators.surroundings import Surroundings
+from epp.framework.accelerator_attributes import BOOT_ID, POD_UID
 from epp.framework.accelerators import AcceleratorKind, AttributeValue, Partition, Sharing
 
-BOOT_ID, POD_UID = "epp/boot-id", "epp/pod-uid"
-"""Attributes: what is learned of an endpoint is void where one of them changes."""
 _AMD_PARTITION_PREFIX = "amd.com/"
 
 

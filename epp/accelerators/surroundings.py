@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from epp.accelerators.inventory import Inventory
+from epp.accelerators.inventory import HOSTNAME, Inventory
 from epp.accelerators.objects.core import Node, Pod
 from epp.framework.endpoint import Endpoint
-
-HOSTNAME = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +47,7 @@ def surroundings_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_label
     pod = inventory.pods.get(endpoint.id) or inventory.pods_by_ip.get(endpoint.address)
     labels = endpoint.labels if pod is None or trust_pod_labels else {}
     name = (pod.spec.node_name if pod is not None else "") or endpoint.node or labels.get(HOSTNAME, "")
-    node = inventory.nodes.get(name) or _by_hostname(name, inventory)
+    node = inventory.nodes.get(name) or inventory.nodes_by_hostname.get(name)
     return Surroundings(
         endpoint=endpoint,
         pod=pod,
@@ -57,10 +55,3 @@ def surroundings_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_label
         node_name=name if node is None else node.name,
         node_labels=labels if node is None else node.metadata.labels,
     )
-
-
-def _by_hostname(name: str, inventory: Inventory) -> Node | None:
-    """Return the node whose label has that name, which need not be the node's own."""
-    if not name:
-        return None
-    return next((node for node in inventory.nodes.values() if node.metadata.labels.get(HOSTNAME) == name), None)

@@ -1,6 +1,6 @@
 """Tags endpoints: gathers what every source says of one, and merges it field by field."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -42,7 +42,8 @@ class TaggerOptions(Parameters, frozen=True):
     on_unhealthy_device: DrainOrIgnore = "Drain"
     """What to do with an endpoint that has a device which its node calls unhealthy."""
     on_pending_gpu: PassOrDrain = "Drain"
-    """What to do with an endpoint that has a GPU which TensorFusion has not got running yet."""
+    """What to do with an endpoint that has a GPU which TensorFusion has not got running yet. To send requests there,
+    `allowPending` of `accelerator-availability-filter` has to be set as well, where that is configured."""
     cost_unit: CostUnit = "cents"
     """What prices of the variant autoscaler count, per hour."""
     instance_types: Mapping[str, InstanceType] = msgspec.field(default_factory=dict)
@@ -80,6 +81,7 @@ class EndpointTagger:
         inventory = self._inventory if local else self._elsewhere
         around = surroundings_of(endpoint, inventory, trust_pod_labels=options.trust_pod_labels)
         declared = self._declared(around)
+        warnings = (*declared.warnings, *(() if local else self._foreign(endpoint)))
         asked = () if around.pod is None else asked_of(around.pod, self._resource_names)
         devices = allocated_devices(around, inventory)
         gpus = tensor_fusion_gpus(around, inventory, options.tensor_fusion_domain)
@@ -117,7 +119,15 @@ class EndpointTagger:
         names = dict.fromkeys((*declared.classes, *(each.name for each in classes)))
         known = _shared_out([place, *own, *of_class, *labels])
         merged = self._finished(known, by_machine, around, inventory, classes=tuple(names))
-        return msgspec.structs.replace(merged, warnings=(*declared.warnings, *node.warnings))
+        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings))
+
+    def _foreign(self, endpoint: Endpoint) -> Iterator[str]:
+        """Say so where nobody named the cluster of the objects, so that no endpoint that names one can be in it."""
+        if not self._options.cluster and (self._inventory.pods or self._inventory.nodes):
+            yield (
+                f"the endpoint is in cluster {endpoint.cluster!r}, and nobody says which one the objects are from: "
+                f"their pods and nodes are left out; if it is that one, set cluster: {endpoint.cluster}"
+            )
 
     def _may_have_more(self, around: Surroundings, inventory: Inventory) -> bool:
         """Return whether the pod has something that may yet bring it an accelerator."""

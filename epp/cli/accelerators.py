@@ -15,13 +15,13 @@ from epp.cli.consoles import new_console
 from epp.cli.flags import Endpoints
 from epp.cli.picker_options import read_config, read_endpoints
 from epp.cli.running import run
-from epp.collectors import Tagging
 from epp.collectors.accelerator_source import AcceleratorSource
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.datastore import Datastore
 from epp.framework import Candidates, ConfigurationError, SystemClock
 from epp.framework.accelerator_arrays import relative_capacity
 from epp.framework.accelerators import AcceleratorTag
+from epp.framework.datalayer import Report as Tagged
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 
@@ -55,6 +55,10 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     classes: dict[str, ClassTotal]
     fit: dict[str, dict[str, dict[str, int]]] | None = None
     """Node, GPU, MIG profile: how many more fit."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with objects."""
+    skipped: int = 0
+    """Objects, and files, that could not be read."""
 
 
 def accelerators(
@@ -75,7 +79,7 @@ def accelerators(
     async def work(stop: asyncio.Event) -> None:  # noqa: ARG001  it ends by itself
         report = await _report(endpoints, config_file, objects, fit=fit)
         if output is Output.JSON:
-            typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+            typer.echo(msgspec.json.format(msgspec.json.encode(report, order="deterministic")).decode())
         else:
             _show(report)
 
@@ -93,29 +97,31 @@ async def _report(endpoints: str | None, config_file: Path | None, objects: str,
         await discovery.start(store)
     elif not fit:
         raise ConfigurationError("no endpoints: give --endpoints host:port,... or a configuration with discovery")
-    Tagging(store, (source,))
+    merged = [source.merged(endpoint) for endpoint in store.endpoints]
+    for endpoint, each in zip(store.endpoints, merged, strict=True):
+        store.tag(endpoint, Tagged(attributes={ACCELERATOR: each.tag}))
     snapshot = store.snapshot()
     everyone = Candidates(snapshot, snapshot.slots)
     capacities = relative_capacity(everyone)
-    found = []
-    for position, (endpoint, tag) in enumerate(zip(everyone.endpoints, everyone.records(ACCELERATOR), strict=True)):
-        merged = source.merged(endpoint)
-        found.append(
-            EndpointReport(
-                endpoint.id,
-                endpoint.hostport,
-                tag,
-                tag.cost_per_hour(),
-                float(capacities[position]),
-                (*merged.conflicts, *merged.warnings),
-            )
+    found = tuple(
+        EndpointReport(
+            endpoint.id,
+            endpoint.hostport,
+            each.tag,
+            each.tag.cost_per_hour(),
+            float(capacity),
+            (*each.conflicts, *each.warnings),
         )
+        for endpoint, each, capacity in zip(store.endpoints, merged, capacities, strict=True)
+    )
     return Report(
-        tuple(found),
+        found,
         dict(class_totals(source.inventory)),
         {node: {gpu: dict(more) for gpu, more in gpus.items()} for node, gpus in fit_report(source.inventory).items()}
         if fit
         else None,
+        source.inventory.problems,
+        source.inventory.skipped,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
@@ -29,6 +30,7 @@ from epp.picker import PickerSettings
 
 MODEL = "demo-8b"
 _LIVE_SECONDS = 0.25
+_LEAST_CONVERSATIONS = 6
 _LINE_SECONDS = 2.0
 
 
@@ -36,7 +38,7 @@ def demo(
     listen: Annotated[str, typer.Option(help="Where clients connect, host:port.")] = "127.0.0.1:8080",
     duration: Annotated[float | None, duration_option(text="End by itself after this time, such as 30s.")] = None,
     traffic: Annotated[
-        float, typer.Option(help="Requests a second that the demo itself sends; 0 for none.", min=0, max=100)
+        float, typer.Option(help="Requests a second that the demo itself sends, at most; 0 for none.", min=0, max=100)
     ] = 12.0,
     config_file: Annotated[
         Path | None,
@@ -80,7 +82,8 @@ async def _sending(url: str, requests_per_second: float) -> AsyncIterator[None]:
     if requests_per_second == 0:
         yield
         return
-    async with _background(Traffic(url, MODEL, requests_per_second).run()):
+    conversations = max(_LEAST_CONVERSATIONS, math.ceil(requests_per_second))
+    async with _background(Traffic(url, MODEL, requests_per_second, conversations=conversations).run()):
         yield
 
 

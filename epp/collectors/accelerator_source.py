@@ -2,12 +2,13 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from epp.accelerators.catalogue import find_product
 from epp.accelerators.decode import Decoded, decode_documents
 from epp.accelerators.facts import Merged
 from epp.accelerators.inventory import Inventory
@@ -15,10 +16,13 @@ from epp.accelerators.tagger import EndpointTagger, TaggerOptions
 from epp.collectors.object_files import Documents, ObjectFiles
 from epp.framework.accelerators import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.clock import Clock
-from epp.framework.datalayer import FollowingTagger, Report
+from epp.framework.datalayer import FollowingTagger, KnowsAccelerators, Report
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import ACCELERATOR
 from epp.watch import occasions
+
+_MOST_TOLD = 100
+"""Problems of endpoints that are said before there is silence: pools may be large and wrong all over."""
 
 _log = structlog.get_logger()
 
@@ -36,7 +40,7 @@ class AcceleratorSourceParameters(TaggerOptions, frozen=True):
     """What an endpoint has of whose hardware nothing else is known."""
 
 
-class AcceleratorSource(FollowingTagger[AcceleratorSourceParameters]):
+class AcceleratorSource(FollowingTagger[AcceleratorSourceParameters], KnowsAccelerators[AcceleratorSourceParameters]):
     """Merges all that is known of an endpoint's hardware into its accelerator tag, field by field.
 
     What counts first: `overrides` and the endpoint list's own `accelerator`; a class named by the pod, where pods are
@@ -56,14 +60,20 @@ class AcceleratorSource(FollowingTagger[AcceleratorSourceParameters]):
         self.inventory = Inventory()
         """What the objects said when they were last read."""
         self._told: frozenset[str] = frozenset()
+        self._told_of_endpoints: set[str] = set()
         self._tagger = EndpointTagger(self.inventory, self.parameters)
         changed = self._files.read_changed()
         if changed:
             self._take(self._build(changed))
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Return the tag."""
-        return Report(attributes={ACCELERATOR: self.merged(endpoint).tag})
+        """Return the tag; what was wrong on the way to it is said once for as long as the objects hold."""
+        merged = self.merged(endpoint)
+        for problem in (*merged.conflicts, *merged.warnings):
+            if problem not in self._told_of_endpoints and len(self._told_of_endpoints) < _MOST_TOLD:
+                self._told_of_endpoints.add(problem)
+                _log.warning("accelerator of endpoint", plugin=self.name, endpoint=endpoint.id, problem=problem)
+        return Report(attributes={ACCELERATOR: merged.tag})
 
     def merged(self, endpoint: Endpoint) -> Merged:
         """Return the tag, and what was wrong on the way to it."""
@@ -78,13 +88,18 @@ class AcceleratorSource(FollowingTagger[AcceleratorSourceParameters]):
         }
         return msgspec.structs.replace(assumed, tag=msgspec.structs.replace(assumed.tag, provenance=provenance))
 
-    async def follow(self, changed: Callable[[], None]) -> None:
+    def knows(self, name: str) -> bool:
+        """Say whether an AcceleratorClass of the objects, or a product of the catalogue, has that name."""
+        wanted = name.lower()
+        return any(wanted == known.lower() for known in self.inventory.classes) or find_product(name) is not None
+
+    async def follow(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Take over new versions of the files until cancelled."""
         if not (self.parameters.paths and self.parameters.watch_files):
             return
         async for _ in occasions(*map(Path, self.parameters.paths)):
             if await self.look():
-                changed()
+                await changed()
 
     async def look(self) -> bool:
         """Take the files over if any of them is another one than before; return whether one is."""
@@ -113,3 +128,4 @@ class AcceleratorSource(FollowingTagger[AcceleratorSourceParameters]):
             if problem not in self._told:
                 _log.warning("accelerator object", plugin=self.name, problem=problem)
         self._told = frozenset(inventory.problems)
+        self._told_of_endpoints.clear()

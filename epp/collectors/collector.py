@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from epp.collectors.observer import CollectorObserver
 from epp.collectors.poll import Poll
@@ -12,6 +12,7 @@ from epp.datastore import Change, Datastore
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Feed
 from epp.framework.endpoint import Endpoint
+from epp.framework.plugins import Datum
 
 _LONGEST_FIRST_WAIT_SECONDS = 1.0
 
@@ -37,7 +38,7 @@ class Collector:
         self._interval_seconds = interval_seconds
         self._observer = observer or CollectorObserver()
         self._generator = generator or random.Random()  # noqa: S311 - spreads the polls, guards nothing
-        self._feeds = self._checked(feeds)
+        self._feeds = self.checked(feeds)
         self._ending: set[asyncio.Task[None]] = set()
         self._tasks: dict[tuple[str, Feed], asyncio.Task[None]] = {}
         self._endpoints: dict[str, Endpoint] = {}
@@ -49,6 +50,15 @@ class Collector:
         """Tasks under way, those that are about to end included."""
         return len(self._tasks) + len(self._ending)
 
+    def checked(self, feeds: Sequence[Feed]) -> tuple[Feed, ...]:
+        """Return the feeds, each one once; raises ValueError for an interval of no length."""
+        for feed in feeds:
+            if self._interval_of(feed) <= 0:
+                raise ValueError(
+                    f"source {feed.source.name!r}: an interval of {self._interval_of(feed)} s is too short"
+                )
+        return tuple(dict.fromkeys(feeds))
+
     async def start(self) -> None:
         """Begin with the endpoints that are there and follow the pool from now on."""
         self._running = True
@@ -59,10 +69,10 @@ class Collector:
     async def replace(self, feeds: Sequence[Feed]) -> None:
         """Collect these from now on; a feed with the same source and extractors as before goes on undisturbed.
 
-        Returns when those that are gone have ended, so that their sources may be closed. Raises ValueError for an
-        interval of no length, and then changes nothing.
+        What only those that are gone reported is unknown again. Returns when they have ended, so that their sources may
+        be closed. Raises ValueError for an interval of no length, and then changes nothing.
         """
-        wanted = self._checked(feeds)
+        wanted = self.checked(feeds)
         gone = [feed for feed in self._feeds if feed not in wanted]
         self._feeds = wanted
         ended = [self._end_feed(identity, feed) for identity in self._endpoints for feed in gone]
@@ -71,6 +81,7 @@ class Collector:
             if not any(feed.asks(endpoint) for feed in wanted):
                 self._reachability[endpoint.id].answered()  # nobody is left to find out that it came back
         await asyncio.gather(*ended, return_exceptions=True)
+        self._store.forget(_reported(gone) - _reported(wanted))
 
     async def stop(self) -> None:
         """End every task and wait for its end."""
@@ -122,18 +133,13 @@ class Collector:
             wait = await poll.collect_once(self._endpoints.get(endpoint.id, endpoint))
             due = next_due(due, wait, self._clock.now())
 
-    def _checked(self, feeds: Sequence[Feed]) -> tuple[Feed, ...]:
-        """Return the feeds, each one once; raises ValueError for an interval of no length."""
-        for feed in feeds:
-            if self._interval_of(feed) <= 0:
-                raise ValueError(
-                    f"source {feed.source.name!r}: an interval of {self._interval_of(feed)} s is too short"
-                )
-        return tuple(dict.fromkeys(feeds))
-
     def _interval_of(self, feed: Feed) -> float:
         own = feed.source.interval_seconds
         return self._interval_seconds if own is None else own
+
+
+def _reported(feeds: Iterable[Feed]) -> set[Datum]:
+    return {datum for feed in feeds for extractor in feed.extractors for datum in extractor.writes}
 
 
 def next_due(due: float, wait: float, now: float) -> float:

@@ -35,7 +35,9 @@ class ObjectFiles:
         self.paths = tuple(Path(path) for path in paths)
         for path in self.paths:
             if not path.exists():
-                raise ConfigurationError(f"paths: there is neither file nor directory {str(path)!r}")
+                raise ConfigurationError(
+                    f"paths: there is neither file nor directory {str(path)!r}; correct it, or make it"
+                )
         self._seen = ""
 
     def read_changed(self) -> list[Documents] | None:

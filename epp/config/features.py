@@ -4,7 +4,7 @@ from collections import Counter
 
 from epp.config.document import Path
 from epp.config.instances import Instances
-from epp.config.model import EndpointPickerConfig, FlowControl, PriorityBandPolicies
+from epp.config.model import API_VERSION, LEGACY_API_VERSION, EndpointPickerConfig, FlowControl, PriorityBandPolicies
 from epp.config.upstream import FLOW_CONTROL_TYPES, IMPLIED_POLICIES, NEEDLESS
 from epp.framework.hints import hint_at
 
@@ -13,6 +13,8 @@ FEATURE_GATES = ("flowControl", "haPopulateNonLeaderDatastore")
 
 def check_features(config: EndpointPickerConfig, instances: Instances) -> None:
     """Note problems in gates and flow control, and warn of everything without effect."""
+    if config.api_version == LEGACY_API_VERSION:
+        instances.warn(f"{LEGACY_API_VERSION} is deprecated: write {API_VERSION}", "apiVersion")
     gates = _gates(config, instances)
     if gates.get("flowControl", False):
         index = next(i for i, text in enumerate(config.feature_gates) if text.startswith("flowControl"))

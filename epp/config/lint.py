@@ -7,8 +7,10 @@ from typing import Any
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
 from epp.config.problems import Problem
-from epp.framework.datalayer import Feed, Tagger
-from epp.framework.plugins import Category, Filter, Plugin, Scorer
+from epp.framework.datalayer import Feed, KnowsAccelerators, Tagger
+from epp.framework.hooks import Admitter
+from epp.framework.plugins import Category, Datum, Filter, Plugin, Scorer
+from epp.framework.request import DataKey
 from epp.framework.snapshot import (
     FAILED,
     IN_FLIGHT,
@@ -38,11 +40,28 @@ def lint(
     collected = {datum.name for feed in feeds for extractor in feed.extractors for datum in extractor.writes}
     collected |= {datum.name for tagger in instances.of(Tagger) for datum in tagger.writes}
     collected |= {column.name for column in _OWN_COLUMNS}
+    read = {datum for plugin in instances for datum in (*plugin.reads, *plugin.may_read)}
+    needed = {datum.name for plugin in instances for datum in plugin.reads}  # of these, wiring warns
     for plugin in instances:
         found += [
-            loaded.problem(message, *instances.path_of(plugin)) for message in _never_collected(plugin, collected)
+            loaded.problem(message, *instances.path_of(plugin))
+            for message in (*_never_collected(plugin, collected), *_never_read(plugin, read, needed))
         ]
+    found += [
+        loaded.problem(message, *instances.path_of(plugin), "parameters")
+        for plugin in instances
+        for message in _unknown_accelerators(plugin, instances.of(KnowsAccelerators))
+    ]
     return found
+
+
+def _unknown_accelerators(plugin: Plugin[Any], sources: Sequence[KnowsAccelerators[Any]]) -> Iterator[str]:
+    for name in dict.fromkeys(plugin.accelerator_names):
+        if sources and not any(source.knows(name) for source in sources):
+            yield (
+                f"plugin {plugin.name!r} names accelerator {name!r}, and there is neither an AcceleratorClass nor a "
+                "product of that name: it is as if it were not there"
+            )
 
 
 def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:
@@ -69,7 +88,7 @@ def _same_measure(where: str, scorers: Sequence[Scorer[Any]]) -> Iterator[str]:
             yield f"{where}: scorer {name!r} stands there {count} times: add the weights up"
     measures: dict[tuple[object, ...], Scorer[Any]] = {}
     for scorer in scorers:
-        measure = (scorer.category, *sorted({datum.name for datum in scorer.reads}))
+        measure = (scorer.category, frozenset(scorer.reads))
         other = measures.setdefault(measure, scorer)
         says_little = all(isinstance(datum, Attribute) for datum in scorer.reads)  # a record has many sides
         if not says_little and other is not scorer and other.name != scorer.name:
@@ -78,11 +97,21 @@ def _same_measure(where: str, scorers: Sequence[Scorer[Any]]) -> Iterator[str]:
 
 
 def _never_collected(plugin: Plugin[Any], collected: set[str]) -> Iterator[str]:
-    if not isinstance(plugin, (Filter, Scorer)):
+    if not isinstance(plugin, (Filter, Scorer, Admitter)):
         return
     for datum in plugin.reads:
         if isinstance(datum, (Column, Attribute)) and datum.name not in collected:
             yield (
                 f"plugin {plugin.name!r} reads {datum.name!r}, and no data source of this configuration collects it: "
                 "it has nothing to go by"
+            )
+
+
+def _never_read(plugin: Plugin[Any], read: set[Datum], needed: set[str]) -> Iterator[str]:
+    """Name what is published under the plugin's own name and nobody asks for under that name."""
+    for datum in plugin.writes:
+        if isinstance(datum, DataKey) and datum.producer and datum not in read and datum.name not in needed:
+            yield (
+                f"plugin {plugin.name!r} writes {datum.name!r} under its own name, and nobody reads it: name it in the "
+                "parameters of its readers, or give it no own name"
             )

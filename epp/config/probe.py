@@ -1,6 +1,7 @@
-"""Tries filters and scorers on two made-up endpoints, to see that they read nothing that they do not declare."""
+"""Tries plugins on two made-up endpoints, to see that they read nothing that they do not declare."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -8,7 +9,8 @@ import numpy as np
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
-from epp.framework.plugins import Filter, Plugin, Scorer
+from epp.framework.hooks import Admitter, Producer
+from epp.framework.plugins import Decider, Filter, Plugin, Scorer
 from epp.framework.request import (
     AGENT_IDENTITY,
     PREFIX_MATCH,
@@ -38,27 +40,39 @@ def undeclared_reads(plugin: Plugin[Any]) -> list[str]:
     touched: set[str] = set()
     request = _WatchedRequest("probe", RequestBody(model="probe", prompt=b"x" * 1024, prompt_tokens=_PROMPT_TOKENS))
     request.touched = touched
+    request.owner = plugin.name
     pool = Candidates(_watched_snapshot(touched), np.arange(2, dtype=np.intp))
-    try:
-        if isinstance(plugin, Filter):
-            plugin.filter(request, pool)
-        if isinstance(plugin, Scorer):
-            plugin.score(request, pool)
-    except Exception:  # noqa: BLE001  made-up data may be beyond it; requests will tell
-        touched.discard("")
+    for trial in _trials(plugin, request, pool):
+        with suppress(Exception):  # made-up data may be beyond it; requests will tell
+            trial()
     declared = {datum.name for datum in (*plugin.reads, *plugin.may_read, *plugin.writes)}
     return sorted(touched - declared)
 
 
+def _trials(plugin: Plugin[Any], request: Request, pool: Candidates) -> Iterator[Callable[[], object]]:
+    if isinstance(plugin, Producer):
+        yield lambda: plugin.produce(request, pool)
+    if isinstance(plugin, Admitter):
+        yield lambda: plugin.admit(request, pool)
+    if isinstance(plugin, Filter):
+        yield lambda: plugin.filter(request, pool)
+    if isinstance(plugin, Scorer):
+        yield lambda: plugin.score(request, pool)
+    if isinstance(plugin, Decider):
+        yield lambda: plugin.decide(request, None)
+
+
 class _WatchedRequest(Request):
     touched: set[str]
-    __slots__ = ("touched",)
+    owner: str
+    __slots__ = ("owner", "touched")
 
     def get(self, key: DataKey[T]) -> T | None:
         found = super().get(key)
         if found is not None:
             return found  # its own
-        self.touched.add(key.name)
+        if key.producer != self.owner:  # what a plugin keeps for itself
+            self.touched.add(key.name)
         return cast("T | None", _VALUES.get(key.name))
 
 

@@ -35,8 +35,11 @@ def choose_profile_picker(profiles: dict[str, Profile], instances: Instances) ->
     if not declared and len(profiles) > 1:
         raise ConfigurationError(f"{len(profiles)} profiles and no profile picker to choose among them")
     handler = declared[0] if declared else instances.ensure(DEFAULT_PROFILE_PICKER, ProfilePicker, "one profile")
-    if handler.plugin_type == DEFAULT_PROFILE_PICKER and len(profiles) != 1:
-        raise ConfigurationError(f"{DEFAULT_PROFILE_PICKER} takes one profile, not {len(profiles)}")
+    try:
+        for warning in handler.check_profiles(tuple(profiles)):
+            instances.warn(f"plugin {handler.name!r}: {warning}", *instances.path_of(handler))
+    except ValueError as error:
+        raise ConfigurationError(f"plugin {handler.name!r}: {error}") from error
     return handler
 
 

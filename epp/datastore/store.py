@@ -13,6 +13,7 @@ from epp.framework.arrays import Floats, Positions
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Report
 from epp.framework.endpoint import Endpoint
+from epp.framework.plugins import Datum
 from epp.framework.snapshot import (
     ANSWERS,
     CORE_ATTRIBUTES,
@@ -21,6 +22,7 @@ from epp.framework.snapshot import (
     REACHABLE,
     REFUSES,
     Attribute,
+    Column,
     Records,
     Snapshot,
 )
@@ -119,6 +121,17 @@ class Datastore:
         slot = self._slot_of(endpoint)
         if slot is not None:
             self._write(slot, report)
+
+    def forget(self, data: Iterable[Datum]) -> None:
+        """Make columns and attributes unknown of every endpoint: nobody reports them any more."""
+        gone = tuple(data)
+        blank = Report(
+            {datum: datum.unknown for datum in gone if isinstance(datum, Column)},
+            {datum: datum.unknown for datum in gone if isinstance(datum, Attribute)},
+        )
+        for slot, endpoint in enumerate(self._endpoints):
+            if endpoint is not None:
+                self._write(slot, blank)
 
     def mark(self, endpoint: Endpoint, reachable: float) -> None:
         """Write how an endpoint can be reached (ANSWERS, SILENT or REFUSES); ignored once it left."""

@@ -7,7 +7,6 @@ from http import HTTPStatus
 
 import aiohttp
 
-_CONVERSATIONS = 6
 _TURNS = 6
 _SYSTEM = "You are the assistant of shop {number}. " + "Be brief, be friendly, quote prices in euros. " * 40
 _QUESTIONS = (
@@ -20,18 +19,24 @@ _QUESTIONS = (
 
 
 class Traffic:
-    """Several clients that talk to a gateway, so many requests a second in all, until cancelled."""
+    """Several clients that talk to a gateway until cancelled.
 
-    def __init__(self, url: str, model: str, requests_per_second: float, *, seed: int = 0) -> None:
+    In all they send so many requests a second, or fewer: each waits for its answer before it pauses.
+    """
+
+    def __init__(
+        self, url: str, model: str, requests_per_second: float, *, conversations: int = 6, seed: int = 0
+    ) -> None:
         self._url = f"{url}/v1/chat/completions"
         self._model = model
-        self._pause_seconds = _CONVERSATIONS / requests_per_second
+        self._conversations = conversations
+        self._pause_seconds = conversations / requests_per_second
         self._seed = seed
 
     async def run(self) -> None:
         """Send until cancelled."""
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as clients:
-            for number in range(_CONVERSATIONS):
+            for number in range(self._conversations):
                 clients.create_task(self._client(session, number))
 
     async def _client(self, session: aiohttp.ClientSession, number: int) -> None:

@@ -48,25 +48,20 @@ def cost_per_hour(candidates: Candidates, preference: SpotPreference = "auto", b
     )
 
 
-def fp16_tflops(candidates: Candidates) -> Floats:
-    """Return the dense fp16 TFLOPS of each whole endpoint; NaN where they are not known, or cannot be true."""
-
-    def plausible(tag: AcceleratorTag) -> float | None:
-        tflops = tag.tflops()
-        return tflops if _LEAST_TFLOPS <= tflops <= _MOST_TFLOPS else None
-
-    return tag_numbers(candidates, "fp16_tflops", plausible)
-
-
 def relative_capacity(candidates: Candidates) -> Floats:
     """Return each endpoint's fp16 TFLOPS over the median of those in the pool that are known; 1 where not known.
 
     The median is over the pool, not the candidates, so that an endpoint's capacity does not change with a filter.
     """
-    pool = candidates.snapshot
-    everybody = fp16_tflops(Candidates(pool, pool.slots))
-    known = everybody[~np.isnan(everybody)]
-    if not len(known):
-        return np.ones(len(candidates))
-    own = fp16_tflops(candidates)
-    return np.where(np.isnan(own), 1.0, own / np.median(known))
+
+    def build(tags: tuple[AcceleratorTag, ...]) -> Floats:
+        figures = np.array([np.nan if (figure := _plausible_tflops(tag)) is None else figure for tag in tags])
+        known = ~np.isnan(figures)
+        return np.where(known, figures / np.median(figures[known]), 1.0) if known.any() else np.ones(len(figures))
+
+    return candidates.snapshot.records(ACCELERATOR).derive("relative capacity", build)[candidates.slots]
+
+
+def _plausible_tflops(tag: AcceleratorTag) -> float | None:
+    tflops = tag.tflops()
+    return tflops if _LEAST_TFLOPS <= tflops <= _MOST_TFLOPS else None

@@ -1,7 +1,7 @@
 """Roles that bring knowledge in from outside, all in the background: discovery, data sources, extractors."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -89,12 +89,20 @@ class Tagger(Plugin[P]):
         """Return what the endpoint's labels say; called when it joins the pool and when they change."""
 
 
+class KnowsAccelerators(Tagger[P]):
+    """A tagger that knows which accelerators there are."""
+
+    @abstractmethod
+    def knows(self, name: str) -> bool:
+        """Say whether there is a class, or a product, of that name."""
+
+
 class FollowingTagger(Tagger[P]):
     """A tagger that comes to know more, or other, while it runs."""
 
     @abstractmethod
-    async def follow(self, changed: Callable[[], None]) -> None:
-        """Keep up until cancelled, and call `changed` whenever endpoints may be tagged otherwise than before."""
+    async def follow(self, changed: Callable[[], Awaitable[None]]) -> None:
+        """Keep up until cancelled, and await `changed()` whenever endpoints may be tagged otherwise than before."""
 
 
 class EndpointNotifications(Plugin[P]):

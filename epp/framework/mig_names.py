@@ -2,22 +2,27 @@
 
 import re
 
-_NAME = re.compile(r"((?:[1-9]\d*c\.)?[1-9]\d*g\.[1-9]\d*gb)((?:[+-][a-z]+)(?:\.[a-z]+)*)?")
-_PLACE = re.compile(r"^(?:.*/)?(?:(?:.*-)?mig-)?")
+_NAME = re.compile(
+    r"(?:^|[/-])(?:mig-)?(?P<size>(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb)"
+    r"(?P<attributes>(?:(?:\+|\.|-plus-)(?!shared)[a-z]+|-me)*)(?:[-.]shared)?$"
+)
+_ATTRIBUTE = re.compile(r"-plus-|[+.]|(?=-me)")
 
 
 def canonical_mig_name(text: str) -> str | None:
     """Return `3g.20gb`, `1g.5gb+me` or `1c.3g.20gb` for any spelling; None for what is no MIG profile.
 
     Spellings are the bare name, resource names (`nvidia.com/mig-1g.5gb.me`, `mig.das.com/1g.5gb-plus-me`,
-    `instaslice.redhat.com/mig-3g.20gb`) and products (`NVIDIA-A100-SXM4-40GB-MIG-1g.5gb`, also with `-SHARED`).
+    `instaslice.redhat.com/mig-3g.20gb`) and products (`NVIDIA-A100-SXM4-40GB-MIG-1g.5gb`), all of these also with
+    `-SHARED` or `.shared` behind. `1g.5gb-me` is a profile without media extensions.
     """
-    name = _PLACE.sub("", text.strip().lower(), count=1).removesuffix("-shared").replace("-plus-", "+")
-    size, gb, attributes = name.partition("gb")
-    if attributes.startswith("."):
-        attributes = "+" + attributes[1:]
-    whole = size + gb + attributes
-    return whole if _NAME.fullmatch(whole) else None
+    found = _NAME.search(text.strip().lower())
+    if found is None:
+        return None
+    attributes = [name for name in _ATTRIBUTE.split(found["attributes"]) if name]
+    added = ".".join(name for name in attributes if not name.startswith("-"))
+    removed = "".join(name for name in attributes if name.startswith("-"))
+    return f"{found['size']}{added and '+' + added}{removed}"
 
 
 def compute_slices(name: str) -> int | None:

@@ -3,7 +3,8 @@
 import re
 import types
 from collections.abc import Mapping
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from enum import Enum
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -16,6 +17,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 _WITH_PLACE = re.compile(r"(.*) - at (`key` in )?`\$(.*)`", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
+_UNKNOWN_CHOICE = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 
 
 class ParameterError(ConfigurationError):
@@ -48,20 +50,38 @@ def _explained(cls: type[msgspec.Struct], text: str) -> ParameterError:
     unknown = _UNKNOWN_FIELD.fullmatch(message)
     if unknown:
         return ParameterError(f"unknown key; {hint_at(unknown[1], _keys(cls, path))}", (*path, unknown[1]))
+    other = _UNKNOWN_CHOICE.fullmatch(message)
+    if other and (choices := _choices_within(_annotation_at(cls, path))):
+        return ParameterError(f"{other[1]} is not known; use {', '.join(map(repr, choices))}", path)
     return ParameterError(message, path)
 
 
 def _keys(cls: type[msgspec.Struct], path: tuple[str | int, ...]) -> list[str]:
     """Return the keys that the object at this path takes."""
-    struct: Any = cls
+    struct = _struct_within(_annotation_at(cls, path))
+    return [] if struct is None else list(struct.__struct_encode_fields__)
+
+
+def _annotation_at(cls: type[msgspec.Struct], path: tuple[str | int, ...]) -> Any:
+    """Return the type of what stands at this path, or of the list or mapping that it stands in."""
+    annotation: Any = cls
     for step in path:
         if isinstance(step, str) and step != "...":
+            struct = _struct_within(annotation)
+            if struct is None:
+                return None
             names = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
-            hint = get_type_hints(struct).get(names.get(step, ""))
-            struct = _struct_within(hint)
-        if struct is None:
-            return []
-    return list(struct.__struct_encode_fields__)
+            annotation = get_type_hints(struct).get(names.get(step, ""))
+    return annotation
+
+
+def _choices_within(annotation: Any) -> tuple[object, ...]:
+    """Return the values of the `Literal` or enumeration in such a type; none where there is neither."""
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return tuple(member.value for member in annotation)
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return next(filter(None, map(_choices_within, get_args(annotation))), ())
 
 
 def _struct_within(annotation: Any) -> Any:

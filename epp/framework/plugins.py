@@ -83,6 +83,11 @@ class Plugin(ABC, Generic[P]):
         self.clock: Clock = clock or SystemClock()
 
     @property
+    def accelerator_names(self) -> Sequence[str]:
+        """Classes, or models, of accelerators that the parameters name, so that a misspelt one can be told of."""
+        return ()
+
+    @property
     def references(self) -> Mapping[str, str]:
         """Names of other plugins that this one calls, by the parameter that names them."""
         return {}
@@ -155,6 +160,13 @@ class ProfilePicker(Plugin[P]):
         self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
     ) -> Sequence[str]:
         """Return the profiles to run now, given the results so far; none ends the scheduling."""
+
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        """Return what the author of the configuration should know of its profiles, all of which are given by name.
+
+        Raises ValueError where no request could be served. Called once, after `connect` and before any request.
+        """
+        return ()
 
 
 class Aggregator(Plugin[P]):

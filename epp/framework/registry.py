@@ -55,6 +55,8 @@ class Registry:
         """Return an instance; raises ConfigurationError where the class refuses its parameters after all."""
         try:
             return cls(parameters, name=name, clock=clock)
+        except ConfigurationError:
+            raise
         except ValueError as error:
             raise ConfigurationError(str(error)) from error
         except Exception as error:

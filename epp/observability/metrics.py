@@ -1,5 +1,6 @@
 """Prometheus metrics under the ecosystem's own names, fed by the observers of director, scheduler and collector."""
 
+from collections import Counter as Counts
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,9 +12,10 @@ from epp.config import ConfigObserver
 from epp.datastore import Datastore
 from epp.director import Cause, DirectorObserver, Routing
 from epp.framework import Request, RequestError, SchedulingResult
+from epp.framework.accelerators import AcceleratorTag
 from epp.framework.arrays import Floats
 from epp.framework.clock import Clock
-from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.framework.snapshot import ACCELERATOR, KV_USAGE, RUNNING, WAITING
 from epp.observability.logs import FailureLog
 from epp.scheduling import SchedulingObserver
 
@@ -123,6 +125,14 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._config_reloads = self._counter(
             "config_reloads_total", "New versions of the configuration file, by what became of them.", ("result",)
         )
+        self._accelerator_picks = self._counter(
+            "accelerator_selections_total",
+            "Requests by the class, or else the model, of the accelerator that a profile picked.",
+            ("accelerator", "profile"),
+        )
+        self._accelerator_endpoints = self._gauge(
+            "accelerator_ready_endpoints", "Endpoints that can be reached, by class.", ("name", "accelerator")
+        )
         pool = ("name",)
         self._ready = self._gauge("ready_endpoints", "Endpoints that can be reached.", pool)
         self._averages = {
@@ -134,12 +144,16 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             "per_endpoint_queue_size", "Requests waiting at an endpoint.", ("name", "model_server_endpoint")
         )
 
-    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002
+    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Count a routed request."""
         series = self._series_of(request)
         series.requests.inc()
         series.running.inc()
         series.request_size.observe(request.size_bytes)
+        for profile, leg in result.profiles.items():
+            if leg is not None:
+                tag = leg.candidates.snapshot.records(ACCELERATOR).values[leg.slot]
+                self._accelerator_picks.labels(_hardware(tag), profile).inc()
         self._scheduling.observe(scheduling_seconds)
 
     def refused(self, model: str, error: RequestError) -> None:
@@ -211,6 +225,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         """Bring the pool's gauges up to date."""
         snapshot = store.snapshot()
         self._ready.labels(self._pool_name).set(len(snapshot.available))
+        self._accelerator_endpoints.clear()
+        tags = snapshot.records(ACCELERATOR).values
+        for name, count in Counts(_hardware(tags[slot]) for slot in snapshot.available).items():
+            self._accelerator_endpoints.labels(self._pool_name, name).set(count)
         for column, gauge in self._averages.items():
             gauge.labels(self._pool_name).set(_mean(snapshot.column(column)[snapshot.slots]))
         waiting = snapshot.column(WAITING)
@@ -252,6 +270,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
         return Histogram(f"llm_d_epp_{name}", text, labels, registry=self.registry, buckets=buckets)
+
+
+def _hardware(tag: AcceleratorTag) -> str:
+    return tag.primary_class or tag.model or tag.kind.value
 
 
 def _mean(values: Floats) -> float:

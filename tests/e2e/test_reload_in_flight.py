@@ -132,12 +132,16 @@ class Newcomers:
 
     async def come(self) -> None:
         while True:
-            call = await begin(exchange(self.channel), STREAMS + self.count)
-            before = self.picker.config.generation
-            routed = await complete(call)
-            after = self.picker.config.generation
-            assert routed in [in_effect(generation) for generation in range(before, after + 1)]
-            await answer(call)
+            call = exchange(self.channel)
+            try:
+                await begin(call, STREAMS + self.count)
+                before = self.picker.config.generation
+                routed = await complete(call)
+                after = self.picker.config.generation
+                assert routed in [in_effect(generation) for generation in range(before, after + 1)]
+                await answer(call)
+            finally:
+                call.cancel()  # one that was cut off here would stay open until it is collected
             self.count += 1
 
 

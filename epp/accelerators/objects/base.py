@@ -61,6 +61,15 @@ class Object(Part, frozen=True, kw_only=True, rename="camel"):
         return f"{space}/{self.metadata.name}" if space else self.metadata.name
 
 
+class ClusterObject(Object, frozen=True, kw_only=True, rename="camel"):
+    """An object that is in no namespace, whatever its author wrote."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        return self.metadata.name
+
+
 def condition_of(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
     """Return the condition of that type."""
     return next((condition for condition in conditions if condition.type == kind), None)

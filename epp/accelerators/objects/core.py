@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from epp.accelerators.objects.base import Condition, Object, Part, condition_of
+from epp.accelerators.objects.base import ClusterObject, Condition, Object, Part, condition_of
 
 Requests: TypeAlias = Mapping[str, Fraction]
 
@@ -60,7 +60,7 @@ class NodeStatus(Part, frozen=True, kw_only=True, rename="camel"):
     allocatable: Requests = msgspec.field(default_factory=dict)
 
 
-class Node(Object, frozen=True, kw_only=True, rename="camel"):
+class Node(ClusterObject, frozen=True, kw_only=True, rename="camel"):
     """A machine."""
 
     spec: NodeSpec = NodeSpec()

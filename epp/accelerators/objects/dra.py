@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from epp.accelerators.objects.base import Metadata, Object, Part, convert
+from epp.accelerators.objects.base import ClusterObject, Metadata, Object, Part, convert
 from epp.accelerators.objects.core import PodReference, Taint
 from epp.framework.accelerators import AttributeValue
 
@@ -45,7 +45,7 @@ class SliceDevice(Part, frozen=True, kw_only=True, rename="camel"):
     node_name: str = ""
 
 
-class ResourceSlice(Object, frozen=True, kw_only=True, rename="camel"):
+class ResourceSlice(ClusterObject, frozen=True, kw_only=True, rename="camel"):
     """Some of the devices, or counter sets, of a pool."""
 
     driver: str
@@ -86,13 +86,13 @@ class ResourceClaim(Object, frozen=True, kw_only=True, rename="camel"):
     """How a driver was told to share devices, by name of the request, `*` for all: TimeSlicing, MPS."""
 
 
-class DeviceClass(Object, frozen=True, kw_only=True, rename="camel"):
+class DeviceClass(ClusterObject, frozen=True, kw_only=True, rename="camel"):
     """A class of devices."""
 
     extended_resource_name: str = ""
 
 
-class DeviceTaintRule(Object, frozen=True, kw_only=True, rename="camel"):
+class DeviceTaintRule(ClusterObject, frozen=True, kw_only=True, rename="camel"):
     """A taint for the devices that fit; an empty field fits all."""
 
     taint: Taint

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from epp.accelerators.objects.base import Object, Part
+from epp.accelerators.objects.base import ClusterObject, Part
 
 
 class FlavorSpec(Part, frozen=True, kw_only=True, rename="camel"):
@@ -13,7 +13,7 @@ class FlavorSpec(Part, frozen=True, kw_only=True, rename="camel"):
     node_labels: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-class ResourceFlavor(Object, frozen=True, kw_only=True, rename="camel"):
+class ResourceFlavor(ClusterObject, frozen=True, kw_only=True, rename="camel"):
     """A flavor of nodes."""
 
     spec: FlavorSpec = FlavorSpec()

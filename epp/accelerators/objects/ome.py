@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import msgspec
 
-from epp.accelerators.objects.base import Object, Part
+from epp.accelerators.objects.base import ClusterObject, Part
 from epp.accelerators.objects.core import MatchExpression, NodeSelector
 
 
@@ -99,7 +99,7 @@ class ClassSpec(Part, frozen=True, kw_only=True, rename="camel"):
     cost: ClassCost = ClassCost()
 
 
-class AcceleratorClass(Object, frozen=True, kw_only=True, rename="camel"):
+class AcceleratorClass(ClusterObject, frozen=True, kw_only=True, rename="camel"):
     """A class of accelerators."""
 
     spec: ClassSpec = ClassSpec()

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import msgspec
 
-from epp.accelerators.objects.base import Object, Part
+from epp.accelerators.objects.base import ClusterObject, Object, Part
 from epp.accelerators.objects.core import PodReference
 
 
@@ -80,7 +80,7 @@ class GpuStatus(Part, frozen=True, kw_only=True, rename="camel"):
     topology: GpuTopology = GpuTopology()
 
 
-class Gpu(Object, frozen=True, kw_only=True, rename="camel"):
+class Gpu(ClusterObject, frozen=True, kw_only=True, rename="camel"):
     """A GPU that TensorFusion shares out."""
 
     status: GpuStatus = GpuStatus()
@@ -107,7 +107,7 @@ class GpuNodeStatus(Part, frozen=True, kw_only=True, rename="camel"):
     virtual_vram: Fraction | None = msgspec.field(default=None, name="virtualVRAM")
 
 
-class GpuNode(Object, frozen=True, kw_only=True, rename="camel"):
+class GpuNode(ClusterObject, frozen=True, kw_only=True, rename="camel"):
     """A node with GPUs that TensorFusion shares out."""
 
     spec: GpuNodeSpec = GpuNodeSpec()

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 
-from epp.framework import Aggregate, Aggregator, Clock, Positions, ProfileResult, Request, Stability
+from epp.framework import Aggregate, Aggregator, Clock, Floats, Positions, ProfileResult, Request, Stability
 from epp.framework.snapshot import TOPOLOGY
 from epp.plugins.aggregators.joint_parameters import JointParameters
 from epp.plugins.aggregators.leg import Option, options
@@ -72,18 +72,20 @@ class JointAggregator(Aggregator[JointParameters]):
 
     def _best(self, offers: Sequence[Sequence[Option]], weights: Sequence[float]) -> list[Option]:
         """Return one option of each leg, decode first among them."""
-        alone = [[weight * option.score for option in offer] for weight, offer in zip(weights, offers, strict=True)]
+        legs = len(offers)
+        alone = [
+            weight * np.array([option.score for option in offer]) for weight, offer in zip(weights, offers, strict=True)
+        ]
         pairs = {
-            (i, j): [[self._together(then, first, decoding=i == 0) for first in offers[j]] for then in offers[i]]
-            for i, j in combinations(range(len(offers)), 2)
+            (i, j): np.array(
+                [[self._together(then, first, decoding=i == 0) for first in offers[j]] for then in offers[i]]
+            )
+            for i, j in combinations(range(legs), 2)
         }
-
-        def worth(ranks: tuple[int, ...]) -> tuple[float, int]:
-            value = sum(scores[rank] for scores, rank in zip(alone, ranks, strict=True))
-            value += sum(table[ranks[i]][ranks[j]] for (i, j), table in pairs.items())
-            return value, -sum(ranks)
-
-        ranks = max(product(*(range(len(offer)) for offer in offers)), key=worth)  # of equals the first: lexicographic
+        worth: Floats = sum((_spread(scores, (leg,), legs) for leg, scores in enumerate(alone)), np.zeros(()))
+        worth = worth + sum(_spread(table, pair, legs) for pair, table in pairs.items())
+        best = np.argwhere(worth == worth.max())
+        ranks = best[best.sum(axis=1).argmin()]  # of equals the first: lexicographic
         return [offer[rank] for offer, rank in zip(offers, ranks, strict=True)]
 
     def _together(self, then: Option, first: Option, *, decoding: bool) -> float:
@@ -96,6 +98,11 @@ class JointAggregator(Aggregator[JointParameters]):
         elif decoding:
             return 0.0
         return parameters.locality_weight * near + parameters.pairing_weight * match
+
+
+def _spread(values: Floats, legs: tuple[int, ...], count: int) -> Floats:
+    """Return the values with an axis for each of so many legs, of length 1 for those that they do not depend on."""
+    return np.expand_dims(values, tuple(leg for leg in range(count) if leg not in legs))
 
 
 def _picks(own: Positions, chosen: int) -> Positions:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from epp.framework import Clock, Decider, Parameters, ProfileResult, Request
-from epp.framework.request import PREFIX_MATCH
+from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 
 
 class PrefixBasedPDParameters(Parameters, frozen=True):
@@ -31,6 +31,7 @@ class PrefixBasedPDDecider(Decider[PrefixBasedPDParameters]):
     """
 
     plugin_type = "prefix-based-pd-decider"
+    may_read = (PROMPT_TOKENS,)
 
     def __init__(
         self, parameters: PrefixBasedPDParameters | None = None, *, name: str = "", clock: Clock | None = None

@@ -18,6 +18,7 @@ from epp.framework.accelerators import AcceleratorTag, Device, Routability
 from epp.framework.snapshot import ACCELERATOR
 
 _RUNNING, _PENDING = "Running", "Pending"
+_NOBODY_ELSE = (None, "tensor-fusion")
 _WORDS = ("Pass", "Fail")
 
 
@@ -97,11 +98,12 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         return self._unusable(tag) or self._not_allowed(tag)
 
     def _unusable(self, tag: AcceleratorTag) -> str | None:
-        phase = tag.attributes.get(PHASE, _RUNNING)
-        pending = phase == _PENDING and self.parameters.allow_pending
-        if phase != _RUNNING and not pending:
-            return f"phase is {phase}"
-        if tag.state in {Routability.DRAINING, Routability.BLOCKED} and not pending:
+        phases = frozenset(str(tag.attributes.get(PHASE, _RUNNING)).split(","))
+        pending = _PENDING in phases and self.parameters.allow_pending
+        if phases - {_RUNNING} and not (pending and phases <= {_RUNNING, _PENDING}):
+            return f"phase is {' and '.join(sorted(phases - {_RUNNING}))}"
+        not_ready_yet = pending and tag.state is Routability.BLOCKED and tag.attributes.get(USED_BY) in _NOBODY_ELSE
+        if tag.state in {Routability.DRAINING, Routability.BLOCKED} and not not_ready_yet:
             return f"is {tag.state.value}" + (f": {tag.reason}" if tag.reason else "")
         if any("NoExecute" in device.taints for device in tag.devices):
             return "a device has a taint of effect NoExecute"

@@ -1,5 +1,6 @@
 """Keeps requests on the cheapest accelerators until those are full, then opens the next dearer ones."""
 
+from collections.abc import Sequence
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from epp.framework import Candidates, Clock, Filter, FilterParameters, Floats, Mask, Parameters, Request
 from epp.framework.accelerator_arrays import tag_numbers
-from epp.framework.accelerator_classes import names_of
+from epp.framework.accelerator_classes import entry_for, names_of
 from epp.framework.accelerators import AcceleratorTag, SpotPreference
 from epp.framework.arrays import Positions
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, KV_USAGE, RUNNING, WAITING
@@ -62,7 +63,7 @@ class CostAwareSpillParameters(FilterParameters, frozen=True):
     hysteresis: float = 0.1
     """How far the saturation must fall below the bound before the dearer group is closed again."""
     limits: dict[str, SaturationLimits] = msgspec.field(default_factory=dict)
-    """Other limits for endpoints whose accelerator is of a class, by its name."""
+    """Other limits for endpoints whose accelerator is of a class, by its name, or else is of a model such as `t4`."""
 
     def __post_init__(self) -> None:
         """Refuse limits that nothing, or everything, reaches."""
@@ -93,6 +94,10 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         self._limits = {name.lower(): limits for name, limits in self.parameters.limits.items()}
         # By content, not by name: after a reload the same name may stand for other parameters.
         self._memo = (self.plugin_type, msgspec.json.encode(self.parameters))
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        return tuple(self.parameters.limits)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         order, ranks = candidates.snapshot.records(ACCELERATOR).derive((self._memo, "groups"), self._ranked)
@@ -149,7 +154,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         general: float = getattr(self.parameters, name)
 
         def limit(tag: AcceleratorTag) -> float:
-            own = self._limits.get(_class_of(tag))
+            own = entry_for(tag, self._limits)
             found = None if own is None else getattr(own, name)
             return general if found is None else float(found)
 

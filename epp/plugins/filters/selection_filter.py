@@ -1,5 +1,7 @@
 """What filters by bounds on accelerators have in common."""
 
+from collections.abc import Sequence
+
 from epp.framework import Candidates, Filter, Mask, Request
 from epp.framework.accelerator_fit import fit_mask, rejection
 from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, ANY, Selection
@@ -17,6 +19,10 @@ class SelectionFilter(Filter[FP]):
     """This filter's own."""
     unknown_passes: frozenset[str] = frozenset()
     """The bounds that what is not known passes."""
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        return (*self.bounds.classes, *sorted(self.bounds.excluded_classes), *self.bounds.models)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         mask = fit_mask(candidates, self.bounds, self.unknown_passes)

@@ -1,6 +1,7 @@
 """Works out which accelerators may serve a request, from layers of configuration and the request's headers."""
 
 import re
+from collections.abc import Sequence
 from fnmatch import translate
 from typing import Literal
 
@@ -84,6 +85,15 @@ class AcceleratorSelectionProducer(Producer[AcceleratorSelectionParameters], Adm
             for model, layer in self.parameters.models.items()
         }
         self._patterns = [(re.compile(translate(model)), layers) for model, layers in self._by_model.items()]
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        return tuple(
+            name
+            for layers in (self._general, *self._by_model.values())
+            for selection in (layers.default, *layers.by_profile.values())
+            for name in (*selection.classes, *sorted(selection.excluded_classes), *selection.models)
+        )
 
     def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002
         layers = self._layers(request.model)

@@ -1,15 +1,35 @@
 """Follows which kind of hardware and engine stands in each slot, and which slots changed it."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework import Endpoint, Records, Snapshot
+from epp.framework.accelerator_attributes import BOOT_ID, POD_UID
 from epp.framework.accelerators import AcceleratorTag
 from epp.framework.snapshot import ACCELERATOR
 from epp.plugins.producers.rate_table import Hardware, hardware_of
 
 EMPTY = Hardware()
-_Inhabitant = tuple[str, str, Hardware]
+
+
+class _Inhabitant(NamedTuple):
+    """What an endpoint is known by; empty for a boot and a pod that nobody tells of."""
+
+    id: str
+    hostport: str
+    hardware: Hardware
+    boot: str
+    pod: str
+
+    def is_another_than(self, before: "_Inhabitant") -> bool:
+        """Say whether what was learned of the one is void for this one; a boot or pod that is not told may be any."""
+        return (
+            self[:3] != before[:3]
+            or (self.boot != before.boot and "" not in {self.boot, before.boot})
+            or (self.pod != before.pod and "" not in {self.pod, before.pod})
+        )
 
 
 class RateFleet:
@@ -35,7 +55,8 @@ class RateFleet:
     def follow(self, snapshot: Snapshot) -> list[int]:
         """Take over what the snapshot holds; return the slots whose endpoint left, was replaced or has other hardware.
 
-        What of a tag no rate depends on, its price or its state, may change.
+        It is replaced, too, where its pod is another one of the same name, or its node was booted anew. What of a tag
+        no rate depends on, its price or its state, may change.
         """
         endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
         inhabitants = [
@@ -45,10 +66,10 @@ class RateFleet:
         changed = [
             slot
             for slot, before in enumerate(self._inhabitants)
-            if before is not None and (slot >= len(inhabitants) or inhabitants[slot] != before)
+            if before is not None and _is_another(inhabitants[slot] if slot < len(inhabitants) else None, before)
         ]
         numbers: dict[Hardware, int] = {}
-        kinds = [0 if one is None else numbers.setdefault(one[2], len(numbers) + 1) for one in inhabitants]
+        kinds = [0 if one is None else numbers.setdefault(one.hardware, len(numbers) + 1) for one in inhabitants]
         self._endpoints, self._tags, self._inhabitants = endpoints, tags, inhabitants
         self.hardware = (EMPTY, *numbers)
         self.kinds = np.array(kinds, dtype=np.intp)
@@ -62,4 +83,9 @@ class RateFleet:
             if before is not None and self._tags.values[slot] is tag:
                 return before
         hardware = hardware_of(tag, endpoint.labels.get(self._label, self._default_engine))
-        return endpoint.id, endpoint.hostport, hardware
+        boot, pod = (str(tag.attributes.get(name, "")) for name in (BOOT_ID, POD_UID))
+        return _Inhabitant(endpoint.id, endpoint.hostport, hardware, boot, pod)
+
+
+def _is_another(now: _Inhabitant | None, before: _Inhabitant) -> bool:
+    return now is None or now.is_another_than(before)

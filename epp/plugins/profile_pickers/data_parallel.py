@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from epp.framework import Aggregate, Aggregator, Parameters, ProfilePicker, ProfileResult, Request
-from epp.framework.errors import InternalError
 from epp.plugins.profile_pickers.primary_port import checked_port, primary_destination, rank_header
+from epp.plugins.profile_pickers.profile_names import only_one
 
 
 class DataParallelParameters(Parameters, frozen=True):
@@ -28,14 +28,15 @@ class DataParallelProfileHandler(ProfilePicker[DataParallelParameters], Aggregat
 
     plugin_type = "data-parallel-profile-handler"
 
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
+        return only_one(self.plugin_type, profiles)
+
     def pick_profiles(
         self,
         request: Request,  # noqa: ARG002
         profiles: Sequence[str],
         results: Mapping[str, ProfileResult | None],
     ) -> Sequence[str]:
-        if len(profiles) != 1:
-            raise InternalError(f"{self.plugin_type} takes one profile, not {len(profiles)}: {', '.join(profiles)}")
         return () if results else profiles
 
     def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:  # noqa: ARG002

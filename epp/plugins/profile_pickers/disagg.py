@@ -51,6 +51,9 @@ class DisaggProfileHandler(ProfilePicker[DisaggParameters], Aggregator[DisaggPar
     def warnings(self) -> Sequence[str]:
         return self.parameters.deprecations()
 
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
+        return self._legs.check(profiles)
+
     def pick_profiles(
         self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
     ) -> Sequence[str]:

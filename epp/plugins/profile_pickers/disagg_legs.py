@@ -6,6 +6,7 @@ from typing import Any
 from epp.framework import Aggregate, Decider, Plugin, ProfileResult, Request
 from epp.framework.request import PEER
 from epp.plugins.profile_pickers.disagg_headers import disagg_headers
+from epp.plugins.profile_pickers.profile_names import missing
 
 
 class DisaggLegs:
@@ -25,6 +26,19 @@ class DisaggLegs:
                 f"{parameter}: plugin {plugin.name!r} (type {plugin.plugin_type}) is no Decider; name one that is"
             )
         self._deciders[profile] = plugin
+
+    def check(self, profiles: Collection[str]) -> Sequence[str]:
+        """Return a sentence for each leg that is wanted and has no profile, and for each profile that has no leg.
+
+        Raises ValueError where there is no decode profile.
+        """
+        if self._decode not in profiles:
+            raise ValueError(f"the decode stage: {missing(self._decode, tuple(profiles))}")
+        wanted = [profile for profile in self._order if profile in self._always or profile in self._deciders]
+        return [
+            *(f"profile {one!r} does not exist: its stage is left out" for one in wanted if one not in profiles),
+            *(f"profile {one!r} is never run: no stage uses it" for one in profiles if one not in wanted),
+        ]
 
     def next(
         self, request: Request, profiles: Collection[str], results: Mapping[str, ProfileResult | None]

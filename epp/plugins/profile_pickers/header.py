@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from epp.framework import Aggregate, Aggregator, Parameters, ProfilePicker, ProfileResult, Request
 from epp.framework.errors import BadRequestError
+from epp.plugins.profile_pickers.profile_names import missing
 
 
 class HeaderProfileParameters(Parameters, frozen=True):
@@ -29,6 +30,13 @@ class HeaderProfileHandler(ProfilePicker[HeaderProfileParameters], Aggregator[He
     """
 
     plugin_type = "header-profile-handler"
+
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
+        default = self.parameters.default_profile
+        if default in profiles or len(profiles) == 1:
+            return ()
+        header = self.parameters.header_name
+        return (f"defaultProfile: {missing(default, profiles)}: requests without header {header!r} fail",)
 
     def pick_profiles(
         self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]

@@ -79,6 +79,9 @@ class PDProfileHandler(ProfilePicker[PDParameters], Aggregator[PDParameters]):
         )
         return [f"{parameter} is not used: remove it" for parameter, value in unused if value]
 
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
+        return self._legs.check(profiles)
+
     def pick_profiles(
         self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
     ) -> Sequence[str]:

@@ -3,12 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from epp.framework import Aggregate, Aggregator, ProfilePicker, ProfileResult, Request
+from epp.plugins.profile_pickers.profile_names import only_one
 
 
 class SingleProfileHandler(ProfilePicker, Aggregator):
     """Asks for the one profile in the first round and for none after it; that profile's targets are the targets."""
 
     plugin_type = "single-profile-handler"
+
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
+        return only_one(self.plugin_type, profiles)
 
     def pick_profiles(
         self,

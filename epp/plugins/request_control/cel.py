@@ -34,7 +34,8 @@ class UsageExpression:
         try:
             self._program = environment.compile(source)
         except RuntimeError as error:
-            raise ValueError(f"{self._what} is not a CEL expression over `usage`: {error}") from error
+            reason = str(error).partition("\n")[0]  # the lines below draw the expression
+            raise ValueError(f"{self._what} is not a CEL expression over `usage`: {reason}") from error
         self.value(_SAMPLE)
 
     def value(self, usage: Usage) -> MetadataValue:

@@ -259,3 +259,13 @@ def test_claims_of_two_systems_that_differ_are_a_conflict(dra, documents, invent
     assert merged.conflicts == (
         "ResourceClaim/llm/vllm-a-gpu-x7k2p and InstaSlice claim different devices: the first one counts",
     )
+
+
+def test_figures_of_devices_that_do_not_count_do_not_count_either(dra, documents, inventory_of):
+    inventory = inventory_of([*documents("tensor-fusion"), *documents("dra")])  # an A100 of 312 TFLOPS, and an H100
+    merged = EndpointTagger(inventory).tag(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
+    assert (merged.tag.model, merged.tag.performance.fp16) == ("h100", 989)
+    assert not any(name.startswith("tensor-fusion.ai/") for name in merged.tag.attributes)
+    assert merged.conflicts == (
+        "ResourceClaim/llm/vllm-a-gpu-x7k2p and GPU/gpu-0000000a claim different devices: the first one counts",
+    )

@@ -29,6 +29,8 @@ GIB = 2**30
         ("NVIDIA-A100-SXM4-40GB-MIG-3g.20gb", "3g.20gb", 3, 20, False),
         ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me", "1g.5gb+me", 1, 5, True),
         ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED", "1g.5gb", 1, 5, False),
+        ("nvidia.com/mig-3g.20gb.shared", "3g.20gb", 3, 20, False),
+        ("nvidia.com/mig-1g.24gb-plus-me-plus-all", "1g.24gb+me.all", 1, 24, True),
         ("1g.24gb+me.all", "1g.24gb+me.all", 1, 24, True),
         ("1g.24gb+gfx", "1g.24gb+gfx", 1, 24, False),
         ("1g.24gb-me", "1g.24gb-me", 1, 24, False),

@@ -50,3 +50,11 @@ def test_ome_16_slices(documents, inventory_of, node, pod):
     ]
     found = class_totals(inventory_of(world))["nvidia-a100-40gb-mig-3g20gb"]
     assert (found.total, found.available) == (2, 1)
+
+
+def test_class_and_node_are_in_no_namespace_whatever_their_author_wrote(documents, inventory_of, node):
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
+    world = [*documents("ome-classes"), node(labels, name="n1")]
+    for each in world:
+        each["metadata"]["namespace"] = "default"
+    assert class_totals(inventory_of(world))["nvidia-h100-80gb"].nodes == ("n1",)

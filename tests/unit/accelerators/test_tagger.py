@@ -90,6 +90,19 @@ def test_objects_of_this_cluster_say_nothing_of_endpoints_elsewhere(tag, pod):
     assert tag(world, options={"cluster": "east"}).cluster == "east"
 
 
+def test_endpoint_of_a_cluster_is_pointed_out_where_nobody_names_the_cluster_of_the_objects(inventory_of, pod):
+    inventory = inventory_of([pod({"nvidia.com/gpu": "3"})])
+
+    def warnings(where, **options):
+        tagger = EndpointTagger(inventory, TaggerOptions(**options))
+        return tagger.tag(Endpoint("vllm-a", "10.0.0.11", 8000, "llm", cluster=where)).warnings
+
+    (said,) = warnings("east")
+    assert "in cluster 'east'" in said
+    assert "set cluster: east" in said
+    assert [*warnings(""), *warnings("east", cluster="east"), *warnings("east", cluster="west")] == []
+
+
 def test_containers_add_up_and_the_largest_init_container_counts(tag, pod):
     def gpus(number, **more):
         return {"name": f"c{number}", "resources": {"limits": {"nvidia.com/gpu": str(number)}}, **more}

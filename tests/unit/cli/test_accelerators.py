@@ -70,6 +70,9 @@ def test_json_is_for_programs(directory):
     assert (first["endpoint"], first["costPerHour"]) == ("default/slice", 1.0)
     assert first["tag"]["partition"]["profile"] == "3g.20gb"
     assert first["tag"]["provenance"]["per_hour"] == "endpoint list"
+    features = report["endpoints"][1]["tag"]["features"]
+    assert features == sorted(features)  # the same output every time
+    assert len(features) > 1
 
 
 def test_is_13_fit_report_says_how_many_more_slices_fit(directory):
@@ -89,3 +92,13 @@ def test_nobody_to_show_is_a_clear_error():
     exit_code, text = run()
     assert exit_code == 1
     assert "error: no endpoints: give --endpoints" in text
+
+
+def test_objects_that_cannot_be_read_are_counted_and_named(directory):
+    (directory / "sliced.yaml").write_text(SLICED + "---\n" + SLICED.replace("{name: gpu-node-1,", "{name: [],"))
+    exit_code, text = run(f"--objects={directory}/sliced.yaml", "--fit", "--output=json")
+    assert exit_code == 0
+    report = json.loads(text[text.index("{\n") :])  # after what the log says
+    assert (list(report["fit"]), report["skipped"]) == (["gpu-node-1"], 1)
+    (problem,) = report["problems"]
+    assert f"{directory}/sliced.yaml" in problem

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
 from epp.collectors import Tagging
 from epp.collectors.accelerator_source import AcceleratorSource
@@ -72,7 +73,7 @@ def test_ome_11_object_that_is_malformed_costs_that_one_alone(tmp_path):
 
 
 def test_path_where_there_is_nothing_is_refused_when_it_is_built(tmp_path):
-    with pytest.raises(ConfigurationError, match="neither file nor directory"):
+    with pytest.raises(ConfigurationError, match=r"^paths: there is neither file nor directory"):
         source(paths=[str(tmp_path / "nowhere")])
 
 
@@ -85,8 +86,8 @@ async def test_changed_file_tags_all_endpoints_anew(tmp_path):
     tagging = Tagging(store, [built])
     seen = asyncio.Event()
 
-    def changed() -> None:
-        tagging.refresh()
+    async def changed() -> None:
+        await tagging.refresh()
         seen.set()
 
     following = asyncio.create_task(built.follow(changed))
@@ -106,4 +107,28 @@ async def test_changed_file_tags_all_endpoints_anew(tmp_path):
 
 async def test_without_paths_there_is_nothing_to_follow():
     async with asyncio.timeout(20):
-        await source().follow(lambda: None)
+        await source().follow(never)
+
+
+async def never() -> None:
+    raise AssertionError
+
+
+def test_what_is_wrong_with_an_endpoint_is_said_once(tmp_path):
+    path = tmp_path / "classes.yaml"
+    path.write_text(yaml.safe_dump(accelerator_class("0.53")))
+    built = source(paths=[str(path)])
+    with capture_logs() as logs:
+        for _ in range(3):
+            tag(built, accelerator=AcceleratorDeclaration(accelerator_class="abacus"))
+    (entry,) = logs
+    assert entry["endpoint"] == "default/a"
+    assert entry["problem"].startswith("endpoint list: 'abacus' is neither an AcceleratorClass nor a product")
+
+
+def test_pool_that_is_wrong_all_over_does_not_fill_the_log():
+    built = source()
+    with capture_logs() as logs:
+        for number in range(150):
+            tag(built, accelerator=AcceleratorDeclaration(accelerator_class=f"abacus-{number}"))
+    assert len(logs) == 100

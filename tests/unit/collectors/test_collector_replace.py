@@ -1,5 +1,7 @@
 """Feeds that change while a collector runs, as when a configuration is read again."""
 
+from math import isnan
+
 import msgspec
 import pytest
 
@@ -39,6 +41,7 @@ class Length(Extractor):
     """Reports the length of the page as running requests."""
 
     plugin_type = "length"
+    writes = (RUNNING,)
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         return Report({RUNNING: len(page)})
@@ -133,6 +136,22 @@ async def test_feeds_of_an_endpoint_share_what_is_known_of_its_reachability_acro
     assert value(store, REACHABLE) == 0  # it is still not there
     await server.start()
     await until(lambda: value(store, REACHABLE) == 1)
+
+
+async def test_what_only_feeds_that_are_gone_reported_is_unknown_again(metrics_feed, server, until, collecting):
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    feed = metrics_feed()
+    length = Feed(Counting(), (Length(),))
+    collector = await collecting(store, feed)
+    await until(lambda: value(store) == 3)
+    await collector.replace([length])
+    await until(lambda: value(store, RUNNING) == len(PAGE))
+    assert isnan(value(store))
+    await collector.replace([length, feed])
+    await until(lambda: value(store) == 3)
+    await collector.replace([feed])
+    assert value(store) == 3  # the one that stayed goes on saying so
 
 
 async def test_endpoint_that_nobody_asks_any_more_is_not_held_to_be_unreachable(

@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,6 +98,107 @@ def test_other_taggers_tag_everyone_and_what_only_the_old_ones_said_is_forgotten
     assert lengths(store) == [2.0, 2.0]
     store.replace([endpoint("a", zone="z1"), endpoint("b", zone="zone-2")])
     assert (zones(store), lengths(store)) == (["", ""], [2.0, 6.0])
+
+
+class Weather(Tagger):
+    """The same for everybody, and another one tomorrow."""
+
+    plugin_type = "weather"
+    writes = (TOPOLOGY,)
+    now = "rain"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def tag(self, endpoint: Endpoint) -> Report:
+        self.asked.append(endpoint.name)
+        return Report({}, {TOPOLOGY: Topology(zone=f"{self.now}{endpoint.labels.get('zone', '')}")})
+
+
+def pool(size: int, **labels: str) -> list[Endpoint]:
+    return [endpoint(f"e{number:02}", **labels) for number in range(size)]
+
+
+async def turns(times: int) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def weather(store) -> tuple[Weather, Tagging]:
+    store.replace(pool(20))
+    weather = Weather()
+    tagging = Tagging(store, [weather])
+    weather.asked.clear()
+    weather.now = "sun"
+    return weather, tagging
+
+
+async def test_tagging_everyone_anew_lets_others_have_their_turn_and_shows_all_at_once(store, weather):
+    tagger, tagging = weather
+    before = store.snapshot()
+    refreshing = asyncio.create_task(tagging.refresh())
+    for turn in range(1, 6):
+        await turns(1)
+        assert len(tagger.asked) == 4 * turn
+        assert store.snapshot() is before
+    await refreshing
+    assert zones(store) == ["sun"] * 20
+
+
+async def test_endpoint_that_changes_joins_or_leaves_meanwhile_is_tagged_as_it_is_then(store, weather):
+    _, tagging = weather
+    refreshing = asyncio.create_task(tagging.refresh())
+    await turns(2)
+    changed = pool(1, zone="-changed")
+    store.replace([*changed, *pool(20)[2:], endpoint("late")])
+    await refreshing
+    assert zones(store) == ["sun-changed", "sun", *["sun"] * 18]  # the late one has the slot of the one that left
+
+
+async def test_later_refresh_takes_the_place_of_the_one_under_way(store, weather):
+    tagger, tagging = weather
+    first = asyncio.create_task(tagging.refresh())
+    await turns(2)
+    tagger.now = "snow"
+    await asyncio.gather(tagging.refresh(), first)
+    assert zones(store) == ["snow"] * 20
+    assert len(tagger.asked) < 20 + 20
+
+
+async def test_changing_over_to_other_taggers_lets_others_have_their_turn_and_shows_all_at_once(store, weather):
+    _, tagging = weather
+    changing = asyncio.create_task(tagging.change_over([Length()]))
+    await turns(3)
+    assert zones(store) == ["rain"] * 20
+    store.replace([*pool(1, zone="mars"), *pool(20)[1:]])  # tagged by those that are still there
+    assert zones(store)[0] == "sunmars"
+    await changing
+    assert (zones(store), lengths(store)) == ([""] * 20, [4.0, *[0.0] * 19])
+
+
+async def test_change_over_that_a_refresh_overtakes_is_made_all_the_same(store, weather):
+    _, tagging = weather
+    changing = asyncio.create_task(tagging.change_over([Length()]))
+    await turns(2)
+    await asyncio.gather(tagging.refresh(), changing)
+    assert (zones(store), lengths(store)) == ([""] * 20, [0.0] * 20)
+
+
+async def test_refresh_by_taggers_that_are_gone_writes_nothing(store, weather):
+    _, tagging = weather
+    refreshing = asyncio.create_task(tagging.refresh())
+    await turns(2)
+    tagging.replace([Length()])
+    await refreshing
+    assert zones(store) == [""] * 20
+
+
+def test_same_taggers_again_tag_nobody(weather):
+    tagger, tagging = weather
+    tagging.replace([tagger])
+    assert tagger.asked == []
 
 
 ZONES = st.sampled_from(["z1", "zone-2", ""])

@@ -91,7 +91,10 @@ def test_declared_metrics_source_is_not_doubled():
 
 def test_legacy_api_version_is_read():
     text = "apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\n"
-    assert load_text(text).model.plugins == []
+    (warning,) = assemble(load_text(text, "c.yaml"), Builder(Registry(), ManualClock())).warnings
+    assert str(warning) == (
+        "c.yaml:1:1: apiVersion: inference.networking.x-k8s.io/v1alpha1 is deprecated: write llm-d.ai/v1alpha1"
+    )
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,18 @@ def test_scorers_that_measure_the_same_are_warned_of(warned):
     assert not [one for one in warned(two + profile("pluginRef: a", "pluginRef: b, weight: 0")) if "measure" in one]
 
 
+def test_scorers_of_the_same_data_from_different_producers_are_not(warned):
+    text = """\
+plugins:
+- {type: approx-prefix-cache-producer, name: fine}
+- {type: approx-prefix-cache-producer, name: coarse, parameters: {blockSizeTokens: 256}}
+- {type: prefix-cache-scorer, name: a, parameters: {prefixMatchInfoProducerName: fine}}
+- {type: prefix-cache-scorer, name: b, parameters: {prefixMatchInfoProducerName: coarse}}
+- {type: queue-scorer}
+"""
+    assert warned(text + profile("pluginRef: a", "pluginRef: b", "pluginRef: queue-scorer")) == []
+
+
 def test_scorers_of_one_datum_and_two_minds_are_not(warned):
     text = "plugins: [{type: prefix-cache-scorer}, {type: no-hit-lru-scorer}]\n"
     assert warned(text + profile("pluginRef: prefix-cache-scorer", "pluginRef: no-hit-lru-scorer")) == []
@@ -172,3 +184,56 @@ def test_flow_control_gate_is_warned_of_where_it_is_on(warned):
     gate = "plugins: [{type: queue-scorer}]\nfeatureGates: [haPopulateNonLeaderDatastore, flowControl]"
     assert warned(gate) == ["c.yaml:4:46: featureGates[1]: flow control is known, not supported yet: nothing queues"]
     assert warned(gate.replace("flowControl", "flowControl=false")) == []
+
+
+def test_admitter_that_nothing_feeds_is_warned_of(warned):
+    found = warned("plugins: [{type: probabilistic-admitter}]\ndataLayer: {injectDefaults: false}")
+    assert [one.partition(": plugin ")[2] for one in found] == [
+        f"'probabilistic-admitter' reads '{name}', and no data source of this configuration collects it: "
+        "it has nothing to go by"
+        for name in ("waiting", "kv_usage")
+    ]
+    assert warned("plugins: [{type: probabilistic-admitter}]") == []
+
+
+def test_producer_whose_own_name_nobody_says_is_warned_of(warned):
+    assert warned("plugins: [{type: token-producer, name: counter}, {type: token-load-scorer}]") == [
+        (
+            "c.yaml:3:11: plugins[0]: plugin 'counter' writes 'prompt-tokens' under its own name, and nobody reads it: "
+            "name it in the parameters of its readers, or give it no own name"
+        )
+    ]
+    assert warned("plugins: [{type: token-producer}, {type: token-load-scorer}]") == []
+    named = "{type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: index}}, {type: queue-scorer}"
+    assert warned(f"plugins: [{{type: approx-prefix-cache-producer, name: index}}, {named}]") == []
+
+
+@pytest.mark.parametrize(
+    ("plugin", "place"),
+    [
+        ("type: accelerator-filter, parameters: {acceleratorClasses: [h100, h-hundred], fallbackOnEmpty: no}", "3:38"),
+        ("type: cost-aware-spill, parameters: {limits: {t4: {}, h-hundred: {}}}", "3:36"),
+        ("type: first-available-scorer, parameters: {classes: [h-hundred, h100]}", "3:42"),
+        ("type: preference-order-scorer, parameters: {preferenceOrder: [{class: h-hundred}]}", "3:43"),
+        (
+            ("type: accelerator-selection-producer, parameters: {components: {p: {acceleratorClasses: [h-hundred]}}}"),
+            "3:50",
+        ),
+    ],
+)
+def test_ome_11_accelerator_that_does_not_exist_is_warned_of_and_the_others_count(warned, plugin, place):
+    (warning,) = warned(f"plugins: [{{{plugin}}}, {{type: queue-scorer}}, {{type: accelerator-data-source}}]")
+    kind = plugin.split(",")[0].removeprefix("type: ")
+    assert warning == (
+        f"c.yaml:{place}: plugins[0].parameters: plugin '{kind}' names accelerator 'h-hundred', and there is neither "
+        "an AcceleratorClass nor a product of that name: it is as if it were not there"
+    )
+
+
+def test_class_that_the_objects_have_is_known(warned, tmp_path):
+    (tmp_path / "class.yaml").write_text(
+        "{apiVersion: ome.io/v1beta1, kind: AcceleratorClass, metadata: {name: Our-Big-Ones}, spec: {}}"
+    )
+    source = f"type: accelerator-data-source, parameters: {{paths: [{tmp_path}]}}"
+    preference = "type: preference-order-scorer, parameters: {preferenceOrder: [{class: our-big-ones}]}"
+    assert warned(f"plugins: [{{{source}}}, {{{preference}}}, {{type: queue-scorer}}]") == []

@@ -90,6 +90,7 @@ plugins:
 - {type: disagg-profile-handler, parameters: {deciders: {prefill: decider}}}
 - {type: prefix-based-pd-decider, name: decider, parameters: {nonCachedTokens: TOKENS}}
 - {type: queue-scorer}
+schedulingProfiles: [{name: decode, plugins: [{pluginRef: queue-scorer}]}]
 """
     before, after = rebuilt(build, text.replace("TOKENS", "16"), text.replace("TOKENS", "32"))
     assert after["disagg-profile-handler"] is not before["disagg-profile-handler"]

@@ -99,7 +99,7 @@ def test_plugins_have_a_type_a_name_of_their_own_and_parameters_that_fit(refused
 
 
 def test_experimental_plugin_is_refused_unless_allowed(build, refused):
-    text = "plugins: [{type: joint-aggregator}, {type: disagg-profile-handler}]"
+    text = "plugins: [{type: joint-aggregator}, {type: disagg-profile-handler}]\nschedulingProfiles: [{name: decode}]"
     assert only(refused(text)) == (
         "3:11: plugins[0]: plugin 'joint-aggregator': type joint-aggregator is experimental: "
         "start with --allow-experimental-plugins to use it"
@@ -170,7 +170,18 @@ def test_profile_refers_to_filters_scorers_and_one_picker(refused, text, problem
     ("plugins", "problem"),
     [
         ("[]", "2 profiles and no profile picker to choose among them"),
-        ("[{type: single-profile-handler}]", "single-profile-handler takes one profile, not 2"),
+        (
+            "[{type: single-profile-handler}]",
+            "plugin 'single-profile-handler': single-profile-handler takes one profile, not 2: a, b",
+        ),
+        (
+            "[{type: data-parallel-profile-handler, name: dp}]",
+            "plugin 'dp': data-parallel-profile-handler takes one profile, not 2: a, b",
+        ),
+        (
+            "[{type: disagg-profile-handler}]",
+            ("plugin 'disagg-profile-handler': the decode stage: profile 'decode' does not exist; profiles are a, b"),
+        ),
         (
             "[{type: disagg-profile-handler}, {type: header-profile-handler}]",
             "two profile pickers, 'disagg-profile-handler' and 'header-profile-handler': keep one",
@@ -221,6 +232,7 @@ plugins:
 - type: disagg-profile-handler
   parameters: {{deciders: {{prefill: {decider}}}}}
 - type: queue-scorer
+schedulingProfiles: [{{name: decode}}]
 """
     assert only(refused(text)).startswith(problem)
 

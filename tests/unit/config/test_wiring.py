@@ -7,8 +7,10 @@ import pytest
 
 from epp.config.probe import undeclared_reads
 from epp.framework import (
+    Admitter,
     Candidates,
     DataKey,
+    Decider,
     Filter,
     Floats,
     ManualClock,
@@ -248,7 +250,8 @@ WORKABLE = {
 }
 SESSIONS = {"strategy": "session_id", "sessionIdConfig": {"sources": [{"attribute": "session-id"}]}}
 REGISTRY = Registry()
-SCHEDULING = [kind for kind in REGISTRY.types if issubclass(REGISTRY.find(kind), (Filter, Scorer))]
+TRIED = (Admitter, Decider, Filter, Producer, Scorer)
+SCHEDULING = [kind for kind in REGISTRY.types if issubclass(REGISTRY.find(kind), TRIED)]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +263,7 @@ SCHEDULING = [kind for kind in REGISTRY.types if issubclass(REGISTRY.find(kind),
         ("prefix-cache-scorer", {"prefixMatchInfoProducerName": "mine"}),
     ],
 )
-def test_gie_12_every_filter_and_scorer_declares_what_it_reads(kind, parameters):
+def test_gie_12_every_plugin_that_reads_for_a_request_declares_it(kind, parameters):
     plugin = REGISTRY.build(kind, parameters, name=kind, clock=ManualClock())
     assert undeclared_reads(plugin) == []
 

@@ -177,6 +177,21 @@ def test_tag_that_changes_nothing_is_no_new_snapshot(store):
     assert store.snapshot() is before
 
 
+def test_what_is_forgotten_is_unknown_of_everybody_and_the_rest_stays(store):
+    a, b = endpoint("a"), endpoint("b")
+    store.replace([a, b])
+    for one in (a, b):
+        store.report(one, Report({WAITING: 3, KV_USAGE: 0.5}, {LORA: LoraState(max_adapters=2)}))
+    store.forget([WAITING, LORA])
+    everybody = everyone(store)
+    assert np.isnan(everybody.waiting).all()
+    assert everybody.lora == [LoraState(), LoraState()]
+    assert everybody.kv_usage.tolist() == [0.5, 0.5]
+    generation = store.snapshot().generation
+    store.forget([])
+    assert store.snapshot().generation == generation
+
+
 def test_pool_grows_beyond_its_first_capacity(store):
     pool = [Endpoint(f"e{i}", f"10.0.{i // 200}.{i % 200 + 1}", 8000) for i in range(1000)]
     store.replace(pool)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Literal
 
 import pytest
 
@@ -32,6 +33,7 @@ class Example(FilterParameters, frozen=True, kw_only=True):
     perhaps: Limits | None = None
     mode: Mode = Mode.FAST
     shares: tuple[float, ...] = ()
+    kinds: tuple[Literal["a", "b"], ...] = ()
 
 
 def test_camel_case_keys_fill_the_fields_and_the_rest_has_its_defaults():
@@ -64,7 +66,8 @@ def test_camel_case_keys_fill_the_fields_and_the_rest_has_its_defaults():
         ({"modelName": "m", "several": [{}, 5]}, ("several", 1), "Expected `object`, got `int`"),
         ({"modelName": "m", "byName": {"a": 5}}, ("byName", "..."), "Expected `object`, got `int`"),
         ({"modelName": "m", "byName": {5: {}}}, ("byName",), "a key: Expected `str`, got `int`"),
-        ({"modelName": "m", "mode": "quick"}, ("mode",), "Invalid enum value 'quick'"),
+        ({"modelName": "m", "mode": "quick"}, ("mode",), "'quick' is not known; use 'fast', 'slow'"),
+        ({"modelName": "m", "kinds": ["a", "c"]}, ("kinds", 1), "'c' is not known; use 'a', 'b'"),
         ({"modelName": "m", "limits": {"atMost": -1}}, ("limits",), "atMost is -1; it must be 0 or more"),
         ({"modelName": "m", "several": [{"atMost": -1}]}, ("several", 0), "atMost is -1; it must be 0 or more"),
     ],

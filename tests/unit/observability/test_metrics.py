@@ -2,14 +2,16 @@
 
 from math import nan
 
+import numpy as np
 import pytest
 
 from epp.datastore import Datastore
 from epp.director import Cause, Routing
 from epp.framework import Endpoint, Headers, ManualClock, ProfileResult, Request, RequestBody, SchedulingResult
+from epp.framework.accelerators import AcceleratorTag
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError
-from epp.framework.snapshot import KV_USAGE, REFUSES, RUNNING, WAITING
+from epp.framework.snapshot import ACCELERATOR, KV_USAGE, REFUSES, RUNNING, WAITING
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
 
@@ -235,3 +237,26 @@ def test_rewritten_request_runs_under_the_model_that_was_asked_for(page):
     assert page.value("request_running", model_name="asked") == 1
     both = {"model_name": "asked", "target_model_name": "tuned", "fairness_id": "default-flow", "priority": "0"}
     assert page.value("request_total", **both) == 1
+
+
+def test_ome_15_picks_and_ready_endpoints_are_counted_by_hardware():
+    tags = [AcceleratorTag(classes=("nvidia-h100",)), AcceleratorTag(model="t4"), AcceleratorTag()]
+    pool = candidates(records={ACCELERATOR: tags})
+    legs = {
+        name: ProfileResult(name, pool, np.zeros(3), np.array([position]))
+        for position, name in enumerate(("prefill", "decode"))
+    }
+    metrics = Metrics("pool", ManualClock())
+    metrics.routed(Request("r"), SchedulingResult(legs["decode"], legs, {}), scheduling_seconds=0.0)
+    picked = metrics.registry.get_sample_value
+    name = "llm_d_epp_accelerator_selections_total"
+    assert picked(name, {"accelerator": "nvidia-h100", "profile": "prefill"}) == 1
+    assert picked(name, {"accelerator": "t4", "profile": "decode"}) == 1
+    store = Datastore(ManualClock())
+    store.replace([ONE, TWO, SILENT])
+    store.tag(ONE, Report(attributes={ACCELERATOR: tags[0]}))
+    store.tag(TWO, Report(attributes={ACCELERATOR: tags[0]}))
+    metrics.refresh_pool(store)
+    ready = "llm_d_epp_accelerator_ready_endpoints"
+    assert picked(ready, {"name": "pool", "accelerator": "nvidia-h100"}) == 2
+    assert picked(ready, {"name": "pool", "accelerator": "unknown"}) == 1

@@ -78,6 +78,24 @@ def test_tf_4_only_phase_running_is_kept_and_pending_where_allowed():
     assert kept(running, pending, failed, waiting, allowPending=True) == [True, True, False, True]
 
 
+def test_tf_4_of_several_gpus_all_must_be_running_or_pending():
+    some, others = with_attributes(phase="Pending,Running"), with_attributes(phase="Destroying,Pending")
+    assert kept(some, others) == [False, False]
+    assert kept(some, others, allowPending=True) == [True, False]
+    assert build(allowPending=True).rejection(others) == "phase is Destroying and Pending"
+
+
+def test_tf_4_pending_excuses_nothing_but_being_pending():
+    pending = with_attributes(phase="Pending", usedBy="tensor-fusion")
+    elsewhere = with_attributes(phase="Pending", usedBy="nvidia-device-plugin")
+    fleet = [
+        msgspec.structs.replace(pending, state=Routability.BLOCKED),
+        msgspec.structs.replace(pending, state=Routability.DRAINING, reason="its claim is deleting"),
+        msgspec.structs.replace(elsewhere, state=Routability.BLOCKED),
+    ]
+    assert kept(*fleet, allowPending=True) == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("parameters", "allowed", "denied"),
     [

@@ -1,5 +1,6 @@
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -95,6 +96,15 @@ def test_het_1_groups_can_be_classes_in_the_order_of_their_cheapest_endpoint():
     fleet = [gpu("a100", 2.0), gpu("a100", 8.0), gpu("h100", 4.0)]
     assert opened(build(groupBy="class"), fleet, waiting=[0, 0, 0]) == [True, True, False]
     assert opened(build(groupBy="price"), fleet, waiting=[0, 0, 0]) == [True, False, False]
+
+
+def test_gie_14_limits_of_a_model_hold_where_its_class_has_none():
+    classed = msgspec.structs.replace(L4, classes=("nvidia-l4-24gb",))
+    for limits, expected in (
+        ({"l4": {"maxConcurrency": 2}}, [True, True]),
+        ({"l4": {"maxConcurrency": 2}, "nvidia-l4-24gb": {"maxConcurrency": 9}}, [True, False]),
+    ):
+        assert opened(build(limits=limits), [classed, H100], in_flight=[2, 0]) == expected
 
 
 def test_gie_14_each_class_is_full_at_its_own_limits():

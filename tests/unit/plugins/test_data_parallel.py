@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from epp.framework import Candidates, ConfigurationError, Endpoint, ManualClock, Records, Request, Snapshot
-from epp.framework.errors import InternalError, SaturatedError
+from epp.framework.errors import SaturatedError
 from epp.framework.registry import Registry
 from epp.plugins.filters.label_selector import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers.max_score import MaxScorePicker
@@ -57,8 +57,9 @@ def test_failed_profile_fails_the_request():
 
 
 def test_several_profiles_are_too_many():
-    with pytest.raises(InternalError, match="takes one profile, not 2: a, b"):
-        handler().pick_profiles(Request("r"), ("a", "b"), {})
+    with pytest.raises(ValueError, match="takes one profile, not 2: a, b"):
+        handler().check_profiles(("a", "b"))
+    assert handler().check_profiles(("a",)) == ()
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])

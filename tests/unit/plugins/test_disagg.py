@@ -159,6 +159,18 @@ def test_decode_profile_that_does_not_exist_is_named():
         routed(disagg(), "prefill", profiles=("prefill",))
 
 
+def test_profiles_and_stages_that_do_not_meet_are_warned_of():
+    deciders = {"p": yes(), "e": yes()}
+    assert both(**deciders).check_profiles(("decode", "prefill", "encode")) == []
+    assert both(**deciders).check_profiles(("decode", "prefil", "encode")) == [
+        "profile 'prefill' does not exist: its stage is left out",
+        "profile 'prefil' is never run: no stage uses it",
+    ]
+    assert disagg().check_profiles(("decode", "prefill")) == ["profile 'prefill' is never run: no stage uses it"]
+    with pytest.raises(ValueError, match="the decode stage: profile 'decode' does not exist; profiles are prefill"):
+        both(**deciders).check_profiles(("prefill",))
+
+
 def test_gie_7_optional_leg_that_finds_nobody_is_done_without():
     result = routed(both(p=yes(), e=yes()), "decode", "encode")
     assert result.destination == ("10.0.0.1:8000",)

@@ -233,6 +233,24 @@ def test_het_4_price_or_state_that_changes_leaves_what_was_learned():
     assert world.prefill() == pytest.approx(5000)
 
 
+@pytest.mark.parametrize("what", ["epp/boot-id", "epp/pod-uid"])
+def test_is_11_pod_that_is_another_or_node_that_was_booted_is_learned_anew(what):
+    first, second = (msgspec.structs.replace(H100, attributes={what: name}) for name in ("first", "second"))
+    world = World(first)
+    world.learn(5000)
+    world.retag(msgspec.structs.replace(first, reason="moved"))
+    assert world.prefill() == pytest.approx(5000)
+    world.retag(second)
+    assert world.prefill() == 15928
+
+
+def test_is_11_pod_that_only_comes_to_be_known_keeps_what_was_learned():
+    world = World(H100)
+    world.learn(5000)
+    world.retag(msgspec.structs.replace(H100, attributes={"epp/pod-uid": "first"}))
+    assert world.prefill() == pytest.approx(5000)
+
+
 def test_het_4_engine_that_changes_is_learned_anew():
     world = World(H100)
     world.learn(5000)

@@ -69,6 +69,17 @@ def test_default_that_does_not_exist_is_the_configurations_mistake():
         routed(handler(defaultProfile="nowhere"))
 
 
+def test_default_that_does_not_exist_is_warned_of_where_it_matters():
+    assert handler().check_profiles(PROFILES) == ()
+    assert handler().check_profiles(("everything",)) == ()
+    assert handler(defaultProfile="nowhere").check_profiles(PROFILES) == (
+        (
+            "defaultProfile: profile 'nowhere' does not exist; profiles are decode, prefill: requests without header "
+            "'EPP-Profile' fail"
+        ),
+    )
+
+
 def test_its_result_is_the_result(sent_to):
     result = sent_to(candidates(waiting=[0]), 0).primary
     assert handler().aggregate(Request("r"), {"decode": result}) == Aggregate("decode")

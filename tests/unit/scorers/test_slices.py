@@ -29,7 +29,7 @@ def piece(compute, slots, gib):
 SLICES = [piece(1, 1, 5), piece(2, 2, 10), piece(3, 4, 20), piece(4, 4, 20), piece(7, 8, 40)]
 
 
-def test_is_7_free_share_of_the_nodes_slots(scores):
+def test_is_7_defect_13_free_share_of_the_nodes_slots_or_of_the_taken_ones(scores):
     # two devices of 8 slots, 4 and 1 of them taken
     assert scores(SliceHeadroomScorer, [on_node(11, 16)]) == [0.6875]
     assert scores(SliceHeadroomScorer, [on_node(11, 16)], mode="pack") == [0.3125]
