@@ -14,6 +14,8 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _NUMBER = r"([+-]?\d+(?:\.\d+)?)\s*([KMBTkmbt]?)"
 _COMPARISON = re.compile(rf"\s*(<=|>=|!=|<|>|=)?\s*{_NUMBER}\s*")
 _RANGE = re.compile(rf"\s*{_NUMBER}\s*\.\.\s*{_NUMBER}\s*")
+_TIMES = re.compile(r"\s*([01]?\d|2[0-3]):([0-5]\d)\s*\.\.\s*([01]?\d|2[0-3]|24(?=:00)):([0-5]\d)\s*")
+_MINUTES_OF_DAY = 24 * 60
 _WORD = re.compile(r"\s*(!=|=)?\s*(\S+)\s*")
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": lambda value, bound: value < bound,
@@ -66,17 +68,13 @@ class Condition(Parameters, frozen=True):
     header: HeaderCondition | None = None
     """A header of the request."""
     time_of_day: str | None = None
-    """Not supported: the same request is to go the same way at any time."""
+    """When the request comes, in UTC: `08:00..18:00` from the one to just before the other, `22:00..06:00` over
+    midnight."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read, and what says nothing."""
-        if self.time_of_day is not None:
-            raise ValueError(
-                "timeOfDay is known, not supported: plugins have no wall clock, so that a choice can be repeated; "
-                "let the gateway set a header by the time and use a header condition"
-            )
         if all(getattr(self, field) is None for field in self.__struct_fields__):
-            raise ValueError(f"a condition is empty; name one of {', '.join(self.__struct_encode_fields__[:-1])}")
+            raise ValueError(f"a condition is empty; name one of {', '.join(self.__struct_encode_fields__)}")
         compile_condition(self)
 
 
@@ -94,6 +92,8 @@ class Facts:
     adapters: frozenset[str]
     """Adapters that any endpoint knows."""
     headers: Headers
+    minute_of_day: int
+    """In UTC."""
 
     @property
     def total_tokens(self) -> int:
@@ -105,7 +105,11 @@ Test: TypeAlias = Callable[[Facts], bool]
 
 
 def facts_of(
-    request: Request, sizes: Mapping[str, float], precisions: Mapping[str, str], adapters: frozenset[str]
+    request: Request,
+    sizes: Mapping[str, float],
+    precisions: Mapping[str, str],
+    adapters: frozenset[str],
+    utc_seconds: float,
 ) -> Facts:
     """Return what is known of the request; `sizes` and `precisions` of models go before what their names say."""
     model = request.model
@@ -119,6 +123,7 @@ def facts_of(
         streaming=request.body.streaming,
         adapters=adapters,
         headers=request.headers,
+        minute_of_day=int(utc_seconds // 60) % _MINUTES_OF_DAY,
     )
 
 
@@ -169,7 +174,22 @@ def compile_condition(condition: Condition) -> Test:
         tests.append(_lora_test(condition.lora))
     if condition.header is not None:
         tests.append(_header_test(condition.header))
+    if condition.time_of_day is not None:
+        tests.append(_time_test(condition.time_of_day))
     return lambda facts: all(test(facts) for test in tests)
+
+
+def _time_test(text: str) -> Test:
+    found = _TIMES.fullmatch(text)
+    if found is None:
+        raise ValueError(f"timeOfDay {text!r} is no part of a day: write one such as 08:00..18:00, in UTC")
+    hour, minute, last_hour, last_minute = map(int, found.groups())
+    start, end = hour * 60 + minute, last_hour * 60 + last_minute
+    if start == end:
+        raise ValueError(f"timeOfDay {text!r} is empty; leave it out for the whole day")
+    if start < end:
+        return lambda facts: start <= facts.minute_of_day < end
+    return lambda facts: facts.minute_of_day >= start or facts.minute_of_day < end
 
 
 def _number(digits: str, unit: str) -> float:

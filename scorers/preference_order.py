@@ -117,7 +117,7 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
 
     def _applying(self, request: Request, candidates: Candidates) -> Mask:
         """Return one row for each preference: whether it applies to the request and names the candidate's class."""
-        facts = facts_of(request, self._sizes, self._precisions, _adapters(candidates))
+        facts = facts_of(request, self._sizes, self._precisions, _adapters(candidates), self.clock.utc())
         holds = [not tests or combine(test(facts) for test in tests) for combine, tests in self._tests]
         return self._members(candidates) & np.array(holds, dtype=np.bool_)[:, None]
 

@@ -5,23 +5,31 @@ from abc import ABC, abstractmethod
 
 
 class Clock(ABC):
-    """Monotonic time in seconds; only differences mean anything."""
+    """Monotonic time, and the time of day."""
 
     __slots__ = ()
 
     @abstractmethod
     def now(self) -> float:
-        """Seconds since an arbitrary start; never goes back."""
+        """Seconds since an arbitrary start; never goes back, and only differences mean anything."""
+
+    @abstractmethod
+    def utc(self) -> float:
+        """Seconds since 1970 began in Greenwich; may be set back, so that differences mean nothing."""
 
 
 class SystemClock(Clock):
-    """The machine's monotonic clock."""
+    """The machine's clocks."""
 
     __slots__ = ()
 
     def now(self) -> float:
         """Seconds since the machine started, or thereabouts."""
         return time.monotonic()
+
+    def utc(self) -> float:
+        """Return what the machine is set to."""
+        return time.time()
 
 
 class ManualClock(Clock):
@@ -34,6 +42,10 @@ class ManualClock(Clock):
 
     def now(self) -> float:
         """Seconds as last set."""
+        return self._now
+
+    def utc(self) -> float:
+        """Return the same: it starts at the beginning of 1970 unless told otherwise."""
         return self._now
 
     def advance(self, seconds: float) -> None:

@@ -26,7 +26,7 @@ def printed(form: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "form"), [("PLUGINS.md", "markdown"), ("endpointpickerconfig.schema.json", "schema")])
-def test_published_file_is_what_the_code_says(name, form):
+def test_defect_7_published_file_is_what_the_code_says(name, form):
     if (CONFIG / name).read_text() != printed(form):
         pytest.fail(f"config/{name} is out of date: run `epp plugins --output {form} > config/{name}`", pytrace=False)
 

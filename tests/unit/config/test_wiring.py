@@ -19,13 +19,16 @@ from epp.framework import (
     PreRequest,
     Producer,
     Request,
+    RequestBody,
     RequestHeaders,
     SchedulingResult,
     Scorer,
 )
+from epp.framework.accelerators import AcceleratorTag
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH, SESSION_ID
-from epp.framework.snapshot import IN_FLIGHT_TOKENS, LORA, TOPOLOGY, WAITING, Column
+from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT_TOKENS, LORA, TOPOLOGY, WAITING, Column
+from epp.framework.testing import candidates
 
 HEAT: DataKey[float] = DataKey("heat")
 LIGHT: DataKey[float] = DataKey("light", "lamp")
@@ -266,6 +269,20 @@ SCHEDULING = [kind for kind in REGISTRY.types if issubclass(REGISTRY.find(kind),
 def test_gie_12_every_plugin_that_reads_for_a_request_declares_it(kind, parameters):
     plugin = REGISTRY.build(kind, parameters, name=kind, clock=ManualClock())
     assert undeclared_reads(plugin) == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SCHEDULING if issubclass(REGISTRY.find(kind), (Filter, Scorer))])
+def test_defect_11_asking_a_filter_or_scorer_changes_nothing(kind):
+    plugin = REGISTRY.build(kind, WORKABLE.get(kind, {}), name=kind, clock=ManualClock())
+    tags = [AcceleratorTag(model="h100", count=1), AcceleratorTag(model="t4", count=1)]
+    pool = candidates(records={ACCELERATOR: tags}, waiting=[3, 0], kv_usage=[0.9, 0.1], in_flight=[2, 0])
+    for column in pool.snapshot.columns.values():
+        column.flags.writeable = False
+    request = Request("r", RequestBody(model="m", prompt=b"x" * 4096, prompt_tokens=1024))
+    ask = plugin.filter if isinstance(plugin, Filter) else plugin.score
+    first = ask(request, pool).copy()
+    assert [ask(request, pool).tolist() for _ in range(3)] == [first.tolist()] * 3
+    assert pool.slots.tolist() == [0, 1]
 
 
 def test_the_probe_offers_what_scorers_read():

@@ -342,7 +342,7 @@ def test_refusal_speaks_the_callers_dialect(bench, path, plain, expected):
         assert content_type == b"application/json"
 
 
-def test_endpoint_that_really_served_is_the_one_credited(bench):
+def test_defect_25_endpoint_that_really_served_is_the_one_credited(bench):
     session = routed(bench, "FULL_DUPLEX_STREAMED")
     message = response_headers()
     message.metadata_context.filter_metadata["envoy.lb"].update(

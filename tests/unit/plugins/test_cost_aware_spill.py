@@ -107,7 +107,7 @@ def test_gie_14_limits_of_a_model_hold_where_its_class_has_none():
         assert opened(build(limits=limits), [classed, H100], in_flight=[2, 0]) == expected
 
 
-def test_gie_14_each_class_is_full_at_its_own_limits():
+def test_gie_14_defect_24_each_class_is_full_at_its_own_limits():
     plugin = build(limits={"H100": {"queueThreshold": 40}, "L4": {"queueThreshold": 8}})
     cheap_h100 = gpu("h100", 0.5)
     assert opened(plugin, [cheap_h100, A100], waiting=[39, 0]) == [True, False]

@@ -116,7 +116,7 @@ def test_weighted_scores_are_summed_and_not_divided_by_the_weights():
     assert [e.name for e in result.targets] == ["e1", "e0"]
 
 
-def test_gie_5_scores_are_clamped_and_nan_and_infinite_count_as_zero_and_are_counted():
+def test_gie_5_defect_23_scores_are_clamped_and_nan_and_infinite_count_as_zero_and_are_counted():
     seen = Counting()
     scheduler = one(profile("p", WeightedScorer(Fixed(2.0, -1.0, math.nan, math.inf, -math.inf))), seen)
     result = scheduler.schedule(Request("r"), candidates(waiting=[0] * 5))
@@ -179,7 +179,7 @@ def test_gie_2_profile_picker_is_asked_until_it_wants_no_more_and_sees_the_resul
     assert result.primary.profile == "prefill"
 
 
-def test_gie_2_profiles_of_one_round_run_in_configuration_order():
+def test_gie_2_defect_23_profiles_of_one_round_run_in_configuration_order():
     handler = Sequentially(("b", "a"))
     result = Scheduler({"a": profile("a"), "b": profile("b")}, handler, handler).schedule(
         Request("r"), candidates(waiting=[0])
@@ -187,7 +187,7 @@ def test_gie_2_profiles_of_one_round_run_in_configuration_order():
     assert list(result.profiles) == ["a", "b"]
 
 
-def test_gie_2_runaway_profile_picker_is_stopped():
+def test_gie_2_defect_23_runaway_profile_picker_is_stopped():
     class Insatiable(Sequentially):
         def pick_profiles(self, request, profiles, results):
             return ("p",)

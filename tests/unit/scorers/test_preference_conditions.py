@@ -14,10 +14,10 @@ from scorers.preference_conditions import (
 )
 
 
-def holds(condition, *, adapters=(), headers=(), priority=0, **body):
+def holds(condition, *, adapters=(), headers=(), priority=0, at=0, **body):
     request = Request("r", RequestBody(**body), headers=Headers(headers), priority=priority)
     test = compile_condition(msgspec.convert(condition, Condition))
-    return test(facts_of(request, {}, {}, frozenset(adapters)))
+    return test(facts_of(request, {}, {}, frozenset(adapters), at))
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,23 @@ def test_adapter_by_name_or_any():
     assert not holds({"lora": True}, model="base", adapters=["sql"])
 
 
+@pytest.mark.parametrize(
+    ("times", "yes", "no"),
+    [
+        ("08:00..18:00", ["08:00", "17:59"], ["07:59", "18:00"]),
+        ("22:00..06:00", ["22:00", "00:00", "05:59"], ["06:00", "21:59"]),
+        ("12:30 .. 24:00", ["12:30", "23:59"], ["00:00"]),
+    ],
+)
+def test_ome_6_time_of_day_is_that_of_greenwich(times, yes, no):
+    def at(text: str) -> float:
+        hours, minutes = map(int, text.split(":"))
+        return 20_000 * 86_400 + hours * 3600 + minutes * 60 + 59.9  # some day in 2024
+
+    assert all(holds({"timeOfDay": times}, at=at(text)) for text in yes)
+    assert not any(holds({"timeOfDay": times}, at=at(text)) for text in no)
+
+
 def test_header_present_equal_and_other():
     gold = [("X-Tier", "gold")]
     assert holds({"header": {"name": "x-tier"}}, headers=gold)
@@ -126,7 +143,9 @@ def test_header_present_equal_and_other():
     ("condition", "words"),
     [
         ({}, "a condition is empty; name one of modelSize"),
-        ({"timeOfDay": "9..17"}, "timeOfDay is known, not supported"),
+        ({"timeOfDay": "9..17"}, "timeOfDay '9..17' is no part of a day: write one such as 08:00..18:00"),
+        ({"timeOfDay": "08:00..24:30"}, "is no part of a day"),
+        ({"timeOfDay": "08:00..8:00"}, "is empty; leave it out for the whole day"),
         ({"totalTokens": "many"}, "totalTokens: 'many' is no condition on a number"),
         ({"precision": "fp8 or so"}, "precision: 'fp8 or so' is no condition on a name"),
     ],
