@@ -1,5 +1,6 @@
 """The JSON schema of a configuration file, parameters of every plugin type included, for editors to check against."""
 
+import inspect
 from typing import Any
 
 import msgspec
@@ -38,4 +39,17 @@ def config_schema(registry: Registry) -> dict[str, Any]:
         }
         for name, cls in sorted(classes.items())
     ]
-    return schema
+    cleaned: dict[str, Any] = _with_clean_texts(schema)
+    return cleaned
+
+
+def _with_clean_texts(part: Any) -> Any:
+    """Return the same with descriptions as every version of Python gives them: without the code's indentation."""
+    if isinstance(part, dict):
+        return {
+            key: inspect.cleandoc(value)
+            if key == "description" and isinstance(value, str)
+            else _with_clean_texts(value)
+            for key, value in part.items()
+        }
+    return [_with_clean_texts(item) for item in part] if isinstance(part, list) else part

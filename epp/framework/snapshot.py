@@ -27,7 +27,7 @@ class Column:
 
     name: str
     unit: str
-    unknown: float = nan
+    unknown: float = field(default=nan, compare=False)  # NaN is equal to nothing
     """The value of an endpoint that nobody has reported on."""
     default_producer: str = ""
     """Plugin type that is instantiated when a configured plugin reads this and nobody writes it; empty for none."""
