@@ -61,10 +61,11 @@ class EndpointAttributeScorerParameters(Parameters, frozen=True):
     """Which number, and what it is worth."""
 
     attribute_key: str
-    """Name of the number: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or a custom metric's `attributeKey`."""
+    """Name of the number: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or a custom metric's `attributeKey`. It
+    may end in its producer, `GPUUtilization/dcgm-extractor`; a name with a slash of its own needs `producer: ""`."""
     algorithm: ScorerAlgorithm
     """How the number becomes a score."""
-    producer: str = ""
+    producer: str | None = None
     """Accepted for compatibility: a number has one name, whoever reports it."""
 
     def __post_init__(self) -> None:
@@ -88,7 +89,7 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
     ) -> None:
         super().__init__(parameters, name=name, clock=clock)
         attribute = self.parameters.attribute_key
-        self._column = column_named(attribute)
+        self._column = column_named(attribute, self.parameters.producer)
         self.reads = (self._column,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002

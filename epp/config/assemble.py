@@ -67,8 +67,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     check_features(loaded.model, instances)
     parsers = _attempt(instances, lambda: _parsers(loaded, instances), "requestHandler") or ()
     feeds = _attempt(instances, lambda: _feeds(loaded, instances), "dataLayer") or ()
-    discovery = loaded.model.data_layer.discovery
-    found = instances.resolve(discovery, Discovery, "dataLayer", "discovery") if discovery else None
+    found = _discovery(loaded, instances)
     handler = None
     if profiles:
         handler = _attempt(instances, lambda: choose_profile_picker(profiles, instances), "schedulingProfiles")
@@ -154,6 +153,23 @@ def _feeds(loaded: LoadedConfig, instances: Instances) -> tuple[Feed, ...]:
         source = instances.ensure(METRICS_SOURCE, DataSource, why)
         feeds.append(Feed(source, (instances.ensure(METRICS_EXTRACTOR, Extractor, why),)))
     return tuple(feeds)
+
+
+def _discovery(loaded: LoadedConfig, instances: Instances) -> Discovery[Any] | None:
+    """Return who finds the endpoints; None where the file does not say."""
+    path: Path = ("dataLayer", "discovery")
+    refs = loaded.model.data_layer.discovery
+    if refs is None:
+        return None
+    if refs.endpoints is not None:
+        if refs.plugin_ref:
+            instances.warn("has no effect beside discovery.endpoints: remove it", *path, "pluginRef")
+        return instances.resolve(refs.endpoints, Discovery, *path, "endpoints")
+    if refs.plugin_ref:
+        return instances.resolve_name(refs.plugin_ref, Discovery, *path, "pluginRef")
+    if refs.peers is None:
+        instances.fail("names nobody: write endpoints: {pluginRef: ...}, or leave it out", *path)
+    return None
 
 
 def _check_scopes(instances: Instances, builder: Builder) -> None:

@@ -8,6 +8,8 @@ from epp.config.model import API_VERSION, LEGACY_API_VERSION, EndpointPickerConf
 from epp.config.upstream import FLOW_CONTROL_TYPES, IMPLIED_POLICIES, NEEDLESS
 from epp.framework.hints import hint_at
 
+_PROPAGATE_PRIORITY = ("requestHandler", "propagatePriority")
+
 FEATURE_GATES = ("flowControl", "haPopulateNonLeaderDatastore")
 
 
@@ -27,13 +29,18 @@ def check_features(config: EndpointPickerConfig, instances: Instances) -> None:
         instances.warn("is deprecated, and without effect: write it into flowControl", "saturationDetector")
         _check_policy(config.saturation_detector.plugin_ref, "saturation detector", instances, ("saturationDetector",))
     layer = config.data_layer
-    for key, value in (
-        ("peerDiscovery", layer.peer_discovery),
-        ("crossReplicaSyncerPluginRef", layer.cross_replica_syncer_plugin_ref),
-        ("crossReplicaSyncInterval", layer.cross_replica_sync_interval),
+    for path, value in (
+        (("discovery", "peers"), layer.discovery and layer.discovery.peers),
+        (("crossReplica",), layer.cross_replica),
+        (("peerDiscovery",), layer.peer_discovery),
+        (("crossReplicaSyncerPluginRef",), layer.cross_replica_syncer_plugin_ref),
+        (("crossReplicaSyncInterval",), layer.cross_replica_sync_interval),
+        (("crossReplicaPublishTimeout",), layer.cross_replica_publish_timeout),
     ):
         if value:
-            instances.warn("has no effect: replicas do not talk to each other yet", "dataLayer", key)
+            instances.warn("has no effect: replicas do not talk to each other yet", "dataLayer", *path)
+    if config.request_handler.propagate_priority:
+        instances.warn("is known, not supported yet: bodies keep the priority they have", *_PROPAGATE_PRIORITY)
 
 
 def _gates(config: EndpointPickerConfig, instances: Instances) -> dict[str, bool]:

@@ -96,20 +96,46 @@ class Source(PluginRef):
     extractors: list[PluginRef] = Field(default_factory=list)
 
 
+class DiscoveryRefs(_Model):
+    """Who finds the endpoints, and who the other replicas."""
+
+    endpoints: PluginRef | None = None
+    """Who is in the pool."""
+    peers: PluginRef | None = None
+    """Who the other replicas are."""
+    plugin_ref: str = ""
+    """The same as `endpoints`, as files before llm-d.ai/v1 write it."""
+
+
+class CrossReplica(_Model):
+    """How replicas tell each other what they know of endpoints."""
+
+    syncer_plugin_ref: str = ""
+    """What keeps replicas in step."""
+    sync_interval: Seconds | None = None
+    """Time between two exchanges."""
+    publish_timeout: Seconds | None = None
+    """How long one exchange may take."""
+
+
 class DataLayer(_Model):
     """Where knowledge of the endpoints comes from."""
 
     inject_defaults: bool = True
     """Whether engine metrics are scraped even where no source says so."""
     sources: list[Source] = Field(default_factory=list)
-    discovery: PluginRef | None = None
+    discovery: DiscoveryRefs | None = None
     """Who is in the pool; without it, the command line says."""
+    cross_replica: CrossReplica | None = None
+    """How replicas tell each other what they know."""
     peer_discovery: PluginRef | None = None
-    """Who the other replicas are."""
+    """Before llm-d.ai/v1: discovery.peers."""
     cross_replica_syncer_plugin_ref: str = ""
-    """What keeps replicas in step."""
+    """Before llm-d.ai/v1: crossReplica.syncerPluginRef."""
     cross_replica_sync_interval: Seconds | None = None
-    """Time between two exchanges of replicas."""
+    """Before llm-d.ai/v1: crossReplica.syncInterval."""
+    cross_replica_publish_timeout: Seconds | None = None
+    """Before llm-d.ai/v1: crossReplica.publishTimeout."""
 
 
 class PriorityBandPolicies(_Model):
@@ -119,6 +145,8 @@ class PriorityBandPolicies(_Model):
     """Of the bodies that wait."""
     max_requests: Quantity = 5000
     """Requests that wait."""
+    default_request_ttl: Seconds | None = Field(default=None, alias="defaultRequestTTL")
+    """How long a request waits; left out, as long as at every other priority."""
     fairness_policy_ref: str = "global-strict-fairness-policy"
     """Which flow is next."""
     ordering_policy_ref: str = "fcfs-ordering-policy"
@@ -159,13 +187,15 @@ class RequestHandler(_Model):
     """How request bodies are read."""
 
     parsers: list[PluginRef] = Field(default_factory=list)
+    propagate_priority: bool = False
+    """Whether a request's priority is written into its body."""
 
 
 class EndpointPickerConfig(_Model):
     """The whole file."""
 
-    api_version: Literal["llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
-    """The second is the older one, and means the same."""
+    api_version: Literal["llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
+    """From the newest to the oldest; keys that only one of them has are taken in all of them."""
     kind: Literal["EndpointPickerConfig"]
     feature_gates: list[str] = Field(default_factory=list)
     """`gate`, `gate=true` or `gate=false`."""

@@ -83,8 +83,13 @@ CORE_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def column_named(name: str) -> Column:
-    """Return the column that is known by that name, or one that only some extractor knows of."""
+def column_named(name: str, producer: str | None = "") -> Column:
+    """Return the column that is known by that name, or one that only some extractor knows of.
+
+    Where nobody says who the producer is (None), a name may end in it: `GPUUtilization/dcgm-extractor`.
+    """
+    if producer is None and "/" in name:
+        name = name.rpartition("/")[0]
     known = {column.name: column for column in (*CORE_COLUMNS, GPU_UTILIZATION)}
     return known.get(name) or Column(name, "")
 

@@ -62,10 +62,11 @@ class EndpointAttributeFilterParameters(FilterParameters, frozen=True, kw_only=T
     """Which number, and what it must be."""
 
     attribute: str
-    """Name of the number: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or a custom metric's `attributeKey`."""
+    """Name of the number: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or a custom metric's `attributeKey`. It
+    may end in its producer, `GPUUtilization/dcgm-extractor`; a name with a slash of its own needs `producer: ""`."""
     algorithm: FilterAlgorithm
     """How the number decides."""
-    producer: str = ""
+    producer: str | None = None
     """Accepted for compatibility: a number has one name, whoever reports it."""
     on_missing: str = "Pass"
     """What becomes of an endpoint whose number is not known: `Pass` keeps it, `Fail` drops it."""
@@ -88,7 +89,7 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
     ) -> None:
         super().__init__(parameters, name=name, clock=clock)
         attribute = self.parameters.attribute
-        self._column = column_named(attribute)
+        self._column = column_named(attribute, self.parameters.producer)
         self.reads = (self._column,)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002

@@ -35,7 +35,7 @@ def test_all_types_are_listed_with_role_and_defaults(plugins):
     assert row_of(said, "random-picker") == "Picker random-picker maxNumOfEndpoints=1"
     assert row_of(said, "joint-aggregator").startswith("Aggregator joint-aggregator Alpha ")
     assert "Deprecated" in row_of(said, "by-label")
-    assert 'attributeKey=required, algorithm=required, producer=""' in row_of(said, "endpoint-attribute-scorer")
+    assert "attributeKey=required, algorithm=required, producer=null" in row_of(said, "endpoint-attribute-scorer")
 
 
 def test_one_type_is_shown_in_full_with_nested_parameters(plugins):

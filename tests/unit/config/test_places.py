@@ -56,7 +56,9 @@ flowControl:
 
 
 def test_unknown_key_unlike_any_other_gets_the_list_of_those_there_are(places):
-    assert places("requestHandler:\n  zzz: 1\n") == ["4:3: requestHandler.zzz: unknown key; known are parsers"]
+    assert places("requestHandler:\n  zzz: 1\n") == [
+        "4:3: requestHandler.zzz: unknown key; known are parsers, propagatePriority"
+    ]
 
 
 def test_unknown_keys_inside_parameters_are_placed_whether_nested_or_in_a_list(places):
@@ -106,12 +108,12 @@ schedulingProfiles:
 - plugins:
   - {weight: 1}
 dataLayer:
-  discovery: {}
+  sources: [{extractors: []}]
 """) == [
         "5:3: plugins[1].type: is missing",
         "7:3: schedulingProfiles[0].name: is missing",
         "8:5: schedulingProfiles[0].plugins[0].pluginRef: is missing",
-        "10:3: dataLayer.discovery.pluginRef: is missing",
+        "10:13: dataLayer.sources[0].pluginRef: is missing",
     ]
 
 

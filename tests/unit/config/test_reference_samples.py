@@ -120,6 +120,65 @@ def test_gie_11_prefill_decode_assembles_and_warns_of_flow_control_that_does_not
     ]
 
 
+BEFORE_V1 = """\
+plugins: [{type: queue-scorer}, {type: file-discovery, name: pool, parameters: {path: POOL}}]
+dataLayer:
+  discovery: {pluginRef: pool}
+  crossReplicaSyncerPluginRef: syncer
+  crossReplicaSyncInterval: 500ms
+  crossReplicaPublishTimeout: 2s
+flowControl: {maxRequests: 1k, priorityBands: [{priority: 10, defaultRequestTTL: 5s}]}
+requestHandler: {propagatePriority: true}
+"""
+
+SINCE_V1 = """\
+plugins: [{type: queue-scorer}, {type: file-discovery, name: pool, parameters: {path: POOL}}]
+dataLayer:
+  discovery: {endpoints: {pluginRef: pool}, peers: {pluginRef: peers}}
+  crossReplica: {syncerPluginRef: syncer, syncInterval: 500ms, publishTimeout: 2s}
+flowControl: {maxRequests: 1k, priorityBands: [{priority: 10, defaultRequestTTL: 5s}]}
+requestHandler: {propagatePriority: true}
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [("llm-d.ai/v1", SINCE_V1), ("llm-d.ai/v1alpha1", SINCE_V1), ("llm-d.ai/v1alpha1", BEFORE_V1)],
+)
+def test_gie_11_files_of_both_spellings_come_to_the_same(build, tmp_path, version, text):
+    pool = tmp_path / "pool.yaml"
+    pool.write_text("endpoints: [{name: a, address: 10.0.0.1, port: 8000}]\n")
+    head = f"apiVersion: {version}\nkind: EndpointPickerConfig\n"
+    assembly = build(text.replace("POOL", str(pool)), head=head)
+    assert assembly.discovery is not None
+    assert assembly.discovery.name == "pool"
+    assert assembly.loaded.model.flow_control.priority_bands[0].default_request_ttl == 5.0
+
+
+def test_what_replicas_would_tell_each_other_and_priorities_in_bodies_are_without_effect(warned):
+    text = SINCE_V1.replace("endpoints: {pluginRef: pool}, ", "").replace(
+        ", {type: file-discovery, name: pool, parameters: {path: POOL}}", ""
+    )
+    assert warned(text, head="apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n") == [
+        "c.yaml:5:15: dataLayer.discovery.peers: has no effect: replicas do not talk to each other yet",
+        "c.yaml:6:3: dataLayer.crossReplica: has no effect: replicas do not talk to each other yet",
+        "c.yaml:7:1: flowControl: has no effect: feature gate flowControl is off",
+        (
+            "c.yaml:8:18: requestHandler.propagatePriority: is known, not supported yet: bodies keep the priority they "
+            "have"
+        ),
+    ]
+
+
+def test_of_two_spellings_of_discovery_at_once_the_newer_one_counts(build, tmp_path):
+    pool = tmp_path / "pool.yaml"
+    pool.write_text("endpoints: []\n")
+    text = SINCE_V1.replace("POOL", str(pool)).replace("peers: {pluginRef: peers}", "pluginRef: nobody")
+    assembly = build(text)
+    assert assembly.discovery is not None
+    assert any("discovery.pluginRef: has no effect beside discovery.endpoints" in str(one) for one in assembly.warnings)
+
+
 def words(text: str) -> set[str]:
     return set(text.split())
 

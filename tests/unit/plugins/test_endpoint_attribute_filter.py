@@ -73,3 +73,9 @@ def test_column_is_declared_so_that_its_absence_can_be_reported():
 def test_parameters_that_mean_nothing_are_refused(parameters, sentence):
     with pytest.raises(ConfigurationError, match=sentence):
         build(**parameters)
+
+
+def test_name_may_end_in_its_producer_unless_that_is_given_apart():
+    assert build(attribute="GPUUtilization/dcgm-extractor").reads == (GPU_UTILIZATION,)
+    assert build(attribute="GPUUtilization", producer="dcgm-extractor").reads == (GPU_UTILIZATION,)
+    assert build(attribute="example.com/depth", producer="").reads == (Column("example.com/depth", ""),)

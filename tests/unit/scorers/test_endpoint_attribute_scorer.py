@@ -90,3 +90,10 @@ def test_algorithms_that_mean_nothing_are_refused(algorithm, sentence):
 def test_attribute_without_a_name_is_refused():
     with pytest.raises(ConfigurationError, match="attributeKey is empty"):
         build({"type": LOWER}, attributeKey="")
+
+
+def test_name_may_end_in_its_producer_unless_that_is_given_apart():
+    lower = {"type": LOWER}
+    assert build(lower, attributeKey="GPUUtilization/dcgm-extractor").reads == (GPU_UTILIZATION,)
+    assert build(lower, attributeKey="GPUUtilization", producer="dcgm-extractor").reads == (GPU_UTILIZATION,)
+    assert build(lower, attributeKey="example.com/depth", producer="").reads == (Column("example.com/depth", ""),)
