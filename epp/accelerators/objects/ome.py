@@ -28,7 +28,7 @@ class DeviceSelector(Part, frozen=True, kw_only=True, rename="camel"):
     match_attributes: tuple[MatchExpression, ...] = ()
     """Tests of attributes, with or without their domain."""
     expression: str = ""
-    """CEL; not supported, so a class that has one matches no device."""
+    """CEL over `device`, as in DRA's own selectors; a class with one that cannot be evaluated matches no device."""
 
 
 class Discovery(Part, frozen=True, kw_only=True, rename="camel"):
