@@ -215,8 +215,8 @@ UPSTREAM = {
         predicted-latency-producer mm-embeddings-cache-producer session-id-producer p2p-source-producer
     """),
     "request control": words("""
-        latency-slo-admitter probabilistic-admitter request-attribute-reporter agent-identity
-        destination-endpoint-served-verifier
+        latency-slo-admitter probabilistic-admitter request-attribute-reporter agent-identity outlen-bucket
+        destination-endpoint-served-verifier models-responder reserve-endpoint endpoint-pin-screener thunder-agent
     """),
     "flow control": words("""
         global-strict-fairness-policy round-robin-fairness-policy program-aware-fairness fcfs-ordering-policy
@@ -229,7 +229,7 @@ UPSTREAM = {
         passthrough-parser
     """),
 }
-"""All plugin types that llm-d-router registers."""
+"""All plugin types that llm-d-router registers, or has in configurations that it ships."""
 
 OWN = {
     "accelerator-availability-filter",
@@ -262,7 +262,7 @@ OWN = {
 
 def test_gie_12_every_type_of_llm_d_router_is_registered_or_known_by_name():
     upstream = set().union(*UPSTREAM.values())
-    assert len(upstream) == sum(map(len, UPSTREAM.values())) == 97
+    assert len(upstream) == sum(map(len, UPSTREAM.values())) == 102
     registered = set(Registry().types)
     assert registered | set(FLOW_CONTROL_TYPES) | set(NEEDLESS) | NOT_YET == upstream | OWN
 
