@@ -67,7 +67,7 @@ class BestFitScorer(Scorer[BestFitParameters]):
         self._need_bytes = None if wanted is None else parse_memory(wanted)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        return np.clip(tag_numbers(candidates, (self.plugin_type, self.parameters), self._score), 0.0, 1.0)
+        return np.clip(tag_numbers(candidates, self._score), 0.0, 1.0)
 
     def _score(self, tag: AcceleratorTag) -> float:
         compute = self._compute(tag)

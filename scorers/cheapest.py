@@ -39,9 +39,8 @@ class CheapestScorer(Scorer[CheapestParameters]):
     reads = (ACCELERATOR,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        groups: tuple[Callable[[AcceleratorTag], float | None], ...] = (self._hourly, _per_million_tokens, _tier)
-        for group, price in enumerate(groups):
-            prices = tag_numbers(candidates, (self.plugin_type, self.parameters, group), _of_accelerators(price))
+        for price in (self._hourly, _per_million_tokens, _tier):
+            prices = tag_numbers(candidates, _of_accelerators, price)
             known = np.isfinite(prices) & (prices >= 0)
             if known.any():
                 return _cheapness(np.where(known, prices, np.inf))
@@ -60,8 +59,8 @@ def _cheapness(prices: Floats) -> Floats:
     return lowest / prices if lowest > 0 else (prices == 0).astype(np.float64)
 
 
-def _of_accelerators(price: Callable[[AcceleratorTag], float | None]) -> Callable[[AcceleratorTag], float | None]:
-    return lambda tag: None if tag.kind is AcceleratorKind.CPU else price(tag)
+def _of_accelerators(tag: AcceleratorTag, price: Callable[[AcceleratorTag], float | None]) -> float | None:
+    return None if tag.kind is AcceleratorKind.CPU else price(tag)
 
 
 def _per_million_tokens(tag: AcceleratorTag) -> float | None:

@@ -65,13 +65,11 @@ class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLen
 
     def _ranges(self, candidates: Candidates) -> Floats:
         """Return two rows, the least and the most tokens of each candidate's range; NaN where it has none."""
-        label = self.parameters.label
+        return candidates.snapshot.endpoints.derive(_labelled_ranges, self.parameters.label)[:, candidates.slots]
 
-        def build(endpoints: tuple[Endpoint | None, ...]) -> Floats:
-            ranges = [_range("" if e is None else e.labels.get(label, "")) for e in endpoints]
-            return np.array(ranges, dtype=np.float64).T
 
-        return candidates.snapshot.endpoints.derive((self.plugin_type, label), build)[:, candidates.slots]
+def _labelled_ranges(endpoints: tuple[Endpoint | None, ...], label: str) -> Floats:
+    return np.array([_range("" if e is None else e.labels.get(label, "")) for e in endpoints], dtype=np.float64).T
 
 
 def _range(text: str) -> tuple[float, float]:

@@ -100,13 +100,11 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
 
     def _profile_positions(self, candidates: Candidates) -> Positions:
         """Return the position of each candidate's profile, -1 for none."""
-        gpus = self._gpus
+        return tag_numbers(candidates, self._profile_position).astype(np.intp)
 
-        def position(tag: AcceleratorTag) -> float:
-            names = (*tag.classes, tag.model, tag.product)
-            return next((gpus[name.lower()] for name in names if name.lower() in gpus), -1)
-
-        return tag_numbers(candidates, (self.plugin_type, *gpus), position).astype(np.intp)
+    def _profile_position(self, tag: AcceleratorTag) -> float:
+        names = (*tag.classes, tag.model, tag.product)
+        return next((self._gpus[name.lower()] for name in names if name.lower() in self._gpus), -1)
 
     def _profile_seconds(self, input_tokens: int, output_tokens: int) -> Floats:
         """Return seconds for each profile, and last NaN for none."""

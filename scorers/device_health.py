@@ -25,7 +25,7 @@ class DeviceHealthScorer(Scorer):
     reads = (ACCELERATOR,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        return tag_numbers(candidates, self.plugin_type, _health)
+        return tag_numbers(candidates, _health)
 
 
 def _health(tag: AcceleratorTag) -> float:

@@ -80,7 +80,6 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
         super().__init__(parameters, name=name, clock=clock)
         self._order = {name.lower(): place for place, name in enumerate(self.parameters.classes)}
         self._limits = {name.lower(): limits for name, limits in self.parameters.limits.items()}
-        self._limits_key = tuple(sorted(self._limits.items()))
 
     @property
     def accelerator_names(self) -> Sequence[str]:
@@ -88,22 +87,20 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
         places = self._places(candidates)
-        usable = (places != _UNLISTED) & tag_mask(candidates, "usable", _is_usable) & ~self._saturated(candidates)
+        usable = (places != _UNLISTED) & tag_mask(candidates, _is_usable) & ~self._saturated(candidates)
         classes = np.unique(places[usable])
         scores = 1.0 - np.searchsorted(classes, places) / max(len(classes), 1)
         return np.where(usable, scores, 0.0)
 
     def _places(self, candidates: Candidates) -> Positions:
         """Return the place of each candidate's class in the order."""
+        return candidates.snapshot.records(ACCELERATOR).derive(self._places_of)[candidates.slots]
 
-        def build(tags: tuple[AcceleratorTag, ...]) -> Positions:
-            order = self._order or _order_of_appearance(tags)
-            names = [names_of(tag) if self._order else names_of(tag)[:1] for tag in tags]
-            places = [min((order[name] for name in of_tag if name in order), default=_UNLISTED) for of_tag in names]
-            return np.array(places, dtype=np.intp)
-
-        key = (self.plugin_type, "places", tuple(self._order))
-        return candidates.snapshot.records(ACCELERATOR).derive(key, build)[candidates.slots]
+    def _places_of(self, tags: tuple[AcceleratorTag, ...]) -> Positions:
+        order = self._order or _order_of_appearance(tags)
+        names = [names_of(tag) if self._order else names_of(tag)[:1] for tag in tags]
+        places = [min((order[name] for name in of_tag if name in order), default=_UNLISTED) for of_tag in names]
+        return np.array(places, dtype=np.intp)
 
     def _saturated(self, candidates: Candidates) -> Mask:
         """Return true for each candidate at one of its limits; what is not known is under them."""
@@ -113,18 +110,16 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
 
     def _thresholds(self, candidates: Candidates) -> Floats:
         """Return three rows: the limits of each candidate's queue, KV cache and batch."""
+        return candidates.snapshot.records(ACCELERATOR).derive(self._thresholds_of)[:, candidates.slots]
+
+    def _thresholds_of(self, tags: tuple[AcceleratorTag, ...]) -> Floats:
         general = (
             self.parameters.queue_depth_threshold,
             self.parameters.kv_cache_util_threshold,
             np.inf if self.parameters.running_threshold is None else self.parameters.running_threshold,
         )
-
-        def build(tags: tuple[AcceleratorTag, ...]) -> Floats:
-            rows = [self._limits_of(tag, general) for tag in tags]
-            return np.array(rows, dtype=np.float64).reshape(len(tags), len(general)).T
-
-        key = (self.plugin_type, "limits", general, self._limits_key)
-        return candidates.snapshot.records(ACCELERATOR).derive(key, build)[:, candidates.slots]
+        rows = [self._limits_of(tag, general) for tag in tags]
+        return np.array(rows, dtype=np.float64).reshape(len(tags), len(general)).T
 
     def _limits_of(self, tag: AcceleratorTag, general: tuple[float, ...]) -> list[float]:
         own = entry_for(tag, self._limits) or ClassLimits()

@@ -62,7 +62,7 @@ class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
         snapshot = candidates.snapshot
-        sites = snapshot.records(ACCELERATOR).derive((self.plugin_type, self.parameters), self._sites)
+        sites = snapshot.records(ACCELERATOR).derive(self._sites)
         engine = snapshot.column(WAITING) + snapshot.column(RUNNING)
         busy = np.where(np.isnan(engine), snapshot.column(IN_FLIGHT), engine)[sites.slots]
         neighbours = np.bincount(sites.devices, weights=busy)[sites.devices] - busy

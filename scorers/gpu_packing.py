@@ -98,7 +98,7 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
     def _node_used(self, candidates: Candidates) -> Floats:
         """Return the mean use of each candidate's node, 0.5 where nothing is known of it."""
         snapshot = candidates.snapshot
-        nodes = snapshot.records(ACCELERATOR).derive("nodes", _nodes)
+        nodes = snapshot.records(ACCELERATOR).derive(_nodes)
         used, empty = used_share(Candidates(snapshot, snapshot.slots), self.parameters)
         known = np.isfinite(used) & ~empty
         places = nodes[snapshot.slots[known]]

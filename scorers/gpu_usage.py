@@ -36,8 +36,8 @@ def used_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[
 
     Of memory and TFLOPS, one that is not known, or has no weight, leaves the verdict to the other.
     """
-    vram = tag_numbers(candidates, VRAM_USED, lambda tag: _fraction(tag, VRAM_USED))
-    tflops = tag_numbers(candidates, TFLOPS_USED, lambda tag: _fraction(tag, TFLOPS_USED))
+    vram = tag_numbers(candidates, _fraction, VRAM_USED)
+    tflops = tag_numbers(candidates, _fraction, TFLOPS_USED)
     empty = np.isinf(vram) | np.isinf(tflops)
     batch = candidates.running / parameters.max_num_seqs
     busy = np.where(np.isnan(batch), candidates.values(GPU_UTILIZATION), batch)

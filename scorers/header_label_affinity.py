@@ -1,5 +1,7 @@
 """Prefers endpoints whose label has the value of a request header."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,16 +35,15 @@ class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         wanted = request.headers.get(self.parameters.header_name.lower())
-        label = self.parameters.label_key
-
-        # Clients choose the value: numbering all values once costs the same whatever they send.
-        def build(endpoints: tuple[Endpoint | None, ...]) -> tuple[dict[str, int], NDArray[np.int64]]:
-            numbers = {"": 0}
-            values = ["" if e is None else e.labels.get(label, "") for e in endpoints]
-            return numbers, np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
-
-        numbers, values = candidates.snapshot.endpoints.derive((self.plugin_type, label), build)
+        numbers, values = candidates.snapshot.endpoints.derive(_numbered_values, self.parameters.label_key)
         number = numbers.get(wanted or "", 0)
         if number == 0:
             return np.zeros(len(candidates))
         return np.where(values[candidates.slots] == number, 1.0, 0.0)
+
+
+def _numbered_values(endpoints: tuple[Endpoint | None, ...], label: str) -> tuple[Mapping[str, int], NDArray[np.int64]]:
+    """Return a number for each value of the label, and that of each slot: lookup cost does not depend on clients."""
+    numbers = {"": 0}
+    values = ["" if e is None else e.labels.get(label, "") for e in endpoints]
+    return numbers, np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)

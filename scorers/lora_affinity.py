@@ -27,12 +27,11 @@ class LoraAffinityScorer(Scorer):
         adapter = request.model
         if not adapter:
             return np.zeros(len(candidates))
+        return candidates.snapshot.records(LORA).derive(_scores, adapter)[candidates.slots]
 
-        def build(states: tuple[LoraState, ...]) -> Floats:
-            return np.array([_score(state, adapter) for state in states], dtype=np.float64)
 
-        scores = candidates.snapshot.records(LORA).derive((self.plugin_type, adapter), build)
-        return scores[candidates.slots]
+def _scores(states: tuple[LoraState, ...], adapter: str) -> Floats:
+    return np.array([_score(state, adapter) for state in states], dtype=np.float64)
 
 
 def _score(state: LoraState, adapter: str) -> float:

@@ -1,6 +1,5 @@
 """Prefers the endpoint with the largest and fastest accelerators."""
 
-from collections.abc import Hashable
 from math import isfinite
 from typing import Literal
 
@@ -59,8 +58,7 @@ class MostCapableScorer(Scorer[MostCapableParameters]):
         return scores
 
     def _numbers(self, candidates: Candidates, name: str) -> Floats:
-        key: Hashable = (self.plugin_type, name, self.parameters.basis, self.parameters.preferred_precisions)
-        return tag_numbers(candidates, key, lambda tag: self._number(tag, name))
+        return tag_numbers(candidates, self._number, name)
 
     def _number(self, tag: AcceleratorTag, name: str) -> float:
         if tag.kind is AcceleratorKind.CPU:

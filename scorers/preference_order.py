@@ -5,7 +5,6 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from epp.framework import (
     Candidates,
@@ -117,26 +116,26 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
 
     def _applying(self, request: Request, candidates: Candidates) -> Mask:
         """Return one row for each preference: whether it applies to the request and names the candidate's class."""
-        facts = facts_of(request, self._sizes, self._precisions, _adapters(candidates), self.clock.utc())
+        facts = facts_of(
+            request,
+            self._sizes,
+            self._precisions,
+            candidates.snapshot.records(LORA).derive(_adapters),
+            self.clock.utc(),
+        )
         holds = [not tests or combine(test(facts) for test in tests) for combine, tests in self._tests]
         return self._members(candidates) & np.array(holds, dtype=np.bool_)[:, None]
 
     def _members(self, candidates: Candidates) -> Mask:
         """Return one row for each preference: whether it names the candidate's class."""
-
-        def build(tags: tuple[AcceleratorTag, ...]) -> NDArray[np.bool_]:
-            names = [frozenset(names_of(tag)) for tag in tags]
-            return np.array([[name in of_tag for of_tag in names] for name in self._classes], dtype=np.bool_)
-
-        return candidates.snapshot.records(ACCELERATOR).derive((self.plugin_type, self._classes), build)[
-            :, candidates.slots
-        ]
+        return candidates.snapshot.records(ACCELERATOR).derive(_members, self._classes)[:, candidates.slots]
 
 
-def _adapters(candidates: Candidates) -> frozenset[str]:
+def _members(tags: tuple[AcceleratorTag, ...], classes: tuple[str, ...]) -> Mask:
+    names = [frozenset(names_of(tag)) for tag in tags]
+    return np.array([[name in of_tag for of_tag in names] for name in classes], dtype=np.bool_)
+
+
+def _adapters(states: tuple[LoraState, ...]) -> frozenset[str]:
     """Return the adapters that any endpoint knows."""
-
-    def build(states: tuple[LoraState, ...]) -> frozenset[str]:
-        return frozenset().union(*(state.running | state.waiting for state in states))
-
-    return candidates.snapshot.records(LORA).derive("adapters", build)
+    return frozenset().union(*(state.running | state.waiting for state in states))

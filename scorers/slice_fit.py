@@ -48,7 +48,7 @@ class SliceFitScorer(Scorer[SliceFitParameters]):
         self._need_bytes = None if wanted is None else parse_memory(wanted)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        return tag_numbers(candidates, (self.plugin_type, self.parameters), self._fit)
+        return tag_numbers(candidates, self._fit)
 
     def _fit(self, tag: AcceleratorTag) -> float:
         need = self.parameters.min_compute_slices

@@ -27,7 +27,7 @@ class SliceHeadroomScorer(Scorer[SliceHeadroomParameters]):
     reads = (ACCELERATOR,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        free = tag_numbers(candidates, "slice headroom", _free_share)
+        free = tag_numbers(candidates, _free_share)
         scores = free if self.parameters.mode == "spread" else 1.0 - free
         return np.where(np.isnan(scores), 0.5, scores)
 

@@ -28,7 +28,7 @@ class Subset:
 
     def narrow(self, snapshot: Snapshot, slots: Positions) -> Positions:
         """Return those of the slots whose endpoint is in the subset, in their order."""
-        by_address = snapshot.endpoints.derive("slots-by-address", _slots_by_address)
+        by_address = snapshot.endpoints.derive(_slots_by_address)
         allowed = [slot for address in self.addresses for slot in by_address.get(address, ())]
         return slots[np.isin(slots, np.array(allowed, dtype=np.intp))]
 

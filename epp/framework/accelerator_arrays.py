@@ -1,6 +1,7 @@
-"""Numbers of accelerator tags as arrays over slots: built once for as long as the tags hold, indexed by candidates."""
+"""Values of accelerator tags as arrays: built once per set of tags, indexed by candidates."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
+from typing import TypeVarTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,42 +11,32 @@ from epp.framework.arrays import Floats, Mask
 from epp.framework.candidates import Candidates
 from epp.framework.snapshot import ACCELERATOR
 
+A = TypeVarTuple("A")
+
 _LEAST_TFLOPS, _MOST_TFLOPS = 1e-3, 1e9
 
 
-def tag_numbers(candidates: Candidates, key: Hashable, number: Callable[[AcceleratorTag], float | None]) -> Floats:
-    """Return one number for each candidate, NaN for None; `key` names what `number` computes, parameters included."""
+def tag_numbers(candidates: Candidates, number: Callable[[AcceleratorTag, *A], float | None], *arguments: *A) -> Floats:
+    """Return `number(tag, *arguments)` for each candidate, NaN for None.
 
-    def build(tags: tuple[AcceleratorTag, ...]) -> Floats:
-        return np.array([np.nan if (value := number(tag)) is None else value for tag in tags], dtype=np.float64)
-
-    return candidates.snapshot.records(ACCELERATOR).derive(("number", key), build)[candidates.slots]
-
-
-def tag_mask(candidates: Candidates, key: Hashable, test: Callable[[AcceleratorTag], bool]) -> Mask:
-    """Return one truth for each candidate; `key` names what `test` tests, parameters included."""
-
-    def build(tags: tuple[AcceleratorTag, ...]) -> NDArray[np.bool_]:
-        return np.array([test(tag) for tag in tags], dtype=np.bool_)
-
-    return candidates.snapshot.records(ACCELERATOR).derive(("mask", key), build)[candidates.slots]
+    Memoised by function and arguments: `number` is a module-level function or a method, the arguments are hashable.
+    """
+    return candidates.snapshot.records(ACCELERATOR).derive(_numbers, number, arguments)[candidates.slots]
 
 
-def tag_codes(candidates: Candidates, key: Hashable, text: Callable[[AcceleratorTag], str]) -> NDArray[np.intp]:
-    """Return a number for each candidate that is equal where the texts are, -1 where the text is empty."""
+def tag_mask(candidates: Candidates, test: Callable[[AcceleratorTag, *A], bool], *arguments: *A) -> Mask:
+    """Return `test(tag, *arguments)` for each candidate; memoised like `tag_numbers`."""
+    return candidates.snapshot.records(ACCELERATOR).derive(_mask, test, arguments)[candidates.slots]
 
-    def build(tags: tuple[AcceleratorTag, ...]) -> NDArray[np.intp]:
-        numbers: dict[str, int] = {"": -1}
-        return np.array([numbers.setdefault(text(tag), len(numbers) - 1) for tag in tags], dtype=np.intp)
 
-    return candidates.snapshot.records(ACCELERATOR).derive(("codes", key), build)[candidates.slots]
+def tag_codes(candidates: Candidates, text: Callable[[AcceleratorTag, *A], str], *arguments: *A) -> NDArray[np.intp]:
+    """Return one code for each candidate: equal for equal texts, -1 for an empty one; memoised like `tag_numbers`."""
+    return candidates.snapshot.records(ACCELERATOR).derive(_codes, text, arguments)[candidates.slots]
 
 
 def cost_per_hour(candidates: Candidates, preference: SpotPreference = "auto", basis: CostBasis = "memory") -> Floats:
-    """Return what each whole endpoint costs an hour in US dollars; NaN where no price is known."""
-    return tag_numbers(
-        candidates, ("cost_per_hour", preference, basis), lambda tag: tag.cost_per_hour(preference, basis)
-    )
+    """Return the cost of each whole endpoint in US dollars an hour; NaN where no price is known."""
+    return tag_numbers(candidates, AcceleratorTag.cost_per_hour, preference, basis)
 
 
 def relative_capacity(candidates: Candidates) -> Floats:
@@ -53,13 +44,31 @@ def relative_capacity(candidates: Candidates) -> Floats:
 
     The median is over the pool, not the candidates, so that an endpoint's capacity does not change with a filter.
     """
+    return candidates.snapshot.records(ACCELERATOR).derive(_relative_capacity)[candidates.slots]
 
-    def build(tags: tuple[AcceleratorTag, ...]) -> Floats:
-        figures = np.array([np.nan if (figure := _plausible_tflops(tag)) is None else figure for tag in tags])
-        known = ~np.isnan(figures)
-        return np.where(known, figures / np.median(figures[known]), 1.0) if known.any() else np.ones(len(figures))
 
-    return candidates.snapshot.records(ACCELERATOR).derive("relative capacity", build)[candidates.slots]
+def _numbers(
+    tags: tuple[AcceleratorTag, ...], number: Callable[[AcceleratorTag, *A], float | None], arguments: tuple[*A]
+) -> Floats:
+    found = (number(tag, *arguments) for tag in tags)
+    return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
+
+
+def _mask(tags: tuple[AcceleratorTag, ...], test: Callable[[AcceleratorTag, *A], bool], arguments: tuple[*A]) -> Mask:
+    return np.array([test(tag, *arguments) for tag in tags], dtype=np.bool_)
+
+
+def _codes(
+    tags: tuple[AcceleratorTag, ...], text: Callable[[AcceleratorTag, *A], str], arguments: tuple[*A]
+) -> NDArray[np.intp]:
+    codes: dict[str, int] = {"": -1}
+    return np.array([codes.setdefault(text(tag, *arguments), len(codes) - 1) for tag in tags], dtype=np.intp)
+
+
+def _relative_capacity(tags: tuple[AcceleratorTag, ...]) -> Floats:
+    figures = np.array([np.nan if (figure := _plausible_tflops(tag)) is None else figure for tag in tags])
+    known = ~np.isnan(figures)
+    return np.where(known, figures / np.median(figures[known]), 1.0) if known.any() else np.ones(len(figures))
 
 
 def _plausible_tflops(tag: AcceleratorTag) -> float | None:

@@ -1,6 +1,7 @@
 """Whether an accelerator is within the bounds of a selection, and if not, why."""
 
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
@@ -48,16 +49,23 @@ def fit_mask(candidates: Candidates, selection: Selection, unknown_passes: froze
     if not selection.has_bounds:
         return np.ones(len(candidates), dtype=np.bool_)
     records = candidates.snapshot.records(ACCELERATOR)
-
-    def judge(tags: tuple[AcceleratorTag, ...]) -> Mask:
-        kinds, numbers = records.derive("fit-groups", _grouped)
-        return np.array([rejection(tags[slot], selection, unknown_passes) is None for slot in kinds])[numbers]
-
-    return records.derive(("fit", selection, unknown_passes), judge)[candidates.slots]
+    return records.derive(_fits, records.derive(_grouped), selection, unknown_passes)[candidates.slots]
 
 
-def _grouped(tags: tuple[AcceleratorTag, ...]) -> tuple[list[int], Positions]:
-    """Return one slot of each group of tags that no selection tells apart, and the number of each slot's group."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Groups:
+    """Groups of tags that no selection tells apart: the first tag of each, and the group of each slot."""
+
+    tags: tuple[AcceleratorTag, ...]
+    numbers: Positions
+
+
+def _fits(_: tuple[AcceleratorTag, ...], groups: _Groups, selection: Selection, unknown_passes: frozenset[str]) -> Mask:
+    fits = [rejection(tag, selection, unknown_passes) is None for tag in groups.tags]
+    return np.array(fits, dtype=np.bool_)[groups.numbers]
+
+
+def _grouped(tags: tuple[AcceleratorTag, ...]) -> _Groups:
     numbers: dict[Hashable, int] = {}
     members: list[int] = []
     groups = np.empty(len(tags), dtype=np.intp)
@@ -66,7 +74,7 @@ def _grouped(tags: tuple[AcceleratorTag, ...]) -> tuple[list[int], Positions]:
         if number == len(members):
             members.append(slot)
         groups[slot] = number
-    return members, groups
+    return _Groups(tuple(tags[slot] for slot in members), groups)
 
 
 def _essence(tag: AcceleratorTag) -> Hashable:

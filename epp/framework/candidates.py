@@ -1,6 +1,6 @@
 """The endpoints still in the running for one request, as an index array into a snapshot's columns."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -59,13 +59,7 @@ class Candidates:
 
     def where_label(self, key: str, values: Sequence[str]) -> Mask:
         """Mark the members whose label `key` has one of the values."""
-        wanted = tuple(values)
-
-        def build(endpoints: tuple[Endpoint | None, ...]) -> Floats:
-            return np.array([e is not None and e.labels.get(key) in wanted for e in endpoints], dtype=np.float64)
-
-        memo: Hashable = ("label", key, wanted)
-        return self.snapshot.endpoints.derive(memo, build)[self.slots] > 0
+        return self.snapshot.endpoints.derive(_have_label, key, tuple(values))[self.slots]
 
     @property
     def waiting(self) -> Floats:
@@ -96,3 +90,7 @@ class Candidates:
     def lora(self) -> list[LoraState]:
         """Adapters at each endpoint."""
         return self.records(LORA)
+
+
+def _have_label(endpoints: tuple[Endpoint | None, ...], key: str, values: tuple[str, ...]) -> Mask:
+    return np.array([e is not None and e.labels.get(key) in values for e in endpoints], dtype=np.bool_)

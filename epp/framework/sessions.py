@@ -195,7 +195,7 @@ class SessionAffinity:
         endpoint = self._endpoint(request)
         if endpoint is None:
             return None
-        return candidates.snapshot.endpoints.derive("slots-by-id", _slots_by_id).get(endpoint)
+        return candidates.snapshot.endpoints.derive(_slots_by_id).get(endpoint)
 
     def chosen(self, request: Request, result: SchedulingResult) -> None:
         """Take note of where the request goes in the profile that is looked at; nowhere where that did not run."""

@@ -4,10 +4,10 @@ A slot belongs to an endpoint for as long as it is in the pool, so that indexes 
 (a prefix index's bit masks, say) can use the slot number as the endpoint's name.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from epp.framework.endpoint import Endpoint
 
 T = TypeVar("T")
 D = TypeVar("D")
+A = TypeVarTuple("A")
 
 _MEMO_LIMIT = 1024
 
@@ -138,22 +139,44 @@ CORE_ATTRIBUTES: tuple[Attribute[Any], ...] = (LORA, MODELS, TOPOLOGY, ACCELERAT
 
 
 class Records(Generic[T]):
-    """One record for each slot, and what is derived from all of them: built once, kept for as long as they hold."""
+    """One record for each slot, and a memo of values derived from all of them."""
 
     __slots__ = ("_memo", "values")
 
     def __init__(self, values: tuple[T, ...]) -> None:
         self.values = values
-        self._memo: dict[Hashable, object] = {}
+        self._memo: dict[tuple[object, ...], object] = {}
 
-    def derive(self, key: Hashable, build: Callable[[tuple[T, ...]], D]) -> D:
-        """Return what `build` makes of the records of all slots; memoised by `key`, so nobody may change it."""
-        found = self._memo.get(key)
-        if found is None:
-            if len(self._memo) >= _MEMO_LIMIT:  # keys may hold what clients sent
+    def derive(self, build: Callable[[tuple[T, ...], *A], D], *arguments: *A) -> D:
+        """Return `build(values, *arguments)`, memoised by function and arguments; the result must not be changed.
+
+        `build` is a module-level function or a method, the arguments are hashable. Raises TypeError for a function
+        that is made anew at every call, such as a lambda: it would never be found in the memo.
+        """
+        key = (build, *arguments)
+        found = self._memo.get(key, _MISSING)
+        if found is _MISSING:
+            _require_lasting(key)
+            if len(self._memo) >= _MEMO_LIMIT:  # arguments may come from clients
                 self._memo.clear()
-            found = self._memo[key] = build(self.values)
+            found = self._memo[key] = build(self.values, *arguments)
         return cast("D", found)
+
+
+_MISSING = object()
+
+
+def _require_lasting(key: tuple[object, ...]) -> None:
+    for part in key:
+        if isinstance(part, tuple):
+            _require_lasting(part)
+        elif callable(part):
+            name = getattr(part, "__qualname__", repr(part))  # a functools.partial has none
+            if "<locals>" in name or name == repr(part):
+                raise TypeError(
+                    f"cannot memoise {name}: define it at module level or as a method, and pass what it needs as "
+                    "arguments"
+                )
 
 
 _NO_SLOTS: Positions = np.empty(0, dtype=np.intp)

@@ -21,7 +21,7 @@ def closeness(candidates: Candidates, slot: int) -> Positions:
     A level is shared where both name the same place. What is not known is never shared, not even with itself; the
     levels are compared one by one, whether or not the places nest.
     """
-    places = candidates.snapshot.records(TOPOLOGY).derive("topology-places", _places)
+    places = candidates.snapshot.records(TOPOLOGY).derive(_places)
     there = places[:, slot, None]
     shared = (places[:, candidates.slots] == there) & (there != _UNKNOWN)
     return np.where(shared.any(axis=0), shared.argmax(axis=0), FAR)

@@ -62,7 +62,7 @@ class AcceleratorFilter(SelectionFilter[AcceleratorFilterParameters]):
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         mask = super().filter(request, candidates)
         if self._expression is not None:
-            mask &= tag_mask(candidates, ("cel", self._expression.source, self._cel_passes), self._selects)
+            mask &= tag_mask(candidates, self._selects)
         return mask
 
     def rejection(self, request: Request, tag: AcceleratorTag) -> str | None:

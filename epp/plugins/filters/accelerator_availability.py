@@ -87,11 +87,12 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
             )
             if values
         }
-        # By content, not by name: after a reload the same name may stand for other parameters.
-        self._memo = (self.plugin_type, msgspec.json.encode(self.parameters))
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
-        return tag_mask(candidates, self._memo, lambda tag: self.rejection(tag) is None)
+        return tag_mask(candidates, self._keeps)
+
+    def _keeps(self, tag: AcceleratorTag) -> bool:
+        return self.rejection(tag) is None
 
     def rejection(self, tag: AcceleratorTag) -> str | None:
         """Return why an endpoint with that accelerator is dropped; None where it is kept."""

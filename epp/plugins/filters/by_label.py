@@ -10,11 +10,11 @@ def has_value(candidates: Candidates, label: str, values: tuple[str, ...], *, or
     mask = candidates.where_label(label, values)
     if not or_no_label:
         return mask
+    return mask | candidates.snapshot.endpoints.derive(_lack_label, label)[candidates.slots]
 
-    def build(endpoints: tuple[Endpoint | None, ...]) -> Mask:
-        return np.array([e is not None and label not in e.labels for e in endpoints], dtype=np.bool_)
 
-    return mask | candidates.snapshot.endpoints.derive(("no label", label), build)[candidates.slots]
+def _lack_label(endpoints: tuple[Endpoint | None, ...], label: str) -> Mask:
+    return np.array([e is not None and label not in e.labels for e in endpoints], dtype=np.bool_)
 
 
 class ByLabelParameters(FilterParameters, frozen=True, kw_only=True):

@@ -92,15 +92,13 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         super().__init__(parameters, name=name, clock=clock)
         self._full: dict[tuple[_Group, ...], Mask] = {}
         self._limits = {name.lower(): limits for name, limits in self.parameters.limits.items()}
-        # By content, not by name: after a reload the same name may stand for other parameters.
-        self._memo = (self.plugin_type, msgspec.json.encode(self.parameters))
 
     @property
     def accelerator_names(self) -> Sequence[str]:
         return tuple(self.parameters.limits)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
-        order, ranks = candidates.snapshot.records(ACCELERATOR).derive((self._memo, "groups"), self._ranked)
+        order, ranks = candidates.snapshot.records(ACCELERATOR).derive(self._ranked)
         groups = ranks[candidates.slots]
         present = np.flatnonzero(np.bincount(groups, minlength=len(order)))
         if len(present) <= 1:
@@ -151,14 +149,12 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
 
     def _limit(self, candidates: Candidates, name: str) -> Floats:
         """Return one limit for each candidate, by its class."""
-        general: float = getattr(self.parameters, name)
+        return tag_numbers(candidates, self._limit_of, name)
 
-        def limit(tag: AcceleratorTag) -> float:
-            own = entry_for(tag, self._limits)
-            found = None if own is None else getattr(own, name)
-            return general if found is None else float(found)
-
-        return tag_numbers(candidates, (self._memo, name), limit)
+    def _limit_of(self, tag: AcceleratorTag, name: str) -> float:
+        own = entry_for(tag, self._limits)
+        found = None if own is None else getattr(own, name)
+        return float(getattr(self.parameters, name) if found is None else found)
 
 
 def _class_of(tag: AcceleratorTag) -> str:

@@ -23,7 +23,7 @@ class HeaderBasedTestingFilter(Filter):
         lists = [value for name, value in request.headers.fields() if name == HEADER]
         if not lists:
             return np.ones(len(candidates), dtype=np.bool_)
-        slots_by_address = candidates.snapshot.endpoints.derive((self.plugin_type, "slots"), _slots_by_address)
+        slots_by_address = candidates.snapshot.endpoints.derive(_slots_by_address)
         entries = (entry.strip() for text in lists for entry in text.split(","))
         named = [slot for entry in entries for slot in slots_by_address.get(_canonical(entry), ())]
         return np.isin(candidates.slots, np.array(named, dtype=np.intp))

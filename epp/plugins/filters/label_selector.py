@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Clock, Endpoint, Filter, FilterParameters, Floats, Mask, Parameters, Request
+from epp.framework import Candidates, Endpoint, Filter, FilterParameters, Mask, Parameters, Request
 
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _WITH_VALUES = ("In", "NotIn")
@@ -61,22 +61,11 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
 
     plugin_type = "label-selector-filter"
 
-    def __init__(
-        self, parameters: LabelSelectorParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
-        # By content, not by name: after a reload the same name may stand for another selector.
-        self._memo = (
-            self.plugin_type,
-            tuple(sorted(self.parameters.match_labels.items())),
-            self.parameters.match_expressions,
-        )
-
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
-        return candidates.snapshot.endpoints.derive(self._memo, self._select)[candidates.slots] > 0
+        return candidates.snapshot.endpoints.derive(self._select)[candidates.slots]
 
-    def _select(self, endpoints: tuple[Endpoint | None, ...]) -> Floats:
-        return np.array([e is not None and self._matches(e.labels) for e in endpoints], dtype=np.float64)
+    def _select(self, endpoints: tuple[Endpoint | None, ...]) -> Mask:
+        return np.array([e is not None and self._matches(e.labels) for e in endpoints], dtype=np.bool_)
 
     def _matches(self, labels: Mapping[str, str]) -> bool:
         wanted = self.parameters.match_labels

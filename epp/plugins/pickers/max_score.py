@@ -26,7 +26,7 @@ class MaxScorePicker(Picker[PickerParameters]):
             return contenders
         slots = candidates.slots[contenders]
         last_picked = candidates.snapshot.column(LAST_PICKED)[slots]
-        hashes = _mix(candidates.snapshot.endpoints.derive("id-hash", _id_hashes)[slots], request.id)
+        hashes = _mix(candidates.snapshot.endpoints.derive(_id_hashes)[slots], request.id)
         order = np.lexsort((hashes, last_picked, -totals[contenders]))
         return contenders[order[:wanted]]
 

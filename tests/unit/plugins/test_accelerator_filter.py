@@ -14,6 +14,7 @@ from epp.framework.accelerators import (
     Sharing,
 )
 from epp.framework.clock import ManualClock
+from epp.framework.device_expressions import DeviceExpression
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
@@ -233,8 +234,8 @@ def test_dra_3_an_expression_is_evaluated_once_for_each_tag_not_for_each_request
     plugin = build(cel='device.driver == "gpu.nvidia.com"')
     pool = candidates(records={ACCELERATOR: [H100, A100]})
     seen = []
-    selects = plugin._selects
-    monkeypatch.setattr(plugin, "_selects", lambda tag: seen.append(tag) or selects(tag))
+    holds = DeviceExpression.holds
+    monkeypatch.setattr(DeviceExpression, "holds", lambda self, tag: seen.append(tag) or holds(self, tag))
     for number in range(3):
         assert plugin.filter(Request(str(number)), pool).tolist() == [True, False]
     assert seen == [H100, A100]
