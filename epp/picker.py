@@ -26,7 +26,7 @@ from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.extproc.session import Session
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.datalayer import Discovery, FollowingTagger
-from epp.framework.plugins import Parameters, Plugin
+from epp.framework.plugin import Parameters, Plugin
 from epp.framework.registry import Registry
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage

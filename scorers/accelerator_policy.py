@@ -46,7 +46,7 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         selections = request.get(ACCELERATOR_SELECTION)
-        selection = ANY if selections is None else selections.of(request.profile)
+        selection = ANY if selections is None else selections.of(candidates.profile)
         if not (selection.policy or self.parameters.default_policy):
             return np.zeros(len(candidates))
         return self._scorer_of(selection).score(request, candidates)

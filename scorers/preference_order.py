@@ -21,7 +21,7 @@ from epp.framework import (
 )
 from epp.framework.accelerator_classes import names_of
 from epp.framework.accelerators import AcceleratorTag
-from epp.framework.request import PROMPT_TOKENS
+from epp.framework.request import PRIORITY, PROMPT_TOKENS
 from epp.framework.snapshot import ACCELERATOR, LORA
 from scorers.preference_conditions import Condition, compile_condition, facts_of, parse_size
 
@@ -82,12 +82,13 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
 
     plugin_type = "preference-order-scorer"
     category = Category.AFFINITY
-    reads = (ACCELERATOR,)
-    may_read = (PROMPT_TOKENS, LORA)
 
     def __init__(self, parameters: PreferenceOrderParameters, *, name: str = "", clock: Clock | None = None) -> None:
         super().__init__(parameters, name=name, clock=clock)
         preferences = parameters.preference_order
+        by_priority = any(condition.priority is not None for one in preferences for condition in one.conditions)
+        self.reads = (ACCELERATOR, PRIORITY) if by_priority else (ACCELERATOR,)
+        self.may_read = (PROMPT_TOKENS, LORA, PRIORITY)
         self.may_empty = parameters.exclusive
         self._classes = tuple(preference.accelerator_class.lower() for preference in preferences)
         self._tests = [

@@ -4,7 +4,6 @@ import msgspec
 import numpy as np
 
 from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
-from epp.framework.request import PEER
 from epp.framework.snapshot import TOPOLOGY
 from epp.framework.topology import LEVELS, closeness
 
@@ -47,7 +46,6 @@ class TopologyAffinityScorer(Scorer[TopologyAffinityScorerParameters]):
     plugin_type = "topology-affinity-scorer"
     category = Category.AFFINITY
     reads = (TOPOLOGY,)
-    may_read = (PEER,)
 
     def __init__(
         self, parameters: TopologyAffinityScorerParameters | None = None, *, name: str = "", clock: Clock | None = None
@@ -56,9 +54,9 @@ class TopologyAffinityScorer(Scorer[TopologyAffinityScorerParameters]):
         far = 0.0
         self._worth = np.array([*(getattr(self.parameters.weights, level) for level in LEVELS), far])
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:
-        peer = request.get(PEER)
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        peer = candidates.peer
         if peer is None:
             return np.zeros(len(candidates))
-        worth: Floats = self._worth[closeness(candidates, peer.slot)]
+        worth: Floats = self._worth[closeness(candidates, peer)]
         return worth

@@ -25,7 +25,7 @@ from epp.accelerators.surroundings import Surroundings, surroundings_of
 from epp.accelerators.tensor_fusion_facts import DOMAIN, tensor_fusion_facts, tensor_fusion_gpus
 from epp.framework.accelerators import AcceleratorDeclaration, Partition, Sharing
 from epp.framework.endpoint import Endpoint
-from epp.framework.plugins import Parameters
+from epp.framework.plugin import Parameters
 
 _VENDOR_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
 

@@ -6,17 +6,18 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph
+from epp.framework.plugin import Stage, all_roles
 
-_BEFORE_SCHEDULING = ("request headers", "admission")
+_BEFORE_SCHEDULING = frozenset(cls.role.title.lower() for cls in all_roles() if cls.role.stage < Stage.PROFILE_CHOICE)
 
 
 def graph_tree(graph: Graph) -> Tree:
     """Return the tree, in the order in which a request meets what is in it."""
     tree = Tree("a request", guide_style="dim")
     tree.add(f"parsers: {_named_all(graph.parsers)}")
-    for name in _BEFORE_SCHEDULING:
-        if name in graph.hooks:
-            tree.add(f"{name}: {_named_all(graph.hooks[name])}")
+    for name, plugins in graph.hooks.items():
+        if name in _BEFORE_SCHEDULING:
+            tree.add(f"{name}: {_named_all(plugins)}")
     for producer in graph.producers:
         tree.add(f"producer {_named(producer)}{_data('writes', producer.writes)}")
     aggregated = "" if graph.aggregator == graph.profile_picker else f", {_named(graph.aggregator)} adds up"

@@ -6,7 +6,7 @@ from epp.config import LoadedConfig, load_file, load_text
 from epp.discovery import StaticDiscovery, parse_targets
 from epp.framework import ConfigurationError
 from epp.framework.datalayer import Discovery
-from epp.framework.plugins import Parameters
+from epp.framework.plugin import Parameters
 
 
 def read_config(file: Path | None, text: str | None) -> LoadedConfig | None:

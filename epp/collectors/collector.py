@@ -12,7 +12,7 @@ from epp.datastore import Change, Datastore
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Feed
 from epp.framework.endpoint import Endpoint
-from epp.framework.plugins import Datum
+from epp.framework.plugin import Datum
 
 _LONGEST_FIRST_WAIT_SECONDS = 1.0
 

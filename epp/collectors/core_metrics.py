@@ -8,7 +8,7 @@ from epp.collectors.engines import Engine, compile_engine
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint
-from epp.framework.plugins import Parameters
+from epp.framework.plugin import Parameters
 
 _MEMO_LIMIT = 4096
 

@@ -1,7 +1,7 @@
 """What a configuration file may say of an engine's metrics page."""
 
 from epp.collectors.exposition import Selector
-from epp.framework.plugins import Parameters
+from epp.framework.plugin import Parameters
 from epp.framework.snapshot import CORE_COLUMNS
 
 _TAKEN = frozenset(column.name for column in CORE_COLUMNS)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from epp.framework.plugins import Parameters
+from epp.framework.plugin import Parameters
 
 _log = structlog.get_logger()
 

@@ -11,24 +11,15 @@ from epp.config.instances import Builder, Instances
 from epp.config.lint import lint
 from epp.config.load import LoadedConfig
 from epp.config.model import PluginRef
-from epp.config.probe import undeclared_reads
+from epp.config.probe import rehearse
 from epp.config.problems import Problem, in_order_of_the_file
 from epp.config.profiles import build_profiles, choose_aggregator, choose_profile_picker
 from epp.config.wiring import add_missing_producers, check_order, in_order
 from epp.director import ParserTable, Pipeline
 from epp.framework.datalayer import DataSource, Discovery, EndpointNotifications, Extractor, Feed, Tagger
 from epp.framework.errors import ConfigurationError
-from epp.framework.hooks import (
-    Admitter,
-    EndpointObserver,
-    PreRequest,
-    Producer,
-    RequestHeaders,
-    ResponseHeaders,
-    ResponseReporter,
-    ResponseTiming,
-)
-from epp.framework.plugins import Parser, Plugin
+from epp.framework.plugin import Plugin, all_roles
+from epp.framework.roles import Parser, Producer
 from epp.scheduling import Scheduler, SchedulingObserver
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
@@ -77,7 +68,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     _attempt(instances, lambda: add_missing_producers(instances), "plugins")
     producers = _attempt(instances, lambda: in_order(instances.of(Producer)), "plugins")
     check_order(instances)
-    _check_scopes(instances, builder)
+    _rehearse(instances, builder)
     instances.raise_problems()
     assert handler is not None  # noqa: S101  a problem otherwise
     assert aggregator is not None  # noqa: S101  the same
@@ -87,14 +78,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         pipeline=Pipeline(
             parsers=ParserTable(parsers),
             scheduler=Scheduler(profiles, handler, aggregator, observer=observer),
-            request_headers=instances.of(RequestHeaders),
-            producers=producers,
-            admitters=instances.of(Admitter),
-            pre_request=instances.of(PreRequest),
-            response_headers=instances.of(ResponseHeaders),
-            timers=instances.of(ResponseTiming),
-            reporters=instances.of(ResponseReporter),
-            endpoint_observers=instances.of(EndpointObserver),
+            plugins={role: instances.of(role) for role in all_roles()} | {Producer: producers},
         ),
         feeds=feeds,
         taggers=instances.of(Tagger),
@@ -172,14 +156,20 @@ def _discovery(loaded: LoadedConfig, instances: Instances) -> Discovery[Any] | N
     return None
 
 
-def _check_scopes(instances: Instances, builder: Builder) -> None:
-    """Refuse what reads undeclared data: nobody would have made sure that it is there."""
+def _rehearse(instances: Instances, builder: Builder) -> None:
+    """Try new plugins on made-up endpoints: undeclared reads and unusable results are refused, errors are warned of."""
     for plugin in instances:
         if builder.previous.get(plugin.name) is plugin:
             continue
-        for name in undeclared_reads(plugin):
+        path = instances.path_of(plugin)
+        findings = rehearse(plugin)
+        for name in findings.undeclared:
             instances.fail(
                 f"plugin {plugin.name!r} reads {name!r} without declaring it: add it to `reads` or `may_read` of "
                 f"{type(plugin).__name__}",
-                *instances.path_of(plugin),
+                *path,
             )
+        for problem in findings.unusable:
+            instances.fail(f"plugin {plugin.name!r} {problem}", *path)
+        for problem in findings.raised:
+            instances.warn(f"plugin {plugin.name!r} failed on made-up endpoints: {problem}", *path)

@@ -6,19 +6,10 @@ from typing import Any
 import msgspec
 
 from epp.config.assemble import Assembly
-from epp.framework import hooks
-from epp.framework.plugins import Datum, Plugin
+from epp.framework.plugin import Datum, Plugin, all_roles
 from epp.framework.request import DataKey
+from epp.framework.roles import Producer
 from epp.scheduling import Profile
-
-_HOOKS: tuple[tuple[str, type[Plugin[Any]]], ...] = (
-    ("request headers", hooks.RequestHeaders),
-    ("admission", hooks.Admitter),
-    ("before the request leaves", hooks.PreRequest),
-    ("response headers", hooks.ResponseHeaders),
-    ("response times", hooks.ResponseTiming),
-    ("response reports", hooks.ResponseReporter),
-)
 
 
 class PluginUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -78,7 +69,7 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
     aggregator: PluginUse
     profiles: tuple[ProfileGraph, ...]
     hooks: dict[str, tuple[PluginUse, ...]]
-    """Plugins around scheduling, by when a request meets them."""
+    """Plugins around scheduling, in the order in which they run."""
     feeds: tuple[FeedGraph, ...]
     taggers: tuple[PluginUse, ...]
     discovery: PluginUse | None
@@ -104,7 +95,7 @@ def describe(assembly: Assembly) -> Graph:
         return ProfileGraph(
             profile.name,
             tuple(
-                FilterUse(use(one.filter), one.filter.parameters.fallback_on_empty, one.on_error.value)
+                FilterUse(use(one.filter), one.filter.parameters.fallback_on_empty, one.role.on_error.value)
                 for one in profile.filters
             ),
             tuple(
@@ -113,7 +104,7 @@ def describe(assembly: Assembly) -> Graph:
                     one.weight,
                     one.weight / weights if weights else 0.0,
                     one.scorer.category.value,
-                    one.on_error.value,
+                    one.role.on_error.value,
                 )
                 for one in profile.scorers
             ),
@@ -124,11 +115,15 @@ def describe(assembly: Assembly) -> Graph:
     scheduler = pipeline.scheduler
     return Graph(
         parsers=uses(pipeline.parsers.parsers),
-        producers=uses(pipeline.producers),
+        producers=uses(pipeline.of(Producer)),
         profile_picker=use(scheduler.profile_picker),
         aggregator=use(scheduler.aggregator),
         profiles=tuple(map(profile_graph, scheduler.profiles.values())),
-        hooks={name: found for name, role in _HOOKS if (found := uses(assembly.instances.of(role)))},
+        hooks={
+            cls.role.title.lower(): found
+            for cls in sorted(all_roles(), key=lambda cls: cls.role.stage)
+            if cls.role.hook and cls is not Producer and (found := uses(pipeline.of(cls)))
+        },
         feeds=tuple(
             FeedGraph(use(feed.source), feed.source.interval_seconds, uses(feed.extractors)) for feed in assembly.feeds
         ),

@@ -13,7 +13,7 @@ from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.parameters import ParameterError, read_parameters
-from epp.framework.plugins import Parameters, Plugin, Stability
+from epp.framework.plugin import Parameters, Plugin, Stability
 from epp.framework.registry import Registry, UnknownTypeError
 
 Role = TypeVar("Role", bound=Plugin[Any])

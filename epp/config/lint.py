@@ -8,9 +8,9 @@ from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
 from epp.config.problems import Problem
 from epp.framework.datalayer import Feed, KnowsAccelerators, Tagger
-from epp.framework.hooks import Admitter
-from epp.framework.plugins import Category, Datum, Filter, Plugin, Scorer
+from epp.framework.plugin import Datum, Plugin, Stage, roles_of
 from epp.framework.request import DataKey
+from epp.framework.roles import Category, Scorer
 from epp.framework.snapshot import (
     FAILED,
     IN_FLIGHT,
@@ -97,7 +97,7 @@ def _same_measure(where: str, scorers: Sequence[Scorer[Any]]) -> Iterator[str]:
 
 
 def _never_collected(plugin: Plugin[Any], collected: set[str]) -> Iterator[str]:
-    if not isinstance(plugin, (Filter, Scorer, Admitter)):
+    if all(role.role.stage is Stage.BACKGROUND for role in roles_of(type(plugin))):
         return
     for datum in plugin.reads:
         if isinstance(datum, (Column, Attribute)) and datum.name not in collected:

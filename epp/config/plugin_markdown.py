@@ -4,29 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from epp.config.plugin_reference import OTHER, ParameterEntry, PluginEntry
+from epp.framework.plugin import all_roles
 
-_HEADINGS = {
-    "Filter": "Filters",
-    "Scorer": "Scorers",
-    "Picker": "Pickers",
-    "ProfilePicker": "Profile pickers",
-    "Decider": "Deciders",
-    "Aggregator": "Aggregators",
-    "Producer": "Producers",
-    "RequestHeaders": "Request headers",
-    "Admitter": "Admission",
-    "PreRequest": "Before the request leaves",
-    "ResponseHeaders": "Response headers",
-    "ResponseTiming": "Response times",
-    "ResponseReporter": "Response reports",
-    "Parser": "Parsers",
-    "DataSource": "Data sources",
-    "Extractor": "Extractors",
-    "Tagger": "Taggers",
-    "EndpointNotifications": "Notifications",
-    "Discovery": "Discovery",
-    OTHER: "Others",
-}
+_HEADINGS = {cls.__name__: cls.role.title for cls in all_roles()} | {OTHER: "Others"}
 
 
 def plugin_markdown(entries: Sequence[PluginEntry]) -> str:

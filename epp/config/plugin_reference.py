@@ -11,45 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from epp.framework import hooks
-from epp.framework.datalayer import DataSource, Discovery, EndpointNotifications, Extractor, Tagger
-from epp.framework.plugins import (
-    Aggregator,
-    Decider,
-    Filter,
-    Parameters,
-    Parser,
-    Picker,
-    Plugin,
-    ProfilePicker,
-    Scorer,
-)
+from epp.framework.plugin import Parameters, Plugin, all_roles, roles_of
 from epp.framework.registry import Registry
-
-ROLES: Mapping[str, type[Plugin[Any]]] = types.MappingProxyType(
-    {
-        "Filter": Filter,
-        "Scorer": Scorer,
-        "Picker": Picker,
-        "ProfilePicker": ProfilePicker,
-        "Decider": Decider,
-        "Aggregator": Aggregator,
-        "Producer": hooks.Producer,
-        "RequestHeaders": hooks.RequestHeaders,
-        "Admitter": hooks.Admitter,
-        "PreRequest": hooks.PreRequest,
-        "ResponseHeaders": hooks.ResponseHeaders,
-        "ResponseTiming": hooks.ResponseTiming,
-        "ResponseReporter": hooks.ResponseReporter,
-        "Parser": Parser,
-        "DataSource": DataSource,
-        "Extractor": Extractor,
-        "Tagger": Tagger,
-        "EndpointNotifications": EndpointNotifications,
-        "Discovery": Discovery,
-    }
-)
-"""Names of roles in the order in which they are shown; a plugin goes under its first."""
 
 OTHER = "Plugin"
 """Stands for the role of a plugin that has none of these."""
@@ -84,14 +47,14 @@ class PluginEntry(msgspec.Struct, frozen=True, rename="camel"):
 def plugin_entries(registry: Registry) -> list[PluginEntry]:
     """Return all registered types, by first role and name; raises ConfigurationError for one that cannot be loaded."""
     entries = [_entry(registry.find(name)) for name in registry.types]
-    order = [*ROLES, OTHER]
+    order = [*(cls.__name__ for cls in all_roles()), OTHER]
     return sorted(entries, key=lambda entry: (order.index(entry.roles[0]), entry.type))
 
 
 def _entry(cls: type[Plugin[Any]]) -> PluginEntry:
     return PluginEntry(
         type=cls.plugin_type,
-        roles=tuple(name for name, role in ROLES.items() if issubclass(cls, role)) or (OTHER,),
+        roles=tuple(role.__name__ for role in roles_of(cls)) or (OTHER,),
         stability=cls.stability.value,
         text=inspect.cleandoc(cls.__doc__ or ""),
         parameters=_parameters(cls.parameters_type),

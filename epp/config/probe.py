@@ -1,16 +1,15 @@
-"""Tries plugins on two made-up endpoints, to see that they read nothing that they do not declare."""
+"""Tries plugins on made-up endpoints: finds undeclared reads, unusable results and errors before any request does."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from epp.framework.arrays import Floats
+from epp.framework.arrays import Floats, ResultError
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
-from epp.framework.hooks import Admitter, Producer
-from epp.framework.plugins import Decider, Filter, Plugin, Scorer
+from epp.framework.errors import RequestError
+from epp.framework.plugin import Plugin
 from epp.framework.request import (
     AGENT_IDENTITY,
     PREFIX_MATCH,
@@ -28,41 +27,52 @@ T = TypeVar("T")
 
 _PROMPT_TOKENS = 256
 _VALUES = {
-    PREFIX_MATCH.name: PrefixMatch(np.array([2, 0], dtype=np.int32), total_blocks=4, block_tokens=64),
+    PREFIX_MATCH.name: PrefixMatch(np.array([2, 0, 1], dtype=np.int32), total_blocks=4, block_tokens=64),
     PROMPT_TOKENS.name: PromptTokens(_PROMPT_TOKENS),
     SESSION_ID.name: "session",
     AGENT_IDENTITY.name: "agent",
 }
+_KNOWN = np.array([0.25, 0.5])
+_UNKNOWN = np.full(3, np.nan)
 
 
-def undeclared_reads(plugin: Plugin[Any]) -> list[str]:
-    """Return the names of what the plugin read on the trial and does not declare; what it raises is not looked at."""
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a trial of one plugin has shown."""
+
+    undeclared: tuple[str, ...]
+    """Names of data that it read and does not declare."""
+    unusable: tuple[str, ...]
+    """Results that no request could use."""
+    raised: tuple[str, ...]
+    """Other errors: perhaps only made-up data causes them."""
+
+
+def rehearse(plugin: Plugin[Any]) -> Findings:
+    """Try a plugin on two endpoints whose columns are known, and on three that have reported nothing."""
     touched: set[str] = set()
-    request = _WatchedRequest("probe", RequestBody(model="probe", prompt=b"x" * 1024, prompt_tokens=_PROMPT_TOKENS))
-    request.touched = touched
-    request.owner = plugin.name
-    pool = Candidates(_watched_snapshot(touched), np.arange(2, dtype=np.intp))
-    for trial in _trials(plugin, request, pool):
-        with suppress(Exception):  # made-up data may be beyond it; requests will tell
-            trial()
+    unusable: dict[str, None] = {}
+    raised: dict[str, None] = {}
+    for column in (_KNOWN, _UNKNOWN):
+        request = _WatchedRequest("probe", RequestBody(model="probe", prompt=b"x" * 1024, prompt_tokens=_PROMPT_TOKENS))
+        request.touched = touched
+        request.owner = plugin.name
+        pool = Candidates(_watched_snapshot(touched, column), np.arange(len(column), dtype=np.intp), profile="probe")
+        try:
+            plugin.rehearse(request, pool)
+        except RequestError:
+            continue  # a refusal is an answer
+        except ResultError as error:
+            unusable[str(error)] = None
+        except Exception as error:  # noqa: BLE001  a plugin may raise anything
+            raised[f"{type(error).__name__}: {error}"] = None
     declared = {datum.name for datum in (*plugin.reads, *plugin.may_read, *plugin.writes)}
-    return sorted(touched - declared)
-
-
-def _trials(plugin: Plugin[Any], request: Request, pool: Candidates) -> Iterator[Callable[[], object]]:
-    if isinstance(plugin, Producer):
-        yield lambda: plugin.produce(request, pool)
-    if isinstance(plugin, Admitter):
-        yield lambda: plugin.admit(request, pool)
-    if isinstance(plugin, Filter):
-        yield lambda: plugin.filter(request, pool)
-    if isinstance(plugin, Scorer):
-        yield lambda: plugin.score(request, pool)
-    if isinstance(plugin, Decider):
-        yield lambda: plugin.decide(request, None)
+    return Findings(tuple(sorted(touched - declared)), tuple(unusable), tuple(raised))
 
 
 class _WatchedRequest(Request):
+    """Records which data are asked for."""
+
     touched: set[str]
     owner: str
     __slots__ = ("owner", "touched")
@@ -71,13 +81,13 @@ class _WatchedRequest(Request):
         found = super().get(key)
         if found is not None:
             return found  # its own
-        if key.producer != self.owner:  # what a plugin keeps for itself
+        if key.producer != self.owner:  # private data of the plugin
             self.touched.add(key.name)
         return cast("T | None", _VALUES.get(key.name))
 
 
 class _WatchedSnapshot(Snapshot):
-    """Notes which columns and records are asked for."""
+    """Records which columns and attributes are asked for."""
 
     touched: set[str]
 
@@ -90,19 +100,14 @@ class _WatchedSnapshot(Snapshot):
         return super().records(attribute)
 
 
-def _watched_snapshot(touched: set[str]) -> Snapshot:
-    endpoints = tuple(Endpoint(f"probe-{i}", f"192.0.2.{i + 1}", 8000) for i in range(2))
-    slots = np.arange(2, dtype=np.intp)
+def _watched_snapshot(touched: set[str], values: Floats) -> Snapshot:
+    endpoints = tuple(Endpoint(f"probe-{i}", f"192.0.2.{i + 1}", 8000) for i in range(len(values)))
+    slots = np.arange(len(values), dtype=np.intp)
     snapshot = _WatchedSnapshot(
         slots=slots,
         available=slots,
         endpoints=Records[Endpoint | None](endpoints),
-        columns=dict(_columns(CORE_COLUMNS)),
+        columns={column.name: np.where(np.isnan(values), column.unknown, values) for column in CORE_COLUMNS},
     )
     object.__setattr__(snapshot, "touched", touched)  # the snapshot itself is frozen
     return snapshot
-
-
-def _columns(columns: Iterable[Column]) -> Iterable[tuple[str, Floats]]:
-    for column in columns:
-        yield column.name, np.array([0.25, 0.5])

@@ -5,8 +5,9 @@ from typing import Any
 from epp.config.instances import Instances
 from epp.config.model import EndpointPickerConfig, SchedulingProfile, WeightedRef
 from epp.framework.errors import ConfigurationError
-from epp.framework.plugins import Aggregator, Filter, Picker, Plugin, ProfilePicker, Scorer
-from epp.scheduling import OnError, Profile, ProfileFilter, WeightedScorer
+from epp.framework.plugin import OnError, Plugin
+from epp.framework.roles import Aggregator, Filter, Picker, ProfilePicker, Scorer
+from epp.scheduling import Profile, ProfileFilter, WeightedScorer
 
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_PROFILE_PICKER = "single-profile-handler"
@@ -86,7 +87,7 @@ class _Parts:
             fail(f"plugin {plugin.name!r} (type {plugin.plugin_type}) is neither filter, scorer nor picker", *path)
             return
         if isinstance(plugin, Filter):
-            self._filters.append(ProfileFilter(plugin, OnError(ref.on_error or OnError.FAIL)))
+            self._filters.append(ProfileFilter.of(plugin, _policy(ref)))
         if isinstance(plugin, Scorer):
             self._add_scorer(plugin, ref, *path)
         elif ref.weight is not None:
@@ -104,7 +105,7 @@ class _Parts:
             self._instances.fail(f"weight {weight:g} is negative: a scorer says what is good", *path, "weight")
             return
         try:
-            self._scorers.append(WeightedScorer(scorer, weight, OnError(ref.on_error or OnError.SKIP)))
+            self._scorers.append(WeightedScorer.of(scorer, weight, _policy(ref)))
         except ValueError as error:
             self._instances.fail(str(error), *path, "weight")
 
@@ -114,3 +115,7 @@ class _Parts:
         declared = self._instances.of(Picker)
         why = f"profile {self._spec.name!r} names no picker"
         return declared[0] if declared else self._instances.ensure(DEFAULT_PICKER, Picker, why)
+
+
+def _policy(ref: WeightedRef) -> OnError | None:
+    return OnError(ref.on_error) if ref.on_error else None

@@ -5,33 +5,10 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from epp.config.instances import Instances
-from epp.framework.datalayer import Extractor, Tagger
 from epp.framework.errors import ConfigurationError
-from epp.framework.hooks import (
-    Admitter,
-    PreRequest,
-    Producer,
-    RequestHeaders,
-    ResponseHeaders,
-    ResponseReporter,
-    ResponseTiming,
-)
-from epp.framework.plugins import Aggregator, Datum, Decider, Filter, Picker, Plugin, ProfilePicker, Scorer
+from epp.framework.plugin import Datum, Plugin, Stage, roles_of
 from epp.framework.request import DataKey
-
-_ORDER: tuple[tuple[type[Plugin[Any]], ...], ...] = (
-    (Extractor, Tagger),
-    (RequestHeaders,),
-    (Producer,),
-    (Admitter,),
-    (ProfilePicker,),
-    (Filter, Scorer, Picker, Decider, Aggregator),
-    (PreRequest,),
-    (ResponseHeaders,),
-    (ResponseTiming,),
-    (ResponseReporter,),
-)
-"""Roles in the order in which a request meets them."""
+from epp.framework.roles import Producer
 
 
 def add_missing_producers(instances: Instances) -> None:
@@ -53,7 +30,12 @@ def add_missing_producers(instances: Instances) -> None:
         reader, datum = missing[0]
         reported.add((reader.name, datum))
         problem = _cannot_be_added(datum)
-        if problem:
+        if isinstance(datum, DataKey) and datum.fallback:
+            instances.warn(
+                f"plugin {reader.name!r} reads {datum.name!r}, which no plugin here writes: {datum.fallback}",
+                *instances.path_of(reader),
+            )
+        elif problem:
             instances.fail(f"plugin {reader.name!r} reads {datum.name!r}{problem}", *instances.path_of(reader))
         else:
             _warn_of_another(reader, datum, instances)
@@ -113,5 +95,5 @@ def _warn_of_another(reader: Plugin[Any], datum: Datum, instances: Instances) ->
             )
 
 
-def _stage(plugin: Plugin[Any]) -> int:
-    return next((stage for stage, roles in enumerate(_ORDER) if isinstance(plugin, roles)), len(_ORDER))
+def _stage(plugin: Plugin[Any]) -> Stage:
+    return min((cls.role.stage for cls in roles_of(type(plugin))), default=Stage.BACKGROUND)

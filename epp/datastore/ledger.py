@@ -1,5 +1,7 @@
 """Own work in flight, credited to an endpoint at once and given back exactly once."""
 
+from collections.abc import Sequence
+
 from epp.datastore.table import ColumnTable
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PICKED, SERVED
 
@@ -85,3 +87,31 @@ class Ticket:
         self._closed = True
         self.first_token()
         self._ledger.release_request(self._slot, self._epoch, failed=failed)
+
+
+class Credit:
+    """The ledger entries of one request: that of its target, and those of the targets of other legs."""
+
+    __slots__ = ("_legs", "_target")
+
+    def __init__(self, target: Ticket, legs: Sequence[Ticket] = ()) -> None:
+        self._target = target
+        self._legs = legs
+
+    def first_token(self) -> None:
+        """Release what the first token shows to be done: the prompt, and the work of all other legs."""
+        self._target.first_token()
+        self._close_legs()
+
+    def move(self, slot: int) -> None:
+        """Credit another slot than the target's: the gateway went there."""
+        self._target.move(slot)
+
+    def close(self, *, failed: bool) -> None:
+        """Release everything: the response ended."""
+        self._target.close(failed=failed)
+        self._close_legs()
+
+    def _close_legs(self) -> None:
+        for leg in self._legs:
+            leg.close()

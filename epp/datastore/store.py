@@ -13,7 +13,7 @@ from epp.framework.arrays import Floats, Positions
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Report
 from epp.framework.endpoint import Endpoint
-from epp.framework.plugins import Datum
+from epp.framework.plugin import Datum
 from epp.framework.snapshot import (
     ANSWERS,
     CORE_ATTRIBUTES,

@@ -1,8 +1,10 @@
-"""One request, from headers and body to the endpoint picked, and what becomes of it."""
+"""One request: from headers and body to its destination, and on to the end of its response."""
 
 from epp.director.director import Director, DirectorObserver
+from epp.director.held import Held
 from epp.director.pipeline import ParserTable, Pipeline
 from epp.director.routing import Cause, Routing
+from epp.director.seeds import Seeds
 from epp.director.subset import Subset
 
-__all__ = ["Cause", "Director", "DirectorObserver", "ParserTable", "Pipeline", "Routing", "Subset"]
+__all__ = ["Cause", "Director", "DirectorObserver", "Held", "ParserTable", "Pipeline", "Routing", "Seeds", "Subset"]

@@ -1,13 +1,18 @@
-"""The director: parses, narrows the candidates, runs producers and scheduler, credits the endpoint."""
+"""The director: parses a request, narrows the candidates, runs admission and scheduler, credits the endpoint."""
 
+import asyncio
 import uuid
-from collections.abc import Callable
-from typing import Any, TypeVarTuple
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from epp.bodies import completed
-from epp.datastore import Change, Datastore, Ticket
+from epp.datastore import Change, Credit, Datastore
+from epp.director.held import Held
 from epp.director.pipeline import Parsed, Pipeline
-from epp.director.routing import Cause, Routing
+from epp.director.routing import Routing, RoutingObserver
+from epp.director.seeds import Seeds
 from epp.director.subset import Subset
 from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
@@ -15,18 +20,16 @@ from epp.framework.clock import Clock
 from epp.framework.errors import (
     AdmissionDeniedError,
     BadRequestError,
+    ClientGoneError,
     ModelMissingError,
     NoEndpointsError,
-    PluginFailedError,
     RequestError,
 )
-from epp.framework.hooks import Admitter
-from epp.framework.plugins import Plugin
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
+from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders
 from epp.framework.snapshot import Snapshot
-
-_Arguments = TypeVarTuple("_Arguments")
+from epp.scheduling import Failure, Guard
 
 DEFAULT_PATH = "/v1/completions"
 _NOTHING = Parsed(RequestBody(), names_model=False)
@@ -34,26 +37,39 @@ FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id
 MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 
 
-class DirectorObserver:
-    """No-op hooks; override what you want to see."""
+class DirectorObserver(RoutingObserver):
+    """No-op callbacks; override those of interest."""
 
     __slots__ = ()
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
-        """Tell that a request goes its way."""
+        """Record a routed request."""
 
     def refused(self, model: str, error: RequestError) -> None:
-        """Tell that a request goes nowhere; `model` is empty where the body named none."""
+        """Record a refused request; `model` is empty where the body named none."""
 
-    def completed(self, routing: Routing, cause: Cause) -> None:
-        """Tell that a routed request ended."""
 
-    def plugin_failed(self, plugin: str, error: Exception) -> None:
-        """Tell that a plugin raised: what it adds is missing; of a pre-request hook, the request fails."""
+@dataclass(slots=True)
+class _Arrival:
+    """A request that is not routed yet."""
+
+    pipeline: Pipeline
+    request: Request
+    subset: Subset | None
+    admitters: Iterator[Admitter[Any]]
+    """Those that have not been asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """What an admitter wants a request to wait for."""
+
+    admitter: Admitter[Any]
+    awaited: Awaitable[None]
 
 
 class Director:
-    """Synchronous from end to end: nothing here waits."""
+    """Synchronous from end to end, unless an admitter holds a request."""
 
     def __init__(
         self,
@@ -63,84 +79,122 @@ class Director:
         *,
         observer: DirectorObserver | None = None,
         use_subset: bool = True,
+        seeds: Seeds | None = None,
     ) -> None:
         self.clock = clock
         self._store = store
         self._pipeline = pipeline
         self._observer = observer or DirectorObserver()
+        self._guard = Guard(self._observer)
         self._use_subset = use_subset
+        self._seeds = seeds or Seeds()
         store.subscribe(self._pool_changed)
 
     def use(self, pipeline: Pipeline) -> None:
-        """Route all further requests by another pipeline; those on their way stay with theirs."""
+        """Route all further requests by another pipeline; those on their way keep theirs."""
         self._pipeline = pipeline
 
-    def route(self, headers: Headers, body: bytes, subset: Subset | None, *, partial: bool = False) -> Routing:
-        """Return where a request goes; raises a RequestError that says why it can go nowhere.
+    def route(
+        self, headers: Headers, body: bytes, subset: Subset | None, *, incomplete: bool = False
+    ) -> Routing | Held:
+        """Return the routing of a request, or Held where it has to wait; raises a RequestError that refuses it.
 
-        A request without a body names no model and goes to any endpoint the profiles like; so does one of whose body
-        only a `partial` beginning is known, if that does not say enough.
+        A request without a body names no model and may go to any endpoint that the profiles allow; so may one of whose
+        body only an `incomplete` beginning is known, if that does not say enough.
         """
         pipeline = self._pipeline
-        parsed = RequestBody()
+        model = ""
         try:
             path = _path(headers)
-            parsed, names_model = _parse(pipeline, path, headers, body, partial=partial)
-            target_model = headers.first_of(*MODEL_REWRITE) or "" if names_model else ""
-            if names_model and not (parsed.model or target_model):
-                raise ModelMissingError
-            request = Request(
-                id=headers.get("x-request-id") or str(uuid.uuid4()),
-                body=parsed,
-                headers=headers,
-                path=path,
-                size_bytes=len(body),
-                received_at=self.clock.now(),
-                target_model=target_model,
-            )
-            for plugin in pipeline.request_headers:
-                self._attempt(plugin, plugin.request_headers, request)
+            parsed, names_model = _parse(pipeline, path, headers, body, incomplete=incomplete)
+            model = parsed.model
+            request = self._request(path, headers, parsed, len(body), names_model=names_model)
+            for plugin in pipeline.of(RequestHeaders):
+                self._guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
             request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
-            return self._route(pipeline, request, subset)
+            arrival = _Arrival(pipeline, request, subset, iter(pipeline.of(Admitter)))
+            outcome = self._proceed(arrival)
         except RequestError as error:
-            self._observer.refused(parsed.model, error)
+            self._observer.refused(model, error)
             raise
+        return outcome if isinstance(outcome, Routing) else Held(partial(self._wait, arrival, outcome))
 
-    def _route(self, pipeline: Pipeline, request: Request, subset: Subset | None) -> Routing:
+    def _request(
+        self, path: str, headers: Headers, body: RequestBody, size_bytes: int, *, names_model: bool
+    ) -> Request:
+        target_model = headers.first_of(*MODEL_REWRITE) or "" if names_model else ""
+        if names_model and not (body.model or target_model):
+            raise ModelMissingError
+        return Request(
+            id=headers.get("x-request-id") or str(uuid.uuid4()),
+            body=body,
+            headers=headers,
+            path=path,
+            size_bytes=size_bytes,
+            received_at=self.clock.now(),
+            target_model=target_model,
+            seed=self._seeds.next(),
+        )
+
+    def _proceed(self, arrival: _Arrival) -> Routing | _Hold:
+        """Return the routing, or what to wait for before the next call."""
         snapshot = self._store.snapshot()
-        candidates = Candidates(snapshot, self._eligible(snapshot, subset))
+        candidates = Candidates(snapshot, self._eligible(snapshot, arrival.subset))
         if not len(candidates):
             raise NoEndpointsError
         started = self.clock.now()
-        for producer in pipeline.producers:
-            self._attempt(producer, producer.produce, request, candidates)
-        for admitter in pipeline.admitters:
-            self._admit(admitter, request, candidates)
-        result = pipeline.scheduler.schedule(request, candidates)
-        for plugin in pipeline.pre_request:
-            try:
-                plugin.pre_request(request, result)
-            except RequestError:
-                raise
-            except Exception as error:
-                self._observer.plugin_failed(plugin.name, error)
-                raise PluginFailedError(plugin.name, str(error)) from error
+        request = arrival.request
+        for producer in arrival.pipeline.of(Producer):
+            self._guard.call(Producer.role, producer, producer.produce, request, candidates)
+        for admitter in arrival.admitters:
+            awaited = self._admit(admitter, request, candidates)
+            if awaited is not None:
+                return _Hold(admitter, awaited)
+        result = arrival.pipeline.scheduler.schedule(request, candidates)
+        for plugin in arrival.pipeline.of(PreRequest):
+            self._guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
         self._observer.routed(request, result, self.clock.now() - started)
-        ticket, legs = self._credit(request, result)
         return Routing(
             request,
             result,
-            ticket,
-            legs=legs,
-            find=self._store.find,
+            self._credit(request, result),
+            arrival.pipeline,
+            guard=self._guard,
             observer=self._observer,
-            response_headers=pipeline.response_headers,
-            timers=pipeline.timers,
-            reporters=pipeline.reporters,
+            find=self._store.find,
         )
 
-    def _credit(self, request: Request, result: SchedulingResult) -> tuple[Ticket, list[Ticket]]:
-        """Enter the request in the books of its target, and in those of the other legs' targets."""
+    async def _wait(self, arrival: _Arrival, hold: _Hold) -> Routing:
+        """Proceed each time that an admitter releases the request: on a new snapshot, since the old one has aged."""
+        try:
+            while True:
+                await self._released(hold)
+                outcome = self._proceed(arrival)
+                if isinstance(outcome, Routing):
+                    return outcome
+                hold = outcome
+        except RequestError as error:
+            self._observer.refused(arrival.request.body.model, error)
+            raise
+        except asyncio.CancelledError:
+            self._observer.refused(arrival.request.body.model, ClientGoneError("while the request was held"))
+            raise
+
+    def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> Awaitable[None] | None:
+        try:
+            awaited = self._guard.call(Admitter.role, admitter, admitter.admit, request, candidates)
+        except RequestError as error:
+            raise AdmissionDeniedError(error) from error
+        return None if isinstance(awaited, Failure) else awaited
+
+    async def _released(self, hold: _Hold) -> None:
+        try:
+            await self._guard.wait(Admitter.role, hold.admitter, hold.awaited)
+        except RequestError as error:
+            raise AdmissionDeniedError(error) from error
+
+    def _credit(self, request: Request, result: SchedulingResult) -> Credit:
+        """Credit the request to its target, and to the targets of the other legs."""
         costs = request.get(IN_FLIGHT_COST) or {}
         ledger = self._store.ledger
         primary = result.primary
@@ -149,22 +203,7 @@ class Director:
             for profile, leg in result.profiles.items()
             if leg is not None and leg.slot != primary.slot
         ]
-        return ledger.open(primary.slot, costs.get(primary.profile, 0)), legs
-
-    def _attempt(self, plugin: Plugin[Any], hook: Callable[[*_Arguments], None], *arguments: *_Arguments) -> None:
-        """Call what the request can do without."""
-        try:
-            hook(*arguments)
-        except Exception as error:  # noqa: BLE001  its readers do without, the request goes on
-            self._observer.plugin_failed(plugin.name, error)
-
-    def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> None:
-        try:
-            admitter.admit(request, candidates)
-        except RequestError as error:
-            raise AdmissionDeniedError(error) from error
-        except Exception as error:  # noqa: BLE001  who cannot judge turns nobody away
-            self._observer.plugin_failed(admitter.name, error)
+        return Credit(ledger.open(primary.slot, costs.get(primary.profile, 0)), legs)
 
     def _eligible(self, snapshot: Snapshot, subset: Subset | None) -> Positions:
         if subset is None or not self._use_subset:
@@ -174,20 +213,20 @@ class Director:
     def _pool_changed(self, change: Change) -> None:
         slots = [slot for slot, _ in change.removed]
         if slots:
-            for observer in self._pipeline.endpoint_observers:
+            for observer in self._pipeline.of(EndpointObserver):
                 observer.slots_removed(slots)
 
 
-def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, partial: bool) -> Parsed:
+def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, incomplete: bool) -> Parsed:
     if not body:
         return _NOTHING
-    if not partial:
+    if not incomplete:
         return pipeline.parsers.parse(path, headers, body)
     try:
         parsed = pipeline.parsers.parse(path, headers, completed(body))
-    except BadRequestError:  # what is missing may be what makes it good
+    except BadRequestError:  # the missing part may make it valid
         return _NOTHING
-    return parsed if parsed.body.model else _NOTHING  # the model may be named in what is missing
+    return parsed if parsed.body.model else _NOTHING  # the missing part may name the model
 
 
 def _path(headers: Headers) -> str:

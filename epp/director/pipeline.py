@@ -1,22 +1,13 @@
 """What one configuration makes of a request: parsers, producers, scheduler and hooks, swapped as a whole."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
 
 from epp.framework.errors import NoParserError
-from epp.framework.hooks import (
-    Admitter,
-    EndpointObserver,
-    PreRequest,
-    Producer,
-    RequestHeaders,
-    ResponseHeaders,
-    ResponseReporter,
-    ResponseTiming,
-)
-from epp.framework.plugins import Parser
+from epp.framework.plugin import Plugin, R
 from epp.framework.request import Headers, RequestBody
+from epp.framework.roles import Parser, ResponseReporter
 from epp.scheduling.scheduler import Scheduler
 
 
@@ -80,17 +71,14 @@ class Pipeline:
 
     parsers: ParserTable
     scheduler: Scheduler
-    request_headers: tuple[RequestHeaders[Any], ...] = ()
-    producers: tuple[Producer[Any], ...] = ()
-    """In an order in which each finds what it reads."""
-    admitters: tuple[Admitter[Any], ...] = ()
-    pre_request: tuple[PreRequest[Any], ...] = ()
-    response_headers: tuple[ResponseHeaders[Any], ...] = ()
-    timers: tuple[ResponseTiming[Any], ...] = ()
-    reporters: tuple[ResponseReporter[Any], ...] = ()
-    endpoint_observers: tuple[EndpointObserver[Any], ...] = ()
+    plugins: Mapping[type[Plugin[Any]], tuple[Plugin[Any], ...]] = field(default_factory=dict)
+    """By role; producers in an order in which each finds what it reads."""
+
+    def of(self, role: type[R]) -> tuple[R, ...]:
+        """Return the plugins of a role, in the order in which they run."""
+        return cast("tuple[R, ...]", self.plugins.get(role, ()))
 
     @property
     def metadata_namespaces(self) -> frozenset[str]:
-        """Where reporters put what they have to tell."""
-        return frozenset(namespace for reporter in self.reporters for namespace in reporter.namespaces)
+        """Namespaces of the dynamic metadata that plugins send."""
+        return frozenset(namespace for reporter in self.of(ResponseReporter) for namespace in reporter.namespaces)

@@ -11,7 +11,7 @@ from epp.discovery.target import Target
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Pool
 from epp.framework.errors import ConfigurationError
-from epp.framework.plugins import Parameters
+from epp.framework.plugin import Parameters
 from epp.watch import occasions
 
 _LOOK_AGAIN_SECONDS = 5.0

@@ -7,7 +7,7 @@ from epp.discovery.resolve import AddressBook, Lookup, system_lookup
 from epp.discovery.target import Target, read_host, read_port
 from epp.framework.datalayer import Discovery, Pool
 from epp.framework.errors import ConfigurationError
-from epp.framework.plugins import Parameters
+from epp.framework.plugin import Parameters
 
 
 def parse_targets(text: str) -> tuple[Target, ...]:

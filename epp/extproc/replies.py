@@ -19,7 +19,7 @@ from epp.extproc.wire import (
     TrailersResponse,
 )
 from epp.framework import SchedulingResult
-from epp.framework.hooks import Metadata
+from epp.framework.roles import Metadata
 
 PIECE_BYTES = 62_000
 """Most that one body message carries: some gateways take no more than 64 KiB."""

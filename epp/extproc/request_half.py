@@ -1,10 +1,11 @@
 """The request's way through the picker: when it is routed and how it is answered depends on the body mode."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from epp.bodies import with_model, with_model_added
-from epp.director import Director, Routing, Subset
+from epp.director import Director, Held, Routing, Subset
 from epp.extproc import replies
 from epp.extproc.habits import Habits
 from epp.extproc.half import Progress, ProtocolError, expect
@@ -13,6 +14,9 @@ from epp.extproc.modes import BodyMode
 from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
 from epp.framework import Headers
 from epp.framework.errors import BodyTooLargeError, InternalError
+
+Answer: TypeAlias = ProcessingResponse | Held
+"""A reply to send, or what the carrier has to await before it asks for the next answer."""
 
 DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 
@@ -70,23 +74,23 @@ class RequestHalf:
         waits = self._mode is None and not self._habits.sends_unasked
         return waits and self._progress is Progress.BODY and not self._body
 
-    def nothing_came(self) -> Iterator[ProcessingResponse]:
+    def on_silence(self) -> Iterator[Answer]:
         """Answer a gateway that seems to wait for its headers' answer before it sends a body."""
         if self.undecided:
             self._mode = BodyMode.STREAMED
-            yield self._with_headers(b"")
+            yield from self._with_headers(b"")
 
-    def on_headers(self, message: HttpHeaders) -> Iterator[ProcessingResponse]:
+    def on_headers(self, message: HttpHeaders) -> Iterator[Answer]:
         """Route what has no body, or none that will be seen in time; hold everything else."""
         expect("request_headers", self._progress, Progress.EXPECTED)
         self.headers = read_headers(message.headers)
         self._progress = Progress.ENDED if message.end_of_stream else Progress.BODY
         if message.end_of_stream or self._mode in _UNSEEN:
-            yield self._with_headers(b"")
+            yield from self._with_headers(b"")
         elif self._mode in _BUFFERED:
             yield replies.request_headers_pass()
 
-    def on_body(self, message: HttpBody) -> Iterator[ProcessingResponse]:
+    def on_body(self, message: HttpBody) -> Iterator[Answer]:
         """Gather, route at the end, and answer as the mode wants it."""
         if self._progress is Progress.EXPECTED:
             raise ProtocolError(_HEADERS_NOT_SHOWN)
@@ -101,11 +105,11 @@ class RequestHalf:
             self._habits.sends_unasked = True
         if self._mode in _BUFFERED:
             partial = self._mode is BodyMode.BUFFERED_PARTIAL and not message.end_of_stream
-            yield self._with_body(partial=partial)
+            yield from self._with_body(partial=partial)
         elif message.end_of_stream:
             yield from self._with_pieces(end_of_stream=True)
 
-    def on_trailers(self) -> Iterator[ProcessingResponse]:
+    def on_trailers(self) -> Iterator[Answer]:
         """Let the trailers pass, after a full-duplex body that they end."""
         expect("request_trailers", self._progress, Progress.BODY)
         self._progress = Progress.ENDED
@@ -126,35 +130,45 @@ class RequestHalf:
         self._body.clear()
         return body
 
-    def _with_headers(self, body: bytes) -> ProcessingResponse:
-        return replies.destination_with_headers(self._route(body))
+    def _with_headers(self, body: bytes) -> Iterator[Answer]:
+        destination = yield from self._route(body)
+        yield replies.destination_with_headers(destination)
 
-    def _with_body(self, *, partial: bool) -> ProcessingResponse:
+    def _with_body(self, *, partial: bool) -> Iterator[Answer]:
         body = self._gathered()
-        destination = self._route(body, partial=partial)
+        destination = yield from self._route(body, partial=partial)
         rewritten = self._rewritten(body, partial=partial)
         if rewritten is body:
-            return replies.destination_with_body(destination, None)
+            yield replies.destination_with_body(destination, None)
+            return
         if partial:  # nobody here knows how long the whole is
             destination = replace(destination, remove=[*destination.remove, "content-length"])
         else:  # the gateway holds the body's length against the one claimed
             destination = replace(destination, headers={**destination.headers, "content-length": str(len(rewritten))})
-        return replies.destination_with_body(destination, rewritten)
+        yield replies.destination_with_body(destination, rewritten)
 
-    def _with_pieces(self, *, end_of_stream: bool) -> Iterator[ProcessingResponse]:
+    def _with_pieces(self, *, end_of_stream: bool) -> Iterator[Answer]:
         body = self._gathered()
-        yield self._with_headers(body)
+        yield from self._with_headers(body)
         yield from replies.request_body_pieces(self._rewritten(body), end_of_stream=end_of_stream)
 
-    def _route(self, body: bytes, *, partial: bool = False) -> replies.Destination:
+    def _route(self, body: bytes, *, partial: bool = False) -> Generator[Held, None, replies.Destination]:
         if self.routing is not None:
             raise ProtocolError("more of a request body that was answered as a whole")
-        self.routing = routing = self._director.route(self.headers, body, self.subset, partial=partial)
-        extra = dict(routing.result.headers)
+        outcome = self._director.route(self.headers, body, self.subset, incomplete=partial)
+        if isinstance(outcome, Held):
+            yield outcome
+            outcome = outcome.routing()
+        self.routing = routing = outcome
+        extra = dict(routing.result.destination.headers)
         if REQUEST_ID not in self.headers:
             extra[REQUEST_ID] = routing.request.id
         return replies.Destination(
-            routing.destination, routing.result, extra, control_names(self.headers), self._options.emit_scores
+            ",".join(routing.result.destination.addresses),
+            routing.result,
+            extra,
+            control_names(self.headers),
+            self._options.emit_scores,
         )
 
     def _rewritten(self, body: bytes, *, partial: bool = False) -> bytes:

@@ -1,7 +1,7 @@
 """Carries sessions over gRPC: one stream, one session."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import grpc
 import structlog
 
-from epp.director import Cause
+from epp.director import Cause, Held
 from epp.extproc.binding import bind
 from epp.extproc.habits import Habits
 from epp.extproc.half import ProtocolError
 from epp.extproc.health import Health
 from epp.extproc.open_streams import OpenStreams
-from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
+from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES, Answer
 from epp.extproc.session import Session
 from epp.extproc.tls import server_credentials
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
@@ -144,8 +144,7 @@ class ExtProcServer:
                     message = await _next_message(context, session)
                     if not isinstance(message, ProcessingRequest):  # the end of the stream
                         break
-                    for reply in session.receive(message):
-                        await context.write(reply)
+                    await _send(context, session, session.receive(message))
             except ProtocolError as error:
                 cause = Cause.ERROR
                 _log.warning("stream ended: the gateway broke the protocol", problem=str(error), peer=context.peer())
@@ -163,11 +162,19 @@ async def _next_message(context: "_Context", session: Session) -> object:
     try:
         arrived, _ = await asyncio.wait({reading}, timeout=patience)
         if not arrived:
-            for reply in session.nothing_came():
-                await context.write(reply)
+            await _send(context, session, session.on_silence())
         return await reading
     finally:
         reading.cancel()
+
+
+async def _send(context: "_Context", session: Session, answers: Iterable[Answer]) -> None:
+    for answer in answers:
+        if isinstance(answer, Held):
+            await answer.settle()
+            await _send(context, session, session.resume())
+        else:
+            await context.write(answer)
 
 
 def _handler(carry: Callable[..., object]) -> grpc.GenericRpcHandler:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import structlog
 
-from epp.director import Cause, Director
+from epp.director import Cause, Director, Held
 from epp.extproc.habits import Habits
 from epp.extproc.half import ProtocolError
 from epp.extproc.headers import read_served, read_subset
 from epp.extproc.modes import BodyMode, UnknownModeError, read_modes
 from epp.extproc.refusals import refusal
-from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES, RequestHalf, RequestOptions
+from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES, Answer, RequestHalf, RequestOptions
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.framework import RequestError
@@ -33,7 +33,7 @@ Less than the 0.2 s after which Envoy, unless told otherwise, gives up on an ans
 class Session:
     """`receive` each message in turn, then `close` once, however the stream ended."""
 
-    __slots__ = ("_director", "_habits", "_options", "_plain_errors", "_request", "_response")
+    __slots__ = ("_director", "_habits", "_options", "_plain_errors", "_request", "_response", "_suspended")
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Session:
         self._plain_errors = plain_errors
         self._request: RequestHalf | None = None
         self._response: ResponseHalf | None = None
+        self._suspended: Iterator[Answer] = iter(())
 
     @property
     def done(self) -> bool:
@@ -58,32 +59,26 @@ class Session:
 
     @property
     def patience_seconds(self) -> float | None:
-        """How long to wait for the next message before calling `nothing_came`; None for as long as it takes."""
+        """How long to wait for the next message before calling `on_silence`; None for as long as it takes."""
         return PATIENCE_SECONDS if self._request is not None and self._request.undecided else None
 
-    def receive(self, message: ProcessingRequest) -> list[ProcessingResponse]:
-        """Return the answers that are due now, perhaps none; raises ProtocolError."""
-        try:
-            return list(self._answer(message))
-        except RequestError as error:
-            return self._refuse(error)
-        except UnknownModeError as error:
-            raise ProtocolError(str(error)) from error
-        except ProtocolError:
-            raise
-        except Exception as error:  # noqa: BLE001  one request fails, the process stays up
-            _log.exception("request failed", error=str(error))
-            return self._refuse(InternalError("the endpoint picker failed on this request"))
+    def receive(self, message: ProcessingRequest) -> list[Answer]:
+        """Return the answers that are due now, perhaps none; raises ProtocolError.
 
-    def nothing_came(self) -> list[ProcessingResponse]:
+        The last answer may be Held: settle it, then `resume`, before the next message.
+        """
+        return self._run(self._answer(message))
+
+    def resume(self) -> list[Answer]:
+        """Return the answers that waited for a held request."""
+        return self._run(self._suspended)
+
+    def on_silence(self) -> list[Answer]:
         """Return the answers that a gateway seems to be waiting for."""
         if self._request is None or self._response is None:
             return []
         self._response.assume(BodyMode.STREAMED)  # the older gateways that wait know no other way to stream
-        try:
-            return list(self._request.nothing_came())
-        except RequestError as error:
-            return self._refuse(error)
+        return self._run(self._request.on_silence())
 
     def close(self, cause: Cause = Cause.CLIENT_DISCONNECT) -> None:
         """Settle what is open: a routed request that has not ended by itself ended for this cause."""
@@ -93,7 +88,27 @@ class Session:
         if self._response is not None:
             self._response.end()
 
-    def _answer(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
+    def _run(self, answers: Iterator[Answer]) -> list[Answer]:
+        """Return all answers up to a held request, or a refusal in their place."""
+        found: list[Answer] = []
+        try:
+            for answer in answers:
+                found.append(answer)
+                if isinstance(answer, Held):
+                    self._suspended = answers
+                    break
+        except RequestError as error:
+            return [self._refuse(error)]
+        except UnknownModeError as error:
+            raise ProtocolError(str(error)) from error
+        except ProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001  one request fails, the process stays up
+            _log.exception("request failed", error=str(error))
+            return [self._refuse(InternalError("the endpoint picker failed on this request"))]
+        return found
+
+    def _answer(self, message: ProcessingRequest) -> Iterator[Answer]:
         request, response = self._halves(message)
         if message.HasField("metadata_context"):
             request.subset = read_subset(message.metadata_context) or request.subset
@@ -126,7 +141,7 @@ class Session:
             self._response = ResponseHalf(modes.response, self._director.clock)
         return self._request, self._response
 
-    def _refuse(self, error: RequestError) -> list[ProcessingResponse]:
+    def _refuse(self, error: RequestError) -> ProcessingResponse:
         self.close(Cause.ERROR)
         path = "" if self._request is None else self._request.headers.get(":path", "").partition("?")[0]
-        return [refusal(error, path, plain=self._plain_errors)]
+        return refusal(error, path, plain=self._plain_errors)

@@ -5,41 +5,35 @@ from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock, SystemClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
-from epp.framework.hooks import (
+from epp.framework.plugin import Datum, Parameters, Plugin, Stability
+from epp.framework.request import DataKey, Headers, PrefixMatch, PromptTokens, Request, RequestBody
+from epp.framework.response import Response, Usage
+from epp.framework.result import Destination, ProfileResult, SchedulingResult
+from epp.framework.roles import (
     Admitter,
+    Aggregator,
+    Category,
+    Decider,
+    Draw,
     EndpointObserver,
+    Filter,
+    FilterParameters,
+    Parser,
+    Picker,
     PreRequest,
     Producer,
+    ProfilePicker,
     RequestHeaders,
     ResponseHeaders,
     ResponseReporter,
     ResponseTiming,
-)
-from epp.framework.plugins import (
-    Aggregator,
-    Category,
-    Datum,
-    Decider,
-    Draw,
-    Filter,
-    FilterParameters,
-    Parameters,
-    Parser,
-    Picker,
-    Plugin,
-    ProfilePicker,
     Scorer,
-    Stability,
 )
-from epp.framework.request import DataKey, Headers, PrefixMatch, PromptTokens, Request, RequestBody
-from epp.framework.response import Response, Usage
-from epp.framework.result import Aggregate, ProfileResult, SchedulingResult
 from epp.framework.scoring import lower_is_better
 from epp.framework.snapshot import Attribute, Column, LoraState, Records, Snapshot, Topology
 
 __all__ = [
     "Admitter",
-    "Aggregate",
     "Aggregator",
     "Attribute",
     "Candidates",
@@ -50,6 +44,7 @@ __all__ = [
     "DataKey",
     "Datum",
     "Decider",
+    "Destination",
     "Draw",
     "Endpoint",
     "EndpointObserver",

@@ -11,7 +11,8 @@ from epp.framework.accelerators import AcceleratorKind, SpotPreference
 from epp.framework.hints import hint_at
 from epp.framework.memory import parse_memory
 from epp.framework.mig_names import canonical_mig_name
-from epp.framework.plugins import FilterParameters, Parameters
+from epp.framework.plugin import Parameters
+from epp.framework.roles import FilterParameters
 
 Memory: TypeAlias = str | float
 """A quantity such as `40Gi`, or a number of GiB."""

@@ -13,3 +13,47 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 Positions: TypeAlias = NDArray[np.intp]
 """Positions within the candidates, or slots of the snapshot where said."""
+
+
+class ResultError(TypeError):
+    """A plugin returned something of the wrong shape or type."""
+
+
+def as_mask(value: object, count: int) -> Mask:
+    """Return an array of `count` bools, from an array or a list; raises ResultError."""
+    mask = np.asarray(value)
+    if mask.shape != (count,) or mask.dtype != np.bool_:
+        raise ResultError(f"returned {_described(mask)} instead of one bool for each of {count} candidates")
+    return mask
+
+
+def as_scores(value: object, count: int, *, finite: bool = False) -> Floats:
+    """Return an array of `count` numbers, from an array or a list; raises ResultError.
+
+    With `finite`, NaN and infinity raise ValueError.
+    """
+    try:
+        scores: Floats = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ResultError(f"returned what is no array of numbers: {error}") from error
+    if scores.shape != (count,):
+        raise ResultError(f"returned {_described(scores)} instead of one score for each of {count} candidates")
+    if finite and not np.isfinite(scores).all():
+        raise ValueError(f"returned {scores.tolist()}: NaN and infinity count as 0")
+    return scores
+
+
+def as_positions(value: object, count: int) -> Positions:
+    """Return an array of at least one position below `count`; raises ResultError."""
+    positions = np.asarray(value)
+    if positions.ndim != 1 or not np.issubdtype(positions.dtype, np.integer):
+        raise ResultError(f"returned {_described(positions)} instead of positions among {count} candidates")
+    if not len(positions):
+        raise ResultError("returned no position; a picker picks at least one candidate")
+    if positions.min() < 0 or positions.max() >= count:
+        raise ResultError(f"returned positions {positions.tolist()} among {count} candidates, counted from 0")
+    return positions.astype(np.intp, copy=False)
+
+
+def _described(array: NDArray[np.generic]) -> str:
+    return f"{array.dtype} of shape {array.shape}"

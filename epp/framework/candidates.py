@@ -1,4 +1,4 @@
-"""The endpoints still in the running for one request, as an index array into a snapshot's columns."""
+"""The endpoints that may serve one request, as an index array into the columns of a snapshot."""
 
 from collections.abc import Sequence
 
@@ -22,13 +22,17 @@ from epp.framework.snapshot import T as _T
 
 
 class Candidates:
-    """A filter narrows it, a scorer gives one number for each of its members, in its order."""
+    """Input of filters and scorers: a filter keeps some of them, a scorer returns one number for each, in order."""
 
-    __slots__ = ("slots", "snapshot")
+    __slots__ = ("peer", "profile", "slots", "snapshot")
 
-    def __init__(self, snapshot: Snapshot, slots: Positions) -> None:
+    def __init__(self, snapshot: Snapshot, slots: Positions, *, profile: str = "", peer: int | None = None) -> None:
         self.snapshot = snapshot
         self.slots = slots
+        self.profile = profile
+        """Name of the profile that runs; empty outside of profiles."""
+        self.peer = peer
+        """Slot of the endpoint that the first profile of this request picked; None in the first profile."""
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -46,7 +50,11 @@ class Candidates:
 
     def keep(self, mask: Mask) -> "Candidates":
         """Return the members where the mask is true."""
-        return Candidates(self.snapshot, self.slots[mask])
+        return Candidates(self.snapshot, self.slots[mask], profile=self.profile, peer=self.peer)
+
+    def within(self, profile: str, peer: int | None = None) -> "Candidates":
+        """Return the same candidates as a profile sees them."""
+        return Candidates(self.snapshot, self.slots, profile=profile, peer=peer)
 
     def values(self, column: Column) -> Floats:
         """One number for each member; NaN, or the column's own default, where nobody reported."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from epp.framework.endpoint import Endpoint
-from epp.framework.plugins import P, Plugin
+from epp.framework.plugin import P, Plugin, Role
 from epp.framework.snapshot import Attribute, Column
 
 
@@ -26,7 +26,7 @@ class Pool(Protocol):
         """Make these the endpoints of the pool; those that stay keep what is known of them."""
 
 
-class Discovery(Plugin[P]):
+class Discovery(Plugin[P], role=Role(title="Discovery")):
     """Keeps a pool in step with the world."""
 
     @abstractmethod
@@ -51,7 +51,7 @@ class PageError(Exception):
     """The endpoint answered, but not with a page that can be read."""
 
 
-class DataSource(Plugin[P]):
+class DataSource(Plugin[P], role=Role(title="Data sources")):
     """Fetches one page from an endpoint."""
 
     @property
@@ -73,7 +73,7 @@ class DataSource(Plugin[P]):
         """Give back connections."""
 
 
-class Extractor(Plugin[P]):
+class Extractor(Plugin[P], role=Role(title="Extractors")):
     """Reads a page into columns and attributes; does no I/O."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Extractor(Plugin[P]):
         """Return what the page says; raises PageError when it says nothing this extractor understands."""
 
 
-class Tagger(Plugin[P]):
+class Tagger(Plugin[P], role=Role(title="Taggers")):
     """Reads what discovery says of an endpoint into columns and attributes; does no I/O."""
 
     @abstractmethod
@@ -105,7 +105,7 @@ class FollowingTagger(Tagger[P]):
         """Keep up until cancelled, and await `changed()` whenever endpoints may be tagged otherwise than before."""
 
 
-class EndpointNotifications(Plugin[P]):
+class EndpointNotifications(Plugin[P], role=Role(title="Notifications")):
     """Stands, among the data sources, for the comings and goings of endpoints; its extractors are taggers."""
 
 

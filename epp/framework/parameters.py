@@ -10,7 +10,7 @@ import msgspec
 
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
-from epp.framework.plugins import Parameters
+from epp.framework.plugin import Parameters
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -9,7 +9,7 @@ from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.parameters import read_parameters
-from epp.framework.plugins import Parameters, Plugin
+from epp.framework.plugin import Parameters, Plugin
 
 GROUP = "epp.plugins"
 

@@ -1,15 +1,15 @@
 """One LLM request as plugins see it: protocol-neutral, with a typed store for what producers compute."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, cast
 
 import msgspec
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from epp.framework.candidates import Candidates
-from epp.framework.result import ProfileResult
 
 T = TypeVar("T")
 
@@ -77,10 +77,12 @@ class DataKey(Generic[T]):
     """Plugin type that is instantiated when a configured plugin reads this key and nobody writes it; empty for none."""
     producer: str = ""
     """Name of the producer instance; empty for the default one."""
+    fallback: str = ""
+    """What readers go by where no plugin writes this; empty where they cannot work without it."""
 
     def produced_by(self, producer: str) -> "DataKey[T]":
         """Return the same key as written by the producer instance of that name."""
-        return DataKey(self.name, self.default_producer, "" if producer == self.default_producer else producer)
+        return replace(self, producer="" if producer == self.default_producer else producer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,8 @@ SESSION_ID: DataKey[str] = DataKey("session-id", "session-id-producer")
 """What names the conversation that the request belongs to."""
 AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity", "agent-identity")
 """What names the agent that sent the request: its flow, unless a header names another."""
-PEER: DataKey[ProfileResult] = DataKey("peer")
-"""The leg of a disaggregated request that was chosen first; the profiles that run after it may want to be near it."""
+PRIORITY: DataKey[int] = DataKey("priority", fallback="every request has priority 0")
+"""Priority of the request; negative for sheddable requests."""
 
 
 @dataclass(slots=True)
@@ -135,12 +137,11 @@ class Request:
     path: str = ""
     """Without the query."""
     size_bytes: int = 0
-    priority: int = 0
     fairness_id: str = DEFAULT_FLOW
     received_at: float = 0.0
     """Seconds on the clock."""
-    profile: str = ""
-    """Name of the profile that is running; empty outside of the profiles."""
+    seed: int = 0
+    """Seed of the random choices, 64 bits: the same seed, snapshot and configuration give the same result."""
     target_model: str = ""
     """The model to ask for instead of the one in the body; empty for no other."""
     _data: dict[str, object] = field(default_factory=dict, repr=False)
@@ -149,6 +150,22 @@ class Request:
     def model(self) -> str:
         """The model that the endpoint will be asked for."""
         return self.target_model or self.body.model
+
+    @property
+    def priority(self) -> int:
+        """Priority of the request; 0 where no plugin sets it."""
+        return self.get(PRIORITY) or 0
+
+    def uniform(self, purpose: str) -> float:
+        """Return a number in [0, 1) from the seed: the same at every call, independent between purposes."""
+        return float(self._digest(purpose) >> 11) * 2.0**-53  # as many bits as a float has
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Return a random generator from the seed: the same at every call, independent between purposes."""
+        return np.random.default_rng(self._digest(purpose))
+
+    def _digest(self, purpose: str) -> int:
+        return xxhash.xxh3_64_intdigest(purpose.encode(), self.seed)
 
     @property
     def prompt_tokens(self) -> int:

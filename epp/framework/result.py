@@ -1,4 +1,4 @@
-"""What a profile run and a whole scheduling return, with the trace that explains them."""
+"""Results of a profile run and of a whole scheduling, with the trace that explains them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,28 +17,28 @@ class FilterTrace:
     before: int
     after: int
     problem: str = ""
-    """Why the filter was passed over: it left nobody and falls back, or it failed and may be skipped."""
+    """Why the filter was skipped: it dropped all candidates and falls back, or it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreTrace:
-    """What one scorer said of the candidates that came through the filters."""
+    """Scores of one scorer for the candidates that passed the filters."""
 
     plugin: str
     weight: float
     scores: Floats
     """In [0, 1], one for each candidate, before the weight."""
     problem: str = ""
-    """Why the scorer has no vote, where it failed."""
+    """The error of a scorer that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileResult:
-    """One profile run: whom it picked, out of whom, and why."""
+    """One profile run: the endpoints picked, the candidates, and the scores."""
 
     profile: str
     candidates: Candidates
-    """Those that came through the filters."""
+    """Those that passed the filters."""
     totals: Floats
     """Sum of weight times score, one for each candidate."""
     picked: Positions
@@ -58,33 +58,44 @@ class ProfileResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
-    """An aggregator's verdict over the results of all profiles."""
+class Destination:
+    """Where a request goes: made once by the aggregator, and read by hooks, ledger and wire."""
 
-    primary: str
-    """Name of the profile whose targets the gateway gets."""
+    primary: ProfileResult
+    """The profile run whose picks are the targets."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers the endpoint gets beside the destination (a prefill peer, say)."""
-    picks: Mapping[str, Positions] = field(default_factory=dict)
-    """Other picks than the profiles' own, by profile: positions in the profile's candidates, best first."""
-    destination: tuple[str, ...] = ()
-    """What the gateway is told in place of the addresses of the targets, one for each; empty for those themselves."""
+    """Request headers for the endpoint, beside the destination: a prefill peer, say."""
+    addresses: tuple[str, ...] = ()
+    """`ip:port` for each target, as the gateway is told; those of the targets themselves unless given."""
+    repicked: Mapping[str, ProfileResult] = field(default_factory=dict)
+    """Results of other profiles whose picks the aggregator changed."""
+    targets: tuple[Endpoint, ...] = field(init=False)
+    """The target endpoint, then its fallbacks in order."""
+
+    def __post_init__(self) -> None:
+        """Look the targets up."""
+        targets = self.primary.targets
+        object.__setattr__(self, "targets", targets)
+        if not self.addresses:
+            object.__setattr__(self, "addresses", tuple(endpoint.hostport for endpoint in targets))
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingResult:
-    """Where a request goes."""
+    """The outcome of a whole scheduling."""
 
-    primary: ProfileResult
+    destination: Destination
     profiles: Mapping[str, ProfileResult | None]
     """Every profile that ran; None for one that failed."""
     errors: Mapping[str, RequestError]
     """Why those failed, by profile."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    destination: tuple[str, ...] = ()
-    """`ip:port` for each target, as the gateway is told."""
+
+    @property
+    def primary(self) -> ProfileResult:
+        """The profile run whose picks are the targets."""
+        return self.destination.primary
 
     @property
     def targets(self) -> tuple[Endpoint, ...]:
         """The target endpoint, then its fallbacks in order."""
-        return self.primary.targets
+        return self.destination.targets

@@ -10,9 +10,10 @@ from epp.framework.accelerator_arrays import relative_capacity
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.plugins import Datum, Parameters, Scorer
+from epp.framework.plugin import Datum, Parameters
 from epp.framework.rates import ENDPOINT_RATES, EndpointRates
 from epp.framework.request import Request
+from epp.framework.roles import Scorer
 from epp.framework.snapshot import ACCELERATOR
 
 NormalizeBy: TypeAlias = Literal["", "relativeCapacity", "learnedCapacity"]

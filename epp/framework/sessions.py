@@ -11,7 +11,7 @@ import xxhash
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.endpoint import Endpoint
-from epp.framework.plugins import Datum, Parameters
+from epp.framework.plugin import Datum, Parameters
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, DataKey, Request
 from epp.framework.response import Response
 from epp.framework.result import SchedulingResult

@@ -1,7 +1,17 @@
-"""The multi-cycle scheduler: profiles run over one snapshot until the profile picker has no more to ask for."""
+"""The multi-cycle scheduler: runs profiles over one snapshot until the profile picker asks for no more."""
 
+from epp.scheduling.guard import Failure, Guard, PluginObserver
 from epp.scheduling.observer import SchedulingObserver
-from epp.scheduling.profile import OnError, Profile, ProfileFilter, WeightedScorer
+from epp.scheduling.profile import Profile, ProfileFilter, WeightedScorer
 from epp.scheduling.scheduler import Scheduler
 
-__all__ = ["OnError", "Profile", "ProfileFilter", "Scheduler", "SchedulingObserver", "WeightedScorer"]
+__all__ = [
+    "Failure",
+    "Guard",
+    "PluginObserver",
+    "Profile",
+    "ProfileFilter",
+    "Scheduler",
+    "SchedulingObserver",
+    "WeightedScorer",
+]

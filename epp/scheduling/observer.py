@@ -1,13 +1,12 @@
-"""What the scheduler tells of itself to whoever counts."""
+"""Events of the scheduler, for metrics."""
+
+from epp.scheduling.guard import PluginObserver
 
 
-class SchedulingObserver:
-    """No-op hooks; override what you want to see."""
+class SchedulingObserver(PluginObserver):
+    """No-op callbacks; override those of interest."""
 
     __slots__ = ()
 
     def scores_rejected(self, plugin: str, count: int) -> None:
-        """Tell that so many scores were NaN or infinite and counted as 0."""
-
-    def plugin_failed(self, plugin: str, error: Exception) -> None:
-        """Tell that a plugin raised: a scorer lost its vote, a filter or picker failed its profile."""
+        """Record scores that were NaN or infinite and counted as 0."""

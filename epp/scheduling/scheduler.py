@@ -1,30 +1,18 @@
-"""The loop over profiles: what to run next, run it, and who gets the request in the end."""
+"""The loop over profiles: choose, run, aggregate."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
-import xxhash
-
-from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
 from epp.framework.errors import InternalError, NoEndpointsError, RequestError
-from epp.framework.plugins import Aggregator, ProfilePicker
 from epp.framework.request import Request
 from epp.framework.result import ProfileResult, SchedulingResult
+from epp.framework.roles import Aggregator, ProfilePicker
 from epp.scheduling.cycle import Cycle
+from epp.scheduling.guard import Guard
 from epp.scheduling.observer import SchedulingObserver
 from epp.scheduling.profile import Profile
-
-GeneratorFactory: TypeAlias = Callable[[Request, str], np.random.Generator]
-"""Makes the random generator of one request's run of the named profile."""
-
-
-def seeded_by_request(request: Request, profile: str) -> np.random.Generator:
-    """Return a generator that is the same for the same request id and profile."""
-    return np.random.default_rng(xxhash.xxh3_64_intdigest(f"{profile}\0{request.id}".encode()))
 
 
 class Scheduler:
@@ -36,7 +24,6 @@ class Scheduler:
         profile_picker: ProfilePicker[Any],
         aggregator: Aggregator[Any],
         *,
-        generators: GeneratorFactory = seeded_by_request,
         observer: SchedulingObserver | None = None,
         max_iterations: int = 16,
     ) -> None:
@@ -44,12 +31,12 @@ class Scheduler:
         self._names = tuple(self.profiles)
         self.profile_picker = profile_picker
         self.aggregator = aggregator
-        self._generators = generators
         self._observer = observer or SchedulingObserver()
+        self._guard = Guard(self._observer)
         self._max_iterations = max_iterations
 
     def schedule(self, request: Request, candidates: Candidates) -> SchedulingResult:
-        """Return where the request goes; raises a RequestError that says why it can go nowhere."""
+        """Return the destination of the request; raises a RequestError where it has none."""
         if not len(candidates):
             raise NoEndpointsError
         results: dict[str, ProfileResult | None] = {}
@@ -82,30 +69,28 @@ class Scheduler:
                 continue
             if results.get(name) is not None:
                 raise InternalError(f"profile picker {self.profile_picker.name!r} chose {name!r} a second time")
-            request.profile = name
             try:
-                draw = partial(self._generators, request, name)
-                results[name] = Cycle(profile, request, draw, self._observer).run(candidates)
+                draw = partial(request.generator, name)
+                cycle = Cycle(profile, request, draw, self._guard, self._observer)
+                results[name] = cycle.run(candidates.within(name, _peer(results)))
                 errors.pop(name, None)
             except RequestError as error:
                 results[name] = None
                 errors[name] = error
-        request.profile = ""
 
     def _aggregate(
         self, request: Request, results: Mapping[str, ProfileResult | None], errors: Mapping[str, RequestError]
     ) -> SchedulingResult:
         if not results:
             raise InternalError(f"profile picker {self.profile_picker.name!r} chose no profile")
-        verdict = self.aggregator.aggregate(request, results)
-        primary = results.get(verdict.primary) if verdict else None
-        if verdict is None or primary is None:
-            raise next((errors[name] for name in sorted(errors)), InternalError("no profile brought a result"))
-        final = {name: _with_picks(result, verdict.picks.get(name)) for name, result in results.items()}
-        chosen = final[verdict.primary] or primary
-        destination = verdict.destination or tuple(endpoint.hostport for endpoint in chosen.targets)
-        return SchedulingResult(chosen, final, dict(errors), verdict.headers, destination)
+        destination = self.aggregator.aggregate(request, results)
+        if destination is None:
+            raise next((errors[name] for name in sorted(errors)), InternalError("no profile has a result"))
+        primary = destination.primary
+        final = {**results, **destination.repicked, primary.profile: primary}
+        return SchedulingResult(destination, final, dict(errors))
 
 
-def _with_picks(result: ProfileResult | None, picks: Positions | None) -> ProfileResult | None:
-    return result if result is None or picks is None else replace(result, picked=picks)
+def _peer(results: Mapping[str, ProfileResult | None]) -> int | None:
+    """Return the slot that the first profile with a result picked."""
+    return next((result.slot for result in results.values() if result is not None), None)

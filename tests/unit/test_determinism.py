@@ -1,4 +1,4 @@
-"""Same snapshot, same request id, same configuration: same pick, in any process."""
+"""Same snapshot, same seed, same configuration: same pick, in any process."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ for picker in ("max-score-picker", "weighted-random-picker", "random-picker"):
     )
     scheduler = assemble(config, Builder(Registry(), ManualClock())).pipeline.scheduler
     for number in range(200):
-        request = Request(f"request-{number}", RequestBody(model="m"))
+        request = Request("always the same", RequestBody(model="m"), seed=number * 0x9E3779B97F4A7C15 % 2**64)
         print(picker, *(endpoint.name for endpoint in scheduler.schedule(request, pool).targets))
 """
 
@@ -39,9 +39,9 @@ def picks(hash_seed: str) -> list[str]:
     ).stdout.splitlines()
 
 
-def test_pick_depends_on_the_request_id_and_not_on_the_process():
+def test_pick_depends_on_the_seed_and_not_on_the_process():
     first = picks("1")
     assert first == picks("4242")
     assert len(first) == 3 * 200
     for picker in ("max-score-picker", "weighted-random-picker", "random-picker"):
-        assert len({line for line in first if line.startswith(picker)}) > 2  # other ids, other picks
+        assert len({line for line in first if line.startswith(picker)}) > 2  # other seeds, other picks

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
-from epp.framework import Aggregate, Aggregator, Clock, Floats, Positions, ProfileResult, Request, Stability
+from epp.framework import Aggregator, Clock, Destination, Floats, Positions, ProfileResult, Request, Stability
 from epp.framework.snapshot import TOPOLOGY
 from epp.plugins.aggregators.joint_parameters import JointParameters
 from epp.plugins.aggregators.leg import Option, options
@@ -45,11 +45,12 @@ class JointAggregator(Aggregator[JointParameters]):
         if self.parameters.locality_weight:
             self.reads = (TOPOLOGY,)
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
         profiles, weights = self.parameters.profiles, self.parameters.weights
         if profiles.decode not in results:
-            return next((Aggregate(name) for name, result in results.items() if result is not None), None)
-        if results[profiles.decode] is None:
+            return next((Destination(result) for result in results.values() if result is not None), None)
+        decode = results[profiles.decode]
+        if decode is None:
             return None
         stages = {
             profiles.decode: weights.decode,
@@ -58,17 +59,17 @@ class JointAggregator(Aggregator[JointParameters]):
         }
         legs = {name: result for name in stages if (result := results.get(name)) is not None}
         if len(legs) == 1:
-            return Aggregate(profiles.decode)
+            return Destination(decode)
         offers = [
             options(request, leg, self.parameters.top_k, self.parameters.pairing.label_key) for leg in legs.values()
         ]
         chosen = self._best(offers, [stages[name] for name in legs])
-        picks = {
-            name: _picks(leg.picked, option.position) for (name, leg), option in zip(legs.items(), chosen, strict=True)
+        final = {
+            name: replace(leg, picked=_picks(leg.picked, option.position))
+            for (name, leg), option in zip(legs.items(), chosen, strict=True)
         }
-        final = {name: replace(leg, picked=picks[name]) for name, leg in legs.items()}
         headers = disagg_headers(final[profiles.decode], final.get(profiles.prefill), final.get(profiles.encode))
-        return Aggregate(profiles.decode, headers, picks)
+        return Destination(final[profiles.decode], headers, repicked=final)
 
     def _best(self, offers: Sequence[Sequence[Option]], weights: Sequence[float]) -> list[Option]:
         """Return one option of each leg, decode first among them."""

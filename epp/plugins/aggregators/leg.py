@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import xxhash
 
 from epp.framework import ProfileResult, Request, Topology
 from epp.framework.snapshot import LAST_PICKED, TOPOLOGY
@@ -26,7 +25,7 @@ class Option:
 def options(request: Request, result: ProfileResult, count: int, label_key: str) -> list[Option]:
     """Return the profile's own first pick, then the highest totals beside it, `count` in all at most.
 
-    Equals are ordered by least recently picked; what is still equal takes turns, by request id.
+    Equals are ordered by least recently picked; the rest takes turns, by the request's seed.
     """
     candidates, totals = result.candidates, result.totals
     own = int(result.picked[0])
@@ -36,7 +35,7 @@ def options(request: Request, result: ProfileResult, count: int, label_key: str)
     contenders = contenders[contenders != own]
     slots = candidates.slots[contenders]
     capacity = candidates.snapshot.capacity
-    turn = xxhash.xxh3_64_intdigest(request.id.encode("utf-8", "surrogatepass")) % capacity
+    turn = request.seed % capacity
     last_picked = candidates.snapshot.column(LAST_PICKED)[slots]
     order = np.lexsort(((slots + turn) % capacity, last_picked, -totals[contenders]))
     ranked = [own, *contenders[order[: count - 1]].tolist()]

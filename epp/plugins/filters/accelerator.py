@@ -65,8 +65,8 @@ class AcceleratorFilter(SelectionFilter[AcceleratorFilterParameters]):
             mask &= tag_mask(candidates, self._selects)
         return mask
 
-    def rejection(self, request: Request, tag: AcceleratorTag) -> str | None:
-        reason = super().rejection(request, tag)
+    def rejection(self, request: Request, tag: AcceleratorTag, profile: str = "") -> str | None:
+        reason = super().rejection(request, tag, profile)
         if reason is not None or self._expression is None or self._selects(tag):
             return reason
         return NO_ACCELERATOR if tag.kind is AcceleratorKind.CPU else "cel does not select it"

@@ -4,7 +4,6 @@ from math import inf
 
 import msgspec
 import numpy as np
-import xxhash
 
 from epp.framework import Candidates, Clock, Filter, FilterParameters, Floats, Mask, PrefixMatch, Request
 from epp.framework.rates import ENDPOINT_RATES, uncached_tokens
@@ -58,8 +57,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     """Keeps an endpoint if `matched_blocks / total_blocks >= affinityThreshold`: the sticky ones.
 
     All stay where nobody is sticky; where the shortest time to the first token is longer among the sticky ones than
-    among the others by more than `maxTTFTPenaltyMs`; and for requests that explore. Which requests do is a hash of the
-    request id and this plugin's name.
+    among the others by more than `maxTTFTPenaltyMs`; and for requests that explore.
 
     The time to the first token is `tokens in flight / peakPrefillThroughput * 1000` ms. Where an
     `endpoint-rates-producer` is configured, or another plugin needs one, it is `(tokens in flight + uncached tokens of
@@ -75,7 +73,6 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     ) -> None:
         super().__init__(parameters, name=name, clock=clock)
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
-        self._seed = xxhash.xxh3_64_intdigest(_utf8(self.name))
         self.reads = (self._match_key, IN_FLIGHT_TOKENS)
         self.may_read = (ENDPOINT_RATES, PROMPT_TOKENS)
 
@@ -90,8 +87,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         return sticky
 
     def _explores(self, request: Request) -> bool:
-        draw = xxhash.xxh3_64_intdigest(_utf8(request.id), self._seed) / _HASHES
-        return draw < self.parameters.exploration_probability
+        return request.uniform(self.name) < self.parameters.exploration_probability
 
     def _too_slow(self, sticky: Mask, ttft_seconds: Floats) -> bool:
         limit_ms = self.parameters.max_ttft_penalty_ms
@@ -106,7 +102,3 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
             return candidates.in_flight_tokens / self.parameters.peak_prefill_throughput
         work = candidates.in_flight_tokens + uncached_tokens(request, candidates, match)
         return rates.prefill_seconds(candidates, work)
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")  # header values may hold bytes that are not UTF-8

@@ -6,7 +6,7 @@ from epp.framework import Candidates, Filter, Mask, Request
 from epp.framework.accelerator_fit import fit_mask, rejection
 from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, ANY, Selection
 from epp.framework.accelerators import AcceleratorTag
-from epp.framework.plugins import FP
+from epp.framework.roles import FP
 from epp.framework.snapshot import ACCELERATOR
 
 
@@ -28,13 +28,13 @@ class SelectionFilter(Filter[FP]):
         mask = fit_mask(candidates, self.bounds, self.unknown_passes)
         asked = request.get(ACCELERATOR_SELECTION)
         if asked is not None:
-            mask &= fit_mask(candidates, asked.of(request.profile), self.unknown_passes)
+            mask &= fit_mask(candidates, asked.of(candidates.profile), self.unknown_passes)
         return mask
 
-    def rejection(self, request: Request, tag: AcceleratorTag) -> str | None:
-        """Return why this filter drops an endpoint with that accelerator; None where it does not."""
+    def rejection(self, request: Request, tag: AcceleratorTag, profile: str = "") -> str | None:
+        """Return why this filter drops an endpoint with that accelerator in a profile; None where it does not."""
         reason = rejection(tag, self.bounds, self.unknown_passes)
         asked = request.get(ACCELERATOR_SELECTION)
         if reason is None and asked is not None:
-            reason = rejection(tag, asked.of(request.profile), self.unknown_passes)
+            reason = rejection(tag, asked.of(profile), self.unknown_passes)
         return reason

@@ -3,7 +3,6 @@
 import numpy as np
 
 from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
-from epp.framework.request import PEER
 from epp.framework.snapshot import TOPOLOGY
 from epp.framework.topology import LEVELS, closeness
 
@@ -32,12 +31,11 @@ class TopologyAffinityFilter(Filter[TopologyAffinityFilterParameters]):
     plugin_type = "topology-affinity-filter"
     may_empty = False
     reads = (TOPOLOGY,)
-    may_read = (PEER,)
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:
-        peer = request.get(PEER)
+    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+        peer = candidates.peer
         everybody = np.ones(len(candidates), dtype=np.bool_)
         if peer is None:
             return everybody
-        near = closeness(candidates, peer.slot) <= LEVELS.index(self.parameters.min_affinity)
+        near = closeness(candidates, peer) <= LEVELS.index(self.parameters.min_affinity)
         return near if near.any() else everybody

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from epp.framework import Aggregate, Aggregator, Parameters, ProfilePicker, ProfileResult, Request
-from epp.plugins.profile_pickers.primary_port import checked_port, primary_destination, rank_header
+from epp.framework import Aggregator, Destination, Parameters, ProfilePicker, ProfileResult, Request
+from epp.plugins.profile_pickers.primary_port import checked_port, primary_addresses, rank_header
 from epp.plugins.profile_pickers.profile_names import only_one
 
 
@@ -39,9 +39,8 @@ class DataParallelProfileHandler(ProfilePicker[DataParallelParameters], Aggregat
     ) -> Sequence[str]:
         return () if results else profiles
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:  # noqa: ARG002
-        for profile, result in results.items():
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
+        for result in results.values():
             if result is not None:
-                destination = primary_destination(result, self.parameters.primary_port)
-                return Aggregate(profile, rank_header(result), destination=destination)
+                return Destination(result, rank_header(result), primary_addresses(result, self.parameters.primary_port))
         return None

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from epp.framework import Aggregate, Aggregator, Clock, Plugin, ProfilePicker, ProfileResult, Request
-from epp.framework.request import PEER
+from epp.framework import Aggregator, Clock, Destination, Plugin, ProfilePicker, ProfileResult, Request
 from epp.plugins.profile_pickers.disagg_legs import DisaggLegs
 from epp.plugins.profile_pickers.disagg_parameters import PREFILL_FIRST, DisaggParameters
 
@@ -24,7 +23,6 @@ class DisaggProfileHandler(ProfilePicker[DisaggParameters], Aggregator[DisaggPar
     """
 
     plugin_type = "disagg-profile-handler"
-    writes = (PEER,)
 
     def __init__(
         self, parameters: DisaggParameters | None = None, *, name: str = "", clock: Clock | None = None
@@ -59,5 +57,5 @@ class DisaggProfileHandler(ProfilePicker[DisaggParameters], Aggregator[DisaggPar
     ) -> Sequence[str]:
         return self._legs.next(request, profiles, results)
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:  # noqa: ARG002
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
         return self._legs.aggregate(results)

@@ -3,8 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from epp.framework import Aggregate, Decider, Plugin, ProfileResult, Request
-from epp.framework.request import PEER
+from epp.framework import Decider, Destination, Plugin, ProfileResult, Request
 from epp.plugins.profile_pickers.disagg_headers import disagg_headers
 from epp.plugins.profile_pickers.profile_names import missing
 
@@ -43,7 +42,7 @@ class DisaggLegs:
     def next(
         self, request: Request, profiles: Collection[str], results: Mapping[str, ProfileResult | None]
     ) -> Sequence[str]:
-        """Return the one leg to run now, none at the end; publishes the first leg chosen as PEER.
+        """Return the one leg to run now, none at the end.
 
         A leg whose profile does not exist is passed over, the decode leg excepted; after a decode leg that failed
         none is run. Every decider is asked at most once for a request.
@@ -51,9 +50,6 @@ class DisaggLegs:
         decode = results.get(self._decode)
         if decode is None and self._decode in results:
             return ()
-        first = next((result for result in results.values() if result is not None), None)
-        if first is not None:
-            request.put(PEER, first)
         begun = max((self._order.index(profile) + 1 for profile in results), default=0)
         for profile in self._order[begun:]:
             exists = profile in profiles or profile == self._decode
@@ -61,13 +57,13 @@ class DisaggLegs:
                 return (profile,)
         return ()
 
-    def aggregate(self, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:
+    def aggregate(self, results: Mapping[str, ProfileResult | None]) -> Destination | None:
         """Return the decode leg with the headers that name the other ones; None without a decode leg."""
         decode = results.get(self._decode)
         if decode is None:
             return None
         encode = results.get(self._encode) if self._encode is not None else None
-        return Aggregate(self._decode, disagg_headers(decode, results.get(self._prefill), encode))
+        return Destination(decode, disagg_headers(decode, results.get(self._prefill), encode))
 
     def _wanted(self, profile: str, request: Request, decode: ProfileResult | None) -> bool:
         if profile in self._always:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from epp.framework import Aggregate, Aggregator, Parameters, ProfilePicker, ProfileResult, Request
+from epp.framework import Aggregator, Destination, Parameters, ProfilePicker, ProfileResult, Request
 from epp.framework.errors import BadRequestError
 from epp.plugins.profile_pickers.profile_names import missing
 
@@ -53,8 +53,8 @@ class HeaderProfileHandler(ProfilePicker[HeaderProfileParameters], Aggregator[He
             )
         return (named,)
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:  # noqa: ARG002
-        for profile, result in results.items():
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
+        for result in results.values():
             if result is not None:
-                return Aggregate(profile)
+                return Destination(result)
         return None

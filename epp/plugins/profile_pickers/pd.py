@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from epp.framework import (
-    Aggregate,
     Aggregator,
     Clock,
+    Destination,
     Parameters,
     Plugin,
     ProfilePicker,
@@ -15,9 +15,8 @@ from epp.framework import (
     Request,
     Stability,
 )
-from epp.framework.request import PEER
 from epp.plugins.profile_pickers.disagg_legs import DisaggLegs
-from epp.plugins.profile_pickers.primary_port import checked_port, primary_destination, rank_header
+from epp.plugins.profile_pickers.primary_port import checked_port, primary_addresses, rank_header
 from epp.plugins.profile_pickers.stages import told_apart
 
 
@@ -57,7 +56,6 @@ class PDProfileHandler(ProfilePicker[PDParameters], Aggregator[PDParameters]):
 
     plugin_type = "pd-profile-handler"
     stability = Stability.DEPRECATED
-    writes = (PEER,)
 
     def __init__(self, parameters: PDParameters | None = None, *, name: str = "", clock: Clock | None = None) -> None:
         super().__init__(parameters, name=name, clock=clock)
@@ -87,7 +85,7 @@ class PDProfileHandler(ProfilePicker[PDParameters], Aggregator[PDParameters]):
     ) -> Sequence[str]:
         return self._legs.next(request, profiles, results)
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:  # noqa: ARG002
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
         verdict = self._legs.aggregate(results)
         decode = results.get(self.parameters.decode_profile)
         if verdict is None or decode is None or not self.parameters.primary_port:
@@ -95,5 +93,5 @@ class PDProfileHandler(ProfilePicker[PDParameters], Aggregator[PDParameters]):
         return replace(
             verdict,
             headers={**verdict.headers, **rank_header(decode)},
-            destination=primary_destination(decode, self.parameters.primary_port),
+            addresses=primary_addresses(decode, self.parameters.primary_port),
         )

@@ -14,7 +14,7 @@ def checked_port(port: int) -> None:
         raise ValueError(f"primaryPort is {port}; it must be between 1 and 65535")
 
 
-def primary_destination(result: ProfileResult, port: int) -> tuple[str, ...]:
+def primary_addresses(result: ProfileResult, port: int) -> tuple[str, ...]:
     """Return `ip:port` of the primary port for each target."""
     return tuple(replace(target, port=port).hostport for target in result.targets)
 

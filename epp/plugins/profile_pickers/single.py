@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from epp.framework import Aggregate, Aggregator, ProfilePicker, ProfileResult, Request
+from epp.framework import Aggregator, Destination, ProfilePicker, ProfileResult, Request
 from epp.plugins.profile_pickers.profile_names import only_one
 
 
@@ -22,8 +22,8 @@ class SingleProfileHandler(ProfilePicker, Aggregator):
     ) -> Sequence[str]:
         return () if results else profiles[:1]
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:  # noqa: ARG002
-        for profile, result in results.items():
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
+        for result in results.values():
             if result is not None:
-                return Aggregate(primary=profile)
+                return Destination(result)
         return None

@@ -1,7 +1,7 @@
 """Tells the gateway a value computed from the usage of a response: what it cost, say."""
 
 from epp.framework import Clock, Parameters, Request, Response, ResponseReporter
-from epp.framework.hooks import Metadata
+from epp.framework.roles import Metadata
 from epp.plugins.request_control.cel import UsageExpression
 
 

@@ -5,8 +5,8 @@ from importlib import import_module
 from math import isfinite
 from typing import Any, TypeAlias
 
-from epp.framework.hooks import MetadataValue
 from epp.framework.response import Usage
+from epp.framework.roles import MetadataValue
 
 Variables: TypeAlias = Mapping[str, object]
 

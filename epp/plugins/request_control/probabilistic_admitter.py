@@ -3,10 +3,10 @@
 from math import exp, log
 
 import numpy as np
-import xxhash
 
 from epp.framework import Admitter, Candidates, Parameters, Request
 from epp.framework.errors import SheddableDroppedError
+from epp.framework.request import PRIORITY
 from epp.framework.snapshot import KV_USAGE, WAITING
 
 
@@ -40,15 +40,14 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
 
     The saturation is the mean over the candidates of `max(waiting / queueDepthThreshold, kv / kvCacheUtilThreshold)`;
     a candidate with one number unknown counts by the other, one of which nothing is known does not count, and where
-    nothing is known of any, all requests are let in. The draw is a hash of the request id: the same request meets the
-    same fate at the same saturation.
+    nothing is known of any, all requests are let in.
     """
 
     plugin_type = "probabilistic-admitter"
-    reads = (WAITING, KV_USAGE)
+    reads = (WAITING, KV_USAGE, PRIORITY)
 
     def admit(self, request: Request, candidates: Candidates) -> None:
-        if request.priority < 0 and _draw(request.id) < self.probability(candidates):
+        if request.priority < 0 and request.uniform(self.plugin_type) < self.probability(candidates):
             raise SheddableDroppedError
 
     def probability(self, candidates: Candidates) -> float:
@@ -63,9 +62,3 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
             return 0.0
         # As logarithms, since a power of a long queue may be more than a float holds.
         return exp(min(0.0, self.parameters.power * log(saturation) + log(self.parameters.k)))
-
-
-def _draw(request_id: str) -> float:
-    """Return a number in [0, 1), evenly spread over request ids."""
-    digest = xxhash.xxh3_64_intdigest(b"probabilistic-admitter\0" + request_id.encode("utf-8", "surrogatepass"))
-    return float(digest >> 11) * 2.0**-53  # as many bits as a float has

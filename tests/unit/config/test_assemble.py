@@ -3,7 +3,7 @@
 import pytest
 
 from epp.config import Assembly, Builder, assemble, load_text
-from epp.framework import ConfigurationError, ManualClock
+from epp.framework import ConfigurationError, ManualClock, Producer
 from epp.framework.registry import Registry
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -54,7 +54,7 @@ def test_several_instances_of_one_type_have_names_and_weights():
 def test_producer_that_a_scorer_needs_is_implied_once():
     assembly = build("plugins: [{type: prefix-cache-scorer}, {type: prefix-cache-scorer, name: again}]")
     assert names(assembly).count("approx-prefix-cache-producer") == 1
-    assert [p.name for p in assembly.pipeline.producers] == ["approx-prefix-cache-producer"]
+    assert [p.name for p in assembly.pipeline.of(Producer)] == ["approx-prefix-cache-producer"]
 
 
 def test_declared_producer_is_used_with_its_parameters():
@@ -62,7 +62,7 @@ def test_declared_producer_is_used_with_its_parameters():
         "plugins: [{type: prefix-cache-scorer},"
         " {type: approx-prefix-cache-producer, parameters: {blockSizeTokens: 128}}]"
     )
-    (producer,) = assembly.pipeline.producers
+    (producer,) = assembly.pipeline.of(Producer)
     assert producer.parameters.block_size_tokens == 128
 
 

@@ -7,7 +7,7 @@ import pytest
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.tagger import EndpointTagger
 from epp.config import Builder, assemble, load_file
-from epp.framework import Endpoint, ManualClock, Request, RequestBody, SchedulingResult
+from epp.framework import Endpoint, ManualClock, Producer, Request, RequestBody, SchedulingResult
 from epp.framework.accelerators import AcceleratorDeclaration
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
@@ -33,7 +33,7 @@ def schedule(file: str, *, tokens: int = 1000, labels=(), headers=(), **load) ->
     pipeline = assemble(load_file(CONFIG / file), Builder(Registry(), ManualClock())).pipeline
     request = Request("r", RequestBody(model="m", prompt=b"x" * 4 * tokens, prompt_tokens=tokens, streaming=True))
     request.headers = type(request.headers)(headers)
-    for producer in pipeline.producers:
+    for producer in pipeline.of(Producer):
         producer.produce(request, pool)
     return pipeline.scheduler.schedule(request, pool)
 
@@ -71,4 +71,4 @@ def test_mixed_profile_prefills_on_the_fast_class_and_decodes_on_the_cheap_one(t
     result = schedule("mixed-prefill-decode.yaml", tokens=tokens, labels=roles)
     assert target(result) == "t4"
     assert NAMES[result.profiles["prefill"].targets[0].name] == "h100"
-    assert result.headers["x-prefiller-host-port"] == result.profiles["prefill"].targets[0].hostport
+    assert result.destination.headers["x-prefiller-host-port"] == result.profiles["prefill"].targets[0].hostport

@@ -10,7 +10,7 @@ from epp.cli.app import application
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import plugin_entries
 from epp.config.schema import config_schema
-from epp.framework import EndpointObserver, Parameters
+from epp.framework import Parameters, Plugin
 from epp.framework.registry import Registry
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -54,13 +54,10 @@ class OutsiderParameters(Parameters, frozen=True):
     """Of several."""
 
 
-class Outsider(EndpointObserver[OutsiderParameters]):
+class Outsider(Plugin[OutsiderParameters]):
     """Has none of the roles that are shown."""
 
     plugin_type = "outsider"
-
-    def slots_removed(self, slots):
-        """Forget nothing."""
 
 
 def test_plugin_of_other_types_and_roles_is_shown_too():

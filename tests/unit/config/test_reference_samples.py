@@ -3,6 +3,7 @@
 import pytest
 
 from epp.config.upstream import FLOW_CONTROL_TYPES, NEEDLESS, NOT_YET
+from epp.framework import Producer
 from epp.framework.registry import Registry
 
 PREFIX_AND_LOAD = """\
@@ -84,7 +85,7 @@ flowControl:
 def test_gie_11_prefix_and_load_assembles_without_a_warning_and_its_producer_is_added(build):
     assembly = build(PREFIX_AND_LOAD)
     assert assembly.warnings == ()
-    assert [producer.name for producer in assembly.pipeline.producers] == ["approx-prefix-cache-producer"]
+    assert [producer.name for producer in assembly.pipeline.of(Producer)] == ["approx-prefix-cache-producer"]
     (profile,) = assembly.pipeline.scheduler.profiles.values()
     assert [(one.scorer.name, one.weight) for one in profile.scorers] == [
         ("queue-scorer", 2.0),

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from epp.config import Builder, ConfigFollower, ConfigObserver, ConfigState, assemble, load_file, load_text
-from epp.framework import ConfigurationError, ManualClock, Parameters, Request, RequestBody, Scorer
+from epp.framework import (
+    ConfigurationError,
+    ManualClock,
+    Parameters,
+    PreRequest,
+    Producer,
+    Request,
+    RequestBody,
+    Scorer,
+)
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
@@ -105,10 +114,10 @@ def test_prefix_index_survives_a_reload(build):
     def matched(assembly, request_id: str) -> list[int]:
         """Route a request; return how many blocks each endpoint was believed to hold before."""
         request = Request(request_id, prompt)
-        for producer in assembly.pipeline.producers:
+        for producer in assembly.pipeline.of(Producer):
             producer.produce(request, pool)
         result = assembly.pipeline.scheduler.schedule(request, pool)
-        for hook in assembly.pipeline.pre_request:
+        for hook in assembly.pipeline.of(PreRequest):
             hook.pre_request(request, result)
         return request.get(PREFIX_MATCH).matched_blocks.tolist()
 

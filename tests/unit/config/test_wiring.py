@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from epp.config.probe import undeclared_reads
+from epp.config.probe import Findings, rehearse
 from epp.framework import (
     Admitter,
     Candidates,
@@ -16,6 +16,7 @@ from epp.framework import (
     ManualClock,
     Mask,
     Parameters,
+    Picker,
     PreRequest,
     Producer,
     Request,
@@ -139,8 +140,8 @@ def names(plugins) -> list[str]:
 
 def test_producers_are_added_for_all_that_is_read_and_say_why_they_are_there(build):
     assembly = build("plugins: [{type: token-load-scorer}]")
-    assert names(assembly.pipeline.producers) == ["approx-prefix-cache-producer"]
-    assert "inflight-load-producer" in names(assembly.pipeline.pre_request)
+    assert names(assembly.pipeline.of(Producer)) == ["approx-prefix-cache-producer"]
+    assert "inflight-load-producer" in names(assembly.pipeline.of(PreRequest))
     assert assembly.instances.implied["approx-prefix-cache-producer"] == "token-load-scorer reads prefix-match"
     assert assembly.instances.implied["inflight-load-producer"] == "token-load-scorer reads in_flight_tokens"
 
@@ -148,7 +149,7 @@ def test_producers_are_added_for_all_that_is_read_and_say_why_they_are_there(bui
 def test_producers_are_added_transitively(build, registry):
     assembly = build("plugins: [{type: bright}, {type: fire}]", registry=registry)
     assert assembly.instances.implied["lamp"] == "bright reads light"
-    assert names(assembly.pipeline.producers) == ["fire", "lamp"]  # the lamp reads what the fire writes
+    assert names(assembly.pipeline.of(Producer)) == ["fire", "lamp"]  # the lamp reads what the fire writes
 
 
 def test_added_producer_whose_own_data_nobody_writes_is_refused(refused, registry):
@@ -170,7 +171,7 @@ plugins:
 - {type: approx-prefix-cache-producer, name: mine}
 - {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: mine}}
 """)
-    assert names(assembly.pipeline.producers) == ["mine"]
+    assert names(assembly.pipeline.of(Producer)) == ["mine"]
     assert not [warning for warning in assembly.warnings if "mine" in str(warning)]
 
 
@@ -180,7 +181,7 @@ plugins:
 - {type: approx-prefix-cache-producer, name: mine}
 - {type: prefix-cache-scorer}
 """)
-    assert names(assembly.pipeline.producers) == ["mine", "approx-prefix-cache-producer"]
+    assert names(assembly.pipeline.of(Producer)) == ["mine", "approx-prefix-cache-producer"]
     assert [str(warning) for warning in assembly.warnings if "mine" in str(warning)] == [
         (
             "c.yaml:5:3: plugins[1]: plugin 'prefix-cache-scorer' reads 'prefix-match' from an instance of "
@@ -202,7 +203,7 @@ def test_attribute_that_is_read_brings_its_tagger(build):
 def test_producers_run_after_those_they_read_and_else_as_declared(build, registry):
     def order(*types):
         entries = ", ".join(f"{{type: {kind}}}" for kind in types)
-        return names(build(f"plugins: [{entries}]", registry=registry).pipeline.producers)
+        return names(build(f"plugins: [{entries}]", registry=registry).pipeline.of(Producer))
 
     assert order("lamp", "fire") == ["fire", "lamp"]
     assert order("session-id-producer", "approx-prefix-cache-producer") == [
@@ -253,7 +254,7 @@ WORKABLE = {
 }
 SESSIONS = {"strategy": "session_id", "sessionIdConfig": {"sources": [{"attribute": "session-id"}]}}
 REGISTRY = Registry()
-TRIED = (Admitter, Decider, Filter, Producer, Scorer)
+TRIED = (Admitter, Decider, Filter, Picker, Producer, Scorer)
 SCHEDULING = [kind for kind in REGISTRY.types if issubclass(REGISTRY.find(kind), TRIED)]
 
 
@@ -268,7 +269,7 @@ SCHEDULING = [kind for kind in REGISTRY.types if issubclass(REGISTRY.find(kind),
 )
 def test_gie_12_every_plugin_that_reads_for_a_request_declares_it(kind, parameters):
     plugin = REGISTRY.build(kind, parameters, name=kind, clock=ManualClock())
-    assert undeclared_reads(plugin) == []
+    assert rehearse(plugin) == Findings((), (), ())
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SCHEDULING if issubclass(REGISTRY.find(kind), (Filter, Scorer))])
@@ -288,7 +289,7 @@ def test_defect_11_asking_a_filter_or_scorer_changes_nothing(kind):
 def test_the_probe_offers_what_scorers_read():
     scorer = REGISTRY.build("token-load-scorer", {}, name="t", clock=ManualClock())
     scorer.reads = ()
-    assert undeclared_reads(scorer) == [IN_FLIGHT_TOKENS.name, PREFIX_MATCH.name]
+    assert rehearse(scorer).undeclared == (IN_FLIGHT_TOKENS.name, PREFIX_MATCH.name)
     scorer = REGISTRY.build("topology-affinity-filter", {}, name="t", clock=ManualClock())
     assert TOPOLOGY in scorer.reads
 

@@ -197,9 +197,9 @@ def test_late_body_of_a_gateway_that_never_waits_is_waited_for(bench):
 def test_gateway_that_says_nothing_and_waits_is_answered_by_its_headers(bench):
     session = bench.session()
     session.receive(request_headers())
-    (first,) = session.nothing_came()
+    (first,) = session.on_silence()
     assert set_in(first)[DESTINATION]
-    assert session.nothing_came() == []
+    assert session.on_silence() == []
     (reply,) = session.receive(request_body(BODY))
     assert not common(reply).HasField("body_mutation")
     session.receive(response_headers())

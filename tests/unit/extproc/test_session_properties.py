@@ -65,7 +65,7 @@ def play(bench: Bench, messages: list[ProcessingRequest | None], ending: Cause) 
             if session.done:
                 break
             if message is None:
-                session.nothing_came()
+                session.on_silence()
             else:
                 session.receive(message)
     except ProtocolError:

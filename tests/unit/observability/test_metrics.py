@@ -5,19 +5,31 @@ from math import nan
 import numpy as np
 import pytest
 
-from epp.datastore import Datastore
-from epp.director import Cause, Routing
-from epp.framework import Endpoint, Headers, ManualClock, ProfileResult, Request, RequestBody, SchedulingResult
+from epp.datastore import Credit, Datastore
+from epp.director import Cause, ParserTable, Pipeline, Routing
+from epp.framework import (
+    Destination,
+    Endpoint,
+    Headers,
+    ManualClock,
+    ProfileResult,
+    Request,
+    RequestBody,
+    SchedulingResult,
+)
 from epp.framework.accelerators import AcceleratorTag
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, REFUSES, RUNNING, WAITING
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
+from epp.plugins.profile_pickers.single import SingleProfileHandler
+from epp.scheduling import Guard, Scheduler
 
 POOL = candidates(waiting=[0])
 PICKED = ProfileResult("default", POOL, POOL.waiting, POOL.slots)
-RESULT = SchedulingResult(PICKED, {"default": PICKED}, {})
+UNUSED = Scheduler({}, SingleProfileHandler(), SingleProfileHandler())
+RESULT = SchedulingResult(Destination(PICKED), {"default": PICKED}, {})
 ONE = Endpoint("one", "10.0.0.1", 8000)
 TWO = Endpoint("two", "10.0.0.2", 8000)
 SILENT = Endpoint("silent", "10.0.0.3", 8000)
@@ -41,7 +53,15 @@ class Page:
             received_at=self.clock.now(),
         )
         self.metrics.routed(request, RESULT, scheduling_seconds=0.0003)
-        return Routing(request, RESULT, self.store.ledger.open(0), find=self.store.find, observer=self.metrics)
+        return Routing(
+            request,
+            RESULT,
+            Credit(self.store.ledger.open(0)),
+            Pipeline(ParserTable(()), UNUSED),
+            guard=Guard(self.metrics),
+            observer=self.metrics,
+            find=self.store.find,
+        )
 
     def value(self, name: str, /, **labels: str) -> float | None:
         """The one sample with these labels, None where there is none; `model` stands for both labels of the model."""
@@ -247,7 +267,7 @@ def test_ome_15_picks_and_ready_endpoints_are_counted_by_hardware():
         for position, name in enumerate(("prefill", "decode"))
     }
     metrics = Metrics("pool", ManualClock())
-    metrics.routed(Request("r"), SchedulingResult(legs["decode"], legs, {}), scheduling_seconds=0.0)
+    metrics.routed(Request("r"), SchedulingResult(Destination(legs["decode"]), legs, {}), scheduling_seconds=0.0)
     picked = metrics.registry.get_sample_value
     name = "llm_d_epp_accelerator_selections_total"
     assert picked(name, {"accelerator": "nvidia-h100", "profile": "prefill"}) == 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from epp.framework import ProfileResult, SchedulingResult
+from epp.framework import Destination, ProfileResult, SchedulingResult
 
 
 @pytest.fixture
@@ -13,6 +13,6 @@ def sent_to():
     def make(pool, *positions):
         picked = np.array(positions, dtype=np.intp)
         primary = ProfileResult("default", pool, np.zeros(len(pool)), picked)
-        return SchedulingResult(primary, {"default": primary}, {})
+        return SchedulingResult(Destination(primary), {"default": primary}, {})
 
     return make

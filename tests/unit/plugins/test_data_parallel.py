@@ -33,21 +33,21 @@ def routed(plugin, pool, *, filters=(), targets=1):
 
 def test_gateway_gets_the_primary_port_and_the_pod_the_rank():
     result = routed(handler(), ranks(("10.0.0.1", 8003)))
-    assert result.destination == ("10.0.0.1:8000",)
-    assert result.headers == {"x-data-parallel-host-port": "10.0.0.1:8003"}
+    assert result.destination.addresses == ("10.0.0.1:8000",)
+    assert result.destination.headers == {"x-data-parallel-host-port": "10.0.0.1:8003"}
     assert result.targets[0].port == 8003  # the books are kept of the rank
 
 
 def test_ipv6_addresses_are_in_brackets():
     result = routed(handler(primaryPort=9000), ranks(("fd00::1", 9002)))
-    assert result.destination == ("[fd00::1]:9000",)
-    assert result.headers == {"x-data-parallel-host-port": "[fd00::1]:9002"}
+    assert result.destination.addresses == ("[fd00::1]:9000",)
+    assert result.destination.headers == {"x-data-parallel-host-port": "[fd00::1]:9002"}
 
 
 def test_every_target_is_told_with_the_primary_port():
     result = routed(handler(), ranks(("10.0.0.1", 8001), ("10.0.0.2", 8002)), targets=2)
-    assert sorted(result.destination) == ["10.0.0.1:8000", "10.0.0.2:8000"]
-    assert result.headers == {"x-data-parallel-host-port": result.targets[0].hostport}
+    assert sorted(result.destination.addresses) == ["10.0.0.1:8000", "10.0.0.2:8000"]
+    assert result.destination.headers == {"x-data-parallel-host-port": result.targets[0].hostport}
 
 
 def test_failed_profile_fails_the_request():

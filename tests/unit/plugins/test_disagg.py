@@ -19,7 +19,7 @@ from epp.framework import (
 )
 from epp.framework.errors import InternalError, SaturatedError
 from epp.framework.registry import Registry
-from epp.framework.request import PEER, PREFIX_MATCH
+from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
 from epp.plugins.deciders.always_multimodal import AlwaysDisaggMultimodalDecider
 from epp.plugins.deciders.always_pd import AlwaysDisaggPDDecider
@@ -33,6 +33,7 @@ from epp.plugins.profile_pickers.pd import PDProfileHandler
 from epp.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 
 ROLES = ("decode", "prefill", "encode")
+DECODE, PREFILL = "e0", "e1"
 ONE_OF_EACH = ("decode", "prefill", "encode")  # endpoints 10.0.0.1, .2 and .3, port 8000
 
 
@@ -60,17 +61,17 @@ def no():
 
 
 class Later(Scorer):
-    """Prefers later slots; sees which leg was chosen before."""
+    """Prefers later slots; records the peer of each leg."""
 
     plugin_type = "later"
 
     def __init__(self) -> None:
         super().__init__()
-        self.peers: list[str] = []
+        self.peers: list[str | None] = []
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        peer = request.get(PEER)
-        self.peers.append(peer.profile if peer else "")
+        peer = candidates.peer
+        self.peers.append(None if peer is None else candidates.snapshot.endpoints.values[peer].name)
         return candidates.slots / candidates.snapshot.capacity
 
 
@@ -121,8 +122,11 @@ def test_gie_2_decode_first_runs_decode_then_encode_then_prefill():
 def test_legs_are_told_to_the_decode_endpoint():
     result = routed(both(p=yes(), e=yes()), *ONE_OF_EACH)
     assert result.primary.profile == "decode"
-    assert result.destination == ("10.0.0.1:8000",)
-    assert result.headers == {"x-prefiller-host-port": "10.0.0.2:8000", "x-encoder-hosts-ports": "10.0.0.3:8000"}
+    assert result.destination.addresses == ("10.0.0.1:8000",)
+    assert result.destination.headers == {
+        "x-prefiller-host-port": "10.0.0.2:8000",
+        "x-encoder-hosts-ports": "10.0.0.3:8000",
+    }
 
 
 @pytest.mark.parametrize(
@@ -144,7 +148,7 @@ def test_optional_legs_run_when_their_decider_says_so(encode, prefill, ran):
 def test_without_deciders_there_is_only_a_decode_leg():
     result = routed(disagg(), *ONE_OF_EACH)
     assert set(result.profiles) == {"decode"}
-    assert result.headers == {}
+    assert result.destination.headers == {}
 
 
 def test_stage_whose_profile_does_not_exist_is_passed_over_and_nobody_asked():
@@ -173,8 +177,8 @@ def test_profiles_and_stages_that_do_not_meet_are_warned_of():
 
 def test_gie_7_optional_leg_that_finds_nobody_is_done_without():
     result = routed(both(p=yes(), e=yes()), "decode", "encode")
-    assert result.destination == ("10.0.0.1:8000",)
-    assert result.headers == {"x-encoder-hosts-ports": "10.0.0.2:8000"}
+    assert result.destination.addresses == ("10.0.0.1:8000",)
+    assert result.destination.headers == {"x-encoder-hosts-ports": "10.0.0.2:8000"}
     assert result.profiles["prefill"] is None
     assert isinstance(result.errors["prefill"], SaturatedError)
 
@@ -198,37 +202,39 @@ def test_prefill_first_runs_prefill_then_encode_then_decode():
     result = routed(handler, *ONE_OF_EACH)
     assert list(result.profiles) == ["prefill", "encode", "decode"]
     assert encode.asked == [None]  # there is no decode endpoint yet
-    assert result.destination == ("10.0.0.1:8000",)
-    assert result.headers == {"x-prefiller-host-port": "10.0.0.2:8000", "x-encoder-hosts-ports": "10.0.0.3:8000"}
+    assert result.destination.addresses == ("10.0.0.1:8000",)
+    assert result.destination.headers == {
+        "x-prefiller-host-port": "10.0.0.2:8000",
+        "x-encoder-hosts-ports": "10.0.0.3:8000",
+    }
 
 
 def test_prefill_first_goes_on_without_prefillers():
     handler = disagg({"stageOrder": "prefill-first"})
-    assert routed(handler, "decode").headers == {}
+    assert routed(handler, "decode").destination.headers == {}
     assert set(routed(handler, "decode", profiles=("decode",)).profiles) == {"decode"}
 
 
 def test_first_leg_chosen_is_the_peer_of_those_that_follow():
     near = Later()
     routed(both(p=yes(), e=yes()), *ONE_OF_EACH, scorer=near)
-    assert near.peers == ["", "decode", "decode"]
+    assert near.peers == [None, DECODE, DECODE]
     near = Later()
     routed(disagg({"stageOrder": "prefill-first"}), *ONE_OF_EACH, scorer=near)
-    assert near.peers == ["", "prefill"]
-    assert DisaggProfileHandler.writes == (PEER,)
+    assert near.peers == [None, PREFILL]
 
 
 def test_first_leg_that_failed_is_nobodys_peer():
     near = Later()
     handler = disagg({"stageOrder": "prefill-first", "deciders": {"encode": "e"}}, e=yes())
     routed(handler, "encode", "decode", scorer=near)
-    assert near.peers == ["", "encode"]  # the scorers of prefill never ran
+    assert near.peers == [None, "e0"]  # the scorers of prefill never ran
 
 
 def test_fallbacks_of_a_leg_are_listed():
     handler = both(p=yes(), e=yes())
     result = routed(handler, "decode", "prefill", "prefill", "encode", "encode", targets=2)
-    assert result.headers == {  # later ones first
+    assert result.destination.headers == {  # later ones first
         "x-prefiller-host-port": "10.0.0.3:8000,10.0.0.2:8000",
         "x-encoder-hosts-ports": "10.0.0.5:8000,10.0.0.4:8000",
     }
@@ -237,7 +243,7 @@ def test_fallbacks_of_a_leg_are_listed():
 def test_decode_endpoint_that_prefills_too_is_not_told_to_call_itself():
     result = routed(both(p=yes(), e=no()), "decode+prefill")
     assert result.profiles["prefill"] is not None
-    assert result.headers == {}
+    assert result.destination.headers == {}
 
 
 def test_decode_endpoint_is_left_out_of_a_list(sent_to):
@@ -264,7 +270,7 @@ def test_profiles_can_have_other_names():
     parameters = {"profiles": {"decode": "d", "prefill": "p"}, "deciders": {"prefill": "always"}}
     result = routed(disagg(parameters, always=AlwaysDisaggPDDecider()), "d", "p", profiles=("d", "p"))
     assert result.primary.profile == "d"
-    assert result.headers == {"x-prefiller-host-port": "10.0.0.2:8000"}
+    assert result.destination.headers == {"x-prefiller-host-port": "10.0.0.2:8000"}
 
 
 def test_genuine_deciders_decide_by_prompt_and_cache():
@@ -345,15 +351,16 @@ def pd(parameters=None, **deciders):
 
 
 def test_pd_handler_runs_decode_then_prefill_if_its_decider_says_so():
-    assert routed(pd(prefix_based_pd_decider=yes()), *ONE_OF_EACH).headers == {"x-prefiller-host-port": "10.0.0.2:8000"}
-    assert routed(pd(prefix_based_pd_decider=no()), *ONE_OF_EACH).headers == {}
+    headers = routed(pd(prefix_based_pd_decider=yes()), *ONE_OF_EACH).destination.headers
+    assert headers == {"x-prefiller-host-port": "10.0.0.2:8000"}
+    assert routed(pd(prefix_based_pd_decider=no()), *ONE_OF_EACH).destination.headers == {}
 
 
 def test_pd_handler_can_hide_ranks_behind_a_primary_port():
     handler = pd({"deciderPluginName": "d", "primaryPort": 9000}, d=yes())
     result = routed(handler, *ONE_OF_EACH)
-    assert result.destination == ("10.0.0.1:9000",)
-    assert result.headers == {
+    assert result.destination.addresses == ("10.0.0.1:9000",)
+    assert result.destination.headers == {
         "x-prefiller-host-port": "10.0.0.2:8000",
         "x-data-parallel-host-port": "10.0.0.1:8000",
     }

@@ -11,6 +11,7 @@ from epp.datastore import Datastore
 from epp.framework import (
     Candidates,
     ConfigurationError,
+    Destination,
     Endpoint,
     Headers,
     ManualClock,
@@ -70,7 +71,7 @@ class World:
         waiting[slot] = in_flight
         self.plugin.produce(request, self.pool)
         legs = {name: self._leg(name, other) for name, other in (("default", slot), *extra_legs)}
-        self.plugin.pre_request(request, SchedulingResult(legs["default"], legs, {}))
+        self.plugin.pre_request(request, SchedulingResult(Destination(legs["default"]), legs, {}))
         return request
 
     def answer(self, request, seconds, *, served=None, status=200, itl=None, tokens=0):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.framework import Aggregate, ConfigurationError, Headers, ManualClock, Request
+from epp.framework import ConfigurationError, Headers, ManualClock, Request
 from epp.framework.errors import BadRequestError, InternalError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
@@ -82,7 +82,7 @@ def test_default_that_does_not_exist_is_warned_of_where_it_matters():
 
 def test_its_result_is_the_result(sent_to):
     result = sent_to(candidates(waiting=[0]), 0).primary
-    assert handler().aggregate(Request("r"), {"decode": result}) == Aggregate("decode")
+    assert handler().aggregate(Request("r"), {"decode": result}).primary is result
     assert handler().aggregate(Request("r"), {"decode": None}) is None
 
 

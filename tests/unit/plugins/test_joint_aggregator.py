@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import (
-    Aggregate,
     Candidates,
     ConfigurationError,
     Endpoint,
@@ -76,7 +75,7 @@ def routed(aggregator, *, zones=ZONES, scores=SCORES, weight=1.0, targets=1, pic
 
     scheduler = Scheduler({name: profile(name) for name in ("decode", "prefill")}, handler, aggregator)
     result = scheduler.schedule(Request("r"), candidates(labels=labels, records={TOPOLOGY: zones}))
-    return ",".join(result.destination), result.headers.get("x-prefiller-host-port")
+    return ",".join(result.destination.addresses), result.destination.headers.get("x-prefiller-host-port")
 
 
 def test_gie_8_second_best_in_the_same_zone_wins():
@@ -102,7 +101,7 @@ def test_gie_8_with_one_candidate_each_the_profiles_choose_for_themselves():
 def test_gie_8_with_one_candidate_each_even_a_random_pick_stands():
     pool = candidates(labels=ROLES, records={TOPOLOGY: ZONES})
     results = {"decode": leg(pool, "decode", [2, 3], [1.0, 0.0], own=[1]), "prefill": leg(pool, "prefill", [0, 1])}
-    assert joint(topK=1).aggregate(Request("r"), results).picks["decode"].tolist() == [1]
+    assert joint(topK=1).aggregate(Request("r"), results).repicked["decode"].picked.tolist() == [1]
 
 
 def test_scores_count_as_shares_of_what_the_profile_can_give():
@@ -224,8 +223,8 @@ def test_three_legs_are_weighed_two_by_two():
     }
     # 0.06 for each two in one zone: none moves 3.0 + 0.06 (2 with 4), one moves 2.9 + 0.06, both 2.8 + 3 * 0.06 = 2.98
     assert {
-        name: picked.tolist()
-        for name, picked in joint(locality={"zone": 0.06}).aggregate(Request("r"), results).picks.items()
+        name: result.picked.tolist()
+        for name, result in joint(locality={"zone": 0.06}).aggregate(Request("r"), results).repicked.items()
     } == {"decode": [0], "prefill": [0], "encode": [0]}
     # 0.15 each: none 3.0 + 0.15 = 3.15, both 2.8 + 0.45 = 3.25
     verdict = joint(locality={"zone": 0.15}).aggregate(Request("r"), results)
@@ -235,12 +234,12 @@ def test_three_legs_are_weighed_two_by_two():
 def test_leg_that_is_alone_keeps_its_own_pick():
     pool = candidates(waiting=[0, 0])
     result = leg(pool, "decode", [0, 1], [0.0, 1.0], own=[0])
-    assert joint().aggregate(Request("r"), {"decode": result, "prefill": None}) == Aggregate("decode")
+    assert joint().aggregate(Request("r"), {"decode": result, "prefill": None}).primary is result
 
 
 def test_without_a_decode_profile_the_first_result_counts(sent_to):
     result = sent_to(candidates(waiting=[0]), 0).primary
-    assert joint().aggregate(Request("r"), {"a": None, "b": result}) == Aggregate("b")
+    assert joint().aggregate(Request("r"), {"a": None, "b": result}).primary is result
     assert joint().aggregate(Request("r"), {"a": None}) is None
 
 
@@ -257,24 +256,27 @@ def test_of_equal_combinations_the_profiles_own_choices_win():
         "decode": leg(pool, "decode", [0, 1, 2, 3], own=[2]),
         "prefill": leg(pool, "prefill", [4, 5, 6], own=[1]),
     }
-    picks = joint().aggregate(Request("r"), results).picks
-    assert {name: picked.tolist() for name, picked in picks.items()} == {"decode": [2], "prefill": [1]}
+    repicked = joint().aggregate(Request("r"), results).repicked
+    assert {name: result.picked.tolist() for name, result in repicked.items()} == {"decode": [2], "prefill": [1]}
 
 
 def test_equals_that_are_looked_at_take_turns():
     places = [Topology(zone="here")] + [Topology(zone="far")] * 3 + [Topology(zone="here")] * 12
     pool = candidates(waiting=[0] * 16, records={TOPOLOGY: places})
     results = {"decode": leg(pool, "decode", [0]), "prefill": leg(pool, "prefill", list(range(1, 16)), own=[0])}
-    chosen = [joint().aggregate(Request(f"r{i}"), results).picks["prefill"][0] for i in range(100)]
-    assert len(set(chosen)) > 6  # of the 12 that are near
-    assert chosen == [joint().aggregate(Request(f"r{i}"), results).picks["prefill"][0] for i in range(100)]
+
+    def chosen(seed):
+        return joint().aggregate(Request("r", seed=seed), results).repicked["prefill"].picked[0]
+
+    assert len({chosen(seed) for seed in range(100)}) > 6  # of the 12 that are near
+    assert [chosen(seed) for seed in range(100)] == [chosen(seed) for seed in range(100)]
 
 
 def test_least_recently_picked_of_equals_is_looked_at_first():
     places = [Topology(zone="here"), Topology(zone="far")] + [Topology(zone="here")] * 3
     pool = candidates(last_picked=[0, 0, 9, 3, 7], records={TOPOLOGY: places})
     results = {"decode": leg(pool, "decode", [0]), "prefill": leg(pool, "prefill", [1, 2, 3, 4], own=[0])}
-    assert joint(topK=2).aggregate(Request("r"), results).picks["prefill"].tolist() == [2]  # slot 3
+    assert joint(topK=2).aggregate(Request("r"), results).repicked["prefill"].picked.tolist() == [2]  # slot 3
 
 
 @pytest.mark.parametrize(
@@ -356,8 +358,8 @@ def objective(results, chosen):
 
 
 def chosen_by(aggregator, results):
-    picks = aggregator.aggregate(Request("r"), results).picks
-    return {name: int(picks[name][0]) for name in results}
+    repicked = aggregator.aggregate(Request("r"), results).repicked
+    return {name: int(repicked[name].picked[0]) for name in results}
 
 
 @given(legs())
@@ -389,4 +391,4 @@ def test_thousand_candidates_are_narrowed_before_anything_is_combined():
     totals = np.linspace(0.0, 1.0, 1000)
     results = {name: leg(pool, name, range(1000), totals, own=[999]) for name in ("decode", "prefill", "encode")}
     verdict = joint().aggregate(Request("r"), results)
-    assert all(picked[0] >= 996 for picked in verdict.picks.values())
+    assert all(result.picked[0] >= 996 for result in verdict.repicked.values())

@@ -52,10 +52,10 @@ def test_tie_goes_to_the_least_recently_picked():
     assert pick(MaxScorePicker(up_to(4)), pool, [1.0, 1.0, 1.0, 0.0]) == [1, 0, 2, 3]
 
 
-def test_last_tie_is_broken_by_the_request_id():
+def test_last_tie_is_broken_by_the_seed():
     pool = candidates(waiting=[0] * 4)
-    picks = Counter(pick(MaxScorePicker(), pool, [1.0] * 4, request=Request(f"r{i}"))[0] for i in range(400))
-    # 400 ids over 4 equals: 100 each on average, and 60 is more than four standard deviations (8.7) below
+    picks = Counter(pick(MaxScorePicker(), pool, [1.0] * 4, request=Request("r", seed=i))[0] for i in range(400))
+    # 400 seeds over 4 equals: 100 each on average, and 60 is more than four standard deviations (8.7) below
     assert all(picks[position] > 60 for position in range(4))
     assert pick(MaxScorePicker(), pool, [1.0] * 4) == pick(MaxScorePicker(), pool, [1.0] * 4)
 

@@ -22,8 +22,8 @@ def build(name="mine", **parameters):
     return registry.build("prefix-cache-affinity-filter", parameters, name=name, clock=ManualClock())
 
 
-def kept(matched, tokens=(0, 0, 0), *, total=10, plugin=None, request_id="r", key=PREFIX_MATCH, **parameters):
-    request = Request(request_id)
+def kept(matched, tokens=(0, 0, 0), *, total=10, plugin=None, seed=0, key=PREFIX_MATCH, **parameters):
+    request = Request("r", seed=seed)
     request.put(key, PrefixMatch(np.array(matched, dtype=np.int32), total, block_tokens=64))
     plugin = plugin or build(**parameters)
     return plugin.filter(request, candidates(in_flight_tokens=tokens)).tolist()
@@ -83,34 +83,29 @@ def test_everybody_sticky_is_everybody():
 
 def test_share_of_requests_that_explore_is_the_probability():
     plugin = build(explorationProbability=0.25)
-    explored = [kept([10, 0, 0], plugin=plugin, request_id=f"r{i}") == ALL for i in range(2000)]
+    explored = [kept([10, 0, 0], plugin=plugin, seed=i) == ALL for i in range(2000)]
     assert 430 <= sum(explored) <= 570  # 2000 / 4 = 500; one standard deviation is sqrt(2000 / 4 * 3 / 4) = 19.4
 
 
 def test_same_request_explores_each_time_and_everywhere():
     first, second = build(explorationProbability=0.5), build(explorationProbability=0.5)
     for i in range(50):
-        assert kept([10, 0, 0], plugin=first, request_id=f"r{i}") == kept([10, 0, 0], plugin=second, request_id=f"r{i}")
+        assert kept([10, 0, 0], plugin=first, seed=i) == kept([10, 0, 0], plugin=second, seed=i)
 
 
 def test_two_filters_explore_independently():
     first, second = build("one", explorationProbability=0.5), build("two", explorationProbability=0.5)
     explored = {
-        (kept([10, 0, 0], plugin=first, request_id=f"r{i}"), kept([10, 0, 0], plugin=second, request_id=f"r{i}"))
-        == (ALL, ALL)
+        (kept([10, 0, 0], plugin=first, seed=i), kept([10, 0, 0], plugin=second, seed=i)) == (ALL, ALL)
         for i in range(50)
     }
     assert explored == {True, False}
 
 
 def test_probability_one_always_explores_and_zero_never():
-    ids = [f"r{i}" for i in range(50)]
-    assert all(kept([10, 0, 0], request_id=i, explorationProbability=1) == ALL for i in ids)
-    assert not any(kept([10, 0, 0], request_id=i, explorationProbability=0) == ALL for i in ids)
-
-
-def test_request_id_with_bytes_that_are_not_utf8_is_hashed_too():
-    assert kept([10, 0, 0], request_id="\udcff") == [True, False, False]
+    seeds = range(50)
+    assert all(kept([10, 0, 0], seed=i, explorationProbability=1) == ALL for i in seeds)
+    assert not any(kept([10, 0, 0], seed=i, explorationProbability=0) == ALL for i in seeds)
 
 
 def test_named_producer_is_the_one_that_is_read():

@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from epp.framework import ManualClock, ProfileResult, Request, Response, SchedulingResult
+from epp.framework import Destination, ManualClock, ProfileResult, Request, Response, SchedulingResult
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.request import SESSION_ID, Headers
@@ -38,7 +38,7 @@ def two_profiles(*, decode, prefill):
 
     primary = ran("decode", decode)
     other = None if prefill is None else ran("prefill", prefill)
-    return SchedulingResult(primary, {"decode": primary, "prefill": other}, {})
+    return SchedulingResult(Destination(primary), {"decode": primary, "prefill": other}, {})
 
 
 def test_token_keeps_only_the_endpoint_it_names():

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from epp.framework import ProfileResult, Request, Topology
-from epp.framework.request import PEER
+from epp.framework import Request, Topology
 from epp.framework.snapshot import TOPOLOGY
 from epp.framework.testing import candidates
 from epp.plugins.filters.topology_affinity import TopologyAffinityFilter, TopologyAffinityFilterParameters
@@ -24,15 +23,12 @@ POOL = candidates(
 )
 PREFILLERS = POOL.keep(np.array([False, True, True, True, True, True, True]))
 
-
-def near(slot):
-    request = Request("r")
-    request.put(PEER, ProfileResult("decode", POOL, np.zeros(len(POOL)), np.array([slot], dtype=np.intp)))
-    return request
+REQUEST = Request("r")
 
 
-def kept(request, pool=PREFILLERS, **parameters):
-    return TopologyAffinityFilter(TopologyAffinityFilterParameters(**parameters)).filter(request, pool).tolist()
+def kept(peer, pool=PREFILLERS, **parameters):
+    plugin = TopologyAffinityFilter(TopologyAffinityFilterParameters(**parameters))
+    return plugin.filter(REQUEST, pool.within("prefill", peer)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -45,23 +41,23 @@ def kept(request, pool=PREFILLERS, **parameters):
     ],
 )
 def test_that_level_or_closer_stays(level, expected):
-    assert kept(near(0), min_affinity=level) == expected
+    assert kept(0, min_affinity=level) == expected
 
 
 def test_same_host_is_wanted_by_default():
-    assert kept(near(0)) == kept(near(0), min_affinity="host")
+    assert kept(0) == kept(0, min_affinity="host")
 
 
 def test_nobody_near_enough_keeps_all():
-    assert kept(near(5), min_affinity="zone", pool=PREFILLERS.keep(np.arange(6) < 4)) == [True] * 4
+    assert kept(5, min_affinity="zone", pool=PREFILLERS.keep(np.arange(6) < 4)) == [True] * 4
 
 
 def test_peer_whose_place_is_not_known_keeps_all():
-    assert kept(near(6), min_affinity="region") == [True] * 6
+    assert kept(6, min_affinity="region") == [True] * 6
 
 
 def test_no_peer_keeps_all():
-    assert kept(Request("r")) == [True] * 6
+    assert kept(None) == [True] * 6
 
 
 def test_unknown_level_is_refused():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from epp.framework import (
-    Aggregate,
     Aggregator,
     Candidates,
+    Destination,
     Draw,
     Filter,
     FilterParameters,
@@ -19,8 +19,9 @@ from epp.framework import (
     Scorer,
 )
 from epp.framework.errors import BadRequestError, PluginFailedError, SaturatedError
+from epp.framework.plugin import OnError
 from epp.framework.testing import candidates
-from epp.scheduling import OnError, Profile, ProfileFilter, Scheduler, SchedulingObserver, WeightedScorer
+from epp.scheduling import Profile, ProfileFilter, Scheduler, SchedulingObserver, WeightedScorer
 
 
 class Keeps(Filter[FilterParameters]):
@@ -89,7 +90,7 @@ class Only(ProfilePicker, Aggregator):
         return () if results else profiles
 
     def aggregate(self, request, results):
-        return None if results["p"] is None else Aggregate("p")
+        return None if results["p"] is None else Destination(results["p"])
 
 
 class Counting(SchedulingObserver):
@@ -126,7 +127,7 @@ def test_gie_5_filter_that_raises_fails_its_profile_unless_told_otherwise(run):
 
 
 def test_gie_5_filter_that_may_be_skipped_keeps_everybody_and_the_trace_says_why(run):
-    result = run(ProfileFilter(Keeps(3, fallback=True)), ProfileFilter(BrokenFilter(), OnError.SKIP))
+    result = run(ProfileFilter(Keeps(3, fallback=True)), ProfileFilter.of(BrokenFilter(), OnError.SKIP))
     assert dropped(result) == [("keeps 3", 3, 1, ""), ("broken-filter", 1, 1, "ZeroDivisionError: division by zero")]
     assert run.failed == [("broken-filter", "division by zero")]
 
@@ -134,17 +135,17 @@ def test_gie_5_filter_that_may_be_skipped_keeps_everybody_and_the_trace_says_why
 @pytest.mark.parametrize("on_error", OnError)
 def test_filter_that_returns_no_truths_has_failed(run, on_error):
     if on_error is OnError.FAIL:
-        with pytest.raises(PluginFailedError, match=r"float64\(3,\) where one bool for each of 3 candidates was due"):
-            run(ProfileFilter(Numbers(), on_error))
+        with pytest.raises(PluginFailedError, match="instead of one bool for each of 3 candidates"):
+            run(ProfileFilter.of(Numbers(), on_error))
     else:
-        ((plugin, before, after, problem),) = dropped(run(ProfileFilter(Numbers(), on_error)))
+        ((plugin, before, after, problem),) = dropped(run(ProfileFilter.of(Numbers(), on_error)))
         assert (plugin, before, after) == ("numbers", 3, 3)
-        assert problem.startswith("TypeError: returned float64")
+        assert problem.startswith("ResultError: returned float64")
 
 
 def test_filter_that_refuses_the_request_is_heard_even_where_it_may_be_skipped(run):
     with pytest.raises(BadRequestError, match="not like this"):
-        run(ProfileFilter(Refuses(), OnError.SKIP))
+        run(ProfileFilter.of(Refuses(), OnError.SKIP))
     assert run.failed == []
 
 
@@ -156,13 +157,13 @@ def test_filter_that_leaves_nobody_fails_its_profile(run):
 
 def test_filter_with_fallback_is_passed_over_where_it_would_leave_nobody(run):
     result = run(ProfileFilter(Keeps(9, fallback=True)), ProfileFilter(Keeps(2, fallback=True)))
-    assert dropped(result) == [("keeps 9", 3, 3, "left nobody"), ("keeps 2", 3, 1, "")]
+    assert dropped(result) == [("keeps 9", 3, 3, "dropped all candidates"), ("keeps 2", 3, 1, "")]
     assert [endpoint.name for endpoint in result.targets] == ["e1"]
 
 
 def test_fallback_returns_to_those_that_the_filter_got_not_to_all(run):
     result = run(ProfileFilter(Keeps(2)), ProfileFilter(Keeps(3, fallback=True)))
-    assert dropped(result) == [("keeps 2", 3, 1, ""), ("keeps 3", 1, 1, "left nobody")]
+    assert dropped(result) == [("keeps 2", 3, 1, ""), ("keeps 3", 1, 1, "dropped all candidates")]
 
 
 def test_fallback_is_for_empty_results_not_for_errors(run):
@@ -182,10 +183,10 @@ def test_gie_5_scorer_that_raises_loses_its_vote_and_the_trace_says_why(run):
 
 def test_gie_5_scorer_that_must_not_fail_fails_its_profile(run):
     with pytest.raises(PluginFailedError, match="'broken-scorer' failed: 'slot'"):
-        run(WeightedScorer(BrokenScorer(), on_error=OnError.FAIL), WeightedScorer(Few()))
+        run(WeightedScorer.of(BrokenScorer(), 1.0, OnError.FAIL), WeightedScorer(Few()))
     assert run.failed == [("broken-scorer", "'slot'")]
 
 
 def test_filter_fails_and_scorer_is_skipped_where_nothing_is_said():
-    assert ProfileFilter(BrokenFilter()).on_error is OnError.FAIL
-    assert WeightedScorer(BrokenScorer()).on_error is OnError.SKIP
+    assert ProfileFilter(BrokenFilter()).role.on_error is OnError.FAIL
+    assert WeightedScorer(BrokenScorer()).role.on_error is OnError.SKIP

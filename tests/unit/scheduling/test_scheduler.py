@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from epp.framework import (
-    Aggregate,
     Aggregator,
     Candidates,
+    Destination,
     Draw,
     Filter,
     Floats,
@@ -83,9 +83,9 @@ class Sequentially(ProfilePicker, Aggregator):
         self.seen.append(tuple(results))
         return self.groups.pop(0) if self.groups else ()
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Aggregate | None:
-        usable = [name for name, result in results.items() if result is not None]
-        return Aggregate(usable[-1]) if usable else None
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
+        usable = [result for result in results.values() if result is not None]
+        return Destination(usable[-1]) if usable else None
 
 
 class Counting(SchedulingObserver):
@@ -215,13 +215,13 @@ def test_profile_that_does_not_exist_is_named():
         Scheduler({"p": profile("p")}, handler, handler).schedule(Request("r"), candidates(waiting=[0]))
 
 
-def test_gie_17_same_request_id_draws_the_same_numbers():
-    def order(request_id: str) -> list[str]:
-        result = one(profile("p", picker=Drawn())).schedule(Request(request_id), candidates(waiting=[0] * 20))
+def test_gie_17_same_seed_draws_the_same_numbers():
+    def order(seed: int) -> list[str]:
+        result = one(profile("p", picker=Drawn())).schedule(Request("r", seed=seed), candidates(waiting=[0] * 20))
         return [endpoint.name for endpoint in result.targets]
 
-    assert order("a") == order("a")
-    assert order("a") != order("b")
+    assert order(1) == order(1)
+    assert order(1) != order(2)
 
 
 def test_picker_that_picks_nobody_or_outside_fails():

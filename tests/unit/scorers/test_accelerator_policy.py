@@ -16,10 +16,10 @@ def pool(h100, a100, t4):
 
 
 def winner(pool, selection: Selection, *, profile: str = "", default_policy: str = "") -> str:
-    request = Request("r", profile=profile)
+    request = Request("r")
     request.put(ACCELERATOR_SELECTION, Selections(by_profile={"decode": selection}))
     scorer = AcceleratorPolicyScorer(AcceleratorPolicyParameters(default_policy=default_policy))
-    scores = scorer.score(request, pool)
+    scores = scorer.score(request, pool.within(profile))
     return pool.records(ACCELERATOR)[int(scores.argmax())].model if scores.any() else ""
 
 
@@ -45,8 +45,8 @@ def test_without_a_policy_the_default_one_ranks(pool):
 def test_selections_that_clients_make_up_do_not_pile_up(pool):
     scorer = AcceleratorPolicyScorer()
     for size in range(400):
-        request = Request("r", profile="p")
+        request = Request("r")
         selection = Selection(policy="best-fit", min_memory_bytes=size)
         request.put(ACCELERATOR_SELECTION, Selections(by_profile={"p": selection}))
-        scorer.score(request, pool)
+        scorer.score(request, pool.within("p"))
     assert len(scorer._scorers) == 256

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import PrefixMatch, ProfileResult, Request, SchedulingResult
+from epp.framework import Destination, PrefixMatch, ProfileResult, Request, SchedulingResult
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
 from scorers.no_hit_lru import NoHitLRUParameters, NoHitLRUScorer
@@ -27,7 +27,7 @@ def leg(name, position, pool=POOL):
 def send(scorer, *positions, request=COLD, pool=POOL):
     for position in positions:
         result = leg("default", [position], pool)
-        scorer.pre_request(request, SchedulingResult(result, {"default": result}, {}))
+        scorer.pre_request(request, SchedulingResult(Destination(result), {"default": result}, {}))
 
 
 def scores(scorer, request=COLD, pool=POOL):
@@ -97,7 +97,8 @@ def test_warm_requests_leave_no_trace():
 def test_first_pick_of_every_profile_is_recorded_and_fallbacks_are_not():
     scorer = NoHitLRUScorer()
     decode, prefill = leg("decode", [1, 0]), leg("prefill", [3, 2])
-    scorer.pre_request(COLD, SchedulingResult(decode, {"decode": decode, "prefill": prefill, "encode": None}, {}))
+    results = {"decode": decode, "prefill": prefill, "encode": None}
+    scorer.pre_request(COLD, SchedulingResult(Destination(decode), results, {}))
     assert scores(scorer) == pytest.approx([1.0, 1 - 2 / 3, 1.0, 0.0])
 
 

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from epp.framework import Headers, Request, RequestBody
+from epp.framework.request import PRIORITY
 from scorers.preference_conditions import (
     Condition,
     compile_condition,
@@ -15,7 +16,8 @@ from scorers.preference_conditions import (
 
 
 def holds(condition, *, adapters=(), headers=(), priority=0, at=0, **body):
-    request = Request("r", RequestBody(**body), headers=Headers(headers), priority=priority)
+    request = Request("r", RequestBody(**body), headers=Headers(headers))
+    request.put(PRIORITY, priority)
     test = compile_condition(msgspec.convert(condition, Condition))
     return test(facts_of(request, {}, {}, frozenset(adapters), at))
 

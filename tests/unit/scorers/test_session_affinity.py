@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from epp.framework import Category, ManualClock, ProfileResult, Request, Response, SchedulingResult
+from epp.framework import Category, Destination, ManualClock, ProfileResult, Request, Response, SchedulingResult
 from epp.framework.registry import Registry
 from epp.framework.request import AGENT_IDENTITY, Headers
 from epp.framework.testing import candidates
@@ -23,7 +23,7 @@ def build(clock=None, **parameters):
 
 def sent(position):
     primary = ProfileResult("default", POOL, np.zeros(len(POOL)), np.array([position], dtype=np.intp))
-    return SchedulingResult(primary, {"default": primary}, {})
+    return SchedulingResult(Destination(primary), {"default": primary}, {})
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from epp.framework import ConfigurationError, ManualClock, ProfileResult, Request, Topology
+from epp.framework import ConfigurationError, ManualClock, Request, Topology
 from epp.framework.registry import Registry
-from epp.framework.request import PEER
 from epp.framework.snapshot import TOPOLOGY
 from epp.framework.testing import candidates
 from scorers.topology_affinity import TopologyAffinityScorer
@@ -31,31 +30,29 @@ def build(**parameters):
     return registry.build("topology-affinity-scorer", parameters, name="mine", clock=ManualClock())
 
 
-def near(slot):
-    request = Request("r")
-    request.put(PEER, ProfileResult("decode", POOL, np.zeros(len(POOL)), np.array([slot], dtype=np.intp)))
-    return request
+def scores(scorer, peer, pool=POOL):
+    return scorer.score(Request("r"), pool.within("prefill", peer)).tolist()
 
 
 def test_closest_shared_level_decides():
-    assert build().score(near(0), POOL).tolist() == [1.0, 1.0, 0.2, 0.05, 0.02, 0.0, 0.0]
+    assert scores(build(), 0) == [1.0, 1.0, 0.2, 0.05, 0.02, 0.0, 0.0]
 
 
 def test_weights_can_be_set_one_by_one():
     scorer = build(weights={"rack": 0.9, "region": 0})
-    assert scorer.score(near(0), POOL).tolist() == [1.0, 1.0, 0.9, 0.05, 0.0, 0.0, 0.0]
+    assert scores(scorer, 0) == [1.0, 1.0, 0.9, 0.05, 0.0, 0.0, 0.0]
 
 
 def test_no_peer_gives_zero_for_all():
-    assert build().score(Request("r"), POOL).tolist() == [0.0] * 7
+    assert scores(build(), None) == [0.0] * 7
 
 
 def test_peer_whose_place_is_not_known_gives_zero_for_all():
-    assert build().score(near(6), POOL).tolist() == [0.0] * 7
+    assert scores(build(), 6) == [0.0] * 7
 
 
 def test_peer_need_not_be_a_candidate():
-    assert build().score(near(0), POOL.keep(np.arange(7) >= 3)).tolist() == [0.05, 0.02, 0.0, 0.0]
+    assert scores(build(), 0, POOL.keep(np.arange(7) >= 3)) == [0.05, 0.02, 0.0, 0.0]
 
 
 def test_weight_outside_its_range_is_refused():

@@ -1,0 +1,162 @@
+"""Base of all plugins: parameters, declared data, and the role that an abstract class adds."""
+
+from abc import ABC
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Any, ClassVar, Generic, TypeAlias, cast, get_args
+
+import msgspec
+from typing_extensions import TypeVar
+
+from epp.framework.candidates import Candidates
+from epp.framework.clock import Clock, SystemClock
+from epp.framework.request import DataKey, Request
+from epp.framework.snapshot import Attribute, Column
+
+Datum: TypeAlias = DataKey[Any] | Column | Attribute[Any]
+"""Something that plugins read and write: data of one request, or a number or record of every endpoint."""
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Base of parameter structs: camelCase in files, unknown keys refused, every field with a default where possible.
+
+    Limits of single fields are annotations: `Annotated[int, Meta(ge=1)]`, `Literal["a", "b"]`. A `__post_init__` that
+    raises ValueError refuses values that do not fit together.
+    """
+
+
+P = TypeVar("P", bound=Parameters, default=Parameters)
+R = TypeVar("R", bound="Plugin[Any]")
+
+
+class Stability(StrEnum):
+    """What a user may rely on."""
+
+    BETA = "Beta"
+    """Names, parameters and defaults stay."""
+    ALPHA = "Alpha"
+    """They may change; taken only where experimental plugins are allowed."""
+    DEPRECATED = "Deprecated"
+    """Replaced by another plugin; its use is warned of."""
+
+
+class Stage(IntEnum):
+    """When plugins run, in this order; data can be read in the stage that writes it and in later ones."""
+
+    BACKGROUND = 0
+    """Outside of requests."""
+    REQUEST_HEADERS = 1
+    PRODUCERS = 2
+    ADMISSION = 3
+    PROFILE_CHOICE = 4
+    CYCLE = 5
+    """Once for each profile that runs."""
+    PRE_REQUEST = 6
+    RESPONSE_HEADERS = 7
+    RESPONSE_BODY = 8
+    RESPONSE_END = 9
+
+
+class OnError(StrEnum):
+    """What follows where a plugin raises."""
+
+    SKIP = "Skip"
+    """Continue without its result."""
+    FAIL = "Fail"
+    """Fail the profile, or the request outside of profiles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What an abstract plugin class says of itself; graph, reference, data order and error handling derive from it."""
+
+    title: str
+    """Heading in the plugin reference."""
+    stage: Stage = Stage.BACKGROUND
+    hook: bool = False
+    """Whether every configured instance runs for every request, without being named in a profile."""
+    on_error: OnError = OnError.SKIP
+    may_refuse: bool = False
+    """Whether a RequestError that it raises is the answer to the client; otherwise it counts as a failure."""
+
+
+class Plugin(ABC, Generic[P]):
+    """Base of all roles.
+
+    An instance is built once for a configuration and serves every request on one event loop: a method must not block.
+    """
+
+    plugin_type: ClassVar[str]
+    """The name that configuration files use."""
+    stability: ClassVar[Stability] = Stability.BETA
+    role: ClassVar[Role]
+    """Of an abstract role class: `class Scorer(Plugin[P], role=Role(...))`."""
+    parameters_type: ClassVar[type[Parameters]] = Parameters
+    """Taken from the brackets of the role."""
+    reads: tuple[Datum, ...] = ()
+    """Required inputs; the default producer of one that no configured plugin writes is added."""
+    may_read: tuple[Datum, ...] = ()
+    """Optional inputs."""
+    writes: tuple[Datum, ...] = ()
+    """Outputs: request data of a producer, columns and attributes of an extractor."""
+
+    def __init_subclass__(cls, role: Role | None = None, **kwargs: object) -> None:
+        """Register the role; find the parameter struct among the brackets of the bases."""
+        super().__init_subclass__(**kwargs)
+        if role is not None:
+            cls.role = role
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Parameters):
+                    cls.parameters_type = argument
+
+    def __init__(self, parameters: P | None = None, *, name: str = "", clock: Clock | None = None) -> None:
+        self.parameters: P = parameters if parameters is not None else cast("P", self.parameters_type())
+        self.name = name or self.plugin_type
+        self.clock: Clock = clock or SystemClock()
+        self.setup()
+
+    def setup(self) -> None:
+        """Prepare state from `self.parameters`, `self.name` and `self.clock`; raises ValueError for bad parameters."""
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        """Accelerator classes or models that the parameters name, to be checked for spelling."""
+        return ()
+
+    @property
+    def references(self) -> Mapping[str, str]:
+        """Names of other plugins that this one calls, by the parameter that names them."""
+        return {}
+
+    def connect(self, plugins: Mapping[str, "Plugin[Any]"]) -> None:
+        """Take the plugins referred to, by the same parameters; raises ValueError for one of the wrong role.
+
+        Called once, before any request.
+        """
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Warnings to the author of the configuration: deprecated parameters, say."""
+        return ()
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Run once on made-up data and check the results; raises ResultError for one of the wrong shape or type."""
+
+
+def roles_of(cls: type[Plugin[Any]]) -> tuple[type[Plugin[Any]], ...]:
+    """Return the role classes that a plugin class derives from, in order of declaration."""
+    return tuple(role for role in all_roles() if issubclass(cls, role))
+
+
+def all_roles() -> tuple[type[Plugin[Any]], ...]:
+    """Return all role classes, in order of declaration."""
+    return tuple(_roles_below(Plugin))
+
+
+def _roles_below(cls: type[Plugin[Any]]) -> Iterator[type[Plugin[Any]]]:
+    for sub in cls.__subclasses__():
+        if "role" in sub.__dict__:
+            yield sub
+        yield from _roles_below(sub)

@@ -1,0 +1,252 @@
+"""Roles of plugins that take part in a request: one abstract class each, in the order of the plugin reference."""
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from enum import StrEnum
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from epp.framework.arrays import Floats, Mask, Positions, as_mask, as_positions, as_scores
+from epp.framework.candidates import Candidates
+from epp.framework.plugin import OnError, P, Parameters, Plugin, Role, Stage
+from epp.framework.request import Headers, Request, RequestBody
+from epp.framework.response import Response
+from epp.framework.result import Destination, ProfileResult, SchedulingResult
+
+
+class FilterParameters(Parameters, frozen=True):
+    """Parameters of every filter."""
+
+    fallback_on_empty: bool = False
+    """Skip the filter where it would drop all candidates, instead of failing its profile."""
+
+
+FP = TypeVar("FP", bound=FilterParameters, default=FilterParameters)
+
+
+class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=OnError.FAIL, may_refuse=True)):
+    """Keeps the candidates that may serve the request."""
+
+    parameters_type: ClassVar[type[Parameters]] = FilterParameters
+    may_empty: bool = True
+    """Whether it can drop all candidates."""
+
+    @abstractmethod
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        """Return true for each candidate to keep."""
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Check that there is one bool for each candidate."""
+        as_mask(self.filter(request, candidates), len(candidates))
+        super().rehearse(request, candidates)
+
+
+class Category(StrEnum):
+    """What a scorer favours."""
+
+    AFFINITY = "Affinity"
+    """Endpoints that hold something the request needs."""
+    DISTRIBUTION = "Distribution"
+    """Endpoints with less load."""
+    BALANCE = "Balance"
+    """Both."""
+
+
+class Scorer(Plugin[P], role=Role(title="Scorers", stage=Stage.CYCLE)):
+    """Scores the candidates for the request."""
+
+    category: ClassVar[Category] = Category.DISTRIBUTION
+
+    @abstractmethod
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        """Return one score in [0, 1] for each candidate, 1 the best.
+
+        Values outside are clamped; NaN and infinity count as 0 and are reported.
+        """
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Check that there is one finite number for each candidate."""
+        as_scores(self.score(request, candidates), len(candidates), finite=True)
+        super().rehearse(request, candidates)
+
+
+Draw: TypeAlias = Callable[[], np.random.Generator]
+"""Makes the random generator of one profile run, from the seed of the request."""
+
+
+class Picker(Plugin[P], role=Role(title="Pickers", stage=Stage.CYCLE, on_error=OnError.FAIL)):
+    """Chooses among the scored candidates."""
+
+    @abstractmethod
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
+        """Return the positions chosen, best first; at least one."""
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Check that there is at least one position, and none out of range."""
+        totals = np.linspace(0.0, 1.0, len(candidates))
+        as_positions(self.pick(request, candidates, totals, np.random.default_rng), len(candidates))
+        super().rehearse(request, candidates)
+
+
+class ProfilePicker(
+    Plugin[P],
+    role=Role(title="Profile pickers", stage=Stage.PROFILE_CHOICE, on_error=OnError.FAIL, may_refuse=True),
+):
+    """Chooses which profiles run next."""
+
+    @abstractmethod
+    def pick_profiles(
+        self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
+    ) -> Sequence[str]:
+        """Return the profiles to run now, given the results so far; none ends the scheduling."""
+
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        """Return warnings about the profiles of the configuration, given by name.
+
+        Raises ValueError where no request could be served. Called once, after `connect` and before any request.
+        """
+        return ()
+
+
+class Decider(Plugin[P], role=Role(title="Deciders", stage=Stage.CYCLE)):
+    """Decides whether a stage of a disaggregated request runs on an endpoint of its own."""
+
+    @abstractmethod
+    def decide(self, request: Request, decode: ProfileResult | None) -> bool:
+        """Return true for a leg of its own; `decode` is the result of the decode leg, where that ran already."""
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Decide before the decode leg has run."""
+        self.decide(request, None)
+        super().rehearse(request, candidates)
+
+
+class Aggregator(Plugin[P], role=Role(title="Aggregators", stage=Stage.CYCLE, on_error=OnError.FAIL, may_refuse=True)):
+    """Turns the results of all profiles into one destination."""
+
+    @abstractmethod
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
+        """Return the destination; None when no usable result is among them."""
+
+
+class Producer(Plugin[P], role=Role(title="Producers", stage=Stage.PRODUCERS, hook=True)):
+    """Computes, once for each request, data that filters and scorers share."""
+
+    @abstractmethod
+    def produce(self, request: Request, candidates: Candidates) -> None:
+        """Put the data on the request."""
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Produce once."""
+        self.produce(request, candidates)
+        super().rehearse(request, candidates)
+
+
+class RequestHeaders(Plugin[P], role=Role(title="Request headers", stage=Stage.REQUEST_HEADERS, hook=True)):
+    """Runs first, before any decision about the request."""
+
+    @abstractmethod
+    def request_headers(self, request: Request) -> None:
+        """Put on the request what its headers say."""
+
+
+class Admitter(Plugin[P], role=Role(title="Admission", stage=Stage.ADMISSION, hook=True, may_refuse=True)):
+    """May refuse a request, or hold it for a while, before it is scheduled."""
+
+    @abstractmethod
+    def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
+        """Return None to admit; raise a RequestError to refuse: the client gets its status and sentence.
+
+        To hold the request, return what it has to await: it is scheduled on a new snapshot afterwards, or refused
+        where that raises a RequestError. What is returned is cancelled when the client leaves.
+        """
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Admit once, without waiting."""
+        hold = self.admit(request, candidates)
+        if isinstance(hold, Coroutine):
+            hold.close()
+        super().rehearse(request, candidates)
+
+
+class PreRequest(
+    Plugin[P],
+    role=Role(
+        title="Before the request leaves", stage=Stage.PRE_REQUEST, hook=True, on_error=OnError.FAIL, may_refuse=True
+    ),
+):
+    """Sees the destination before the request leaves."""
+
+    @abstractmethod
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        """Record the destination."""
+
+
+class ResponseHeaders(Plugin[P], role=Role(title="Response headers", stage=Stage.RESPONSE_HEADERS, hook=True)):
+    """Sees the headers of a response and may add to them."""
+
+    @abstractmethod
+    def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:
+        """Return headers to add for the client, in lower case."""
+
+
+class ResponseTiming(Plugin[P], role=Role(title="Response times", stage=Stage.RESPONSE_BODY, hook=True)):
+    """Measures how long endpoints take."""
+
+    @abstractmethod
+    def first_token(self, request: Request, response: Response, seconds: float) -> None:
+        """Record the time from the whole request to the first byte of the response body.
+
+        Only for a streamed response (`request.body.streaming`) is that the time to the first token.
+        """
+
+    def ended(self, request: Request, response: Response, seconds: float) -> None:
+        """Record the time from the first byte to the natural end of the response."""
+
+
+MetadataValue: TypeAlias = str | float | bool
+Metadata: TypeAlias = Mapping[str, Mapping[str, MetadataValue]]
+"""Values by namespace and key, as gateways keep them beside a request."""
+
+
+class ResponseReporter(Plugin[P], role=Role(title="Response reports", stage=Stage.RESPONSE_END, hook=True)):
+    """Sends dynamic metadata about a finished response to the gateway, for its access log or rate limits."""
+
+    namespaces: tuple[str, ...] = ("envoy.lb",)
+    """Namespaces written to; a gateway accepts only those that its configuration lists."""
+
+    @abstractmethod
+    def report(self, request: Request, response: Response) -> Metadata:
+        """Return the metadata; it is sent with the last piece of the body."""
+
+
+class EndpointObserver(Plugin[P], role=Role(title="Endpoint observers")):
+    """Keeps state by slot."""
+
+    @abstractmethod
+    def slots_removed(self, slots: Sequence[int]) -> None:
+        """Forget these slots: other endpoints may take them."""
+
+
+class Parser(Plugin[P], role=Role(title="Parsers")):
+    """Reads request bodies of one API, or of several that belong together."""
+
+    names_model: ClassVar[bool] = True
+    """Whether a body without a model is refused."""
+
+    @property
+    @abstractmethod
+    def suffixes(self) -> tuple[str, ...]:
+        """What it claims: path suffixes of whole segments, or a whole path where one starts with a slash.
+
+        A parser that claims nothing is the fallback: it gets the paths that no other one claims.
+        """
+
+    @abstractmethod
+    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
+        """Return what routing needs; raises MalformedBodyError with a sentence for the caller.
+
+        `suffix` is the claim that matched, empty for the fallback.
+        """

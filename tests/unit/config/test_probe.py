@@ -1,0 +1,121 @@
+"""A plugin is tried before it serves: unusable results are refused, errors are warned of."""
+
+import numpy as np
+import pytest
+
+from epp.framework import Admitter, Candidates, Filter, Picker, Producer, Request, Scorer
+from epp.framework.errors import SaturatedError
+from epp.framework.registry import Registry
+
+
+class ThreeNumbers(Scorer):
+    plugin_type = "three-numbers"
+
+    def score(self, request: Request, candidates: Candidates):
+        return np.array([0.1, 0.2, 0.3])
+
+
+class Words(Scorer):
+    plugin_type = "words"
+
+    def score(self, request: Request, candidates: Candidates):
+        return ["good"] * len(candidates)
+
+
+class Nans(Scorer):
+    plugin_type = "nans"
+
+    def score(self, request: Request, candidates: Candidates):
+        return np.full(len(candidates), np.nan)
+
+
+class Raises(Scorer):
+    plugin_type = "raises"
+
+    def score(self, request: Request, candidates: Candidates):
+        raise LookupError("no such column")
+
+
+class PlainList(Filter):
+    plugin_type = "plain-list"
+
+    def filter(self, request: Request, candidates: Candidates):
+        return [position == 0 for position in range(len(candidates))]
+
+
+class Indexes(Filter):
+    plugin_type = "indexes"
+
+    def filter(self, request: Request, candidates: Candidates):
+        return np.flatnonzero(np.ones(len(candidates)))
+
+
+class Outside(Picker):
+    plugin_type = "outside"
+
+    def pick(self, request: Request, candidates: Candidates, totals, draw):
+        return np.array([len(candidates)])
+
+
+class Refuses(Admitter):
+    plugin_type = "refuses"
+
+    def admit(self, request: Request, candidates: Candidates):
+        raise SaturatedError
+
+
+class Holds(Admitter):
+    plugin_type = "holds"
+
+    async def admit(self, request: Request, candidates: Candidates):
+        raise AssertionError("a trial does not wait")
+
+
+class Fails(Producer):
+    plugin_type = "fails"
+
+    def produce(self, request: Request, candidates: Candidates):
+        raise ZeroDivisionError("1 / 0")
+
+
+PLUGINS = (ThreeNumbers, Words, Nans, Raises, PlainList, Indexes, Outside, Refuses, Holds, Fails)
+
+
+@pytest.fixture
+def registry():
+    registry = Registry()
+    for cls in PLUGINS:
+        registry.register(cls)
+    return registry
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("three-numbers", "returned float64 of shape (3,) instead of one score for each of 2 candidates"),
+        ("words", "returned what is no array of numbers: could not convert string to float: 'good'"),
+        ("indexes", "returned int64 of shape (2,) instead of one bool for each of 2 candidates"),
+        ("outside", "returned positions [2] among 2 candidates, counted from 0"),
+    ],
+)
+def test_plugin_whose_result_no_request_could_use_is_refused(refused, registry, kind, problem):
+    found = refused(f"plugins: [{{type: {kind}}}]", registry=registry)
+    assert str(found[0]) == f"c.yaml:3:11: plugins[0]: plugin {kind!r} {problem}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("raises", "LookupError: no such column"),
+        ("fails", "ZeroDivisionError: 1 / 0"),
+        ("nans", "ValueError: returned [nan, nan]: NaN and infinity count as 0"),
+    ],
+)
+def test_plugin_that_raises_is_warned_of_with_what_it_raised(warned, registry, kind, problem):
+    found = [one for one in warned(f"plugins: [{{type: {kind}}}]", registry=registry) if "made-up" in one]
+    assert found[0] == f"c.yaml:3:11: plugins[0]: plugin {kind!r} failed on made-up endpoints: {problem}"
+
+
+@pytest.mark.parametrize("kind", ["plain-list", "refuses", "holds"])
+def test_list_of_bools_refusals_and_holds_are_fine(warned, registry, kind):
+    assert not any("made-up" in one for one in warned(f"plugins: [{{type: {kind}}}]", registry=registry))

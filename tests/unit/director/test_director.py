@@ -1,0 +1,277 @@
+"""The director alone: from headers and body to a routing, with plugins made for each test."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from epp.config import Builder, assemble, load_text
+from epp.datastore import Datastore
+from epp.director import Director, DirectorObserver, Held, Routing, Seeds, Subset
+from epp.framework import (
+    Admitter,
+    Candidates,
+    Endpoint,
+    Headers,
+    ManualClock,
+    Parameters,
+    PreRequest,
+    Producer,
+    Request,
+    RequestHeaders,
+    SchedulingResult,
+)
+from epp.framework.errors import (
+    AdmissionDeniedError,
+    MalformedBodyError,
+    ModelMissingError,
+    NoEndpointsError,
+    PluginFailedError,
+    SaturatedError,
+)
+from epp.framework.registry import Registry
+from epp.framework.snapshot import IN_FLIGHT
+
+BODY = b'{"model":"m","prompt":"hello"}'
+POST = Headers([(":path", "/v1/completions?stream=true"), ("x-request-id", "always the same")])
+ENDPOINTS = [Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("abcd", 1)]
+
+
+class Gate(Admitter):
+    """Holds each request until a test settles its future."""
+
+    plugin_type = "gate"
+
+    def setup(self) -> None:
+        self.held: list[asyncio.Future[None]] = []
+        self.asked = asyncio.Event()
+
+    def admit(self, request: Request, candidates: Candidates):
+        if not candidates.profile:  # no trial
+            self.asked.set()
+            self.held.append(asyncio.get_running_loop().create_future())
+            return self.held[-1]
+        return None
+
+
+class SaysNo(Admitter):
+    plugin_type = "says-no"
+
+    def admit(self, request: Request, candidates: Candidates):
+        raise SaturatedError("full")
+
+
+class BreaksParameters(Parameters, frozen=True):
+    where: str
+
+
+class Breaks(
+    RequestHeaders[BreaksParameters],
+    Producer[BreaksParameters],
+    Admitter[BreaksParameters],
+    PreRequest[BreaksParameters],
+):
+    """Raises in one of its hooks."""
+
+    plugin_type = "breaks"
+
+    def request_headers(self, request: Request) -> None:
+        self._raise("request_headers")
+
+    def produce(self, request: Request, candidates: Candidates) -> None:
+        self._raise("produce")
+
+    def admit(self, request: Request, candidates: Candidates) -> None:
+        self._raise("admit")
+
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        self._raise("pre_request")
+
+    def _raise(self, hook: str) -> None:
+        if self.parameters.where == hook:
+            raise RuntimeError(f"broken {hook}")
+
+
+class Events(DirectorObserver):
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def routed(self, request, result, scheduling_seconds):
+        self.told.append(("routed", result.targets[0].name))
+
+    def refused(self, model, error):
+        self.told.append(("refused", f"{model} {type(error).__name__}"))
+
+    def completed(self, routing, cause):
+        self.told.append(("completed", cause.value))
+
+    def plugin_failed(self, plugin, error):
+        self.told.append(("failed", f"{plugin}: {error}"))
+
+
+class World:
+    """A director over four endpoints."""
+
+    def __init__(self, plugins: str = "", **options) -> None:
+        self.clock = ManualClock()
+        self.store = Datastore(self.clock)
+        self.store.replace(ENDPOINTS)
+        self.events = Events()
+        registry = Registry()
+        for cls in (Gate, SaysNo, Breaks):
+            registry.register(cls)
+        text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{plugins}]"
+        self.assembly = assemble(load_text(text), Builder(registry, self.clock))
+        self.director = Director(
+            self.store, self.assembly.pipeline, self.clock, observer=self.events, seeds=Seeds(b"test"), **options
+        )
+
+    def route(self, body: bytes = BODY, headers: Headers = POST, subset: Subset | None = None) -> Routing | Held:
+        return self.director.route(headers, body, subset)
+
+    def in_flight(self) -> dict[str, int]:
+        snapshot = self.store.snapshot()
+        counts = {e.name: int(snapshot.column(IN_FLIGHT)[slot]) for slot, e in enumerate(self.store.endpoints)}
+        return {name: count for name, count in counts.items() if count}
+
+
+def test_request_is_routed_and_its_endpoint_is_credited():
+    world = World()
+    routing = world.route()
+    (target,) = routing.result.targets
+    assert routing.request.model == "m"
+    assert routing.request.path == "/v1/completions"
+    assert world.in_flight() == {target.name: 1}
+    assert world.events.told == [("routed", target.name)]
+
+
+def test_subset_narrows_the_candidates_unless_it_is_not_used():
+    only_c = Subset.parse(["10.0.0.3"])
+    assert World().route(subset=only_c).result.targets[0].name == "c"
+    world = World(use_subset=False)
+    assert {world.route(subset=only_c).result.targets[0].name for _ in range(20)} == set("abcd")
+
+
+@pytest.mark.parametrize(
+    ("body", "subset", "error", "told"),
+    [
+        (b"{", None, MalformedBodyError, " MalformedBodyError"),
+        (b'{"prompt":"hello"}', None, ModelMissingError, " ModelMissingError"),
+        (BODY, Subset.parse(["10.9.9.9"]), NoEndpointsError, "m NoEndpointsError"),
+    ],
+)
+def test_refusal_is_recorded_once_with_the_model_and_nothing_is_credited(body, subset, error, told):
+    world = World()
+    with pytest.raises(error):
+        world.route(body, subset=subset)
+    assert world.events.told == [("refused", told)]
+    assert world.in_flight() == {}
+
+
+def test_request_that_an_admitter_refuses_gets_the_status_of_the_cause():
+    with pytest.raises(AdmissionDeniedError, match="request cannot be admitted: full") as caught:
+        World("{type: says-no}").route()
+    assert caught.value.status == 429
+
+
+@pytest.mark.parametrize("where", ["request_headers", "produce", "admit"])
+def test_hook_that_breaks_before_scheduling_is_done_without_and_counted(where):
+    world = World(f"{{type: breaks, parameters: {{where: {where}}}}}")
+    assert isinstance(world.route(), Routing)
+    assert world.events.told[0] == ("failed", f"breaks: broken {where}")
+
+
+def test_broken_pre_request_hook_fails_the_request_and_nothing_stays_credited():
+    world = World("{type: breaks, parameters: {where: pre_request}}")
+    with pytest.raises(PluginFailedError, match="plugin 'breaks' failed: broken pre_request"):
+        world.route()
+    assert [kind for kind, _ in world.events.told] == ["failed", "refused"]
+    assert world.in_flight() == {}
+
+
+@pytest.mark.parametrize("picker", ["random-picker", "weighted-random-picker"])
+def test_requests_of_one_id_spread_over_the_endpoints(picker):
+    world = World(f"{{type: {picker}}}")
+    picked = Counter(world.route().result.targets[0].name for _ in range(80))
+    assert set(picked) == set("abcd")
+    assert max(picked.values()) < 40
+
+
+def test_recorded_seed_gives_the_same_pick_again():
+    world = World("{type: random-picker}")
+    snapshot = world.store.snapshot()
+    candidates = Candidates(snapshot, snapshot.slots)
+    for _ in range(20):
+        routing = world.route()
+        again = Request("another id", routing.request.body, seed=routing.request.seed)
+        assert world.assembly.pipeline.scheduler.schedule(again, candidates).targets == routing.result.targets
+
+
+def test_seeds_of_two_processes_differ_and_those_of_one_secret_agree():
+    assert Seeds(b"one").next() == Seeds(b"one").next()
+    assert len({Seeds().next() for _ in range(10)}) == 10
+    seeds = Seeds(b"one")
+    assert len({seeds.next() for _ in range(1000)}) == 1000
+
+
+async def test_held_request_is_scheduled_on_the_snapshot_of_its_release():
+    world = World("{type: gate}")
+    held = world.route()
+    assert isinstance(held, Held)
+    assert world.events.told == []
+    settling = asyncio.create_task(held.settle())
+    await asyncio.sleep(0)
+    world.store.replace([Endpoint("late", "10.0.0.9", 8000)])
+    world.assembly.instances.by_name["gate"].held[-1].set_result(None)
+    await settling
+    assert held.routing().result.targets[0].name == "late"
+    assert world.in_flight() == {"late": 1}
+
+
+async def test_two_admitters_hold_one_after_the_other():
+    world = World("{type: gate, name: first}, {type: gate, name: second}")
+    first, second = world.assembly.instances.by_name["first"], world.assembly.instances.by_name["second"]
+    held = world.route()
+    settling = asyncio.create_task(held.settle())
+    first.held[-1].set_result(None)
+    await second.asked.wait()
+    assert not settling.done()
+    second.held[-1].set_result(None)
+    await settling
+    assert isinstance(held.routing(), Routing)
+    assert (len(first.held), len(second.held)) == (1, 1)
+
+
+async def test_held_request_may_still_be_refused():
+    world = World("{type: gate}")
+    held = world.route()
+    world.assembly.instances.by_name["gate"].held[-1].set_exception(SaturatedError("too late"))
+    await held.settle()
+    with pytest.raises(AdmissionDeniedError, match="request cannot be admitted: too late"):
+        held.routing()
+    assert world.events.told == [("refused", "m AdmissionDeniedError")]
+
+
+async def test_error_of_an_admitter_that_holds_is_counted_and_the_request_goes_on():
+    world = World("{type: gate}")
+    held = world.route()
+    world.assembly.instances.by_name["gate"].held[-1].set_exception(RuntimeError("queue lost"))
+    await held.settle()
+    assert isinstance(held.routing(), Routing)
+    assert world.events.told[0] == ("failed", "gate: queue lost")
+
+
+async def test_client_that_leaves_while_it_is_held_is_recorded_and_its_hold_cancelled():
+    world = World("{type: gate}")
+    settling = asyncio.create_task(world.route().settle())
+    await asyncio.sleep(0)
+    settling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await settling
+    assert world.assembly.instances.by_name["gate"].held[-1].cancelled()
+    assert world.events.told == [("refused", "m ClientGoneError")]
+
+
+def test_outcome_of_a_held_request_is_not_there_before_it_settled():
+    with pytest.raises(RuntimeError, match="was not awaited"):
+        Held(lambda: asyncio.sleep(0)).routing()
