@@ -7,10 +7,11 @@ import types
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from epp.framework.limits import described
 from epp.framework.plugin import Parameters, Plugin, all_roles, roles_of
 from epp.framework.registry import Registry
 
@@ -63,7 +64,7 @@ def _entry(cls: type[Plugin[Any]]) -> PluginEntry:
 
 def _parameters(cls: type[msgspec.Struct]) -> tuple[ParameterEntry, ...]:
     texts = _field_texts(cls)
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     return tuple(
         ParameterEntry(
             name=field.encode_name,
@@ -94,6 +95,9 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 def _type_name(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        limits = [described(meta) for meta in inner[1:] if isinstance(meta, msgspec.Meta)]
+        return ", ".join(filter(None, [_type_name(inner[0]), *limits]))
     if origin is Literal:
         return " | ".join(map(str, inner))
     if origin in {Union, types.UnionType}:

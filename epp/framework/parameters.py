@@ -1,15 +1,16 @@
-"""Reads the parameters of a plugin out of plain data, and says what is wrong with them and where."""
+"""Reads the parameters of a plugin from plain data; errors name the parameter, its value and the remedy."""
 
 import re
 import types
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
+from epp.framework.limits import described, metas_of
 from epp.framework.plugin import Parameters
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -17,6 +18,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 _WITH_PLACE = re.compile(r"(.*) - at (`key` in )?`\$(.*)`", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
+_OUT_OF_LIMITS = re.compile(r"Expected `[a-z]+` (?:[<>]=?|of length)")
 _UNKNOWN_CHOICE = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 
 
@@ -38,10 +40,10 @@ def read_struct(cls: type[S], data: Mapping[str, object]) -> S:
     try:
         return msgspec.convert(dict(data), cls)
     except msgspec.ValidationError as error:
-        raise _explained(cls, str(error)) from error
+        raise _explained(cls, str(error), data) from error
 
 
-def _explained(cls: type[msgspec.Struct], text: str) -> ParameterError:
+def _explained(cls: type[msgspec.Struct], text: str, data: Mapping[str, object]) -> ParameterError:
     found = _WITH_PLACE.fullmatch(text)
     message, of_key, place = (found[1], found[2], found[3]) if found else (text, None, "")
     if of_key:
@@ -53,7 +55,31 @@ def _explained(cls: type[msgspec.Struct], text: str) -> ParameterError:
     other = _UNKNOWN_CHOICE.fullmatch(message)
     if other and (choices := _choices_within(_annotation_at(cls, path))):
         return ParameterError(f"{other[1]} is not known; use {', '.join(map(repr, choices))}", path)
+    if _OUT_OF_LIMITS.match(message):
+        return ParameterError(_limits(_annotation_at(cls, path), _value_at(data, path), path) or message, path)
     return ParameterError(message, path)
+
+
+def _limits(annotation: Any, value: object, path: tuple[str | int, ...]) -> str:
+    """Return a sentence on a value that is out of the limits of its type; empty where they cannot be told."""
+    name = next((step for step in reversed(path) if isinstance(step, str) and step != "..."), "")
+    if value == "":
+        return f"{name} is empty; give a name, or leave it out"
+    if isinstance(value, (list, tuple)) and not value:
+        return f"{name} is empty; list at least one entry, or leave it out"
+    words = next((words for meta in metas_of(annotation) if (words := described(meta))), "")
+    if path and path[-1] == "...":  # of a mapping, msgspec does not say which key
+        return words and f"a value of {name} is out of its limits; each must be {words}"
+    return words and f"{name} is {value}; it must be {words}"
+
+
+def _value_at(data: object, path: tuple[str | int, ...]) -> object:
+    for step in path:
+        if isinstance(data, Mapping):
+            data = data.get(str(step))
+        elif isinstance(data, (list, tuple)) and isinstance(step, int):
+            data = data[step]
+    return data
 
 
 def _keys(cls: type[msgspec.Struct], path: tuple[str | int, ...]) -> list[str]:
@@ -71,7 +97,7 @@ def _annotation_at(cls: type[msgspec.Struct], path: tuple[str | int, ...]) -> An
             if struct is None:
                 return None
             names = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
-            annotation = get_type_hints(struct).get(names.get(step, ""))
+            annotation = get_type_hints(struct, include_extras=True).get(names.get(step, ""))
     return annotation
 
 
@@ -88,7 +114,7 @@ def _struct_within(annotation: Any) -> Any:
     """Return the struct in `Struct`, `Struct | None`, `tuple[Struct, ...]` or a mapping to structs, if there is one."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return annotation
-    if get_origin(annotation) in {tuple, list, dict, Mapping, Union, types.UnionType}:
+    if get_origin(annotation) in {tuple, list, dict, Mapping, Union, types.UnionType, Annotated}:
         found = (_struct_within(inner) for inner in get_args(annotation))
         return next((inner for inner in found if inner is not None), None)
     return None

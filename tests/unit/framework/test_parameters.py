@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
+from msgspec import Meta
 
 from epp.framework import ConfigurationError, FilterParameters, ManualClock, Parameters, Request, Scorer
 from epp.framework.hints import hint_at
+from epp.framework.limits import Count, Name, Natural, NonNegative, Port, Positive, PositiveShare, Share
 from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.registry import Registry, UnknownTypeError
 
@@ -123,3 +125,52 @@ def test_hint_is_the_nearest_name_or_all_or_the_way_to_them():
     assert hint_at("zzz", ["weight", "name"]) == "known are name, weight"
     assert hint_at("zzz", ["weight", "name"], "look there") == "look there"
     assert hint_at("zzz", []) == "none are known here"
+
+
+class Limited(Parameters, frozen=True):
+    count: Count = 1
+    natural: Natural = 0
+    port: Port = 1
+    share: Share = 0.0
+    positive_share: PositiveShare = 1.0
+    seconds: NonNegative | None = None
+    rate: Positive = 1.0
+    label: Name = "x"
+    names: tuple[Name, ...] = ()
+    weights: Annotated[tuple[Share, ...], Meta(min_length=1)] = (1.0,)
+    inner: tuple[Limits, ...] = ()
+    ports: Mapping[str, Port] = {}
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "path"),
+    [
+        ({"count": 0}, "count is 0; it must be at least 1", ("count",)),
+        ({"natural": -1}, "natural is -1; it must be 0 or more", ("natural",)),
+        ({"port": 70000}, "port is 70000; it must be between 1 and 65535", ("port",)),
+        ({"share": 1.5}, "share is 1.5; it must be between 0 and 1", ("share",)),
+        ({"positiveShare": 0}, "positiveShare is 0; it must be above 0 and at most 1", ("positiveShare",)),
+        ({"seconds": -0.5}, "seconds is -0.5; it must be 0 or more, and finite", ("seconds",)),
+        ({"seconds": float("inf")}, "seconds is inf; it must be 0 or more, and finite", ("seconds",)),
+        ({"rate": 0}, "rate is 0; it must be above 0, and finite", ("rate",)),
+        ({"rate": float("nan")}, "rate is nan; it must be above 0, and finite", ("rate",)),
+        ({"label": ""}, "label is empty; give a name, or leave it out", ("label",)),
+        ({"names": ["a", ""]}, "names is empty; give a name, or leave it out", ("names", 1)),
+        ({"weights": []}, "weights is empty; list at least one entry, or leave it out", ("weights",)),
+        ({"weights": [0.5, 2]}, "weights is 2; it must be between 0 and 1", ("weights", 1)),
+        (
+            {"ports": {"http": 0}},
+            "a value of ports is out of its limits; each must be between 1 and 65535",
+            ("ports", "..."),
+        ),
+    ],
+)
+def test_value_out_of_its_limits_is_named_with_value_and_limits(data, message, path):
+    with pytest.raises(ParameterError) as caught:
+        read_parameters(Limited, data)
+    assert (str(caught.value), caught.value.path) == (message, path)
+
+
+def test_values_at_their_limits_are_taken():
+    found = read_parameters(Limited, {"port": 65535, "share": 1, "positiveShare": 1e-9, "seconds": 0, "names": ["a"]})
+    assert (found.port, found.share, found.seconds) == (65535, 1.0, 0.0)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import Request
+from epp.framework import ConfigurationError, Request
+from epp.framework.parameters import read_parameters
 from epp.framework.testing import candidates
 from epp.plugins.pickers.max_score import MaxScorePicker
 from epp.plugins.pickers.parameters import PickerParameters
@@ -120,5 +121,5 @@ def test_no_weight_anywhere_is_a_uniform_choice(total):
 
 
 def test_picker_of_nobody_is_refused():
-    with pytest.raises(ValueError, match="maxNumOfEndpoints is 0; it must be at least 1"):
-        up_to(0)
+    with pytest.raises(ConfigurationError, match="maxNumOfEndpoints is 0; it must be at least 1"):
+        read_parameters(PickerParameters, {"maxNumOfEndpoints": 0})

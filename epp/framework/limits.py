@@ -1,0 +1,54 @@
+"""Types with limits for plugin parameters; messages, reference and schema derive from them."""
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeAlias, get_args, get_origin
+
+from msgspec import Meta
+
+_LARGEST = sys.float_info.max
+
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+"""A whole number of at least 1."""
+Natural: TypeAlias = Annotated[int, Meta(ge=0)]
+"""A whole number of at least 0."""
+Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
+"""A TCP port."""
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+"""A number between 0 and 1, both included."""
+PositiveShare: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
+"""A number above 0 and up to 1."""
+NonNegative: TypeAlias = Annotated[float, Meta(ge=0, le=_LARGEST)]
+"""A finite number of at least 0."""
+Positive: TypeAlias = Annotated[float, Meta(gt=0, le=_LARGEST)]
+"""A finite number above 0."""
+Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+"""A text that is not empty."""
+
+
+def metas_of(annotation: Any) -> Iterator[Meta]:
+    """Yield the limits in a type, the outermost first: `Annotated[...]` itself, and within lists and `| None`."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        yield from (extra for extra in inner[1:] if isinstance(extra, Meta))
+        inner = inner[:1]
+    for one in inner:
+        yield from metas_of(one)
+
+
+def described(meta: Meta) -> str:
+    """Return the limits of a number in words, such as `at least 1`; empty for none."""
+    finite = meta.le is not None and meta.le >= _LARGEST
+    most = None if finite else meta.le
+    if meta.ge is not None and most is not None:
+        return f"between {meta.ge:g} and {most:g}"
+    words = []
+    if meta.ge is not None:
+        words.append("0 or more" if meta.ge == 0 else f"at least {meta.ge:g}")
+    if meta.gt is not None:
+        words.append(f"above {meta.gt:g}")
+    if most is not None:
+        words.append(f"at most {most:g}")
+    if meta.lt is not None:
+        words.append(f"below {meta.lt:g}")
+    return " and ".join(words) + (", and finite" if finite else "")
