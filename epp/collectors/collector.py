@@ -4,6 +4,7 @@ import asyncio
 import math
 import random
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from epp.collectors.observer import CollectorObserver
 from epp.collectors.poll import Poll
@@ -13,6 +14,7 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Feed
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Datum
+from epp.supervisor import Supervisor
 
 _LONGEST_FIRST_WAIT_SECONDS = 1.0
 
@@ -31,6 +33,7 @@ class Collector:
         clock: Clock,
         interval_seconds: float = 0.05,
         observer: CollectorObserver | None = None,
+        supervisor: Supervisor | None = None,
         generator: random.Random | None = None,
     ) -> None:
         self._store = store
@@ -38,6 +41,7 @@ class Collector:
         self._interval_seconds = interval_seconds
         self._observer = observer or CollectorObserver()
         self._generator = generator or random.Random()  # noqa: S311 - spreads the polls, guards nothing
+        self._supervisor = supervisor or Supervisor(observer=self._observer)
         self._feeds = self.checked(feeds)
         self._ending: set[asyncio.Task[None]] = set()
         self._tasks: dict[tuple[str, Feed], asyncio.Task[None]] = {}
@@ -108,8 +112,9 @@ class Collector:
     def _begin_feeds(self, endpoint: Endpoint) -> None:
         for feed in self._feeds:
             if (endpoint.id, feed) not in self._tasks:
-                run = self._run(endpoint, feed, self._reachability[endpoint.id])
-                self._tasks[endpoint.id, feed] = asyncio.create_task(run, name=f"collect {endpoint.id}")
+                run = partial(self._run, endpoint, feed, self._reachability[endpoint.id])
+                name = f"collect {feed.source.name} of {endpoint.id}"
+                self._tasks[endpoint.id, feed] = self._supervisor.start("collect", run, name=name)
 
     def _end(self, identity: str) -> None:
         if self._endpoints.pop(identity, None) is not None:

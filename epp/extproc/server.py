@@ -98,6 +98,16 @@ class ExtProcServer:
             await health_server.start()
             self._health_server = health_server
 
+    @property
+    def address(self) -> int | str:
+        """The port in use, or the address of a unix socket."""
+        return self.port or self._settings.address
+
+    @property
+    def open_streams(self) -> int:
+        """Streams that are open now."""
+        return self._streams.count
+
     def set_ready(self, *, ready: bool) -> None:
         """Tell health checks whether new requests are welcome."""
         self._health.set_ready(ready=ready)

@@ -1,11 +1,13 @@
 """Prometheus metrics under the ecosystem's own names, fed by the observers of director, scheduler and collector."""
 
 from collections import Counter as Counts
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from epp.collectors import CollectorObserver
 from epp.config import ConfigObserver
@@ -125,6 +127,9 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._config_reloads = self._counter(
             "config_reloads_total", "New versions of the configuration file, by what became of them.", ("result",)
         )
+        self._task_failures = self._counter(
+            "background_task_failures_total", "Background tasks that raised and were restarted.", ("task",)
+        )
         self._accelerator_picks = self._counter(
             "accelerator_selections_total",
             "Requests by the class, or else the model, of the accelerator that a profile picked.",
@@ -221,6 +226,14 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._config_good.set(0)
         self._config_reloads.labels("refused").inc()
 
+    def task_failed(self, kind: str, error: Exception) -> None:  # noqa: ARG002  the supervisor logs it
+        """Count a background task that raised."""
+        self._task_failures.labels(kind).inc()
+
+    def count_lost_log_lines(self, lost: Callable[[], int]) -> None:
+        """Show the number of log lines that could not be written."""
+        self.registry.register(_LostLogLines(lost))
+
     def refresh_pool(self, store: Datastore) -> None:
         """Bring the pool's gauges up to date."""
         snapshot = store.snapshot()
@@ -270,6 +283,16 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
         return Histogram(f"llm_d_epp_{name}", text, labels, registry=self.registry, buckets=buckets)
+
+
+class _LostLogLines(Collector):
+    def __init__(self, lost: Callable[[], int]) -> None:
+        self._lost = lost
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "llm_d_epp_log_lines_lost", "Log lines that could not be written: no reader, or no space.", self._lost()
+        )
 
 
 def _hardware(tag: AcceleratorTag) -> str:
