@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 import typer
 
+from epp.descriptors import raise_limit
+
 _SWITCH_SECONDS = 0.001
 
 
@@ -15,6 +17,7 @@ def run(work: Callable[[asyncio.Event], Coroutine[object, object, None]], *expec
     """Run `work` on uvloop; the event it gets is set by Ctrl-C or SIGTERM. Expected errors end with exit code 1."""
     sys.setswitchinterval(_SWITCH_SECONDS)  # the event loop waits so long for a thread that renders metrics
     gc.freeze()  # what is imported by now stays: a full collection need not look at it, with the event loop stopped
+    raise_limit()
     try:
         _run(_until_signalled(work))
     except expected as error:

@@ -1,7 +1,6 @@
 """An HTTP server in a thread and an event loop of its own, bounded in connections and in time."""
 
 import asyncio
-import errno
 import logging
 import socket
 import time
@@ -15,11 +14,12 @@ from typing import TypeAlias
 import structlog
 from aiohttp import web
 
+from epp.descriptors import NO_DESCRIPTOR
+
 _BACKLOG = 1024
 _CLOSE_SECONDS = 1.0
 _ACCEPT_RETRY_SECONDS = 0.5
 _PIECE_BYTES = 64 * 1024
-_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 _log = structlog.get_logger()
 
@@ -109,15 +109,19 @@ class _Connections(web.Server):
     async def accept(self, listener: socket.socket) -> None:
         """Take connections, one at a time so that their number is exact, until cancelled."""
         loop = asyncio.get_running_loop()
+        starved = False
         while True:
             try:
                 client, _ = await loop.sock_accept(listener)
+                starved = False
                 if len(self._open) >= self._limits.connections:
                     self._end_one()
                 await loop.connect_accepted_socket(self, client)
             except OSError as error:
-                if error.errno in _NO_DESCRIPTOR:
-                    _log.warning("connection to the operator page waits for a file descriptor", error=str(error))
+                if error.errno in NO_DESCRIPTOR:
+                    if not starved:
+                        _log.warning("connections to the operator page wait for file descriptors", error=str(error))
+                    starved = True
                     self._end_one()
                     await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
 
