@@ -119,7 +119,7 @@ async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_o
 
         replace(files.config, bad)
 
-        reason = json.loads(await gateway.process.says("configuration refused"))["reason"]
+        reason = json.loads(await gateway.process.says("configuration rejected"))["reason"]
         assert reason.startswith(f"{files.config}:{line}:{column}: plugins[0].parameters.matchLabel: ")
         assert "did you mean 'matchLabels'?" in reason
         assert await some_after(answers, time.monotonic()) == {"a"}
