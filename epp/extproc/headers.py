@@ -15,6 +15,7 @@ SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
 WENT_INTO_RESPONSE_HEADERS = "x-went-into-resp-headers"
 REQUEST_ID = "x-request-id"
+CONTENT_LENGTH = "content-length"
 
 _CONTROL_PREFIXES = ("x-llm-d-", "x-gateway-", "x-epp-")
 _CONTROL_NAMES = frozenset(

@@ -8,7 +8,7 @@ from epp.director import Director, Routing, Subset
 from epp.extproc import replies
 from epp.extproc.habits import Habits
 from epp.extproc.half import Progress, ProtocolError, expect
-from epp.extproc.headers import REQUEST_ID, control_names, read_headers
+from epp.extproc.headers import CONTENT_LENGTH, REQUEST_ID, control_names, read_headers
 from epp.extproc.modes import BodyMode
 from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
 from epp.framework import Headers
@@ -74,7 +74,7 @@ class RequestHalf:
         """Answer a gateway that seems to wait for its headers' answer before it sends a body."""
         if self.undecided:
             self._mode = BodyMode.STREAMED
-            yield self._with_headers(b"")
+            yield self._with_headers()
 
     def on_headers(self, message: HttpHeaders) -> Iterator[ProcessingResponse]:
         """Route what has no body, or none that will be seen in time; hold everything else."""
@@ -82,7 +82,7 @@ class RequestHalf:
         self.headers = read_headers(message.headers)
         self._progress = Progress.ENDED if message.end_of_stream else Progress.BODY
         if message.end_of_stream or self._mode in _UNSEEN:
-            yield self._with_headers(b"")
+            yield self._with_headers()
         elif self._mode in _BUFFERED:
             yield replies.request_headers_pass()
 
@@ -100,8 +100,7 @@ class RequestHalf:
         if self._mode is None:
             self._habits.sends_unasked = True
         if self._mode in _BUFFERED:
-            partial = self._mode is BodyMode.BUFFERED_PARTIAL and not message.end_of_stream
-            yield self._with_body(partial=partial)
+            yield self._with_body(end_of_stream=message.end_of_stream)
         elif message.end_of_stream:
             yield from self._with_pieces(end_of_stream=True)
 
@@ -126,25 +125,23 @@ class RequestHalf:
         self._body.clear()
         return body
 
-    def _with_headers(self, body: bytes) -> ProcessingResponse:
-        return replies.destination_with_headers(self._route(body))
+    def _with_headers(self) -> ProcessingResponse:
+        return replies.destination_with_headers(self._route(b""))
 
-    def _with_body(self, *, partial: bool) -> ProcessingResponse:
+    def _with_body(self, *, end_of_stream: bool) -> ProcessingResponse:
         body = self._gathered()
+        partial = self._mode is BodyMode.BUFFERED_PARTIAL and not end_of_stream
         destination = self._route(body, partial=partial)
-        rewritten = self._rewritten(body, partial=partial)
-        if rewritten is body:
-            return replies.destination_with_body(destination, None)
-        if partial:  # nobody here knows how long the whole is
-            destination = replace(destination, remove=[*destination.remove, "content-length"])
-        else:  # the gateway holds the body's length against the one claimed
-            destination = replace(destination, headers={**destination.headers, "content-length": str(len(rewritten))})
-        return replies.destination_with_body(destination, rewritten)
+        sent = self._rewritten(body, partial=partial)
+        destination = _with_length(destination, body, sent, end_of_stream=end_of_stream)
+        return replies.destination_with_body(destination, None if sent is body else sent)
 
     def _with_pieces(self, *, end_of_stream: bool) -> Iterator[ProcessingResponse]:
         body = self._gathered()
-        yield self._with_headers(body)
-        yield from replies.request_body_pieces(self._rewritten(body), end_of_stream=end_of_stream)
+        destination = self._route(body)
+        sent = self._rewritten(body)
+        yield replies.destination_with_headers(_with_length(destination, body, sent, end_of_stream=end_of_stream))
+        yield from replies.request_body_pieces(sent, end_of_stream=end_of_stream)
 
     def _route(self, body: bytes, *, partial: bool = False) -> replies.Destination:
         if self.routing is not None:
@@ -165,3 +162,18 @@ class RequestHalf:
         if not request.body.model:
             return with_model_added(body, request.model)
         return with_model(body, request.model, partial=partial)
+
+
+def _with_length(
+    destination: replies.Destination, body: bytes, sent: bytes, *, end_of_stream: bool
+) -> replies.Destination:
+    """Set the content-length of a body that is whole; where more follows one that was changed, remove the client's.
+
+    A length other than that of the body sent would let a model server take the rest of one request for another. After
+    a body come trailers, or what a partial buffer does not hold; HTTP/1.1 has no trailers beside a content-length.
+    """
+    if end_of_stream:
+        return replace(destination, headers={**destination.headers, CONTENT_LENGTH: str(len(sent))})
+    if sent is not body:
+        return replace(destination, remove=[*destination.remove, CONTENT_LENGTH])
+    return destination

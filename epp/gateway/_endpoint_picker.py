@@ -67,6 +67,9 @@ def external_processor(settings: GatewaySettings) -> ExternalProcessor:
         ),
         failure_mode_allow=settings.failure_mode is FailureMode.FAIL_OPEN,
         message_timeout=timedelta(seconds=settings.patience_seconds),
+        # Bodies would be chunked otherwise, in all modes but NONE and BUFFERED. The picker sets the exact length of a
+        # body that it changes, or removes the length.
+        allow_content_length_header=True,
         # A picker that cannot be reached is a passing condition of the service, not a fault of the request.
         status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
         metadata_options=MetadataOptions(

@@ -83,8 +83,8 @@ def test_client_cannot_name_a_destination():
     ]
 
 
-def test_picker_may_not_replace_the_length_of_a_body():
-    assert "allow_content_length_header" not in http_filters(GatewaySettings())["ext_proc"]
+def test_envoy_keeps_the_length_of_a_body_that_the_picker_or_the_client_tells():
+    assert http_filters(GatewaySettings())["ext_proc"]["allow_content_length_header"] is True
 
 
 def test_no_timeout_cuts_a_long_generation():
