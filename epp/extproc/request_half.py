@@ -111,7 +111,10 @@ class RequestHalf:
         if self.routing is None:
             if self._mode in _BUFFERED:
                 raise InternalError("the gateway showed trailers where the body was due")
-            yield from self._with_pieces(end_of_stream=False)
+            if self._body:
+                yield from self._with_pieces(end_of_stream=False)
+            else:  # Envoy takes no piece in return for none
+                yield self._with_headers()
         yield replies.request_trailers_pass()
 
     def _gather(self, piece: bytes) -> None:

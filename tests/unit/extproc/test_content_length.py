@@ -74,6 +74,13 @@ def test_request_without_a_body_gets_no_length(bench):
     assert told(session.receive(request_headers("/v1/models", end=True))) == (None, False)
 
 
+def test_trailers_without_a_body_are_answered_without_a_body(bench):
+    """Envoy takes a piece for none of its own as a violation of the protocol, and ends the request with 503."""
+    replies = answers(bench, "FULL_DUPLEX_STREAMED", request_trailers())
+    assert [reply.WhichOneof("response") for reply in replies] == ["request_headers", TRAILERS]
+    assert told(replies) == (None, False)
+
+
 ANSWER = b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}'
 
 
