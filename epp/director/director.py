@@ -20,6 +20,7 @@ from epp.framework.errors import (
     PluginFailedError,
     RequestError,
 )
+from epp.framework.headers import FAIRNESS_ID, MODEL_REWRITE, PATHS, REQUEST_ID
 from epp.framework.hooks import Admitter
 from epp.framework.plugins import Plugin
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
@@ -30,8 +31,6 @@ _Arguments = TypeVarTuple("_Arguments")
 
 DEFAULT_PATH = "/v1/completions"
 _NOTHING = Parsed(RequestBody(), names_model=False)
-FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 
 
 class DirectorObserver:
@@ -90,7 +89,7 @@ class Director:
             if names_model and not (parsed.model or target_model):
                 raise ModelMissingError
             request = Request(
-                id=headers.get("x-request-id") or str(uuid.uuid4()),
+                id=headers.get(REQUEST_ID) or str(uuid.uuid4()),
                 body=parsed,
                 headers=headers,
                 path=path,
@@ -132,6 +131,7 @@ class Director:
             result,
             ticket,
             legs=legs,
+            control_names=pipeline.control_names(request.headers),
             find=self._store.find,
             observer=self._observer,
             response_headers=pipeline.response_headers,
@@ -191,5 +191,5 @@ def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, part
 
 
 def _path(headers: Headers) -> str:
-    path = headers.first_of(":path", "x-original-path", "x-forwarded-path") or DEFAULT_PATH
+    path = headers.first_of(*PATHS) or DEFAULT_PATH
     return path.partition("?")[0]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from epp.framework.errors import NoParserError
+from epp.framework.headers import is_control
 from epp.framework.hooks import (
     Admitter,
     EndpointObserver,
@@ -89,6 +90,12 @@ class Pipeline:
     timers: tuple[ResponseTiming[Any], ...] = ()
     reporters: tuple[ResponseReporter[Any], ...] = ()
     endpoint_observers: tuple[EndpointObserver[Any], ...] = ()
+    sets_headers: frozenset[str] = frozenset()
+    """Request headers that the plugins declare to set."""
+
+    def control_names(self, headers: Headers) -> list[str]:
+        """Return the names present that must not reach an endpoint: those of the protocol, and those plugins set."""
+        return [name for name in headers if is_control(name) or name in self.sets_headers]
 
     @property
     def metadata_namespaces(self) -> frozenset[str]:

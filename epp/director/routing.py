@@ -44,6 +44,7 @@ class Routing:
         "_ticket",
         "_timers",
         "_usage",
+        "control_names",
         "first_byte_at",
         "request",
         "response_bytes",
@@ -59,6 +60,7 @@ class Routing:
         ticket: Ticket,
         *,
         legs: Sequence[Ticket] = (),
+        control_names: Sequence[str] = (),
         find: Callable[[str], tuple[int, Endpoint] | None],
         observer: "DirectorObserver",
         response_headers: Sequence[ResponseHeaders[Any]] = (),
@@ -67,6 +69,8 @@ class Routing:
     ) -> None:
         self.request = request
         self.result = result
+        self.control_names = control_names
+        """Headers of the client that must not reach the endpoint."""
         self.status = 0
         """HTTP status of the response; 0 before it came."""
         self.response_bytes = 0

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from epp.extproc.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES, WENT_INTO_RESPONSE_HEADERS
 from epp.extproc.wire import (
     BodyMutation,
     BodyResponse,
@@ -19,6 +18,7 @@ from epp.extproc.wire import (
     TrailersResponse,
 )
 from epp.framework import SchedulingResult
+from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES, WENT_INTO_RESPONSE_HEADERS
 from epp.framework.hooks import Metadata
 
 PIECE_BYTES = 62_000

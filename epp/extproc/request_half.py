@@ -8,11 +8,12 @@ from epp.director import Director, Routing, Subset
 from epp.extproc import replies
 from epp.extproc.habits import Habits
 from epp.extproc.half import Progress, ProtocolError, expect
-from epp.extproc.headers import CONTENT_LENGTH, REQUEST_ID, control_names, read_headers
+from epp.extproc.headers import read_headers
 from epp.extproc.modes import BodyMode
 from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
 from epp.framework import Headers
 from epp.framework.errors import BodyTooLargeError, InternalError
+from epp.framework.headers import CONTENT_LENGTH, REQUEST_ID
 
 DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 
@@ -154,7 +155,7 @@ class RequestHalf:
         if REQUEST_ID not in self.headers:
             extra[REQUEST_ID] = routing.request.id
         return replies.Destination(
-            routing.destination, routing.result, extra, control_names(self.headers), self._options.emit_scores
+            routing.destination, routing.result, extra, routing.control_names, self._options.emit_scores
         )
 
     def _rewritten(self, body: bytes, *, partial: bool = False) -> bytes:

@@ -6,10 +6,11 @@ from epp.bodies import ModelRestorer
 from epp.director import Cause, Routing
 from epp.extproc import replies
 from epp.extproc.half import Progress, expect
-from epp.extproc.headers import CONTENT_LENGTH, read_headers
+from epp.extproc.headers import read_headers
 from epp.extproc.modes import BodyMode
 from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
 from epp.framework.clock import Clock
+from epp.framework.headers import CONTENT_LENGTH
 from epp.framework.hooks import Metadata
 
 _IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)

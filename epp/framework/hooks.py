@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from epp.framework.candidates import Candidates
+from epp.framework.headers import DESTINATION_NAMESPACE
 from epp.framework.plugins import P, Plugin
 from epp.framework.request import Request
 from epp.framework.response import Response
@@ -72,7 +73,7 @@ class ResponseTiming(Plugin[P]):
 class ResponseReporter(Plugin[P]):
     """Tells the gateway something about a response once it is over: for its access log, or for rate limits."""
 
-    namespaces: tuple[str, ...] = ("envoy.lb",)
+    namespaces: tuple[str, ...] = (DESTINATION_NAMESPACE,)
     """Those it writes to: a gateway takes only what it is told to take."""
 
     @abstractmethod

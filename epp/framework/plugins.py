@@ -68,6 +68,11 @@ class Plugin(ABC, Generic[P]):
     """What this plugin uses where it is there."""
     writes: tuple[Datum, ...] = ()
     """What this plugin publishes: request data of a producer, columns and attributes of an extractor."""
+    sets_headers: tuple[str, ...] = ()
+    """Request headers, in lower case, that this plugin sets for the endpoint. A client's own never reach an endpoint.
+
+    An aggregator's headers that are not listed are dropped, and count as a failure of the plugin.
+    """
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Find the parameter struct among the brackets of the bases."""

@@ -64,7 +64,7 @@ class Aggregate:
     primary: str
     """Name of the profile whose targets the gateway gets."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers the endpoint gets beside the destination (a prefill peer, say)."""
+    """Headers the endpoint gets beside the destination (a prefill peer, say), of those in `sets_headers`."""
     picks: Mapping[str, Positions] = field(default_factory=dict)
     """Other picks than the profiles' own, by profile: positions in the profile's candidates, best first."""
     destination: tuple[str, ...] = ()

@@ -10,4 +10,4 @@ class SchedulingObserver:
         """Tell that so many scores were NaN or infinite and counted as 0."""
 
     def plugin_failed(self, plugin: str, error: Exception) -> None:
-        """Tell that a plugin raised: a scorer lost its vote, a filter or picker failed its profile."""
+        """Tell that a plugin failed: a scorer lost its vote, a filter or picker its profile, an aggregator headers."""

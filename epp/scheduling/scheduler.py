@@ -104,7 +104,18 @@ class Scheduler:
         final = {name: _with_picks(result, verdict.picks.get(name)) for name, result in results.items()}
         chosen = final[verdict.primary] or primary
         destination = verdict.destination or tuple(endpoint.hostport for endpoint in chosen.targets)
-        return SchedulingResult(chosen, final, dict(errors), verdict.headers, destination)
+        return SchedulingResult(chosen, final, dict(errors), self._declared(verdict.headers), destination)
+
+    def _declared(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the headers that the aggregator declares: of any other a client's own would pass."""
+        undeclared = headers.keys() - self.aggregator.sets_headers
+        if not undeclared:
+            return headers
+        problem = (
+            f"headers {sorted(undeclared)} are dropped: add them to `sets_headers` of {type(self.aggregator).__name__}"
+        )
+        self._observer.plugin_failed(self.aggregator.name, ValueError(problem))
+        return {name: value for name, value in headers.items() if name not in undeclared}
 
 
 def _with_picks(result: ProfileResult | None, picks: Positions | None) -> ProfileResult | None:

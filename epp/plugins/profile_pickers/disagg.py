@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from epp.framework import Aggregate, Aggregator, Clock, Plugin, ProfilePicker, ProfileResult, Request
+from epp.framework.headers import ENCODERS, PREFILLER
 from epp.framework.request import PEER
 from epp.plugins.profile_pickers.disagg_legs import DisaggLegs
 from epp.plugins.profile_pickers.disagg_parameters import PREFILL_FIRST, DisaggParameters
@@ -25,6 +26,7 @@ class DisaggProfileHandler(ProfilePicker[DisaggParameters], Aggregator[DisaggPar
 
     plugin_type = "disagg-profile-handler"
     writes = (PEER,)
+    sets_headers = (PREFILLER, ENCODERS)
 
     def __init__(
         self, parameters: DisaggParameters | None = None, *, name: str = "", clock: Clock | None = None

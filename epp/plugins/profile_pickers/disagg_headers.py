@@ -1,9 +1,7 @@
 """The headers that tell the decode endpoint who prefills and who encodes for it."""
 
 from epp.framework import ProfileResult
-
-PREFILLER = "x-prefiller-host-port"
-ENCODERS = "x-encoder-hosts-ports"
+from epp.framework.headers import ENCODERS, PREFILLER
 
 
 def disagg_headers(

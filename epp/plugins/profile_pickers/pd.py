@@ -15,6 +15,7 @@ from epp.framework import (
     Request,
     Stability,
 )
+from epp.framework.headers import DATA_PARALLEL, PREFILLER
 from epp.framework.request import PEER
 from epp.plugins.profile_pickers.disagg_legs import DisaggLegs
 from epp.plugins.profile_pickers.primary_port import checked_port, primary_destination, rank_header
@@ -58,6 +59,7 @@ class PDProfileHandler(ProfilePicker[PDParameters], Aggregator[PDParameters]):
     plugin_type = "pd-profile-handler"
     stability = Stability.DEPRECATED
     writes = (PEER,)
+    sets_headers = (PREFILLER, DATA_PARALLEL)
 
     def __init__(self, parameters: PDParameters | None = None, *, name: str = "", clock: Clock | None = None) -> None:
         super().__init__(parameters, name=name, clock=clock)

@@ -83,6 +83,11 @@ def test_client_cannot_name_a_destination():
     ]
 
 
+def test_client_cannot_name_an_endpoints_peers_where_requests_pass_without_the_picker():
+    mutations = http_filters(override_host(FailureMode.FAIL_OPEN))["header_mutation"]["mutations"]["request_mutations"]
+    assert {each["remove"] for each in mutations} >= {"x-gateway-destination-endpoint", "x-prefiller-host-port"}
+
+
 def test_envoy_keeps_the_length_of_a_body_that_the_picker_or_the_client_tells():
     assert http_filters(GatewaySettings())["ext_proc"]["allow_content_length_header"] is True
 
