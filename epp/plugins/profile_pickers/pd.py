@@ -15,6 +15,7 @@ from epp.framework import (
     Request,
     Stability,
 )
+from epp.framework.headers import DATA_PARALLEL, PREFILLER
 from epp.plugins.profile_pickers.disagg_legs import DisaggLegs
 from epp.plugins.profile_pickers.primary_port import checked_port, primary_addresses, rank_header
 from epp.plugins.profile_pickers.stages import told_apart
@@ -56,6 +57,7 @@ class PDProfileHandler(ProfilePicker[PDParameters], Aggregator[PDParameters]):
 
     plugin_type = "pd-profile-handler"
     stability = Stability.DEPRECATED
+    sets_headers = (PREFILLER, DATA_PARALLEL)
 
     def __init__(self, parameters: PDParameters | None = None, *, name: str = "", clock: Clock | None = None) -> None:
         super().__init__(parameters, name=name, clock=clock)

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from epp.framework import ProfileResult
+from epp.framework.headers import DATA_PARALLEL
 
-RANK = "x-data-parallel-host-port"
 _PORTS = range(1, 65536)
 
 
@@ -21,4 +21,4 @@ def primary_addresses(result: ProfileResult, port: int) -> tuple[str, ...]:
 
 def rank_header(result: ProfileResult) -> dict[str, str]:
     """Return the header that names the first target's own `ip:port`."""
-    return {RANK: result.targets[0].hostport}
+    return {DATA_PARALLEL: result.targets[0].hostport}

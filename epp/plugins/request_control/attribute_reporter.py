@@ -1,6 +1,7 @@
 """Tells the gateway a value computed from the usage of a response: what it cost, say."""
 
 from epp.framework import Clock, Parameters, Request, Response, ResponseReporter
+from epp.framework.headers import DESTINATION_NAMESPACE
 from epp.framework.roles import Metadata
 from epp.plugins.request_control.cel import UsageExpression
 
@@ -10,7 +11,7 @@ class AttributeKey(Parameters, frozen=True):
 
     name: str
     """Key within the namespace."""
-    namespace: str = "envoy.lb"
+    namespace: str = DESTINATION_NAMESPACE
     """Namespace of the dynamic metadata."""
 
     def __post_init__(self) -> None:

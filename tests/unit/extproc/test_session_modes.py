@@ -284,6 +284,8 @@ def test_control_headers_do_not_reach_the_model_server(bench):
         "x-prefiller-host-port": "6.6.6.6:6",
         "x-encoder-hosts-ports": "6.6.6.6:6",
         "x-data-parallel-host-port": "6.6.6.6:6",
+        "x-data-parallel-rank": "6",
+        "x-kv-cache-source-host-port": "6.6.6.6:6",
         "x-slo-ttft-ms": "1",
         "x-epp-accelerator-class": "h100",
         "x-forwarded-for": "1.2.3.4",
