@@ -9,7 +9,7 @@ import structlog
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Director
-from epp.extproc.habits import Habits
+from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.plugin import Plugin
@@ -148,12 +148,12 @@ class Picker:
             "lost_log_lines": self._settings.lost_log_lines(),
         }
 
-    def _session(self, habits: Habits) -> Session:
+    def _session(self, traits: GatewayTraits) -> Session:
         settings = self._settings
         return Session(
             self.director,
             emit_scores=settings.emit_endpoint_scores,
             plain_errors=settings.plain_errors,
             max_body_bytes=settings.max_body_bytes,
-            habits=habits,
+            traits=traits,
         )

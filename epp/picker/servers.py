@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from epp.extproc.habits import Habits
+from epp.extproc.modes import GatewayTraits
 from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.extproc.session import Session
 from epp.framework.errors import ConfigurationError
@@ -15,7 +15,7 @@ class Servers:
 
     def __init__(
         self,
-        sessions: Callable[[Habits], Session],
+        sessions: Callable[[GatewayTraits], Session],
         page: OperatorPage,
         settings: ServerSettings,
         *,
