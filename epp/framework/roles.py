@@ -16,6 +16,29 @@ from epp.framework.request import Headers, Request, RequestBody
 from epp.framework.response import Response
 from epp.framework.result import Destination, ProfileResult, SchedulingResult
 
+__all__ = [
+    "Admitter",
+    "Aggregator",
+    "Category",
+    "Decider",
+    "Draw",
+    "EndpointObserver",
+    "Filter",
+    "FilterParameters",
+    "Metadata",
+    "MetadataValue",
+    "Parser",
+    "Picker",
+    "PreRequest",
+    "Producer",
+    "ProfilePicker",
+    "RequestHeaders",
+    "ResponseHeaders",
+    "ResponseReporter",
+    "ResponseTiming",
+    "Scorer",
+]
+
 
 class FilterParameters(Parameters, frozen=True):
     """Parameters of every filter."""
