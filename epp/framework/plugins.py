@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, SystemClock
+from epp.framework.inputs import InputState
 from epp.framework.request import DataKey, Headers, Request, RequestBody
 from epp.framework.result import Aggregate, ProfileResult
 from epp.framework.snapshot import Attribute, Column
@@ -102,6 +103,14 @@ class Plugin(ABC, Generic[P]):
     def warnings(self) -> Sequence[str]:
         """What the author of the configuration should know of these parameters: deprecated ones, say."""
         return ()
+
+    @property
+    def inputs(self) -> InputState:
+        """Files that the plugin follows, and what of them is not in effect: shown by `/healthz` and metrics.
+
+        Read from any thread.
+        """
+        return InputState()
 
 
 class Filter(Plugin[FP]):
