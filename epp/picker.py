@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from epp.framework import ConfigurationError, SystemClock
 from epp.framework.datalayer import Discovery, FollowingTagger
 from epp.framework.plugins import Parameters, Plugin
 from epp.framework.registry import Registry
+from epp.observability.inputs import InputMetrics
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
 
@@ -98,6 +99,7 @@ class Picker:
                 settings.watch_config, loaded, build=self._rebuild, take=self._take, observer=self.metrics
             )
         self.server = ExtProcServer(self._session, settings.server)
+        self.metrics.registry.register(InputMetrics(lambda: self._assembly.plugins))
         self._page = OperatorPage(self.metrics.registry, self._health)
         self._ready = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -218,6 +220,11 @@ class Picker:
             "ready": self._ready,
             "endpoints": len(self.store.endpoints),
             "config": {"generation": config.generation, "refused": config.refused or None},
+            "not_in_effect": [
+                {"plugin": plugin.name, **asdict(problem)}
+                for plugin in self._assembly.plugins
+                for problem in plugin.inputs.problems
+            ],
         }
 
     def _session(self, habits: Habits) -> Session:
