@@ -54,7 +54,7 @@ class AcceleratorSourceParameters(TaggerOptions, frozen=True):
 
 
 class _Objects(NamedTuple):
-    """What the files say at one moment."""
+    """Versions of the objects in the files, and the inventory of them."""
 
     versions: ObjectVersions
     inventory: Inventory
@@ -83,7 +83,7 @@ class AcceleratorSource(FollowingTagger[AcceleratorSourceParameters], KnowsAccel
         self._files = ObjectFiles(self.parameters.paths)
         self._versions = ObjectVersions(self.parameters.missing_file_grace_period)
         self.inventory = Inventory()
-        """What the objects said when they were last read."""
+        """Inventory of the objects in effect."""
         self._told: frozenset[str] = frozenset()
         self._told_of_endpoints: set[str] = set()
         self._tagger = EndpointTagger(self.inventory, self.parameters)
