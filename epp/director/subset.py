@@ -22,7 +22,7 @@ class Subset:
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> "Subset":
-        """Read a list of addresses, or of comma-separated lists; what is no address matches nobody."""
+        """Read a list of addresses, or of comma-separated lists; other text matches no endpoint."""
         parts = (part.strip() for entry in entries for part in entry.split(","))
         return cls(frozenset(_canonical(part) for part in parts if part))
 

@@ -74,7 +74,7 @@ class DataKey(Generic[T]):
 
     name: str
     default_producer: str = ""
-    """Plugin type that is instantiated when a configured plugin reads this key and nobody writes it; empty for none."""
+    """Plugin type that is added when a configured plugin reads this key and no plugin writes it; empty for none."""
     producer: str = ""
     """Name of the producer instance; empty for the default one."""
     fallback: str = ""
