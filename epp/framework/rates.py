@@ -53,6 +53,7 @@ class EndpointRates:
 
 
 ENDPOINT_RATES: DataKey[EndpointRates] = DataKey("endpoint-rates", "endpoint-rates-producer")
+"""Prefill and generation rates of all endpoints, by slot."""
 
 
 def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch | None) -> Floats:

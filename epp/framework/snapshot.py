@@ -117,6 +117,7 @@ class LoraState:
 
 
 LORA: Attribute[LoraState] = Attribute("lora", LoraState())
+"""LoRA adapters of an endpoint."""
 MODELS: Attribute[frozenset[str]] = Attribute("models", frozenset())
 """Names of the models that the endpoint says it serves."""
 
@@ -132,8 +133,10 @@ class Topology:
 
 
 TOPOLOGY: Attribute[Topology] = Attribute("topology", Topology(), "topology-extractor")
+"""Location of an endpoint."""
 
 ACCELERATOR: Attribute[AcceleratorTag] = Attribute("accelerator", NO_TAG, "accelerator-data-source")
+"""Hardware of an endpoint; `tag_numbers` and `tag_mask` make arrays of it."""
 
 CORE_ATTRIBUTES: tuple[Attribute[Any], ...] = (LORA, MODELS, TOPOLOGY, ACCELERATOR)
 
