@@ -11,7 +11,7 @@ from epp.framework.lists_in_files import read_list
 from epp.framework.rates import ENDPOINT_RATES, uncached_tokens
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import ACCELERATOR
-from scorers.throughput_profile import ThroughputProfile
+from epp.framework.throughput_profile import ThroughputProfile
 
 _SECONDS_PER_HOUR = 3600.0
 

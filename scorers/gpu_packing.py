@@ -6,8 +6,8 @@ import numpy as np
 
 from epp.framework import Candidates, Category, Floats, Positions, Request, Scorer
 from epp.framework.accelerators import AcceleratorTag
+from epp.framework.gpu_usage import UNKNOWN_SCORE, GpuUsageParameters, used_share
 from epp.framework.snapshot import ACCELERATOR, GPU_UTILIZATION, KV_USAGE, RUNNING
-from scorers.gpu_usage import UNKNOWN_SCORE, GpuUsageParameters, used_share
 
 _MAY_READ = (KV_USAGE, RUNNING, GPU_UTILIZATION)
 _WITHIN_BAND = 0.99

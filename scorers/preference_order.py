@@ -22,8 +22,8 @@ from epp.framework import (
 from epp.framework.accelerator_classes import names_of
 from epp.framework.accelerators import AcceleratorTag
 from epp.framework.request import PRIORITY, PROMPT_TOKENS
+from epp.framework.request_conditions import Condition, compile_condition, facts_of, parse_size
 from epp.framework.snapshot import ACCELERATOR, LORA
-from scorers.preference_conditions import Condition, compile_condition, facts_of, parse_size
 
 TIE = 1e-6
 """How much less a preference counts for each one of the same score before it: less than what other scorers say."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import ManualClock, Request, RequestBody
-from epp.framework.accelerator_attributes import SLOTS_FREE, SLOTS_TOTAL
+from epp.framework.accelerator_attributes import SLOTS_FREE, SLOTS_TOTAL, TFLOPS_USED, VRAM_USED
 from epp.framework.accelerators import (
     AcceleratorKind,
     AcceleratorTag,
@@ -28,7 +28,6 @@ from scorers.device_health import DeviceHealthScorer
 from scorers.first_available import FirstAvailableScorer
 from scorers.gpu_neighbour import GpuNeighbourScorer
 from scorers.gpu_packing import CompactFirstScorer, LowLoadFirstScorer, NodeCompactGpuLowLoadScorer
-from scorers.gpu_usage import TFLOPS_USED, VRAM_USED
 from scorers.load_aware import LoadAwareScorer
 from scorers.most_capable import MostCapableScorer
 from scorers.preference_order import PreferenceOrderScorer

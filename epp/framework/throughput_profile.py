@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import inf, log2
 
-from epp.framework import Parameters
+from epp.framework.plugin import Parameters
 
 
 class ThroughputProfile(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=False):

@@ -4,10 +4,12 @@ from math import inf
 
 import numpy as np
 
-from epp.framework import Candidates, Floats, Mask, Parameters
 from epp.framework.accelerator_arrays import tag_numbers
 from epp.framework.accelerator_attributes import TFLOPS_USED, VRAM_USED
 from epp.framework.accelerators import AcceleratorTag
+from epp.framework.arrays import Floats, Mask
+from epp.framework.candidates import Candidates
+from epp.framework.plugin import Parameters
 from epp.framework.scoring import require_weights
 from epp.framework.snapshot import GPU_UTILIZATION
 

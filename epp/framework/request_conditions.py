@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from epp.framework import Headers, Parameters, Request
+from epp.framework.plugin import Parameters
+from epp.framework.request import Headers, Request
 
 NumberTest: TypeAlias = Callable[[float], bool]
 

@@ -5,7 +5,7 @@ import pytest
 
 from epp.framework import Headers, Request, RequestBody
 from epp.framework.request import PRIORITY
-from scorers.preference_conditions import (
+from epp.framework.request_conditions import (
     Condition,
     compile_condition,
     facts_of,
