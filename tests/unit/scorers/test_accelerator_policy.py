@@ -7,7 +7,7 @@ from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, Selection
 from epp.framework.memory import GIB
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from scorers.accelerator_policy import AcceleratorPolicyParameters, AcceleratorPolicyScorer
+from epp_scorers.accelerator_policy import AcceleratorPolicyParameters, AcceleratorPolicyScorer
 
 
 @pytest.fixture

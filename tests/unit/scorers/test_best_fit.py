@@ -8,7 +8,7 @@ from epp.framework.accelerators import NO_TAG, AcceleratorKind, AcceleratorTag, 
 from epp.framework.memory import GIB
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from scorers.best_fit import BestFitScorer
+from epp_scorers.best_fit import BestFitScorer
 
 
 def test_ome_4_best_fit_without_a_bound_on_compute(scores, h100, a100, t4):

@@ -11,7 +11,7 @@ from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, endpoint_rates
-from scorers.cost_per_request import CostPerRequestScorer
+from epp_scorers.cost_per_request import CostPerRequestScorer
 
 A10 = {"gpu": "A10", "indexes": [[128, 1024], [128, 4096]], "tputs": [[8, 0.2], [2, 0.1]]}
 A100 = {"gpu": "A100", "indexes": [[128, 1024], [128, 4096]], "tputs": [[20, 5], [8, 2]]}

@@ -7,7 +7,7 @@ import pytest
 
 from epp.framework import ConfigurationError
 from epp.framework.accelerators import NO_TAG, AcceleratorTag, Routability
-from scorers.first_available import FirstAvailableScorer
+from epp_scorers.first_available import FirstAvailableScorer
 
 ORDER = ["nvidia-h100", "nvidia-a100", "nvidia-t4"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from epp.framework import Request
 from epp.framework.testing import candidates
-from scorers.load_aware import LoadAwareParameters, LoadAwareScorer
+from epp_scorers.load_aware import LoadAwareParameters, LoadAwareScorer
 
 
 def test_empty_queue_gets_half_and_a_full_one_nothing():

@@ -7,10 +7,10 @@ import pytest
 
 from epp.framework import Request
 from epp.framework.testing import candidates
-from scorers.active_request import ActiveRequestParameters, ActiveRequestScorer
-from scorers.kv_cache_utilization import KvCacheUtilizationScorer
-from scorers.queue import QueueScorer
-from scorers.running_requests import RunningRequestsSizeScorer
+from epp_scorers.active_request import ActiveRequestParameters, ActiveRequestScorer
+from epp_scorers.kv_cache_utilization import KvCacheUtilizationScorer
+from epp_scorers.queue import QueueScorer
+from epp_scorers.running_requests import RunningRequestsSizeScorer
 
 REQUEST = Request("r")
 

@@ -6,7 +6,7 @@ import pytest
 from epp.framework import ConfigurationError
 from epp.framework.accelerators import NO_TAG, AcceleratorKind, AcceleratorTag, Partition
 from epp.framework.memory import GIB
-from scorers.most_capable import MostCapableScorer
+from epp_scorers.most_capable import MostCapableScorer
 
 
 def test_ome_4_most_capable_weighs_memory_bandwidth_and_compute(scores, h100, a100, t4):

@@ -7,7 +7,7 @@ from epp.framework import ConfigurationError, Headers, LoraState, Request, Reque
 from epp.framework.accelerators import NO_TAG
 from epp.framework.snapshot import ACCELERATOR, LORA
 from epp.framework.testing import candidates
-from scorers.preference_order import TIE, PreferenceOrderScorer
+from epp_scorers.preference_order import TIE, PreferenceOrderScorer
 
 SMALL_ON_A100 = [
     {"class": "nvidia-a100", "score": 100, "conditions": [{"modelSize": "<30B"}, {"promptTokens": "<2048"}]},

@@ -6,7 +6,7 @@ import pytest
 from epp.framework import PrefixMatch, Request
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
-from scorers.prefix_cache import PrefixCacheParameters, PrefixCacheScorer
+from epp_scorers.prefix_cache import PrefixCacheParameters, PrefixCacheScorer
 
 POOL = candidates(waiting=[0, 0, 0])
 

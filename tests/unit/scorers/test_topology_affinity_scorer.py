@@ -7,7 +7,7 @@ from epp.framework import ConfigurationError, ManualClock, Request, Topology
 from epp.framework.registry import Registry
 from epp.framework.snapshot import TOPOLOGY
 from epp.framework.testing import candidates
-from scorers.topology_affinity import TopologyAffinityScorer
+from epp_scorers.topology_affinity import TopologyAffinityScorer
 
 POOL = candidates(
     records={

@@ -9,10 +9,10 @@ from epp.framework import Candidates, Category, Clock, Floats, Parameters, Reque
 from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, ANY, Selection
 from epp.framework.memory import GIB
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, WAITING
-from scorers.best_fit import BestFitParameters, BestFitScorer
-from scorers.cheapest import CheapestParameters, CheapestScorer
-from scorers.first_available import FirstAvailableParameters, FirstAvailableScorer
-from scorers.most_capable import MostCapableParameters, MostCapableScorer
+from epp_scorers.best_fit import BestFitParameters, BestFitScorer
+from epp_scorers.cheapest import CheapestParameters, CheapestScorer
+from epp_scorers.first_available import FirstAvailableParameters, FirstAvailableScorer
+from epp_scorers.most_capable import MostCapableParameters, MostCapableScorer
 
 _REMEMBERED = 256
 """Selections that scorers are kept for: clients may write ever new ones."""
