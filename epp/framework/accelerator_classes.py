@@ -1,7 +1,7 @@
 """The names that an endpoint's accelerator goes by, as configurations write them."""
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from epp.framework.accelerators import AcceleratorTag
 
@@ -17,3 +17,9 @@ def names_of(tag: AcceleratorTag) -> tuple[str, ...]:
 def entry_for(tag: AcceleratorTag, entries: Mapping[str, T]) -> T | None:
     """Return the entry, by lower-case name, for the first class that has one; failing that, for the model."""
     return next((entries[name] for name in (*names_of(tag), tag.model.lower()) if name in entries), None)
+
+
+def limit_for(tag: AcceleratorTag, name: str, entries: Mapping[str, object], general: object) -> Any:
+    """Return the limit of that name from the tag's entry; from `general` where there is no entry, or it has None."""
+    own = getattr(entry_for(tag, entries), name, None)
+    return getattr(general, name) if own is None else own

@@ -9,6 +9,7 @@ from epp.framework.accelerator_attributes import TFLOPS_USED, VRAM_USED
 from epp.framework.accelerators import AcceleratorTag
 from epp.framework.arrays import Floats, Mask
 from epp.framework.candidates import Candidates
+from epp.framework.limits import Count, Weight
 from epp.framework.plugin import Parameters
 from epp.framework.scoring import require_weights
 from epp.framework.snapshot import GPU_UTILIZATION
@@ -19,18 +20,16 @@ UNKNOWN_SCORE = 0.5
 class GpuUsageParameters(Parameters, frozen=True):
     """How memory and compute are weighed."""
 
-    vram_weight: float = 0.7
+    vram_weight: Weight = 0.7
     """Weight of the memory in use."""
-    tflops_weight: float = 0.3
+    tflops_weight: Weight = 0.3
     """Weight of the TFLOPS in use."""
-    max_num_seqs: int = 256
+    max_num_seqs: Count = 256
     """Requests in its batch at which an engine is fully used, where no allocator says what of a GPU is taken."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that say nothing and a batch that is full when empty."""
+        """Refuse weights that are all 0."""
         require_weights({"vramWeight": self.vram_weight, "tflopsWeight": self.tflops_weight})
-        if self.max_num_seqs < 1:
-            raise ValueError(f"maxNumSeqs is {self.max_num_seqs}; it must be at least 1")
 
 
 def used_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[Floats, Mask]:

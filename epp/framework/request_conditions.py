@@ -168,7 +168,7 @@ def compile_condition(condition: Condition) -> Test:
     """Return the test of a whole condition; raises ValueError with the key at fault."""
     tests = [*_number_tests(condition)]
     if condition.precision is not None:
-        tests.append(_word_test("precision", condition.precision, lambda facts: facts.precision))
+        tests.append(_precision_test(condition.precision))
     if condition.streaming is not None:
         tests.append(lambda facts: facts.streaming is condition.streaming)
     if condition.lora is not None:
@@ -224,12 +224,12 @@ def _number_test(name: str, text: str | int, fact: Callable[[Facts], float | Non
     return lambda facts: (value := fact(facts)) is not None and holds(value)
 
 
-def _word_test(name: str, text: str, fact: Callable[[Facts], str]) -> Test:
+def _precision_test(text: str) -> Test:
     found = _WORD.fullmatch(text)
     if found is None:
-        raise ValueError(f"{name}: {text!r} is no condition on a name: write one such as 'fp8' or '!=fp8'")
+        raise ValueError(f"precision: {text!r} is no condition on a name: write one such as 'fp8' or '!=fp8'")
     word, same = found[2].lower(), found[1] != "!="
-    return lambda facts: (known := fact(facts)) != "" and (known == word) is same
+    return lambda facts: facts.precision != "" and (facts.precision == word) is same
 
 
 def _lora_test(lora: bool | str) -> Test:  # noqa: FBT001

@@ -1,6 +1,7 @@
 """Formulas that scorers share: lowest load best, load in proportion to what the hardware can do, and weights."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -9,7 +10,6 @@ from typing_extensions import TypeVar
 from epp.framework.accelerator_arrays import relative_capacity
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
-from epp.framework.clock import Clock
 from epp.framework.plugin import Datum, Parameters
 from epp.framework.rates import ENDPOINT_RATES, EndpointRates
 from epp.framework.request import Request
@@ -24,7 +24,6 @@ _CAPACITY_DATA: Mapping[NormalizeBy, tuple[Datum, ...]] = {
     "learnedCapacity": (ENDPOINT_RATES,),
 }
 
-_LARGEST_WEIGHT = 1e6
 _CAPACITY_RANGE = (1e-6, 1e6)
 """No pool is that mixed; beyond it a figure is wrong, and the load over it might not be finite."""
 
@@ -47,11 +46,19 @@ def lower_is_better(values: Floats) -> Floats:
     return np.where(known, lower_is_better(values[known])[np.cumsum(known) - 1], 0.5)
 
 
+def lowest_over(values: Floats) -> Floats:
+    """Return the lowest value over each, so that the lowest gets 1 and twice as much 0.5; 0 for infinite ones.
+
+    Values are 0 or more. Where the lowest is 0, it gets 1 and any other 0.
+    """
+    lowest = float(values.min(initial=inf))
+    if lowest == inf:
+        return np.zeros(len(values))
+    return lowest / values if lowest > 0 else (values == 0).astype(np.float64)
+
+
 def require_weights(weights: Mapping[str, float]) -> None:
-    """Refuse weights that are negative or absurd, and all of them 0; raises ValueError with their names."""
-    for name, weight in weights.items():
-        if not 0 <= weight <= _LARGEST_WEIGHT:
-            raise ValueError(f"{name} is {weight}; it must be between 0 and {_LARGEST_WEIGHT:g}")
+    """Raise ValueError with the names of the weights if all are 0."""
     if not sum(weights.values()):
         raise ValueError(f"{' and '.join(weights)} are all 0: every score would be; set one of them above 0")
 
@@ -75,8 +82,8 @@ class LoadScorer(Scorer[L]):
 
     parameters_type: ClassVar[type[Parameters]] = LoadParameters
 
-    def __init__(self, parameters: L | None = None, *, name: str = "", clock: Clock | None = None) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
+        """Read what the load is divided by."""
         self.reads = (*self.reads, *_CAPACITY_DATA[self.parameters.normalize_by])
 
     def in_proportion(self, load: Floats, request: Request, candidates: Candidates) -> Floats:

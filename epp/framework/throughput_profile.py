@@ -1,25 +1,26 @@
 """How many requests of each size an endpoint with some GPU serves in a second, as AIBrix's GPU optimizer has it."""
 
 from collections.abc import Sequence
-from math import inf, log2
+from math import log2
 
+from epp.framework.limits import NonNegative, Positive
 from epp.framework.plugin import Parameters
 
 
-class ThroughputProfile(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=False):
+class ThroughputProfile(Parameters, frozen=True, forbid_unknown_fields=False):
     """One GPU's table; a profile that AIBrix wrote is taken as it is, and what else it holds is passed over."""
 
     gpu: str
     """Name of the device or of its AcceleratorClass, in any case."""
-    tputs: tuple[tuple[float, ...], ...]
+    tputs: tuple[tuple[NonNegative, ...], ...]
     """Requests a second: one row for each output length, one number in it for each input length."""
-    indexes: tuple[tuple[float, ...], tuple[float, ...]]
+    indexes: tuple[tuple[Positive, ...], tuple[Positive, ...]]
     """The output lengths, then the input lengths, in tokens."""
-    cost: float | None = None
+    cost: NonNegative | None = None
     """US dollars an hour of an endpoint, where its accelerator has no price."""
 
     def __post_init__(self) -> None:
-        """Refuse a table that is not one."""
+        """Refuse tables whose rows and columns do not match the lengths."""
         outputs, inputs = self.indexes
         if not outputs or not inputs or len(self.tputs) != len(outputs):
             raise ValueError(f"tputs of {self.gpu!r} needs one row for each of the {len(outputs)} output lengths")
@@ -27,12 +28,6 @@ class ThroughputProfile(Parameters, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(
                 f"each row of tputs of {self.gpu!r} needs {len(inputs)} numbers, one for each input length"
             )
-        if not all(0.0 < tokens < inf for tokens in (*outputs, *inputs)):
-            raise ValueError(f"indexes of {self.gpu!r} holds a length that is not above 0 and finite")
-        if not all(0.0 <= tput < inf for row in self.tputs for tput in row):
-            raise ValueError(f"tputs of {self.gpu!r} holds a number that is not 0 or more and finite")
-        if self.cost is not None and not 0.0 <= self.cost < inf:
-            raise ValueError(f"cost of {self.gpu!r} is {self.cost}; it must be 0 or more, and finite")
 
     def requests_per_second(self, input_tokens: float, output_tokens: float, tolerance: float) -> float | None:
         """Return the number of the nearest lengths by logarithm; None if one is further off than 2 to the tolerance."""

@@ -1,11 +1,11 @@
 """Ranks accelerators by the policy that the request's selection names."""
 
-from collections import OrderedDict
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
 from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, ANY, Selection
 from epp.framework.memory import GIB
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, WAITING
@@ -38,26 +38,15 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
     reads = (ACCELERATOR_SELECTION, ACCELERATOR)
     may_read = (WAITING, KV_USAGE)
 
-    def __init__(
-        self, parameters: AcceleratorPolicyParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
-        self._scorers: OrderedDict[Selection, Scorer[Any]] = OrderedDict()
+    def setup(self) -> None:
+        self._scorer_for = lru_cache(_REMEMBERED)(self._made_for)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         selections = request.get(ACCELERATOR_SELECTION)
         selection = ANY if selections is None else selections.of(candidates.profile)
         if not (selection.policy or self.parameters.default_policy):
             return np.zeros(len(candidates))
-        return self._scorer_of(selection).score(request, candidates)
-
-    def _scorer_of(self, selection: Selection) -> Scorer[Any]:
-        scorer = self._scorers.get(selection)
-        if scorer is None:
-            scorer = self._scorers[selection] = self._made_for(selection)
-            if len(self._scorers) > _REMEMBERED:
-                self._scorers.popitem(last=False)
-        return scorer
+        return self._scorer_for(selection).score(request, candidates)
 
     def _made_for(self, selection: Selection) -> Scorer[Any]:
         precisions: tuple[Any, ...] = selection.preferred_precisions

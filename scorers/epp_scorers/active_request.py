@@ -3,6 +3,7 @@
 import numpy as np
 
 from epp.framework import Candidates, Category, Floats, Request
+from epp.framework.limits import Natural, Share
 from epp.framework.scoring import LoadParameters, LoadScorer
 from epp.framework.snapshot import IN_FLIGHT
 
@@ -10,21 +11,14 @@ from epp.framework.snapshot import IN_FLIGHT
 class ActiveRequestParameters(LoadParameters, frozen=True):
     """What counts as idle, and the best that a busy endpoint can get."""
 
-    idle_threshold: int = 0
+    idle_threshold: Natural = 0
     """Requests in flight up to which an endpoint counts as idle, whatever its capacity."""
-    max_busy_score: float = 1.0
+    max_busy_score: Share = 1.0
     """Upper bound of a busy endpoint's score, 0..1: below 1, every idle endpoint beats every busy one."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility: requests in flight are counted in one place, whoever asks."""
     request_timeout: str = ""
     """Accepted for compatibility: a request is in flight until its response ends, however long that takes."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would leave [0, 1]."""
-        if self.idle_threshold < 0:
-            raise ValueError(f"idleThreshold is {self.idle_threshold}; it must be 0 or more")
-        if not 0.0 <= self.max_busy_score <= 1.0:
-            raise ValueError(f"maxBusyScore is {self.max_busy_score}; it must be between 0 and 1")
 
 
 class ActiveRequestScorer(LoadScorer[ActiveRequestParameters]):

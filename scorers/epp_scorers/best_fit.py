@@ -1,20 +1,16 @@
 """Prefers the smallest accelerator that is large and fast enough, so that larger ones stay free for what needs them."""
 
-from math import isfinite
-from typing import Literal, TypeAlias
-
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
 from epp.framework.accelerator_arrays import tag_numbers
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag
-from epp.framework.memory import memory_suffices, parse_memory
+from epp.framework.accelerator_requirements import Memory, read_memory
+from epp.framework.accelerators import PRECISIONS, AcceleratorKind, AcceleratorTag, Precision
+from epp.framework.limits import NonNegative, Weight
+from epp.framework.memory import memory_suffices
 from epp.framework.scoring import require_weights
 from epp.framework.snapshot import ACCELERATOR
-
-Precision: TypeAlias = Literal["fp32", "fp16", "fp8", "int8", "int4"]
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "fp8", "int8", "int4")
 
 _STEP = 0.5
 """What each place down the list of preferred precisions costs."""
@@ -23,25 +19,21 @@ _STEP = 0.5
 class BestFitParameters(Parameters, frozen=True):
     """What the requests need of one device, and how memory and compute are weighed."""
 
-    min_memory: str | float | None = None
+    min_memory: Memory | None = None
     """Memory that one device must have: a quantity such as `40Gi`, or a number of GiB."""
-    min_compute_tflops: float | None = msgspec.field(default=None, name="minComputeTFLOPS")
+    min_compute_tflops: NonNegative | None = msgspec.field(default=None, name="minComputeTFLOPS")
     """TFLOPS, or TOPS, from which a device is fast enough; without it any figure is."""
     preferred_precisions: tuple[Precision, ...] = ()
     """Precisions to compute in, the best first: the first one with a figure counts, halved for each place down."""
-    memory_weight: float = 0.7
+    memory_weight: Weight = 0.7
     """Weight of the fit of the memory."""
-    compute_weight: float = 0.3
+    compute_weight: Weight = 0.3
     """Weight of the compute."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be met or says nothing."""
+        """Refuse weights that are all 0 and memory that is no size."""
         require_weights({"memoryWeight": self.memory_weight, "computeWeight": self.compute_weight})
-        if self.min_memory is not None:
-            parse_memory(self.min_memory)
-        required = self.min_compute_tflops
-        if required is not None and not (isfinite(required) and required >= 0):
-            raise ValueError(f"minComputeTFLOPS is {required}; it must be 0 or more")
+        read_memory("minMemory", self.min_memory)
 
 
 class BestFitScorer(Scorer[BestFitParameters]):
@@ -59,12 +51,8 @@ class BestFitScorer(Scorer[BestFitParameters]):
     category = Category.AFFINITY
     reads = (ACCELERATOR,)
 
-    def __init__(
-        self, parameters: BestFitParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
-        wanted = self.parameters.min_memory
-        self._need_bytes = None if wanted is None else parse_memory(wanted)
+    def setup(self) -> None:
+        self._need_bytes = read_memory("minMemory", self.parameters.min_memory)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
         return np.clip(tag_numbers(candidates, self._score), 0.0, 1.0)
@@ -92,9 +80,9 @@ class BestFitScorer(Scorer[BestFitParameters]):
     def _compute(self, tag: AcceleratorTag) -> float:
         preferred = self.parameters.preferred_precisions
         if not preferred:
-            return self._enough(max(device_tflops(tag, precision) for precision in PRECISIONS))
+            return self._enough(max(tag.device_tflops(precision) for precision in PRECISIONS))
         for place, precision in enumerate((*preferred, "fp16")):
-            tflops = device_tflops(tag, precision)
+            tflops = tag.device_tflops(precision)
             if tflops:
                 return float(self._enough(tflops) * _STEP**place)
         return 0.0
@@ -104,9 +92,3 @@ class BestFitScorer(Scorer[BestFitParameters]):
         if not tflops or not required:
             return float(tflops > 0)
         return min(1.0, tflops / required)
-
-
-def device_tflops(tag: AcceleratorTag, precision: str) -> float:
-    """Return the figure of one device or slice; 0 where it is not known, or is no figure."""
-    tflops = tag.tflops(precision) / max(tag.count, 1)
-    return tflops if isfinite(tflops) and tflops > 0 else 0.0

@@ -8,6 +8,7 @@ import numpy as np
 from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
 from epp.framework.accelerator_arrays import tag_numbers
 from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, CostBasis, SpotPreference
+from epp.framework.scoring import lowest_over
 from epp.framework.snapshot import ACCELERATOR
 
 _TIERS = {"low": 1.0, "medium": 2.0, "high": 3.0}
@@ -43,7 +44,7 @@ class CheapestScorer(Scorer[CheapestParameters]):
             prices = tag_numbers(candidates, _of_accelerators, price)
             known = np.isfinite(prices) & (prices >= 0)
             if known.any():
-                return _cheapness(np.where(known, prices, np.inf))
+                return lowest_over(np.where(known, prices, np.inf))
         return np.zeros(len(candidates))
 
     def _hourly(self, tag: AcceleratorTag) -> float | None:
@@ -51,12 +52,6 @@ class CheapestScorer(Scorer[CheapestParameters]):
         if price is None or self.parameters.basis == "endpoint":
             return price
         return price / max(tag.count, 1)
-
-
-def _cheapness(prices: Floats) -> Floats:
-    """Return the lowest price over each; infinite ones are none."""
-    lowest = float(prices.min())
-    return lowest / prices if lowest > 0 else (prices == 0).astype(np.float64)
 
 
 def _of_accelerators(tag: AcceleratorTag, price: Callable[[AcceleratorTag], float | None]) -> float | None:

@@ -5,7 +5,8 @@ from math import nan
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Endpoint, Filter, FilterParameters, Floats, Mask, Request, Scorer
+from epp.framework import Candidates, Category, Endpoint, Filter, FilterParameters, Floats, Mask, Request, Scorer
+from epp.framework.limits import Name
 from epp.framework.request import PROMPT_TOKENS
 
 UNLABELLED_SCORE = 0.5
@@ -15,15 +16,10 @@ _RANGE = re.compile("([0-9]{1,15})-([0-9]{1,15})")
 class ContextLengthAwareParameters(FilterParameters, frozen=True):
     """Where endpoints say what they are meant for, and whether that binds."""
 
-    label: str = "llm-d.ai/context-length-range"
+    label: Name = "llm-d.ai/context-length-range"
     """The label that holds the range, `min-max` in tokens, both ends included."""
     enable_filtering: bool = False
     """Also drop the endpoints whose range the request is not in."""
-
-    def __post_init__(self) -> None:
-        """Refuse what names nothing."""
-        if not self.label:
-            raise ValueError("label is empty; name a label")
 
 
 class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLengthAwareParameters]):
@@ -40,10 +36,7 @@ class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLen
     category = Category.AFFINITY
     may_read = (PROMPT_TOKENS,)
 
-    def __init__(
-        self, parameters: ContextLengthAwareParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self.may_empty = self.parameters.enable_filtering
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:

@@ -4,12 +4,14 @@ from math import inf, nan
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Positions, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Parameters, Positions, Request, Scorer
 from epp.framework.accelerator_arrays import cost_per_hour, tag_numbers
 from epp.framework.accelerators import AcceleratorTag, CostBasis, SpotPreference
+from epp.framework.limits import Count, Natural, NonNegative
 from epp.framework.lists_in_files import read_list
 from epp.framework.rates import ENDPOINT_RATES, uncached_tokens
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
+from epp.framework.scoring import lowest_over
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.throughput_profile import ThroughputProfile
 
@@ -23,11 +25,11 @@ class CostPerRequestParameters(Parameters, frozen=True):
     """A YAML or JSON file with a list of profiles, as in `profiles`; read once, when the configuration is."""
     profiles: tuple[ThroughputProfile, ...] = ()
     """Requests a second by size, one profile for each GPU as AIBrix writes them; those here go before the file's."""
-    tolerance: float = 0.5
+    tolerance: NonNegative = 0.5
     """How far a request may be from the sizes of a profile, as a power of 2, for the profile to count."""
-    expected_output_tokens: int = 256
+    expected_output_tokens: Natural = 256
     """Generated tokens that are reckoned with, or as many as the request asks for, if fewer."""
-    batch_size: int = 32
+    batch_size: Count = 32
     """Requests that are taken to share an endpoint's decoding, where no profile counts."""
     spot_preference: SpotPreference = "auto"
     """Whether the spot price counts: `auto` where the node is spot, `always` where there is one, or `never`."""
@@ -35,15 +37,6 @@ class CostPerRequestParameters(Parameters, frozen=True):
     """By what share a slice pays for its device: of its memory, or of its compute."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read, if it is there; empty for the default one."""
-
-    def __post_init__(self) -> None:
-        """Refuse sizes that mean nothing."""
-        if not 0.0 <= self.tolerance < inf:
-            raise ValueError(f"tolerance is {self.tolerance}; it must be 0 or more, and finite")
-        if self.expected_output_tokens < 0:
-            raise ValueError(f"expectedOutputTokens is {self.expected_output_tokens}; it must be 0 or more")
-        if self.batch_size < 1:
-            raise ValueError(f"batchSize is {self.batch_size}; it must be at least 1")
 
 
 class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
@@ -60,10 +53,7 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
     category = Category.BALANCE
     reads = (ACCELERATOR,)
 
-    def __init__(
-        self, parameters: CostPerRequestParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         given = self.parameters
         from_file = read_list("profilePath", given.profile_path, ThroughputProfile) if given.profile_path else ()
         self._profiles: dict[str, ThroughputProfile] = {}
@@ -82,7 +72,7 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         seconds = self._seconds(request, candidates, positions)
         serves = np.isfinite(seconds)
         hours = np.where(serves, seconds, 1.0) / _SECONDS_PER_HOUR
-        return _cheapness(np.where(serves, _median_for_unknown(prices) * hours, inf))
+        return lowest_over(np.where(serves, _median_for_unknown(prices) * hours, inf))
 
     def _seconds(self, request: Request, candidates: Candidates, positions: Positions) -> Floats:
         """Return how long a request keeps each candidate busy, in its share of the endpoint."""
@@ -115,14 +105,6 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
     def _profile_prices(self) -> Floats:
         """Return a price an hour for each profile, and last NaN for none."""
         return np.array([*(nan if one.cost is None else one.cost for one in self._profiles.values()), nan])
-
-
-def _cheapness(costs: Floats) -> Floats:
-    """Return the lowest cost over each; infinite ones cannot be paid."""
-    lowest = float(costs.min(initial=inf))
-    if lowest == inf:
-        return np.zeros(len(costs))
-    return lowest / costs if lowest > 0 else (costs == 0).astype(np.float64)
 
 
 def _median_for_unknown(values: Floats) -> Floats:

@@ -1,14 +1,14 @@
 """Prefers endpoints by any number that is known of them."""
 
 from math import inf
+from typing import Literal
 
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
+from epp.framework.limits import Name
 from epp.framework.snapshot import column_named
-
-_TYPES = ("linear_lower_is_better", "linear_higher_is_better")
 
 
 class FixedRange(Parameters, frozen=True):
@@ -46,32 +46,22 @@ class Normalization(Parameters, frozen=True):
 class ScorerAlgorithm(Parameters, frozen=True):
     """How the number becomes a score."""
 
-    type: str
+    type: Literal["linear_lower_is_better", "linear_higher_is_better"]
     """`linear_lower_is_better` or `linear_higher_is_better`."""
     normalization: Normalization = msgspec.field(default_factory=Normalization)
     """The range that is mapped to [0, 1]."""
-
-    def __post_init__(self) -> None:
-        """Refuse other algorithms."""
-        if self.type not in _TYPES:
-            raise ValueError(f"algorithm type {self.type!r} is not known; use {' or '.join(_TYPES)}")
 
 
 class EndpointAttributeScorerParameters(Parameters, frozen=True):
     """Which number, and what it is worth."""
 
-    attribute_key: str
+    attribute_key: Name
     """Name of the number: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or a custom metric's `attributeKey`. It
     may end in its producer, `GPUUtilization/dcgm-extractor`; a name with a slash of its own needs `producer: ""`."""
     algorithm: ScorerAlgorithm
     """How the number becomes a score."""
     producer: str | None = None
     """Accepted for compatibility: a number has one name, whoever reports it."""
-
-    def __post_init__(self) -> None:
-        """Refuse what names nothing."""
-        if not self.attribute_key:
-            raise ValueError("attributeKey is empty; name a number that endpoints report")
 
 
 class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
@@ -84,10 +74,7 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
     plugin_type = "endpoint-attribute-scorer"
     category = Category.DISTRIBUTION
 
-    def __init__(
-        self, parameters: EndpointAttributeScorerParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         attribute = self.parameters.attribute_key
         self._column = column_named(attribute, self.parameters.producer)
         self.reads = (self._column,)

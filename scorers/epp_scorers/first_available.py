@@ -1,35 +1,35 @@
 """Prefers accelerator classes in a given order, and passes over those whose endpoints are all saturated."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Mask, Parameters, Positions, Request, Scorer
-from epp.framework.accelerator_arrays import tag_mask
-from epp.framework.accelerator_classes import entry_for, names_of
+from epp.framework import Candidates, Category, Floats, Mask, Parameters, Positions, Request, Scorer
+from epp.framework.accelerator_arrays import tag_mask, tag_numbers
+from epp.framework.accelerator_classes import limit_for, names_of
 from epp.framework.accelerators import AcceleratorTag, Routability
+from epp.framework.limits import Threshold
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, RUNNING, WAITING
 
 _UNLISTED = -1
+_LIMITS = (
+    (WAITING, "queue_depth_threshold"),
+    (KV_USAGE, "kv_cache_util_threshold"),
+    (RUNNING, "running_threshold"),
+)
 
 
 class ClassLimits(Parameters, frozen=True):
     """Where endpoints of one class are saturated, as far as other than all others."""
 
-    queue_depth_threshold: float | None = None
+    queue_depth_threshold: Threshold | None = None
     """Requests waiting from which an endpoint is saturated."""
-    kv_cache_util_threshold: float | None = None
+    kv_cache_util_threshold: Threshold | None = None
     """Share of the KV cache in use from which it is, 0..1."""
-    running_threshold: float | None = None
+    running_threshold: Threshold | None = None
     """Requests in its batch from which it is."""
-
-    def __post_init__(self) -> None:
-        """Refuse limits that everybody is over."""
-        for name, field in zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True):
-            limit = getattr(self, field)
-            if limit is not None and not limit > 0:
-                raise ValueError(f"{name} is {limit}; it must be above 0")
 
 
 class FirstAvailableParameters(Parameters, frozen=True):
@@ -38,27 +38,24 @@ class FirstAvailableParameters(Parameters, frozen=True):
     classes: tuple[str, ...] = ()
     """Names of AcceleratorClasses, or of models such as `h100`, the first choice first; empty for all, in the order in
     which the pool's endpoints bring them."""
-    queue_depth_threshold: float = 5.0
+    queue_depth_threshold: Threshold = 5.0
     """Requests waiting from which an endpoint is saturated."""
-    kv_cache_util_threshold: float = 0.8
+    kv_cache_util_threshold: Threshold = 0.8
     """Share of the KV cache in use from which it is, 0..1."""
-    running_threshold: float | None = None
+    running_threshold: Threshold | None = None
     """Requests in its batch from which it is; any number is fine without it."""
     limits: Mapping[str, ClassLimits] = msgspec.field(default_factory=dict)
     """Other thresholds for some classes, or else for models such as `t4`, by name."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be told apart, and limits that everybody is over."""
-        for what, names in (("classes", self.classes), ("limits", tuple(self.limits))):
-            lower = [name.lower() for name in names]
-            twice = next((name for name in names if not name or lower.count(name.lower()) > 1), None)
+        """Refuse names that are empty, or the same but for upper and lower case."""
+        for what, names in (("classes", self.classes), ("limits", self.limits)):
+            counts = Counter(name.lower() for name in names)
+            if "" in counts:
+                raise ValueError(f"{what} holds an empty name")
+            twice = next((name for name, count in counts.items() if count > 1), None)
             if twice is not None:
-                raise ValueError(f"{what} names {twice!r} twice; keep one" if twice else f"{what} holds an empty name")
-        ClassLimits(
-            queue_depth_threshold=self.queue_depth_threshold,
-            kv_cache_util_threshold=self.kv_cache_util_threshold,
-            running_threshold=self.running_threshold,
-        )
+                raise ValueError(f"{what} names {twice!r} twice; keep one")
 
 
 class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
@@ -74,10 +71,7 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
     reads = (ACCELERATOR, WAITING, KV_USAGE)
     may_read = (RUNNING,)
 
-    def __init__(
-        self, parameters: FirstAvailableParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._order = {name.lower(): place for place, name in enumerate(self.parameters.classes)}
         self._limits = {name.lower(): limits for name, limits in self.parameters.limits.items()}
 
@@ -104,27 +98,14 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
 
     def _saturated(self, candidates: Candidates) -> Mask:
         """Return true for each candidate at one of its limits; what is not known is under them."""
-        numbers = np.array([candidates.waiting, candidates.kv_usage, candidates.running])
-        saturated: Mask = np.any(numbers >= self._thresholds(candidates), axis=0)
+        saturated = np.zeros(len(candidates), dtype=np.bool_)
+        for column, limit in _LIMITS:
+            saturated |= candidates.values(column) >= tag_numbers(candidates, self._limit, limit)
         return saturated
 
-    def _thresholds(self, candidates: Candidates) -> Floats:
-        """Return three rows: the limits of each candidate's queue, KV cache and batch."""
-        return candidates.snapshot.records(ACCELERATOR).derive(self._thresholds_of)[:, candidates.slots]
-
-    def _thresholds_of(self, tags: tuple[AcceleratorTag, ...]) -> Floats:
-        general = (
-            self.parameters.queue_depth_threshold,
-            self.parameters.kv_cache_util_threshold,
-            np.inf if self.parameters.running_threshold is None else self.parameters.running_threshold,
-        )
-        rows = [self._limits_of(tag, general) for tag in tags]
-        return np.array(rows, dtype=np.float64).reshape(len(tags), len(general)).T
-
-    def _limits_of(self, tag: AcceleratorTag, general: tuple[float, ...]) -> list[float]:
-        own = entry_for(tag, self._limits) or ClassLimits()
-        limits = (own.queue_depth_threshold, own.kv_cache_util_threshold, own.running_threshold)
-        return [usual if limit is None else limit for limit, usual in zip(limits, general, strict=True)]
+    def _limit(self, tag: AcceleratorTag, name: str) -> float | None:
+        limit: float | None = limit_for(tag, name, self._limits, self.parameters)
+        return limit
 
 
 def _is_usable(tag: AcceleratorTag) -> bool:

@@ -6,25 +6,19 @@ import numpy as np
 
 from epp.framework import Candidates, Category, Floats, Parameters, Positions, Request, Scorer
 from epp.framework.accelerators import AcceleratorTag, Sharing
+from epp.framework.limits import Share
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, RUNNING, WAITING
 
 
 class GpuNeighbourParameters(Parameters, frozen=True):
     """How much neighbours are felt, by how the device is divided; 0 for not at all, 1 for as much as can be."""
 
-    mig_weight: float = 0.25
+    mig_weight: Share = 0.25
     """Slices of their own, as of MIG or AMD partitions: power, host and PCIe are shared all the same."""
-    mps_weight: float = 0.75
+    mps_weight: Share = 0.75
     """Processes that compute at the same time."""
-    time_slicing_weight: float = 1.0
+    time_slicing_weight: Share = 1.0
     """Processes that take turns; also virtual GPUs, and devices of which nobody says how they are shared."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would leave [0, 1]."""
-        for name, field in zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True):
-            weight = getattr(self, field)
-            if not 0.0 <= weight <= 1.0:
-                raise ValueError(f"{name} is {weight}; it must be between 0 and 1")
 
     def weight_of(self, sharing: Sharing) -> float:
         """Return the weight of neighbours on a device that is divided so."""

@@ -7,6 +7,7 @@ import numpy as np
 from epp.framework import Candidates, Category, Floats, Positions, Request, Scorer
 from epp.framework.accelerators import AcceleratorTag
 from epp.framework.gpu_usage import UNKNOWN_SCORE, GpuUsageParameters, used_share
+from epp.framework.limits import Count, Share
 from epp.framework.snapshot import ACCELERATOR, GPU_UTILIZATION, KV_USAGE, RUNNING
 
 _MAY_READ = (KV_USAGE, RUNNING, GPU_UTILIZATION)
@@ -19,18 +20,10 @@ class NodeCompactParameters(GpuUsageParameters, frozen=True):
 
     combine: Literal["lexicographic", "weighted"] = "lexicographic"
     """The node decides and the endpoint only within a band, or both are weighed."""
-    bands: int = 10
+    bands: Count = 10
     """Bands, equally wide, in which nodes count as equally full; for `lexicographic`."""
-    node_weight: float = 0.5
+    node_weight: Share = 0.5
     """Weight of the node, 0..1; the endpoint gets the rest; for `weighted`."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would leave [0, 1]."""
-        super().__post_init__()
-        if self.bands < 1:
-            raise ValueError(f"bands is {self.bands}; it must be at least 1")
-        if not 0.0 <= self.node_weight <= 1.0:
-            raise ValueError(f"nodeWeight is {self.node_weight}; it must be between 0 and 1")
 
 
 class CompactFirstScorer(Scorer[GpuUsageParameters]):

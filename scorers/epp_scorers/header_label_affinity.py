@@ -6,22 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework import Candidates, Category, Endpoint, Floats, Parameters, Request, Scorer
+from epp.framework.limits import Name
 
 
 class HeaderLabelAffinityParameters(Parameters, frozen=True):
     """Which header, which label."""
 
-    header_name: str
+    header_name: Name
     """The header whose value is wanted; upper and lower case are the same."""
-    label_key: str
+    label_key: Name
     """The label that is compared with it."""
-
-    def __post_init__(self) -> None:
-        """Refuse what names nothing."""
-        if not self.header_name:
-            raise ValueError("headerName is empty; name a request header")
-        if not self.label_key:
-            raise ValueError("labelKey is empty; name a label")
 
 
 class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from epp.framework import Candidates, Category, Floats, Request
+from epp.framework.limits import Threshold
 from epp.framework.scoring import LoadParameters, LoadScorer
 from epp.framework.snapshot import WAITING
 
@@ -13,13 +14,8 @@ UNKNOWN_SCORE = 0.25
 class LoadAwareParameters(LoadParameters, frozen=True):
     """What a full queue is."""
 
-    threshold: float = 128.0
+    threshold: Threshold = 128.0
     """Requests waiting from which an endpoint gets 0."""
-
-    def __post_init__(self) -> None:
-        """Refuse a queue that is full when empty."""
-        if not self.threshold > 0:
-            raise ValueError(f"threshold is {self.threshold}; it must be above 0")
 
 
 class LoadAwareScorer(LoadScorer[LoadAwareParameters]):

@@ -8,7 +8,6 @@ import numpy as np
 from epp.framework import (
     Candidates,
     Category,
-    Clock,
     EndpointObserver,
     Floats,
     Parameters,
@@ -17,6 +16,7 @@ from epp.framework import (
     SchedulingResult,
     Scorer,
 )
+from epp.framework.limits import Count
 from epp.framework.request import PREFIX_MATCH
 
 NEUTRAL_SCORE = 0.5
@@ -25,15 +25,10 @@ NEUTRAL_SCORE = 0.5
 class NoHitLRUParameters(Parameters, frozen=True):
     """How much is remembered, and whose prefix matches are believed."""
 
-    lru_size: int = 1024
+    lru_size: Count = 1024
     """Endpoints remembered, at most; one that drops out counts as never used."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
-
-    def __post_init__(self) -> None:
-        """Refuse a memory that holds nothing."""
-        if self.lru_size < 1:
-            raise ValueError(f"lruSize is {self.lru_size}; it must be at least 1")
 
 
 class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters], EndpointObserver[NoHitLRUParameters]):
@@ -48,10 +43,7 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
     plugin_type = "no-hit-lru-scorer"
     category = Category.DISTRIBUTION
 
-    def __init__(
-        self, parameters: NoHitLRUParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self._uses = _LastUses(self.parameters.lru_size)
         self.reads = (self._match_key,)

@@ -1,15 +1,15 @@
 """Prefers accelerator classes by a list of preferences, each of which may have conditions on the request."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from epp.framework import (
     Candidates,
     Category,
-    Clock,
     Filter,
     FilterParameters,
     Floats,
@@ -21,6 +21,7 @@ from epp.framework import (
 )
 from epp.framework.accelerator_classes import names_of
 from epp.framework.accelerators import AcceleratorTag
+from epp.framework.limits import Name
 from epp.framework.request import PRIORITY, PROMPT_TOKENS
 from epp.framework.request_conditions import Condition, compile_condition, facts_of, parse_size
 from epp.framework.snapshot import ACCELERATOR, LORA
@@ -28,33 +29,26 @@ from epp.framework.snapshot import ACCELERATOR, LORA
 TIE = 1e-6
 """How much less a preference counts for each one of the same score before it: less than what other scorers say."""
 
-_HIGHEST = 100
+_HIGHEST = 100.0
 
 
 class Preference(Parameters, frozen=True):
     """How much one class is preferred, and for which requests."""
 
-    accelerator_class: str = msgspec.field(name="class")
+    accelerator_class: Name = msgspec.field(name="class")
     """Name of an AcceleratorClass; of a model such as `h100` where an endpoint has no class."""
-    score: float = 100.0
+    score: Annotated[float, Meta(ge=0, le=_HIGHEST)] = _HIGHEST
     """0 to 100."""
     conditions: tuple[Condition, ...] = ()
     """When it applies; always, where there is none."""
     match: Literal["all", "any"] = "all"
     """Whether all conditions have to hold, or any one."""
 
-    def __post_init__(self) -> None:
-        """Refuse what names nothing, and scores out of range."""
-        if not self.accelerator_class:
-            raise ValueError("class is empty; name an AcceleratorClass")
-        if not 0 <= self.score <= _HIGHEST:
-            raise ValueError(f"score of class {self.accelerator_class!r} is {self.score}; it must be 0 to {_HIGHEST}")
-
 
 class PreferenceOrderParameters(FilterParameters, frozen=True, kw_only=True):
     """The list, and what is known of the models."""
 
-    preference_order: tuple[Preference, ...]
+    preference_order: Annotated[tuple[Preference, ...], Meta(min_length=1)]
     """The preferences; a class may come more than once, with other conditions."""
     exclusive: bool = False
     """Also drop the endpoints to which no preference applies for this request."""
@@ -64,9 +58,7 @@ class PreferenceOrderParameters(FilterParameters, frozen=True, kw_only=True):
     """Precisions of models by name, such as `fp8`; they go before what the names say."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty list and sizes that are none."""
-        if not self.preference_order:
-            raise ValueError("preferenceOrder is empty; list at least one class")
+        """Refuse sizes that cannot be read."""
         for size in self.model_sizes.values():
             parse_size(size)
 
@@ -83,9 +75,8 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
     plugin_type = "preference-order-scorer"
     category = Category.AFFINITY
 
-    def __init__(self, parameters: PreferenceOrderParameters, *, name: str = "", clock: Clock | None = None) -> None:
-        super().__init__(parameters, name=name, clock=clock)
-        preferences = parameters.preference_order
+    def setup(self) -> None:
+        parameters, preferences = self.parameters, self.parameters.preference_order
         by_priority = any(condition.priority is not None for one in preferences for condition in one.conditions)
         self.reads = (ACCELERATOR, PRIORITY) if by_priority else (ACCELERATOR,)
         self.may_read = (PROMPT_TOKENS, LORA, PRIORITY)

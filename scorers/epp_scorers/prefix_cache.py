@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
+from epp.framework.limits import Count, Share
 from epp.framework.request import PREFIX_MATCH
 
 
@@ -11,17 +12,10 @@ class PrefixCacheParameters(Parameters, frozen=True):
 
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
-    match_length_weight: float = 0.0
+    match_length_weight: Share = 0.0
     """Weight `w` of the length of the match, 0..1; its share of the prompt gets the rest."""
-    match_length_scale_tokens: int = 8192
+    match_length_scale_tokens: Count = 8192
     """Length in tokens at which a match counts in full."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would leave [0, 1]."""
-        if not 0.0 <= self.match_length_weight <= 1.0:
-            raise ValueError(f"matchLengthWeight is {self.match_length_weight}; it must be between 0 and 1")
-        if self.match_length_scale_tokens < 1:
-            raise ValueError(f"matchLengthScaleTokens is {self.match_length_scale_tokens}; it must be at least 1")
 
 
 class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
@@ -33,10 +27,7 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
     plugin_type = "prefix-cache-scorer"
     category = Category.AFFINITY
 
-    def __init__(
-        self, parameters: PrefixCacheParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (self._key,)
 

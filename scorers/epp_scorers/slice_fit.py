@@ -2,10 +2,12 @@
 
 from math import isfinite
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
 from epp.framework.accelerator_arrays import tag_numbers
+from epp.framework.accelerator_requirements import Memory, read_memory
 from epp.framework.accelerators import AcceleratorKind, AcceleratorTag
-from epp.framework.memory import memory_suffices, parse_memory
+from epp.framework.limits import Count
+from epp.framework.memory import memory_suffices
 from epp.framework.snapshot import ACCELERATOR
 
 _SLOTS = 8
@@ -15,17 +17,14 @@ _SLOTS = 8
 class SliceFitParameters(Parameters, frozen=True):
     """What the requests need of one slice, or one device."""
 
-    min_memory: str | float | None = None
+    min_memory: Memory | None = None
     """Memory: a quantity such as `20Gi`, or a number of GiB."""
-    min_compute_slices: int | None = None
+    min_compute_slices: Count | None = None
     """Compute slices, of which most devices have 7; a whole device counts as 8."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no need."""
-        if self.min_memory is not None:
-            parse_memory(self.min_memory)
-        if self.min_compute_slices is not None and self.min_compute_slices < 1:
-            raise ValueError(f"minComputeSlices is {self.min_compute_slices}; it must be at least 1")
+        """Refuse memory that is no size."""
+        read_memory("minMemory", self.min_memory)
 
 
 class SliceFitScorer(Scorer[SliceFitParameters]):
@@ -40,12 +39,8 @@ class SliceFitScorer(Scorer[SliceFitParameters]):
     category = Category.AFFINITY
     reads = (ACCELERATOR,)
 
-    def __init__(
-        self, parameters: SliceFitParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
-        wanted = self.parameters.min_memory
-        self._need_bytes = None if wanted is None else parse_memory(wanted)
+    def setup(self) -> None:
+        self._need_bytes = read_memory("minMemory", self.parameters.min_memory)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
         return tag_numbers(candidates, self._fit)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Request
+from epp.framework import Candidates, Category, Floats, Request
+from epp.framework.limits import Count
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.scoring import LoadParameters, LoadScorer
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
@@ -11,17 +12,12 @@ from epp.framework.snapshot import IN_FLIGHT_TOKENS
 class TokenLoadParameters(LoadParameters, frozen=True):
     """How many tokens are too many."""
 
-    queue_threshold_tokens: int = 4194304
+    queue_threshold_tokens: Count = 4194304
     """Tokens from which an endpoint gets 0."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility: tokens in flight are counted in one place, whoever asks."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
-
-    def __post_init__(self) -> None:
-        """Refuse a threshold that everybody is over."""
-        if self.queue_threshold_tokens < 1:
-            raise ValueError(f"queueThresholdTokens is {self.queue_threshold_tokens}; it must be at least 1")
 
 
 class TokenLoadScorer(LoadScorer[TokenLoadParameters]):
@@ -35,10 +31,8 @@ class TokenLoadScorer(LoadScorer[TokenLoadParameters]):
     category = Category.DISTRIBUTION
     may_read = (PROMPT_TOKENS,)
 
-    def __init__(
-        self, parameters: TokenLoadParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
+        super().setup()
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (self._match_key, IN_FLIGHT_TOKENS, *self.reads)
 

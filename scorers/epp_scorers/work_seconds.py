@@ -1,12 +1,12 @@
 """Prefers the endpoint at which the request's first tokens are expected soonest, in seconds."""
 
-from math import inf
-
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
+from epp.framework.limits import Natural, NonNegative
 from epp.framework.rates import ENDPOINT_RATES, batch_sizes, uncached_tokens
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
+from epp.framework.scoring import lowest_over
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, KV_USAGE, RUNNING
 
 _LEAST_SECONDS = 1e-3
@@ -16,26 +16,17 @@ _FULLEST = 0.99
 class WorkSecondsParameters(Parameters, frozen=True):
     """What counts beside the prompts to compute."""
 
-    output_tokens: int = 16
+    output_tokens: Natural = 16
     """Generated tokens up to which the time counts, or as many as the request asks for, if fewer: 1 for the time to the
     first token alone, more to give a busy batch more weight against a long prompt."""
-    kv_barrier_seconds: float = 0.05
+    kv_barrier_seconds: NonNegative = 0.05
     """Lambda of the barrier that keeps requests from a full KV cache: what a half full one costs, in seconds; 0 for no
     barrier."""
-    attention_quadratic_tokens: int = 0
+    attention_quadratic_tokens: Natural = 0
     """Length of a prompt, in tokens, of which attention takes as long as all else, so that it counts; 0 where all
     tokens are equal."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
-
-    def __post_init__(self) -> None:
-        """Refuse negative work."""
-        if self.output_tokens < 0:
-            raise ValueError(f"outputTokens is {self.output_tokens}; it must be 0 or more")
-        if not 0.0 <= self.kv_barrier_seconds < inf:
-            raise ValueError(f"kvBarrierSeconds is {self.kv_barrier_seconds}; it must be 0 or more, and finite")
-        if self.attention_quadratic_tokens < 0:
-            raise ValueError(f"attentionQuadraticTokens is {self.attention_quadratic_tokens}; it must be 0 or more")
 
 
 class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
@@ -53,10 +44,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     category = Category.BALANCE
     may_read = (PROMPT_TOKENS, RUNNING, KV_USAGE)
 
-    def __init__(
-        self, parameters: WorkSecondsParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (ENDPOINT_RATES, self._match_key, IN_FLIGHT_TOKENS, IN_FLIGHT)
 
@@ -64,9 +52,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         seconds = self.seconds(request, candidates)
         if seconds is None:
             return np.ones(len(candidates))
-        floored = np.maximum(seconds, _LEAST_SECONDS)
-        scores: Floats = floored.min(initial=inf) / floored
-        return scores
+        return lowest_over(np.maximum(seconds, _LEAST_SECONDS))
 
     def seconds(self, request: Request, candidates: Candidates) -> Floats | None:
         """Return the seconds expected at each candidate; None without rates."""
