@@ -1,7 +1,7 @@
 """The names that an endpoint's accelerator goes by, as configurations write them."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from epp.framework.accelerators import AcceleratorTag
 
@@ -19,7 +19,8 @@ def entry_for(tag: AcceleratorTag, entries: Mapping[str, T]) -> T | None:
     return next((entries[name] for name in (*names_of(tag), tag.model.lower()) if name in entries), None)
 
 
-def limit_for(tag: AcceleratorTag, name: str, entries: Mapping[str, object], general: object) -> Any:
-    """Return the limit of that name from the tag's entry; from `general` where there is no entry, or it has None."""
-    own = getattr(entry_for(tag, entries), name, None)
-    return getattr(general, name) if own is None else own
+def limit_for(tag: AcceleratorTag, name: str, entries: Mapping[str, object], general: object) -> float | None:
+    """Return the limit of that name from the tag's entry, or from `general` if the entry has none."""
+    own: float | None = getattr(entry_for(tag, entries), name, None)
+    common: float | None = getattr(general, name)
+    return common if own is None else own

@@ -1,4 +1,4 @@
-"""How much of an endpoint's GPUs is taken: of their memory and of their TFLOPS, weighed."""
+"""Share of an endpoint's GPUs in use: memory and TFLOPS, weighted."""
 
 from math import inf
 
@@ -18,14 +18,14 @@ UNKNOWN_SCORE = 0.5
 
 
 class GpuUsageParameters(Parameters, frozen=True):
-    """How memory and compute are weighed."""
+    """Weights of memory and compute."""
 
     vram_weight: Weight = 0.7
     """Weight of the memory in use."""
     tflops_weight: Weight = 0.3
     """Weight of the TFLOPS in use."""
     max_num_seqs: Count = 256
-    """Requests in its batch at which an engine is fully used, where no allocator says what of a GPU is taken."""
+    """Running requests at which an engine is fully used; for endpoints without a GPU allocator that reports usage."""
 
     def __post_init__(self) -> None:
         """Refuse weights that are all 0."""
@@ -33,9 +33,9 @@ class GpuUsageParameters(Parameters, frozen=True):
 
 
 def used_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[Floats, Mask]:
-    """Return how much of each endpoint is used, 0..1, NaN where neither resource is known, and who has no capacity.
+    """Return the share of each endpoint's GPUs in use, 0..1 or NaN for unknown, and a mask of those without capacity.
 
-    Of memory and TFLOPS, one that is not known, or has no weight, leaves the verdict to the other.
+    If memory or TFLOPS are unknown, or have weight 0, the other one alone counts.
     """
     vram = tag_numbers(candidates, _fraction, VRAM_USED)
     tflops = tag_numbers(candidates, _fraction, TFLOPS_USED)
@@ -51,7 +51,7 @@ def used_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[
 
 
 def _fraction(tag: AcceleratorTag, attribute: str) -> float | None:
-    """Return the attribute, infinity for a capacity of 0, None where nobody says."""
+    """Return the attribute, infinity for a capacity of 0, None if not reported."""
     value = tag.attributes.get(attribute)
     if not isinstance(value, int | float):
         return None

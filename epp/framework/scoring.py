@@ -1,4 +1,4 @@
-"""Formulas that scorers share: lowest load best, load in proportion to what the hardware can do, and weights."""
+"""Formulas shared by scorers: lowest value best, ratio to the lowest, load in proportion to capacity, and weights."""
 
 from collections.abc import Mapping
 from math import inf
@@ -25,14 +25,13 @@ _CAPACITY_DATA: Mapping[NormalizeBy, tuple[Datum, ...]] = {
 }
 
 _CAPACITY_RANGE = (1e-6, 1e6)
-"""No pool is that mixed; beyond it a figure is wrong, and the load over it might not be finite."""
+"""Plausible relative capacities; beyond them a figure is wrong, and load divided by it may not be finite."""
 
 
 def lower_is_better(values: Floats) -> Floats:
     """Map the lowest value to 1 and the highest to 0, linearly; all equal give 1.
 
-    A candidate that nobody reported on (NaN) gets 0.5 beside others that are known, and 1 where nothing is known:
-    what is unknown is neither idle nor busy.
+    Unknown values (NaN) get 0.5, neither idle nor busy; 1 if all are unknown.
     """
     low, high = values.min(), values.max()
     if low == high:
@@ -47,9 +46,9 @@ def lower_is_better(values: Floats) -> Floats:
 
 
 def lowest_over(values: Floats) -> Floats:
-    """Return the lowest value over each, so that the lowest gets 1 and twice as much 0.5; 0 for infinite ones.
+    """Return the lowest value divided by each; 0 for infinite values.
 
-    Values are 0 or more. Where the lowest is 0, it gets 1 and any other 0.
+    Values are 0 or more. If the lowest is 0, it gets 1 and any other 0.
     """
     lowest = float(values.min(initial=inf))
     if lowest == inf:
@@ -60,34 +59,32 @@ def lowest_over(values: Floats) -> Floats:
 def require_weights(weights: Mapping[str, float]) -> None:
     """Raise ValueError with the names of the weights if all are 0."""
     if not sum(weights.values()):
-        raise ValueError(f"{' and '.join(weights)} are all 0: every score would be; set one of them above 0")
+        raise ValueError(f"{' and '.join(weights)} are all 0; set at least one of them above 0")
 
 
 class LoadParameters(Parameters, frozen=True):
-    """What load is measured against."""
+    """The capacity to divide load by."""
 
     normalize_by: NormalizeBy = ""
-    """Divide the load by the endpoint's capacity first, so that one request in a small device's queue weighs more than
-    one in a large device's: `relativeCapacity` is its fp16 TFLOPS over the pool's median, `learnedCapacity` the prompt
-    tokens it computes in a second, learned from its responses, over the pool's median; where that is not known, 1.
-    Empty: load as it is.
-    """
+    """Divide the load by the endpoint's capacity, so that one request weighs more on a small device than on a large
+    one. `relativeCapacity`: its fp16 TFLOPS over the pool's median. `learnedCapacity`: the prompt tokens it computes
+    per second, learned from responses, over the pool's median. 1 if unknown. Empty: do not divide."""
 
 
 L = TypeVar("L", bound=LoadParameters, default=LoadParameters)
 
 
 class LoadScorer(Scorer[L]):
-    """A scorer of load, which `normalizeBy` puts in proportion to capacity."""
+    """Base of scorers of load, in proportion to capacity if `normalizeBy` is set."""
 
     parameters_type: ClassVar[type[Parameters]] = LoadParameters
 
     def setup(self) -> None:
-        """Read what the load is divided by."""
+        """Add the data for `normalizeBy` to the inputs."""
         self.reads = (*self.reads, *_CAPACITY_DATA[self.parameters.normalize_by])
 
     def in_proportion(self, load: Floats, request: Request, candidates: Candidates) -> Floats:
-        """Return the load of each candidate over its capacity, as configured."""
+        """Return the load of each candidate, divided by its capacity if configured."""
         match self.parameters.normalize_by:
             case "relativeCapacity":
                 return load / _usable(relative_capacity(candidates))

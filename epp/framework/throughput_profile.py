@@ -1,4 +1,4 @@
-"""How many requests of each size an endpoint with some GPU serves in a second, as AIBrix's GPU optimizer has it."""
+"""Throughput of an endpoint by request size, in the profile format of AIBrix's GPU optimizer."""
 
 from collections.abc import Sequence
 from math import log2
@@ -8,19 +8,19 @@ from epp.framework.plugin import Parameters
 
 
 class ThroughputProfile(Parameters, frozen=True, forbid_unknown_fields=False):
-    """One GPU's table; a profile that AIBrix wrote is taken as it is, and what else it holds is passed over."""
+    """Throughput of one GPU by request size; keys that AIBrix writes beyond these are ignored."""
 
     gpu: str
-    """Name of the device or of its AcceleratorClass, in any case."""
+    """Name of the device or of its AcceleratorClass, case-insensitive."""
     tputs: tuple[tuple[NonNegative, ...], ...]
-    """Requests a second: one row for each output length, one number in it for each input length."""
+    """Requests per second: one row for each output length, in it one number for each input length."""
     indexes: tuple[tuple[Positive, ...], tuple[Positive, ...]]
-    """The output lengths, then the input lengths, in tokens."""
+    """Output lengths, then input lengths, in tokens."""
     cost: NonNegative | None = None
-    """US dollars an hour of an endpoint, where its accelerator has no price."""
+    """Hourly price of an endpoint in US dollars, if its accelerator has none."""
 
     def __post_init__(self) -> None:
-        """Refuse tables whose rows and columns do not match the lengths."""
+        """Refuse tables that do not match the lengths."""
         outputs, inputs = self.indexes
         if not outputs or not inputs or len(self.tputs) != len(outputs):
             raise ValueError(f"tputs of {self.gpu!r} needs one row for each of the {len(outputs)} output lengths")
@@ -30,7 +30,7 @@ class ThroughputProfile(Parameters, frozen=True, forbid_unknown_fields=False):
             )
 
     def requests_per_second(self, input_tokens: float, output_tokens: float, tolerance: float) -> float | None:
-        """Return the number of the nearest lengths by logarithm; None if one is further off than 2 to the tolerance."""
+        """Return the number for the nearest lengths; None if one is more than `tolerance` powers of 2 away."""
         row = _nearest(self.indexes[0], output_tokens, tolerance)
         column = _nearest(self.indexes[1], input_tokens, tolerance)
         return None if row is None or column is None else self.tputs[row][column]

@@ -1,4 +1,4 @@
-"""Ranks accelerators by the policy that the request's selection names."""
+"""Scores accelerators by the policy in the request's selection."""
 
 from functools import lru_cache
 from typing import Any, Literal
@@ -15,22 +15,22 @@ from epp_scorers.first_available import FirstAvailableParameters, FirstAvailable
 from epp_scorers.most_capable import MostCapableParameters, MostCapableScorer
 
 _REMEMBERED = 256
-"""Selections that scorers are kept for: clients may write ever new ones."""
+"""Scorers kept, one for each selection; clients may send any number of selections."""
 
 
 class AcceleratorPolicyParameters(Parameters, frozen=True):
-    """What ranks where the selection names no policy."""
+    """Policy for selections without one."""
 
     default_policy: Literal["", "best-fit", "cheapest", "most-capable", "first-available"] = ""
-    """The policy of requests whose selection names none; empty for no opinion."""
+    """Policy where the selection names none; empty for no preference."""
 
 
 class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
     """The score of `best-fit-scorer`, `cheapest-scorer`, `most-capable-scorer` or `first-available-scorer`.
 
-    Which one is the `policy` of the selection that `accelerator-selection-producer` makes for the request and the
-    running profile; its minimum of memory, TFLOPS, precisions, spot preference and order of classes are the scorer's
-    parameters. Without a policy 0 for all, which is no opinion.
+    The `policy` of the selection that `accelerator-selection-producer` makes for the request and profile names the
+    scorer; minimum memory, TFLOPS, precisions, spot preference and order of classes in the selection are its
+    parameters. Without a policy, 0 for all, which is no preference.
     """
 
     plugin_type = "accelerator-policy-scorer"

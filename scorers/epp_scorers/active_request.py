@@ -1,4 +1,4 @@
-"""Prefers endpoints to which this picker has sent the fewest unfinished requests."""
+"""Prefers endpoints with the fewest unfinished requests from this picker."""
 
 import numpy as np
 
@@ -9,20 +9,23 @@ from epp.framework.snapshot import IN_FLIGHT
 
 
 class ActiveRequestParameters(LoadParameters, frozen=True):
-    """What counts as idle, and the best that a busy endpoint can get."""
+    """Threshold for idle endpoints, and upper bound for the scores of busy ones."""
 
     idle_threshold: Natural = 0
     """Requests in flight up to which an endpoint counts as idle, whatever its capacity."""
     max_busy_score: Share = 1.0
-    """Upper bound of a busy endpoint's score, 0..1: below 1, every idle endpoint beats every busy one."""
+    """Upper bound for the scores of busy endpoints; below 1, every idle endpoint scores higher than every busy one."""
     in_flight_load_producer_name: str = ""
-    """Accepted for compatibility: requests in flight are counted in one place, whoever asks."""
+    """Accepted for compatibility, without effect: the picker keeps one count of requests in flight."""
     request_timeout: str = ""
-    """Accepted for compatibility: a request is in flight until its response ends, however long that takes."""
+    """Accepted for compatibility, without effect: a request is in flight until its response ends."""
 
 
 class ActiveRequestScorer(LoadScorer[ActiveRequestParameters]):
-    """1 for `count <= idleThreshold`; else `(max - count) / max * maxBusyScore`, max over the candidates."""
+    """1 for `count <= idleThreshold`, else `(max - count) / max * maxBusyScore`.
+
+    `count` is the number of requests in flight from this picker, `max` the largest among the candidates.
+    """
 
     plugin_type = "active-request-scorer"
     category = Category.DISTRIBUTION

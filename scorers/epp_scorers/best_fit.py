@@ -1,4 +1,4 @@
-"""Prefers the smallest accelerator that is large and fast enough, so that larger ones stay free for what needs them."""
+"""Prefers the smallest accelerator that is large and fast enough, to keep larger ones free."""
 
 import msgspec
 import numpy as np
@@ -13,38 +13,41 @@ from epp.framework.scoring import require_weights
 from epp.framework.snapshot import ACCELERATOR
 
 _STEP = 0.5
-"""What each place down the list of preferred precisions costs."""
+"""Factor for each place down the list of preferred precisions."""
 
 
 class BestFitParameters(Parameters, frozen=True):
-    """What the requests need of one device, and how memory and compute are weighed."""
+    """Requirements on one device, and weights of memory and compute."""
 
     min_memory: Memory | None = None
-    """Memory that one device must have: a quantity such as `40Gi`, or a number of GiB."""
+    """Memory required of one device or slice: a quantity such as `40Gi`, or a number of GiB."""
     min_compute_tflops: NonNegative | None = msgspec.field(default=None, name="minComputeTFLOPS")
-    """TFLOPS, or TOPS, from which a device is fast enough; without it any figure is."""
+    """TFLOPS (TOPS for integers) at which a device is fast enough; without it, any known figure is."""
     preferred_precisions: tuple[Precision, ...] = ()
-    """Precisions to compute in, the best first: the first one with a figure counts, halved for each place down."""
+    """Precisions to compute in, best first. The first one with a known figure counts, halved for each place down the
+    list."""
     memory_weight: Weight = 0.7
-    """Weight of the fit of the memory."""
+    """Weight of the memory term `M`."""
     compute_weight: Weight = 0.3
-    """Weight of the compute."""
+    """Weight of the compute term `C`."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that are all 0 and memory that is no size."""
+        """Refuse weights that are all 0, and memory that is not a size."""
         require_weights({"memoryWeight": self.memory_weight, "computeWeight": self.compute_weight})
         read_memory("minMemory", self.min_memory)
 
 
 class BestFitScorer(Scorer[BestFitParameters]):
-    """`0.7 * M + 0.3 * C`, over the sum of the weights.
+    """`0.7 * M + 0.3 * C`, divided by the sum of the weights.
 
-    `M` is `minMemory / memory` of one device or slice, 1 without `minMemory`, 0 where the memory is not known. `C` is
-    `min(1, tflops / minComputeTFLOPS)` of one device or slice, 1 for any figure where nothing is required, times 0.5
-    for each place of the precision down `preferredPrecisions`; after the last place comes fp16; fp8 goes by the INT8
-    figure where it has none of its own. Without `preferredPrecisions` the largest figure counts; without figures `C`
-    is 0. An endpoint with less than `minMemory` (3 % below it is enough: nominal sizes are rounded up), one on CPUs,
-    and one of which neither memory nor figures are known get 0.
+    `M` is `minMemory / memory` of one device or slice: 1 without `minMemory`, 0 if the memory is unknown. `C` is
+    `min(1, tflops / minComputeTFLOPS)` of one device or slice, or 1 for any known figure without `minComputeTFLOPS`,
+    times 0.5 for each place of the precision down the list `preferredPrecisions`. fp16 is tried after the last of them;
+    fp8 falls back to the INT8 figure. Without `preferredPrecisions` the largest figure counts. Without any figure `C`
+    is 0.
+
+    0 for an endpoint with less than `minMemory`, one on CPUs, and one with neither memory nor figures known. Memory 3 %
+    below `minMemory` is accepted, because devices report less than their nominal size.
     """
 
     plugin_type = "best-fit-scorer"
@@ -68,7 +71,7 @@ class BestFitScorer(Scorer[BestFitParameters]):
         return (heavy * memory + light * compute) / (heavy + light)
 
     def _memory(self, tag: AcceleratorTag) -> float | None:
-        """Return `M`; None where the memory is too small."""
+        """Return `M`; None if the memory is too small."""
         if self._need_bytes is None:
             return 1.0
         if tag.memory_bytes is None:

@@ -1,4 +1,4 @@
-"""Prefers the endpoint whose accelerators cost least."""
+"""Prefers the endpoint with the cheapest accelerators."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -16,23 +16,23 @@ _OTHER_TIER = 2.0
 
 
 class CheapestParameters(Parameters, frozen=True):
-    """Which price counts."""
+    """The price to compare."""
 
     basis: Literal["endpoint", "device"] = "endpoint"
-    """Compare what a whole endpoint costs an hour, or one device or slice of it."""
+    """Compare the hourly price of a whole endpoint, or of one of its devices or slices."""
     spot_preference: SpotPreference = "auto"
-    """Where the spot price counts: on nodes that are spot, always where there is one, or never."""
+    """Use of the spot price: on spot nodes only (`auto`), wherever one is known (`always`), or not at all (`never`)."""
     cost_basis: CostBasis = "memory"
-    """By what share a slice pays for its device: of its memory, or of its compute."""
+    """Share of the device's price that a slice pays: its share of the memory, or of the compute."""
 
 
 class CheapestScorer(Scorer[CheapestParameters]):
     """1 for the lowest price, `lowest / price` for the others.
 
-    Prices of different kinds are never compared: where any candidate has a price for an hour, only those count, else
-    those for a million tokens, else the tiers, low as 1, medium as 2, high as 3, others as 2. An endpoint without a
-    price of that kind, and one on CPUs, gets 0; so do all where nobody has any. Where the lowest price is 0, it
-    gets 1 and any other 0.
+    Prices of different kinds are never compared: if any candidate has an hourly price, only those count, else prices
+    per million tokens, else cost tiers, with low as 1, medium as 2, high as 3 and any other as 2. An endpoint without a
+    price of that kind, or on CPUs, gets 0; without any price, all do. If the lowest price is 0, it gets 1 and any other
+    0.
     """
 
     plugin_type = "cheapest-scorer"

@@ -1,4 +1,4 @@
-"""Prefers the endpoint at which this request costs the fewest dollars: small ones for short requests, say."""
+"""Prefers the endpoint at which this request costs least: small ones for short requests, for example."""
 
 from math import inf, nan
 
@@ -19,34 +19,36 @@ _SECONDS_PER_HOUR = 3600.0
 
 
 class CostPerRequestParameters(Parameters, frozen=True):
-    """How long a request keeps an endpoint busy, and what that costs."""
+    """Throughput profiles, assumed sizes, and the price to use."""
 
     profile_path: str = ""
-    """A YAML or JSON file with a list of profiles, as in `profiles`; read once, when the configuration is."""
+    """YAML or JSON file with a list of profiles, as in `profiles`; read once, with the configuration."""
     profiles: tuple[ThroughputProfile, ...] = ()
-    """Requests a second by size, one profile for each GPU as AIBrix writes them; those here go before the file's."""
+    """Throughput by request size, one profile for each GPU, in the format of AIBrix. They take precedence over those in
+    the file."""
     tolerance: NonNegative = 0.5
-    """How far a request may be from the sizes of a profile, as a power of 2, for the profile to count."""
+    """Largest distance of a request from the nearest sizes in a profile, as a power of 2, at which the profile
+    applies."""
     expected_output_tokens: Natural = 256
-    """Generated tokens that are reckoned with, or as many as the request asks for, if fewer."""
+    """Output tokens to assume, or the request's own limit if that is lower."""
     batch_size: Count = 32
-    """Requests that are taken to share an endpoint's decoding, where no profile counts."""
+    """Requests assumed to share an endpoint's decoding, where no profile applies."""
     spot_preference: SpotPreference = "auto"
-    """Whether the spot price counts: `auto` where the node is spot, `always` where there is one, or `never`."""
+    """Use of the spot price: on spot nodes only (`auto`), wherever one is known (`always`), or not at all (`never`)."""
     cost_basis: CostBasis = "memory"
-    """By what share a slice pays for its device: of its memory, or of its compute."""
+    """Share of the device's price that a slice pays: its share of the memory, or of the compute."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read, if it is there; empty for the default one."""
+    """Name of the producer instance to read prefix matches from; empty for the default one."""
 
 
 class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
-    """`least / cost`, where `cost = price of the endpoint / requests a second` and `least` is the cheapest candidate's.
+    """`least / cost`, where `cost = price / requests per second` and `least` is the lowest cost among the candidates.
 
-    Requests a second are those of the profile of the endpoint's GPU for the nearest output and input length. Failing
-    that, where an `endpoint-rates-producer` is configured, `1 / (uncached tokens / prefill rate + output tokens *
-    (alpha / batchSize + beta))`; failing that, the median of the candidates, so that without any profile the price
-    alone decides. The price is the accelerator's, else the profile's, else the median of the candidates; where nobody
-    has any, all get 1. An endpoint whose profile says 0 for such requests gets 0.
+    Requests per second come from the profile of the endpoint's GPU, at the nearest output and input length. Without
+    such a profile they are `1 / (uncached tokens / prefill rate + output tokens * (alpha / batchSize + beta))` if an
+    `endpoint-rates-producer` is configured, else the median of the candidates, so that without any profile the price
+    alone decides. The price is the accelerator's, else the profile's, else the median of the candidates; without any
+    price, all get 1. An endpoint whose profile gives 0 requests per second gets 0.
     """
 
     plugin_type = "cost-per-request-scorer"
@@ -75,7 +77,7 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         return lowest_over(np.where(serves, _median_for_unknown(prices) * hours, inf))
 
     def _seconds(self, request: Request, candidates: Candidates, positions: Positions) -> Floats:
-        """Return how long a request keeps each candidate busy, in its share of the endpoint."""
+        """Return the seconds of endpoint time that the request takes at each candidate."""
         wanted = request.body.max_output_tokens
         expected = self.parameters.expected_output_tokens
         output = expected if wanted is None else min(expected, wanted)
@@ -89,7 +91,7 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         return _median_for_unknown(seconds)
 
     def _profile_positions(self, candidates: Candidates) -> Positions:
-        """Return the position of each candidate's profile, -1 for none."""
+        """Return the position of each candidate's profile; -1 for none."""
         return tag_numbers(candidates, self._profile_position).astype(np.intp)
 
     def _profile_position(self, tag: AcceleratorTag) -> float:
@@ -97,17 +99,17 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         return next((self._gpus[name.lower()] for name in names if name.lower() in self._gpus), -1)
 
     def _profile_seconds(self, input_tokens: int, output_tokens: int) -> Floats:
-        """Return seconds for each profile, and last NaN for none."""
+        """Return seconds for each profile, and NaN at the end, for none."""
         tolerance = self.parameters.tolerance
         tputs = [one.requests_per_second(input_tokens, output_tokens, tolerance) for one in self._profiles.values()]
         return np.array([*(nan if tput is None else 1.0 / tput if tput else inf for tput in tputs), nan])
 
     def _profile_prices(self) -> Floats:
-        """Return a price an hour for each profile, and last NaN for none."""
+        """Return the hourly price for each profile, and NaN at the end, for none."""
         return np.array([*(nan if one.cost is None else one.cost for one in self._profiles.values()), nan])
 
 
 def _median_for_unknown(values: Floats) -> Floats:
-    """Return the values with those not known replaced by the median of those that are; 1 where none is."""
+    """Replace NaN by the median of the finite values; by 1 without any."""
     known = values[np.isfinite(values)]
     return np.where(np.isnan(values), np.median(known) if len(known) else 1.0, values)

@@ -1,4 +1,4 @@
-"""Prefers endpoints by any number that is known of them."""
+"""Prefers endpoints by any number known about them."""
 
 from math import inf
 from typing import Literal
@@ -12,63 +12,64 @@ from epp.framework.snapshot import column_named
 
 
 class FixedRange(Parameters, frozen=True):
-    """The same range for every request."""
+    """A range given in the configuration."""
 
     min: float
-    """Numbers at or below count as this."""
+    """Lower end; lower values count as this."""
     max: float
-    """Numbers at or above count as this."""
+    """Upper end; higher values count as this."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty range."""
+        """Refuse empty and infinite ranges."""
         if not -inf < self.min < self.max < inf:
             raise ValueError(f"fixedRange is {self.min} to {self.max}; min must be below max, and both finite")
 
 
 class AdaptiveRange(Parameters, frozen=True):
-    """From the lowest number to the highest among the candidates."""
+    """The range from the lowest to the highest value among the candidates."""
 
 
 class Normalization(Parameters, frozen=True):
-    """The range that is mapped to [0, 1]: one of these; without either, the adaptive one."""
+    """The range to map to [0, 1]: fixed, or adaptive, which is the default."""
 
     fixed_range: FixedRange | None = None
-    """A range with known ends."""
+    """A fixed range."""
     adaptive_range: AdaptiveRange | None = None
-    """The range of the candidates' own numbers; takes no parameters."""
+    """The range of the candidates' own values; takes no parameters."""
 
     def __post_init__(self) -> None:
-        """Refuse both at once."""
+        """Refuse both ranges at once."""
         if self.fixed_range is not None and self.adaptive_range is not None:
             raise ValueError("normalization has fixedRange and adaptiveRange; keep one")
 
 
 class ScorerAlgorithm(Parameters, frozen=True):
-    """How the number becomes a score."""
+    """Conversion of the value to a score."""
 
     type: Literal["linear_lower_is_better", "linear_higher_is_better"]
-    """`linear_lower_is_better` or `linear_higher_is_better`."""
+    """Whether low or high values score high."""
     normalization: Normalization = msgspec.field(default_factory=Normalization)
-    """The range that is mapped to [0, 1]."""
+    """Range of values to map to [0, 1]."""
 
 
 class EndpointAttributeScorerParameters(Parameters, frozen=True):
-    """Which number, and what it is worth."""
+    """The value to read, and its conversion to a score."""
 
     attribute_key: Name
-    """Name of the number: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or a custom metric's `attributeKey`. It
-    may end in its producer, `GPUUtilization/dcgm-extractor`; a name with a slash of its own needs `producer: ""`."""
+    """Name of the value: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or the `attributeKey` of a custom metric.
+    The name of a producer at its end is ignored, as in `GPUUtilization/dcgm-extractor`; for a name that contains a
+    slash itself, set `producer: ""`."""
     algorithm: ScorerAlgorithm
-    """How the number becomes a score."""
+    """Conversion of the value to a score."""
     producer: str | None = None
-    """Accepted for compatibility: a number has one name, whoever reports it."""
+    """Accepted for compatibility: values are looked up by name alone."""
 
 
 class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
-    """`(value - min) / (max - min)` within [0, 1]; 1 less that where lower is better.
+    """`(value - min) / (max - min)`, limited to [0, 1]; 1 minus that for `linear_lower_is_better`.
 
-    `min` and `max` are the fixed range, else the lowest and highest number among the candidates; where these are
-    equal, every endpoint that has the number gets 1. An endpoint whose number is not known, or not finite, gets 0.
+    `min` and `max` are those of the fixed range, else the lowest and highest value among the candidates; if these are
+    equal, every endpoint with a value gets 1. An endpoint whose value is unknown or not finite gets 0.
     """
 
     plugin_type = "endpoint-attribute-scorer"

@@ -1,4 +1,4 @@
-"""Prefers accelerator classes in a given order, and passes over those whose endpoints are all saturated."""
+"""Prefers accelerator classes in a given order, except those whose endpoints are all saturated."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,33 +22,33 @@ _LIMITS = (
 
 
 class ClassLimits(Parameters, frozen=True):
-    """Where endpoints of one class are saturated, as far as other than all others."""
+    """Saturation thresholds of one class; for those left out, the general ones apply."""
 
     queue_depth_threshold: Threshold | None = None
-    """Requests waiting from which an endpoint is saturated."""
+    """Waiting requests at which an endpoint is saturated."""
     kv_cache_util_threshold: Threshold | None = None
-    """Share of the KV cache in use from which it is, 0..1."""
+    """Share of the KV cache in use at which an endpoint is saturated, 0..1."""
     running_threshold: Threshold | None = None
-    """Requests in its batch from which it is."""
+    """Running requests at which an endpoint is saturated."""
 
 
 class FirstAvailableParameters(Parameters, frozen=True):
-    """The order, and what is saturated."""
+    """Order of the classes, and saturation thresholds."""
 
     classes: tuple[str, ...] = ()
-    """Names of AcceleratorClasses, or of models such as `h100`, the first choice first; empty for all, in the order in
-    which the pool's endpoints bring them."""
+    """Names of AcceleratorClasses, or of models such as `h100`, first choice first; empty for all classes, in the order
+    of the pool's endpoints."""
     queue_depth_threshold: Threshold = 5.0
-    """Requests waiting from which an endpoint is saturated."""
+    """Waiting requests at which an endpoint is saturated."""
     kv_cache_util_threshold: Threshold = 0.8
-    """Share of the KV cache in use from which it is, 0..1."""
+    """Share of the KV cache in use at which an endpoint is saturated, 0..1."""
     running_threshold: Threshold | None = None
-    """Requests in its batch from which it is; any number is fine without it."""
+    """Running requests at which an endpoint is saturated; without it, they do not count."""
     limits: Mapping[str, ClassLimits] = msgspec.field(default_factory=dict)
-    """Other thresholds for some classes, or else for models such as `t4`, by name."""
+    """Thresholds of single classes by name; for endpoints of no class in this list, by model, such as `t4`."""
 
     def __post_init__(self) -> None:
-        """Refuse names that are empty, or the same but for upper and lower case."""
+        """Refuse names that are empty, or that differ in case only."""
         for what, names in (("classes", self.classes), ("limits", self.limits)):
             counts = Counter(name.lower() for name in names)
             if "" in counts:
@@ -59,11 +59,11 @@ class FirstAvailableParameters(Parameters, frozen=True):
 
 
 class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
-    """`1 - i / n` for the endpoints of the i-th of the n classes that are available, counted from 0.
+    """`1 - i / n` for the endpoints of the i-th of n available classes, counted from 0.
 
-    A class is available where one of its candidates is ready and not saturated, which is at its threshold or above
-    it; an endpoint that has not reported is not. Saturated endpoints, those that are draining or blocked, and those
-    of no class in the order get 0. An endpoint of several classes counts for the first of them in the order.
+    A class is available if at least one of its candidates is not draining, not blocked and below all saturation
+    thresholds; values that an endpoint has not reported count as below. Endpoints that are draining, blocked, saturated
+    or of no class in the order get 0. An endpoint of several classes counts for the first of them in the order.
     """
 
     plugin_type = "first-available-scorer"
@@ -97,15 +97,14 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
         return np.array(places, dtype=np.intp)
 
     def _saturated(self, candidates: Candidates) -> Mask:
-        """Return true for each candidate at one of its limits; what is not known is under them."""
+        """Return true for each candidate at or above a threshold; unknown values are below."""
         saturated = np.zeros(len(candidates), dtype=np.bool_)
         for column, limit in _LIMITS:
             saturated |= candidates.values(column) >= tag_numbers(candidates, self._limit, limit)
         return saturated
 
     def _limit(self, tag: AcceleratorTag, name: str) -> float | None:
-        limit: float | None = limit_for(tag, name, self._limits, self.parameters)
-        return limit
+        return limit_for(tag, name, self._limits, self.parameters)
 
 
 def _is_usable(tag: AcceleratorTag) -> bool:

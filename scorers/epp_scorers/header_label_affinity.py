@@ -10,18 +10,18 @@ from epp.framework.limits import Name
 
 
 class HeaderLabelAffinityParameters(Parameters, frozen=True):
-    """Which header, which label."""
+    """The header and the label to compare."""
 
     header_name: Name
-    """The header whose value is wanted; upper and lower case are the same."""
+    """Request header, case-insensitive."""
     label_key: Name
-    """The label that is compared with it."""
+    """Label to compare with the header's value."""
 
 
 class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
-    """1 where the label equals the header's value, 0 elsewhere.
+    """1 where the label equals the header's value, else 0.
 
-    0 for all without the header, or with an empty one.
+    0 for all if the header is missing or empty.
     """
 
     plugin_type = "header-label-affinity-scorer"
@@ -37,7 +37,7 @@ class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
 
 
 def _numbered_values(endpoints: tuple[Endpoint | None, ...], label: str) -> tuple[Mapping[str, int], NDArray[np.int64]]:
-    """Return a number for each value of the label, and that of each slot: lookup cost does not depend on clients."""
+    """Return a number for each value of the label, and that of each slot; lookup cost does not depend on clients."""
     numbers = {"": 0}
     values = ["" if e is None else e.labels.get(label, "") for e in endpoints]
     return numbers, np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Prefers endpoints whose queue is far from full."""
+"""Prefers endpoints with queues far from full."""
 
 import numpy as np
 
@@ -12,16 +12,16 @@ UNKNOWN_SCORE = 0.25
 
 
 class LoadAwareParameters(LoadParameters, frozen=True):
-    """What a full queue is."""
+    """Length of a full queue."""
 
     threshold: Threshold = 128.0
-    """Requests waiting from which an endpoint gets 0."""
+    """Waiting requests at which an endpoint gets 0."""
 
 
 class LoadAwareScorer(LoadScorer[LoadAwareParameters]):
     """`0.5 * (1 - waiting / threshold)`, not below 0: 0.5 for an empty queue.
 
-    An endpoint whose queue is not known gets 0.25, halfway between an empty queue and a full one.
+    An unknown queue gets 0.25, halfway between an empty and a full one.
     """
 
     plugin_type = "load-aware-scorer"

@@ -15,12 +15,12 @@ from epp.framework.snapshot import ACCELERATOR
 
 
 class MostCapableParameters(Parameters, frozen=True):
-    """What capability is made of."""
+    """Figures to compare, and their weights."""
 
     preferred_precisions: Annotated[tuple[Precision, ...], Meta(min_length=1)] = ("fp16",)
-    """Precisions to compare TFLOPS in: of each endpoint the first one that has a figure."""
+    """Precisions to compare TFLOPS in; for each endpoint the first one with a known figure counts."""
     basis: Literal["endpoint", "device"] = "endpoint"
-    """Compare all devices of an endpoint together, or one of each."""
+    """Compare all devices of an endpoint together, or one device of each."""
     memory_weight: Weight = 0.5
     """Weight of the memory."""
     bandwidth_weight: Weight = 0.3
@@ -40,10 +40,10 @@ class MostCapableParameters(Parameters, frozen=True):
 
 
 class MostCapableScorer(Scorer[MostCapableParameters]):
-    """`0.5 * memory / max + 0.3 * bandwidth / max + 0.2 * tflops / max`, over the sum of the weights.
+    """`0.5 * memory / max + 0.3 * bandwidth / max + 0.2 * tflops / max`, divided by the sum of the weights.
 
-    Each maximum is over the candidates. Slices count as slices. What is not known of an endpoint counts as 0, what
-    is not known of any of them is 0 for all; endpoints on CPUs get 0.
+    Each maximum is over the candidates. A slice counts with its share of the device. Unknown figures, and all figures
+    of endpoints on CPUs, count as 0.
     """
 
     plugin_type = "most-capable-scorer"

@@ -8,20 +8,20 @@ from epp.framework.request import PREFIX_MATCH
 
 
 class PrefixCacheParameters(Parameters, frozen=True):
-    """How the length of a match and its share of the prompt are weighed."""
+    """Weights of a match's length and of its share of the prompt."""
 
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read; empty for the default one."""
+    """Name of the producer instance to read prefix matches from; empty for the default one."""
     match_length_weight: Share = 0.0
-    """Weight `w` of the length of the match, 0..1; its share of the prompt gets the rest."""
+    """Weight `w` of the match's length; its share of the prompt gets the rest."""
     match_length_scale_tokens: Count = 8192
-    """Length in tokens at which a match counts in full."""
+    """Match length in tokens that counts in full."""
 
 
 class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
     """`w * min(1, matched_tokens / scale)^2 + (1 - w) * matched_blocks / total_blocks`.
 
-    Without a match record, or for a prompt shorter than one block, 0 for all.
+    0 for all without a match record, or if the prompt is shorter than one block.
     """
 
     plugin_type = "prefix-cache-scorer"

@@ -1,4 +1,4 @@
-"""Prefers the smallest slice of a device that is large enough, so that larger ones stay free for what needs them."""
+"""Prefers the smallest device slice that is large enough, to keep larger ones free."""
 
 from math import isfinite
 
@@ -11,28 +11,28 @@ from epp.framework.memory import memory_suffices
 from epp.framework.snapshot import ACCELERATOR
 
 _SLOTS = 8
-"""Of a whole device."""
+"""Slots of a whole device."""
 
 
 class SliceFitParameters(Parameters, frozen=True):
-    """What the requests need of one slice, or one device."""
+    """Requirements on one slice or device."""
 
     min_memory: Memory | None = None
     """Memory: a quantity such as `20Gi`, or a number of GiB."""
     min_compute_slices: Count | None = None
-    """Compute slices, of which most devices have 7; a whole device counts as 8."""
+    """Compute slices; most devices have 7, a whole device counts as 8."""
 
     def __post_init__(self) -> None:
-        """Refuse memory that is no size."""
+        """Refuse memory that is not a size."""
         read_memory("minMemory", self.min_memory)
 
 
 class SliceFitScorer(Scorer[SliceFitParameters]):
-    """`need / have` where a slice has enough, 0 where it is too small.
+    """`need / have` if the slice is large enough, else 0.
 
-    That is `minMemory / memory` where that is set, else `minComputeSlices / computeSlices`, else one memory slot over
-    those that it has. A whole device counts as 8 of each, so it fits worst; memory may be 3 % short, since nominal
-    sizes are rounded up. Endpoints on CPUs, and such as do not say how large they are, get 0.
+    This is `minMemory / memory` if set, else `minComputeSlices / computeSlices`, else 1 over the slice's memory slots.
+    A whole device counts as 8 of each, so it fits worst. Memory 3 % below `minMemory` is accepted, because devices
+    report less than their nominal size. Endpoints on CPUs and those of unknown size get 0.
     """
 
     plugin_type = "slice-fit-scorer"
@@ -63,5 +63,5 @@ def _memory_fit(have_bytes: int, need_bytes: int) -> float:
 
 
 def _has_size(tag: AcceleratorTag) -> bool:
-    """Whether there is a device, as far as anybody says."""
+    """Whether the endpoint has a device, as far as is known."""
     return tag.has_accelerator or (tag.kind is AcceleratorKind.UNKNOWN and bool(tag.memory_bytes or tag.count))

@@ -1,4 +1,4 @@
-"""Prefers endpoints that have few prompt tokens to compute before this request's answer can begin."""
+"""Prefers endpoints with few prompt tokens to compute before this request's first token."""
 
 import numpy as np
 
@@ -10,21 +10,21 @@ from epp.framework.snapshot import IN_FLIGHT_TOKENS
 
 
 class TokenLoadParameters(LoadParameters, frozen=True):
-    """How many tokens are too many."""
+    """Threshold in tokens, and the source of prefix matches."""
 
     queue_threshold_tokens: Count = 4194304
-    """Tokens from which an endpoint gets 0."""
+    """Tokens at which an endpoint gets 0."""
     in_flight_load_producer_name: str = ""
-    """Accepted for compatibility: tokens in flight are counted in one place, whoever asks."""
+    """Accepted for compatibility, without effect: the picker keeps one count of tokens in flight."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read; empty for the default one."""
+    """Name of the producer instance to read prefix matches from; empty for the default one."""
 
 
 class TokenLoadScorer(LoadScorer[TokenLoadParameters]):
     """`1 - min(1, (in_flight_tokens + uncached_tokens) / queueThresholdTokens)`.
 
-    `in_flight_tokens` are the uncached prompt tokens under way at the endpoint, `uncached_tokens` what it would have
-    to compute for this request: the prompt less the endpoint's prefix match, the whole prompt without a match record.
+    `in_flight_tokens` are the uncached prompt tokens in flight at the endpoint; `uncached_tokens` are those to compute
+    for this request: the prompt minus the endpoint's prefix match, or the whole prompt without a match record.
     """
 
     plugin_type = "token-load-scorer"

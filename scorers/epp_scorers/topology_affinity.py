@@ -10,7 +10,7 @@ from epp.framework.topology import LEVELS, closeness
 
 
 class TopologyWeights(Parameters, frozen=True):
-    """What each level is worth, 0..1; the defaults follow how fast KV caches move between such endpoints."""
+    """Score for each level; the defaults follow the speed of KV cache transfers at that distance."""
 
     host: Share = 1.0
     """On the peer's host."""
@@ -23,18 +23,18 @@ class TopologyWeights(Parameters, frozen=True):
 
 
 class TopologyAffinityScorerParameters(Parameters, frozen=True):
-    """What nearness is worth."""
+    """Score by distance from the peer."""
 
     weights: TopologyWeights = msgspec.field(default_factory=TopologyWeights)
-    """What each level is worth."""
+    """Score for each level."""
     topology_producer_name: str = ""
-    """Accepted for compatibility: an endpoint stands in one place, whoever says so."""
+    """Accepted for compatibility, without effect: each endpoint has one location."""
 
 
 class TopologyAffinityScorer(Scorer[TopologyAffinityScorerParameters]):
-    """The weight of the closest level (host, rack, zone, region) shared with the peer; 0 where none is.
+    """The weight of the closest level (host, rack, zone, region) shared with the peer; 0 if none is.
 
-    The peer is the endpoint picked for the leg that was chosen first; without one, 0 for all.
+    The peer is the endpoint picked by the first profile of this request; without one, 0 for all.
     """
 
     plugin_type = "topology-affinity-scorer"

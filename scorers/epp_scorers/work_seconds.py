@@ -1,4 +1,4 @@
-"""Prefers the endpoint at which the request's first tokens are expected soonest, in seconds."""
+"""Prefers the endpoint with the shortest expected time to this request's first tokens."""
 
 import numpy as np
 
@@ -14,30 +14,29 @@ _FULLEST = 0.99
 
 
 class WorkSecondsParameters(Parameters, frozen=True):
-    """What counts beside the prompts to compute."""
+    """Contributions to the expected time besides prefill."""
 
     output_tokens: Natural = 16
-    """Generated tokens up to which the time counts, or as many as the request asks for, if fewer: 1 for the time to the
-    first token alone, more to give a busy batch more weight against a long prompt."""
+    """Output tokens to include in the time, or the request's own limit if that is lower: 1 for the time to first token;
+    more to give a busy batch more weight against a long prompt."""
     kv_barrier_seconds: NonNegative = 0.05
-    """Lambda of the barrier that keeps requests from a full KV cache: what a half full one costs, in seconds; 0 for no
+    """Cost of a half-full KV cache in seconds: the lambda of a barrier that keeps requests from full caches; 0 for no
     barrier."""
     attention_quadratic_tokens: Natural = 0
-    """Length of a prompt, in tokens, of which attention takes as long as all else, so that it counts; 0 where all
-    tokens are equal."""
+    """Prompt length in tokens at which attention takes as long as everything else; 0 to count all tokens alike."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read; empty for the default one."""
+    """Name of the producer instance to read prefix matches from; empty for the default one."""
 
 
 class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
-    """`least / seconds`, where `seconds = wait + prefill + decode + barrier` and `least` is that of the best candidate.
+    """`least / seconds`, where `seconds = wait + prefill + decode + barrier` and `least` is the best candidate's.
 
     With the endpoint's own rates: `wait = uncached tokens in flight there / rate`; `prefill = uncached tokens of this
-    prompt / rate`, with `attentionQuadraticTokens` q and c tokens cached of p `(uncached + uncached * (c + p) / q) /
-    rate`; `decode = outputTokens * (alpha + beta * batch)`, the batch being the requests running or sent there, this
-    one included; `barrier = kvBarrierSeconds * k / (1 - k)` with the KV cache's share in use k, at most 0.99, the
-    median of the candidates where it is not known. So twice the time is half the score. Below a millisecond all are
-    equal. Without rates, 1 for all.
+    prompt / rate`, or, with `attentionQuadraticTokens` q and c of p tokens cached, `(uncached + uncached * (c + p) / q)
+    / rate`; `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the
+    endpoint or in flight to it, this one included; `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share
+    of the KV cache in use, at most 0.99, or the median of the candidates if unknown. Twice the time is half the score;
+    times below a millisecond are equal. Without rates, 1 for all.
     """
 
     plugin_type = "work-seconds-scorer"
@@ -55,7 +54,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         return lowest_over(np.maximum(seconds, _LEAST_SECONDS))
 
     def seconds(self, request: Request, candidates: Candidates) -> Floats | None:
-        """Return the seconds expected at each candidate; None without rates."""
+        """Return the expected seconds at each candidate; None without rates."""
         rates = request.get(ENDPOINT_RATES)
         if rates is None:
             return None

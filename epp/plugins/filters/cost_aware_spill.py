@@ -151,8 +151,8 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         """Return one limit for each candidate, by its class."""
         return tag_numbers(candidates, self._limit_of, name)
 
-    def _limit_of(self, tag: AcceleratorTag, name: str) -> float:
-        return float(limit_for(tag, name, self._limits, self.parameters))
+    def _limit_of(self, tag: AcceleratorTag, name: str) -> float | None:
+        return limit_for(tag, name, self._limits, self.parameters)
 
 
 def _class_of(tag: AcceleratorTag) -> str:

@@ -115,7 +115,7 @@ def test_model_stands_in_where_no_class_matches(scores, h100):
         ({"preferenceOrder": []}, "preferenceOrder is empty"),
         ({"preferenceOrder": [{"class": ""}]}, "class is empty"),
         ({"preferenceOrder": [{"class": "a", "score": 101}]}, "score is 101; it must be between 0 and 100"),
-        ({"preferenceOrder": [{"class": "a"}], "modelSizes": {"m": "big"}}, "'big' is no number"),
+        ({"preferenceOrder": [{"class": "a"}], "modelSizes": {"m": "big"}}, "'big' is not a number"),
         ({"preferenceOrder": [{"class": "a", "conditions": [{"priorty": 1}]}]}, "did you mean 'priority'"),
     ],
 )
