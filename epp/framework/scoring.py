@@ -31,7 +31,7 @@ _CAPACITY_RANGE = (1e-6, 1e6)
 def lower_is_better(values: Floats) -> Floats:
     """Map the lowest value to 1 and the highest to 0, linearly; all equal give 1.
 
-    Unknown values (NaN) get 0.5, neither idle nor busy; 1 if all are unknown.
+    A candidate with an unknown value (NaN) gets 0.5 beside others that are known, and 1 where none is known.
     """
     low, high = values.min(), values.max()
     if low == high:
