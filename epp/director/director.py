@@ -169,13 +169,17 @@ class Director:
 
     def _screened(self, arrival: _Arrival, candidates: Candidates) -> Candidates:
         """Return the candidates that all screeners keep."""
-        kept = np.ones(len(candidates), dtype=np.bool_)
-        for screener in arrival.pipeline.of(Screener):
-            mask = self._guard.call(Screener.role, screener, screener.mask, arrival.request, candidates)
-            kept &= True if isinstance(mask, Failure) else mask
-        if not kept.any():
+        masks = [
+            self._guard.call(Screener.role, screener, screener.mask, arrival.request, candidates)
+            for screener in arrival.pipeline.of(Screener)
+        ]
+        kept = [mask for mask in masks if not isinstance(mask, Failure)]
+        if not kept:
+            return candidates
+        left = candidates.keep(np.logical_and.reduce(kept))
+        if not len(left):
             raise ScreenedOutError
-        return candidates if kept.all() else candidates.keep(kept)
+        return left
 
     async def _wait(self, arrival: _Arrival, hold: _Hold) -> Routing:
         """Proceed each time that an admitter releases the request: on a new snapshot, since the old one has aged."""
