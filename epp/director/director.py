@@ -206,7 +206,7 @@ class Director:
 
     async def _released(self, hold: _Hold) -> None:
         try:
-            await self._guard.wait(Admitter.role, hold.admitter, hold.awaited)
+            await self._guard.wait(Admitter.role, hold.admitter, _end_of(hold.awaited))
         except RequestError as error:
             raise AdmissionDeniedError(error) from error
 
@@ -232,6 +232,17 @@ class Director:
         if slots:
             for observer in self._pipeline.of(EndpointObserver):
                 observer.slots_removed(slots)
+
+
+async def _end_of(awaited: Awaitable[None]) -> None:
+    """Wait for it; raises RuntimeError where it was cancelled by others than this task, whose end that is not."""
+    try:
+        await awaited
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("what held the request was cancelled") from None
 
 
 def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, incomplete: bool) -> Parsed:
