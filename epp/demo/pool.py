@@ -7,6 +7,7 @@ from epp.config import LoadedConfig, load_text
 from epp.demo.servers import ModelServer
 from epp.discovery import StaticDiscovery, Target
 from epp.framework.accelerators import AcceleratorDeclaration
+from epp.host_port import parse_host_port
 
 PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(
     {
@@ -49,6 +50,6 @@ def demo_discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
     """Return the pool of the servers, each with what it stands for."""
     targets = []
     for server in servers:
-        host, _, port = server.address.rpartition(":")
-        targets.append(Target(server.name, host, int(port), accelerator=PRESETS[server.name]))
+        place = parse_host_port(server.address)
+        targets.append(Target(server.name, place.host, place.port, accelerator=PRESETS[server.name]))
     return StaticDiscovery(targets)

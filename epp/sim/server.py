@@ -10,6 +10,7 @@ import structlog
 from aiohttp import web
 
 from epp.framework.headers import REQUEST_ID
+from epp.host_port import HostPort
 from epp.sim.admin import AdminHandlers
 from epp.sim.completions import CompletionHandlers
 from epp.sim.driver import Driver
@@ -42,7 +43,7 @@ class RunningSim:
     @property
     def address(self) -> str:
         """The address as `host:port`, an IPv6 host in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return str(HostPort(self.host, self.port))
 
     @property
     def machine(self) -> Machine:
