@@ -81,7 +81,7 @@ def gateway(
         async with local_gateway(picker, settings()) as running:
             pool = ", ".join(endpoint.hostport for endpoint in running.picker.store.endpoints)
             typer.echo(f"listening on {running.url} for {pool or 'no endpoints yet'}; Ctrl-C stops")
-            await running.until(stop)
+            await running.wait(stop)
 
     if print_envoy_config:
         try:
