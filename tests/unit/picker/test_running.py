@@ -7,7 +7,7 @@ from world import until
 
 from epp.config import Builder, assemble, load_text
 from epp.discovery import StaticDiscovery
-from epp.discovery.target import Target
+from epp.discovery.targets import Target
 from epp.framework import ConfigurationError, Headers, ManualClock, Parameters
 from epp.framework.datalayer import Discovery, FollowingTagger, Report
 from epp.framework.registry import Registry
