@@ -48,57 +48,69 @@ def _explained(cls: type[msgspec.Struct], text: str, data: Mapping[str, object])
     message, of_key, place = (found[1], found[2], found[3]) if found else (text, None, "")
     if of_key:
         message = f"a key: {message}"
-    path = tuple(name or (int(index) if index.isdecimal() else index) for name, index in _STEP.findall(place))
+    path, annotation, value = _at(cls, data, place)
     unknown = _UNKNOWN_FIELD.fullmatch(message)
     if unknown:
-        return ParameterError(f"unknown key; {hint_at(unknown[1], _keys(cls, path))}", (*path, unknown[1]))
+        struct = _struct_within(annotation)
+        keys = [] if struct is None else struct.__struct_encode_fields__
+        return ParameterError(f"unknown key; {hint_at(unknown[1], keys)}", (*path, unknown[1]))
     other = _UNKNOWN_CHOICE.fullmatch(message)
-    if other and (choices := _choices_within(_annotation_at(cls, path))):
+    if other and (choices := _choices_within(annotation)):
         return ParameterError(f"{other[1]} is not known; use {', '.join(map(repr, choices))}", path)
     if _OUT_OF_LIMITS.match(message):
-        return ParameterError(_limits(_annotation_at(cls, path), _value_at(data, path), path) or message, path)
+        return ParameterError(_limits(annotation, value, path) or message, path)
     return ParameterError(message, path)
 
 
 def _limits(annotation: Any, value: object, path: tuple[str | int, ...]) -> str:
     """Return a sentence on a value that is out of the limits of its type; empty where they cannot be told."""
-    name = next((step for step in reversed(path) if isinstance(step, str) and step != "..."), "")
+    name = next((step for step in reversed(path) if isinstance(step, str)), "")
     if value == "":
         return f"{name} is empty; give a name, or leave it out"
     if isinstance(value, (list, tuple)) and not value:
         return f"{name} is empty; list at least one entry, or leave it out"
     words = next((words for meta in metas_of(annotation) if (words := described(meta))), "")
-    if path and path[-1] == "...":  # of a mapping, msgspec does not say which key
-        return words and f"a value of {name} is out of its limits; each must be {words}"
     return words and f"{name} is {value}; it must be {words}"
 
 
-def _value_at(data: object, path: tuple[str | int, ...]) -> object:
-    for step in path:
-        if isinstance(data, Mapping):
-            data = data.get(str(step))
-        elif isinstance(data, (list, tuple)) and isinstance(step, int):
-            data = data[step]
-    return data
-
-
-def _keys(cls: type[msgspec.Struct], path: tuple[str | int, ...]) -> list[str]:
-    """Return the keys that the object at this path takes."""
-    struct = _struct_within(_annotation_at(cls, path))
-    return [] if struct is None else list(struct.__struct_encode_fields__)
-
-
-def _annotation_at(cls: type[msgspec.Struct], path: tuple[str | int, ...]) -> Any:
-    """Return the type of what stands at this path, or of the list or mapping that it stands in."""
+def _at(cls: type[msgspec.Struct], data: Any, place: str) -> tuple[tuple[str | int, ...], Any, Any]:
+    """Return the path of a place as msgspec writes it, and the type and the value there."""
+    path: list[str | int] = []
     annotation: Any = cls
-    for step in path:
-        if isinstance(step, str) and step != "...":
+    for field, index in _STEP.findall(place):
+        step: str | int = field
+        if field:
             struct = _struct_within(annotation)
-            if struct is None:
-                return None
-            names = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
-            annotation = get_type_hints(struct, include_extras=True).get(names.get(step, ""))
-    return annotation
+            names = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True)) if struct else {}
+            annotation = get_type_hints(struct, include_extras=True)[names[field]] if field in names else None
+        elif index == "...":
+            annotation = _values_within(annotation)
+            step = _misfit(annotation, data)
+        else:
+            step = int(index)
+        path.append(step)
+        data = data[step] if isinstance(step, int) else (data or {}).get(step)
+    return tuple(path), annotation, data
+
+
+def _misfit(annotation: Any, entries: Any) -> str:
+    """Return the first key whose value does not fit, which msgspec does not name; `...` where none is found."""
+    return next((key for key, value in entries.items() if not _fits(annotation, value)), "...")
+
+
+def _fits(annotation: Any, value: object) -> bool:
+    try:
+        msgspec.convert(value, annotation)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _values_within(annotation: Any) -> Any:
+    """Return the type of the values of the mapping in such a type."""
+    if get_origin(annotation) in {dict, Mapping}:
+        return get_args(annotation)[1]
+    return next(filter(None, map(_values_within, get_args(annotation))), None)
 
 
 def _choices_within(annotation: Any) -> tuple[object, ...]:
