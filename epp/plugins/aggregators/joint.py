@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
-from epp.framework import Aggregator, Clock, Destination, Floats, Positions, ProfileResult, Request, Stability
+from epp.framework import Aggregator, Destination, Floats, Positions, ProfileResult, Request, Stability
 from epp.framework.snapshot import TOPOLOGY
 from epp.plugins.aggregators.joint_parameters import JointParameters
 from epp.plugins.aggregators.leg import Option, options
@@ -38,10 +38,7 @@ class JointAggregator(Aggregator[JointParameters]):
     plugin_type = "joint-aggregator"
     stability = Stability.ALPHA
 
-    def __init__(
-        self, parameters: JointParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         if self.parameters.locality_weight:
             self.reads = (TOPOLOGY,)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from epp.framework import Clock, Decider, Parameters, ProfileResult, Request
+from epp.framework import Decider, Parameters, ProfileResult, Request
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 
 
@@ -33,10 +33,7 @@ class PrefixBasedPDDecider(Decider[PrefixBasedPDParameters]):
     plugin_type = "prefix-based-pd-decider"
     may_read = (PROMPT_TOKENS,)
 
-    def __init__(
-        self, parameters: PrefixBasedPDParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (self._key,)
 

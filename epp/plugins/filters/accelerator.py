@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from epp.framework import Candidates, Clock, Mask, Request
+from epp.framework import Candidates, Mask, Request
 from epp.framework.accelerator_arrays import tag_mask
 from epp.framework.accelerator_fit import NO_ACCELERATOR
 from epp.framework.accelerator_requirements import SelectionParameters, UnknownRule, unknown_passes
@@ -44,10 +44,7 @@ class AcceleratorFilter(SelectionFilter[AcceleratorFilterParameters]):
 
     plugin_type = "accelerator-filter"
 
-    def __init__(
-        self, parameters: AcceleratorFilterParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         source = self.parameters.cel
         self.bounds = self.parameters.selection()
         self.unknown_passes, self._cel_passes = _rule(self.parameters.on_unknown)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from epp.framework import Candidates, Clock, Filter, FilterParameters, Mask, Request
+from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
 from epp.framework.accelerator_arrays import tag_mask
 from epp.framework.accelerator_attributes import (
     ISOLATION_MODE,
@@ -72,10 +72,7 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
     plugin_type = "accelerator-availability-filter"
     reads = (ACCELERATOR,)
 
-    def __init__(
-        self, parameters: AcceleratorAvailabilityParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._passes = self.parameters.on_unknown == "Pass"
         self._allowed: Mapping[str, tuple[str, ...]] = {
             name: values

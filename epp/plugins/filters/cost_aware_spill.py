@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Clock, Filter, FilterParameters, Floats, Mask, Parameters, Request
+from epp.framework import Candidates, Filter, FilterParameters, Floats, Mask, Parameters, Request
 from epp.framework.accelerator_arrays import tag_numbers
 from epp.framework.accelerator_classes import entry_for, names_of
 from epp.framework.accelerators import AcceleratorTag, SpotPreference
@@ -86,10 +86,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
     may_empty = False
     reads = (ACCELERATOR, WAITING, KV_USAGE, IN_FLIGHT, RUNNING)
 
-    def __init__(
-        self, parameters: CostAwareSpillParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._full: dict[tuple[_Group, ...], Mask] = {}
         self._limits = {name.lower(): limits for name, limits in self.parameters.limits.items()}
 

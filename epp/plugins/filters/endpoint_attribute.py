@@ -7,7 +7,6 @@ import numpy as np
 
 from epp.framework import (
     Candidates,
-    Clock,
     Filter,
     FilterParameters,
     Floats,
@@ -84,10 +83,7 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
 
     plugin_type = "endpoint-attribute-filter"
 
-    def __init__(
-        self, parameters: EndpointAttributeFilterParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         attribute = self.parameters.attribute
         self._column = column_named(attribute, self.parameters.producer)
         self.reads = (self._column,)

@@ -1,6 +1,6 @@
 """Keeps endpoints by the MIG slice that they have."""
 
-from epp.framework import Clock, FilterParameters
+from epp.framework import FilterParameters
 from epp.framework.accelerator_requirements import Memory, read_memory, read_profiles, unknown_passes
 from epp.framework.accelerator_selection import Selection
 from epp.plugins.filters.selection_filter import SelectionFilter
@@ -52,9 +52,6 @@ class MigProfileFilter(SelectionFilter[MigProfileFilterParameters]):
 
     plugin_type = "mig-profile-filter"
 
-    def __init__(
-        self, parameters: MigProfileFilterParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self.bounds = self.parameters.bounds()
         self.unknown_passes = unknown_passes(self.parameters.on_unknown)

@@ -5,7 +5,7 @@ from math import inf
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Clock, Filter, FilterParameters, Floats, Mask, PrefixMatch, Request
+from epp.framework import Candidates, Filter, FilterParameters, Floats, Mask, PrefixMatch, Request
 from epp.framework.rates import ENDPOINT_RATES, uncached_tokens
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
@@ -68,10 +68,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     plugin_type = "prefix-cache-affinity-filter"
     may_empty = False
 
-    def __init__(
-        self, parameters: PrefixCacheAffinityParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (self._match_key, IN_FLIGHT_TOKENS)
         self.may_read = (ENDPOINT_RATES, PROMPT_TOKENS)

@@ -6,7 +6,6 @@ import numpy as np
 
 from epp.framework import (
     Candidates,
-    Clock,
     Filter,
     FilterParameters,
     Mask,
@@ -48,10 +47,7 @@ class SessionAffinityFilter(
     plugin_type = "session-affinity-filter"
     may_empty = False
 
-    def __init__(
-        self, parameters: SessionAffinityFilterParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._affinity = SessionAffinity(
             strategy=self.parameters.strategy,
             token=self.parameters.encoded_endpoint_header_config,

@@ -4,7 +4,7 @@ from math import inf
 
 import numpy as np
 
-from epp.framework import Candidates, Clock, Filter, FilterParameters, Floats, Headers, Mask, Request
+from epp.framework import Candidates, Filter, FilterParameters, Floats, Headers, Mask, Request
 from epp.framework.accelerator_arrays import cost_per_hour
 from epp.framework.accelerators import SpotPreference
 from epp.framework.rates import ENDPOINT_RATES, EndpointRates, batch_sizes, uncached_tokens
@@ -43,10 +43,7 @@ class SloFitFilter(Filter[SloFitParameters]):
     plugin_type = "slo-fit-filter"
     may_empty = False
 
-    def __init__(
-        self, parameters: SloFitParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (ENDPOINT_RATES, IN_FLIGHT_TOKENS, IN_FLIGHT)
         self.may_read = (self._match_key, PROMPT_TOKENS, RUNNING, ACCELERATOR)

@@ -4,7 +4,7 @@ from math import inf
 
 import numpy as np
 
-from epp.framework import Candidates, Clock, Filter, FilterParameters, Mask, Parameters, Request
+from epp.framework import Candidates, Filter, FilterParameters, Mask, Parameters, Request
 from epp.framework.snapshot import IN_FLIGHT, KV_USAGE, RUNNING, WAITING
 
 _COLUMNS = {
@@ -54,10 +54,7 @@ class UtilizationFilter(Filter[UtilizationParameters]):
 
     plugin_type = "utilization-filter"
 
-    def __init__(
-        self, parameters: UtilizationParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._caps = [(_COLUMNS[condition.metric], condition.max_value) for condition in self.parameters.conditions]
         self.reads = tuple(dict.fromkeys(column for column, _ in self._caps))
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from epp.framework import Admitter, Candidates, Clock, DataKey, Parameters, Producer, Request
+from epp.framework import Admitter, Candidates, DataKey, Parameters, Producer, Request
 from epp.framework.accelerator_requirements import SelectionParameters
 from epp.framework.accelerator_selection import (
     ACCELERATOR_SELECTION,
@@ -73,10 +73,7 @@ class AcceleratorSelectionProducer(Producer[AcceleratorSelectionParameters], Adm
     plugin_type = "accelerator-selection-producer"
     writes = (ACCELERATOR_SELECTION,)
 
-    def __init__(
-        self, parameters: AcceleratorSelectionParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._problems_key: DataKey[tuple[str, ...]] = DataKey("accelerator-override-problems", producer=self.name)
         defaults = self.parameters.defaults.selection()
         self._general = self._with_components(defaults)

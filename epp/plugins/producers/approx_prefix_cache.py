@@ -7,7 +7,6 @@ import numpy as np
 
 from epp.framework import (
     Candidates,
-    Clock,
     DataKey,
     EndpointObserver,
     Parameters,
@@ -87,10 +86,7 @@ class ApproxPrefixCacheProducer(
 
     plugin_type = "approx-prefix-cache-producer"
 
-    def __init__(
-        self, parameters: ApproxPrefixCacheParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.name)
         self._hashes_key: DataKey[list[int]] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
         self._block_tokens = self.parameters.block_tokens

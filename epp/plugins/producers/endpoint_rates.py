@@ -7,7 +7,6 @@ import numpy as np
 
 from epp.framework import (
     Candidates,
-    Clock,
     DataKey,
     Endpoint,
     EndpointObserver,
@@ -82,10 +81,7 @@ class EndpointRatesProducer(
     writes = (ENDPOINT_RATES,)
     reads = (ACCELERATOR, IN_FLIGHT_TOKENS)
 
-    def __init__(
-        self, parameters: EndpointRatesParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         given = self.parameters
         from_file = read_list("profilePath", given.profile_path, RateProfile) if given.profile_path else ()
         self._table = RateTable((*given.profiles, *from_file))

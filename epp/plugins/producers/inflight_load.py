@@ -2,7 +2,7 @@
 
 from math import inf
 
-from epp.framework import Clock, Parameters, PreRequest, Request, SchedulingResult
+from epp.framework import Parameters, PreRequest, Request, SchedulingResult
 from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 
@@ -40,10 +40,7 @@ class InflightLoadProducer(PreRequest[InflightLoadParameters]):
     plugin_type = "inflight-load-producer"
     writes = (IN_FLIGHT_COST, IN_FLIGHT_TOKENS)
 
-    def __init__(
-        self, parameters: InflightLoadParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.may_read = (self._match_key, PROMPT_TOKENS)
 

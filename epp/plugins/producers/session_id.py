@@ -1,6 +1,6 @@
 """Finds the id of the session that a request belongs to."""
 
-from epp.framework import Candidates, Clock, Parameters, Producer, Request
+from epp.framework import Candidates, Parameters, Producer, Request
 from epp.framework.request import SESSION_ID, Headers
 
 DEFAULT_HEADER = "x-session-id"
@@ -27,10 +27,7 @@ class SessionIdProducer(Producer[SessionIdParameters]):
 
     plugin_type = "session-id-producer"
 
-    def __init__(
-        self, parameters: SessionIdParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._key = SESSION_ID.produced_by(self.name)
         self._header = (self.parameters.header_name or DEFAULT_HEADER).lower()
         self.writes = (self._key,)

@@ -3,7 +3,7 @@
 import codecs
 from typing import TYPE_CHECKING
 
-from epp.framework import Candidates, Clock, Parameters, Producer, PromptTokens, Request, Stability
+from epp.framework import Candidates, Parameters, Producer, PromptTokens, Request, Stability
 from epp.framework.request import PROMPT_TOKENS, RequestBody
 
 if TYPE_CHECKING:
@@ -78,10 +78,7 @@ class TokenProducer(Producer[TokenProducerParameters]):
 
     plugin_type = "token-producer"
 
-    def __init__(
-        self, parameters: TokenProducerParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         # Either type's own name stands for the default producer.
         self._key = PROMPT_TOKENS.produced_by("" if self.name == self.plugin_type else self.name)
         self.writes = (self._key,)

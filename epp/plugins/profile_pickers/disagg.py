@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from epp.framework import Aggregator, Clock, Destination, Plugin, ProfilePicker, ProfileResult, Request
+from epp.framework import Aggregator, Destination, Plugin, ProfilePicker, ProfileResult, Request
 from epp.plugins.profile_pickers.disagg_legs import DisaggLegs
 from epp.plugins.profile_pickers.disagg_parameters import PREFILL_FIRST, DisaggParameters
 
@@ -24,10 +24,7 @@ class DisaggProfileHandler(ProfilePicker[DisaggParameters], Aggregator[DisaggPar
 
     plugin_type = "disagg-profile-handler"
 
-    def __init__(
-        self, parameters: DisaggParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._profiles = self.parameters.profiles_by_stage()
         self._legs = DisaggLegs(
             decode=self._profiles.decode,

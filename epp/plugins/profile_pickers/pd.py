@@ -6,7 +6,6 @@ from typing import Any
 
 from epp.framework import (
     Aggregator,
-    Clock,
     Destination,
     Parameters,
     Plugin,
@@ -57,8 +56,7 @@ class PDProfileHandler(ProfilePicker[PDParameters], Aggregator[PDParameters]):
     plugin_type = "pd-profile-handler"
     stability = Stability.DEPRECATED
 
-    def __init__(self, parameters: PDParameters | None = None, *, name: str = "", clock: Clock | None = None) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._legs = DisaggLegs(decode=self.parameters.decode_profile, prefill=self.parameters.prefill_profile)
 
     @property

@@ -1,6 +1,6 @@
 """Finds what names the agent behind a request, in the headers that coding agents send."""
 
-from epp.framework import Clock, Parameters, Request, RequestHeaders
+from epp.framework import Parameters, Request, RequestHeaders
 from epp.framework.request import AGENT_IDENTITY
 
 KNOWN_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
@@ -29,10 +29,7 @@ class AgentIdentity(RequestHeaders[AgentIdentityParameters]):
     plugin_type = "agent-identity"
     writes = (AGENT_IDENTITY,)
 
-    def __init__(
-        self, parameters: AgentIdentityParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._headers = (*map(str.lower, self.parameters.additional_session_headers), *KNOWN_HEADERS)
 
     def request_headers(self, request: Request) -> None:

@@ -1,6 +1,6 @@
 """Tells the gateway a value computed from the usage of a response: what it cost, say."""
 
-from epp.framework import Clock, Parameters, Request, Response, ResponseReporter
+from epp.framework import Parameters, Request, Response, ResponseReporter
 from epp.framework.roles import Metadata
 from epp.plugins.request_control.cel import UsageExpression
 
@@ -55,10 +55,7 @@ class AttributeReporter(ResponseReporter[AttributeReporterParameters]):
 
     plugin_type = "request-attribute-reporter"
 
-    def __init__(
-        self, parameters: AttributeReporterParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         attribute = self.parameters.attributes[0]
         self._key = attribute.key
         self.namespaces = (attribute.key.namespace,)
