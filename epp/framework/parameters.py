@@ -1,10 +1,9 @@
 """Reads the parameters of a plugin from plain data; errors name the parameter, its value and the remedy."""
 
 import re
-import types
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -43,46 +42,54 @@ def read_struct(cls: type[S], data: Mapping[str, object]) -> S:
         raise _explained(cls, str(error), data) from error
 
 
+class _Spot(NamedTuple):
+    """One value within parameters."""
+
+    path: tuple[str | int, ...]
+    annotation: Any
+    value: Any
+    required: bool
+
+
 def _explained(cls: type[msgspec.Struct], text: str, data: Mapping[str, object]) -> ParameterError:
     found = _WITH_PLACE.fullmatch(text)
     message, of_key, place = (found[1], found[2], found[3]) if found else (text, None, "")
     if of_key:
         message = f"a key: {message}"
-    path, annotation, value = _at(cls, data, place)
+    spot = _spot(cls, data, place)
     unknown = _UNKNOWN_FIELD.fullmatch(message)
     if unknown:
-        struct = _struct_within(annotation)
-        keys = [] if struct is None else struct.__struct_encode_fields__
-        return ParameterError(f"unknown key; {hint_at(unknown[1], keys)}", (*path, unknown[1]))
+        known = list(_fields_within(spot.annotation))
+        return ParameterError(f"unknown key; {hint_at(unknown[1], known)}", (*spot.path, unknown[1]))
     other = _UNKNOWN_CHOICE.fullmatch(message)
-    if other and (choices := _choices_within(annotation)):
-        return ParameterError(f"{other[1]} is not known; use {', '.join(map(repr, choices))}", path)
-    if _OUT_OF_LIMITS.match(message):
-        return ParameterError(_limits(annotation, value, path) or message, path)
-    return ParameterError(message, path)
+    if other and (choices := _choices_within(spot.annotation)):
+        message = f"{other[1]} is not known; use {', '.join(map(repr, choices))}"
+    elif _OUT_OF_LIMITS.match(message):
+        message = _limits(spot) or message
+    return ParameterError(message, spot.path)
 
 
-def _limits(annotation: Any, value: object, path: tuple[str | int, ...]) -> str:
+def _limits(spot: _Spot) -> str:
     """Return a sentence on a value that is out of the limits of its type; empty where they cannot be told."""
-    name = next((step for step in reversed(path) if isinstance(step, str)), "")
-    if value == "":
-        return f"{name} is empty; give a name, or leave it out"
-    if isinstance(value, (list, tuple)) and not value:
-        return f"{name} is empty; list at least one entry, or leave it out"
-    words = next((words for meta in metas_of(annotation) if (words := described(meta))), "")
-    return words and f"{name} is {value}; it must be {words}"
+    name = next((step for step in reversed(spot.path) if isinstance(step, str)), "")
+    if spot.value in ("", [], ()):
+        remedy = "give a name" if spot.value == "" else "list at least one entry"
+        return f"{name} is empty; {remedy}" + ("" if spot.required else ", or leave it out")
+    words = next((words for meta in metas_of(spot.annotation) if (words := described(meta))), "")
+    return words and f"{name} is {spot.value}; it must be {words}"
 
 
-def _at(cls: type[msgspec.Struct], data: Any, place: str) -> tuple[tuple[str | int, ...], Any, Any]:
-    """Return the path of a place as msgspec writes it, and the type and the value there."""
+def _spot(cls: type[msgspec.Struct], data: Any, place: str) -> _Spot:
+    """Return what stands at a place as msgspec writes it."""
     path: list[str | int] = []
     annotation: Any = cls
-    for field, index in _STEP.findall(place):
-        step: str | int = field
-        if field:
-            struct = _struct_within(annotation)
-            names = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True)) if struct else {}
-            annotation = get_type_hints(struct, include_extras=True)[names[field]] if field in names else None
+    required = False
+    for name, index in _STEP.findall(place):
+        step: str | int = name
+        required = False
+        if name:
+            field = _fields_within(annotation)[name]
+            annotation, required = field.type, field.required
         elif index == "...":
             annotation = _values_within(annotation)
             step = _misfit(annotation, data)
@@ -90,7 +97,7 @@ def _at(cls: type[msgspec.Struct], data: Any, place: str) -> tuple[tuple[str | i
             step = int(index)
         path.append(step)
         data = data[step] if isinstance(step, int) else (data or {}).get(step)
-    return tuple(path), annotation, data
+    return _Spot(tuple(path), annotation, data, required)
 
 
 def _misfit(annotation: Any, entries: Any) -> str:
@@ -122,11 +129,8 @@ def _choices_within(annotation: Any) -> tuple[object, ...]:
     return next(filter(None, map(_choices_within, get_args(annotation))), ())
 
 
-def _struct_within(annotation: Any) -> Any:
-    """Return the struct in `Struct`, `Struct | None`, `tuple[Struct, ...]` or a mapping to structs, if there is one."""
+def _fields_within(annotation: Any) -> Mapping[str, msgspec.structs.FieldInfo]:
+    """Return the fields, by key, of the struct in `Struct`, `Struct | None`, or a list of or mapping to structs."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return annotation
-    if get_origin(annotation) in {tuple, list, dict, Mapping, Union, types.UnionType, Annotated}:
-        found = (_struct_within(inner) for inner in get_args(annotation))
-        return next((inner for inner in found if inner is not None), None)
-    return None
+        return {field.encode_name: field for field in msgspec.structs.fields(annotation)}
+    return next(filter(None, map(_fields_within, get_args(annotation))), {})

@@ -131,6 +131,10 @@ class Counted(Parameters, frozen=True):
     count: Count = 1
 
 
+class Labelled(Parameters, frozen=True):
+    label: Name
+
+
 class Limited(Parameters, frozen=True):
     count: Count = 1
     natural: Natural = 0
@@ -145,6 +149,7 @@ class Limited(Parameters, frozen=True):
     inner: tuple[Limits, ...] = ()
     ports: Mapping[str, Port] = {}
     by_name: Mapping[str, Counted] = {}
+    labelled: Labelled | None = None
 
 
 @pytest.mark.parametrize(
@@ -160,6 +165,7 @@ class Limited(Parameters, frozen=True):
         ({"rate": 0}, "rate is 0; it must be above 0, and finite", ("rate",)),
         ({"rate": float("nan")}, "rate is nan; it must be above 0, and finite", ("rate",)),
         ({"label": ""}, "label is empty; give a name, or leave it out", ("label",)),
+        ({"labelled": {"label": ""}}, "label is empty; give a name", ("labelled", "label")),
         ({"names": ["a", ""]}, "names is empty; give a name, or leave it out", ("names", 1)),
         ({"weights": []}, "weights is empty; list at least one entry, or leave it out", ("weights",)),
         ({"weights": [0.5, 2]}, "weights is 2; it must be between 0 and 1", ("weights", 1)),
