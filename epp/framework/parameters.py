@@ -71,7 +71,9 @@ def _explained(cls: type[msgspec.Struct], text: str, data: Mapping[str, object])
 
 def _limits(spot: _Spot) -> str:
     """Return a sentence on a value that is out of the limits of its type; empty where they cannot be told."""
-    name = next((step for step in reversed(spot.path) if isinstance(step, str)), "")
+    name = ""
+    for step in spot.path:
+        name = step if isinstance(step, str) else f"{name}[{step}]"
     if spot.value in ("", [], ()):
         remedy = "give a name" if spot.value == "" else "list at least one entry"
         return f"{name} is empty; {remedy}" + ("" if spot.required else ", or leave it out")

@@ -1,25 +1,20 @@
 """How near two endpoints stand to each other."""
 
 from epp.framework import Parameters, Topology
+from epp.framework.limits import Share
 
 
 class LocalityBands(Parameters, frozen=True):
     """What nearness is worth, 0..1: the value of the narrowest place that both are known to share, else 0."""
 
-    host: float = 1.0
+    host: Share = 1.0
     """On one host."""
-    rack: float = 0.2
+    rack: Share = 0.2
     """In one rack."""
-    zone: float = 0.05
+    zone: Share = 0.05
     """In one zone."""
-    region: float = 0.02
+    region: Share = 0.02
     """In one region."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would leave [0, 1]."""
-        for name, value in (("host", self.host), ("rack", self.rack), ("zone", self.zone), ("region", self.region)):
-            if not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name} is {value}; it must be between 0 and 1")
 
     def between(self, one: Topology, other: Topology) -> float:
         """Return the value of the narrowest place shared; what is not known of either is not shared."""

@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from epp.framework import Parameters
+from epp.framework.limits import Name, Share
 
 
 class PairingRule(Parameters, frozen=True):
@@ -14,14 +15,10 @@ class PairingRule(Parameters, frozen=True):
     """A label value, or a shell-style pattern of values, of the leg that works first: encode, prefill, decode."""
     to: str
     """A label value or pattern of the leg that goes on from there."""
-    value: float
+    value: Share
     """What the pair is worth, 0..1."""
     ordered: bool = False
     """Whether the pair counts in this direction only."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would leave [0, 1]."""
-        _checked("value", self.value)
 
     def matches(self, first: str, then: str) -> bool:
         """Say whether the rule speaks of these two."""
@@ -33,23 +30,16 @@ class PairingRule(Parameters, frozen=True):
 class Pairing(Parameters, frozen=True):
     """What pairs of accelerators are worth: the first rule that matches, else `same`, `otherwise` or `unknown`."""
 
-    label_key: str = "llm-d.ai/accelerator"
+    label_key: Name = "llm-d.ai/accelerator"
     """The endpoint label that names the kind of accelerator."""
-    same: float = 1.0
+    same: Share = 1.0
     """Two of the same kind, 0..1."""
-    otherwise: float = 0.0
+    otherwise: Share = 0.0
     """Two of different kinds, 0..1."""
-    unknown: float = 0.5
+    unknown: Share = 0.5
     """Two of which one has no such label, 0..1: neither as good as `same` nor as bad as `otherwise`."""
     rules: tuple[PairingRule, ...] = ()
     """Exceptions, the first that matches first: pairs that hand over a KV cache well, or cannot at all."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would leave [0, 1], and no label."""
-        if not self.label_key:
-            raise ValueError("labelKey is empty; name a label")
-        for name, value in (("same", self.same), ("otherwise", self.otherwise), ("unknown", self.unknown)):
-            _checked(name, value)
 
     def between(self, first: str, then: str) -> float:
         """Return what two kinds are worth, in the order in which they work; an empty one is not known."""
@@ -59,8 +49,3 @@ class Pairing(Parameters, frozen=True):
             if rule.matches(first, then):
                 return rule.value
         return self.same if first == then else self.otherwise
-
-
-def _checked(name: str, value: float) -> None:
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name} is {value}; it must be between 0 and 1")

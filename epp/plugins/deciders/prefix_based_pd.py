@@ -3,24 +3,19 @@
 from collections.abc import Sequence
 
 from epp.framework import Decider, Parameters, ProfileResult, Request
+from epp.framework.limits import Natural
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 
 
 class PrefixBasedPDParameters(Parameters, frozen=True):
     """How much work a prefill leg has to save."""
 
-    non_cached_tokens: int = 0
+    non_cached_tokens: Natural = 0
     """Prompt tokens that the decode endpoint does not hold, from which on a prefill leg is wanted; 0 for never."""
-    prompt_tokens: int = 0
+    prompt_tokens: Natural = 0
     """Prompts of fewer tokens than this get no prefill leg, cached or not; 0 for no such limit."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
-
-    def __post_init__(self) -> None:
-        """Refuse negative token counts."""
-        for name, value in (("nonCachedTokens", self.non_cached_tokens), ("promptTokens", self.prompt_tokens)):
-            if value < 0:
-                raise ValueError(f"{name} is {value}; it must be 0 or more")
 
 
 class PrefixBasedPDDecider(Decider[PrefixBasedPDParameters]):

@@ -79,7 +79,5 @@ def _rule(on_unknown: UnknownRule) -> tuple[frozenset[str], bool]:
     """Return the bounds that what is not known passes, and whether it passes the expression."""
     if isinstance(on_unknown, str):
         return unknown_passes(on_unknown), on_unknown == "Pass"
-    of_expression = on_unknown.get("cel", "Fail")
-    unknown_passes(of_expression)
     others = {bound: word for bound, word in on_unknown.items() if bound != "cel"}
-    return unknown_passes(others), of_expression == "Pass"
+    return unknown_passes(others), on_unknown.get("cel") == "Pass"

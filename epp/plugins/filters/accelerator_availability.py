@@ -1,8 +1,9 @@
 """Drops endpoints whose accelerators are being taken away, or cannot be used."""
 
 from collections.abc import Mapping
+from typing import Annotated, Literal
 
-import msgspec
+from msgspec import Meta, field
 
 from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
 from epp.framework.accelerator_arrays import tag_mask
@@ -15,19 +16,19 @@ from epp.framework.accelerator_attributes import (
     VRAM_USED,
 )
 from epp.framework.accelerators import AcceleratorTag, Device, Routability
+from epp.framework.limits import Share
 from epp.framework.snapshot import ACCELERATOR
 
 _RUNNING, _PENDING = "Running", "Pending"
 _NOBODY_ELSE = (None, "tensor-fusion")
-_WORDS = ("Pass", "Fail")
 
 
 class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
     """What counts as available."""
 
-    on_unknown: str = "Pass"
+    on_unknown: Literal["Pass", "Fail"] = "Pass"
     """What becomes of an endpoint of whose state nobody says anything: `Pass` keeps it, `Fail` drops it."""
-    on_unhealthy: str = "Drain"
+    on_unhealthy: Literal["Drain", "Ignore"] = "Drain"
     """What becomes of an endpoint with a device that is reported unhealthy: `Drain` drops it, `Ignore` keeps it."""
     allow_pending: bool = False
     """Keep endpoints whose accelerator is in phase Pending, although they are not ready."""
@@ -39,25 +40,12 @@ class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
     """Keep only accelerators divided by one of these partition templates."""
     device_indices: tuple[int, ...] = ()
     """Keep only endpoints all of whose devices have one of these indices on their node."""
-    max_vram_used: float = 1.0
+    max_vram_used: Share = 1.0
     """Keep only accelerators of whose memory TensorFusion has given away no more than this share; 1 for no bound."""
-    max_tflops_used: float = 1.0
+    max_tflops_used: Share = 1.0
     """Keep only accelerators of whose TFLOPS TensorFusion has given away no more than this share; 1 for no bound."""
-    attributes: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    attributes: dict[str, Annotated[tuple[str, ...], Meta(min_length=1)]] = field(default_factory=dict)
     """Keep only accelerators whose attribute of each of these names, `domain/name`, has one of the values listed."""
-
-    def __post_init__(self) -> None:
-        """Refuse unknown words and lists that keep nobody."""
-        if self.on_unknown not in _WORDS:
-            raise ValueError(f"onUnknown is {self.on_unknown!r}; it must be Pass or Fail")
-        if self.on_unhealthy not in {"Drain", "Ignore"}:
-            raise ValueError(f"onUnhealthy is {self.on_unhealthy!r}; it must be Drain or Ignore")
-        for name, share in (("maxVramUsed", self.max_vram_used), ("maxTflopsUsed", self.max_tflops_used)):
-            if not 0 <= share <= 1:
-                raise ValueError(f"{name} is {share}; it must be between 0 and 1")
-        for name, values in self.attributes.items():
-            if not values:
-                raise ValueError(f"attributes.{name} lists no values: nobody would be kept; list some or remove it")
 
 
 class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):

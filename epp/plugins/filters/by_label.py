@@ -3,6 +3,7 @@
 import numpy as np
 
 from epp.framework import Candidates, Endpoint, Filter, FilterParameters, Mask, Request, Stability
+from epp.framework.limits import Name
 
 
 def has_value(candidates: Candidates, label: str, values: tuple[str, ...], *, or_no_label: bool) -> Mask:
@@ -20,7 +21,7 @@ def _lack_label(endpoints: tuple[Endpoint | None, ...], label: str) -> Mask:
 class ByLabelParameters(FilterParameters, frozen=True, kw_only=True):
     """The label, and what it may say."""
 
-    label: str
+    label: Name
     """The label's name."""
     valid_values: tuple[str, ...] = ()
     """Values that an endpoint's label may have. May be empty only with `allowsNoLabel`."""
@@ -29,8 +30,6 @@ class ByLabelParameters(FilterParameters, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what matches nobody."""
-        if not self.label:
-            raise ValueError("label is empty; name a label")
         if not self.valid_values and not self.allows_no_label:
             raise ValueError(
                 f"no value of label {self.label!r} would be kept; list validValues, or set allowsNoLabel to true"

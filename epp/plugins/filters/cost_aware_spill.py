@@ -12,6 +12,7 @@ from epp.framework.accelerator_arrays import tag_numbers
 from epp.framework.accelerator_classes import entry_for, names_of
 from epp.framework.accelerators import AcceleratorTag, SpotPreference
 from epp.framework.arrays import Positions
+from epp.framework.limits import NonNegative, Positive, PositiveShare
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, KV_USAGE, RUNNING, WAITING
 
 _ORDERS_REMEMBERED = 256
@@ -29,18 +30,14 @@ class _Group(NamedTuple):
 class SaturationLimits(Parameters, frozen=True):
     """Where an endpoint with an accelerator of one class counts as full; what is left out is as for the others."""
 
-    queue_threshold: float | None = None
+    queue_threshold: Positive | None = None
     """Requests in the engine's queue."""
-    kv_threshold: float | None = None
+    kv_threshold: PositiveShare | None = None
     """Share of the KV cache in use, 0..1."""
-    max_concurrency: float | None = None
+    max_concurrency: NonNegative | None = None
     """Requests under way, queued or running; 0 for no limit."""
-    bound: float | None = None
+    bound: Positive | None = None
     """Saturation from which the next group is opened."""
-
-    def __post_init__(self) -> None:
-        """Refuse limits that nothing, or everything, reaches."""
-        _check_limits(self.queue_threshold, self.kv_threshold, self.max_concurrency, self.bound)
 
 
 class CostAwareSpillParameters(FilterParameters, frozen=True):
@@ -52,25 +49,24 @@ class CostAwareSpillParameters(FilterParameters, frozen=True):
     spot_preference: SpotPreference = "auto"
     """Which price counts: the spot price where the node is spot (`auto`), wherever there is one (`always`), or nowhere
     (`never`)."""
-    queue_threshold: float = 5.0
+    queue_threshold: Positive = 5.0
     """Requests in an engine's queue at which an endpoint counts as full."""
-    kv_threshold: float = 0.8
+    kv_threshold: PositiveShare = 0.8
     """Share of an engine's KV cache in use at which an endpoint counts as full, 0..1."""
-    max_concurrency: float = 0.0
+    max_concurrency: NonNegative = 0.0
     """Requests under way, queued or running, at which an endpoint counts as full; 0 for no limit."""
-    bound: float = 1.0
+    bound: Positive = 1.0
     """Saturation of a group, 1 for full, from which the next dearer one is opened."""
-    hysteresis: float = 0.1
+    hysteresis: NonNegative = 0.1
     """How far the saturation must fall below the bound before the dearer group is closed again."""
     limits: dict[str, SaturationLimits] = msgspec.field(default_factory=dict)
     """Other limits for endpoints whose accelerator is of a class, by its name, or else is of a model such as `t4`."""
 
     def __post_init__(self) -> None:
-        """Refuse limits that nothing, or everything, reaches."""
-        _check_limits(self.queue_threshold, self.kv_threshold, self.max_concurrency, self.bound)
+        """Refuse a hysteresis that would keep a group full forever."""
         least = min(self.bound, *(limit.bound for limit in self.limits.values() if limit.bound is not None), inf)
-        if not 0 <= self.hysteresis < least:
-            raise ValueError(f"hysteresis is {self.hysteresis}; it must be 0 or more, and less than every bound")
+        if self.hysteresis >= least:
+            raise ValueError(f"hysteresis is {self.hysteresis}; it must be less than every bound")
 
 
 class CostAwareSpill(Filter[CostAwareSpillParameters]):
@@ -165,13 +161,3 @@ def _means(values: Floats, groups: Positions, count: int) -> Floats:
     numbers = np.bincount(groups, weights=known, minlength=count)
     means: Floats = np.divide(sums, numbers, out=np.zeros(count), where=numbers > 0)
     return means
-
-
-def _check_limits(queue: float | None, kv: float | None, concurrency: float | None, bound: float | None) -> None:
-    for name, value in (("queueThreshold", queue), ("kvThreshold", kv), ("bound", bound)):
-        if value is not None and not 0 < value < inf:
-            raise ValueError(f"{name} is {value}; it must be above 0, and finite")
-    if kv is not None and kv > 1:
-        raise ValueError(f"kvThreshold is {kv}; it must be in (0, 1]")
-    if concurrency is not None and not 0 <= concurrency < inf:
-        raise ValueError(f"maxConcurrency is {concurrency}; it must be 0 or more, and finite")

@@ -1,34 +1,29 @@
 """Keeps endpoints whose labels a Kubernetes LabelSelector matches."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from epp.framework import Candidates, Endpoint, Filter, FilterParameters, Mask, Parameters, Request
+from epp.framework.limits import Name
 
-_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _WITH_VALUES = ("In", "NotIn")
 
 
 class LabelSelectorRequirement(Parameters, frozen=True):
     """One demand on one label, as Kubernetes writes it."""
 
-    key: str
+    key: Name
     """The label's name."""
-    operator: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
     """In, NotIn, Exists or DoesNotExist. NotIn and DoesNotExist also match where the label is absent."""
     values: tuple[str, ...] = ()
     """For In and NotIn at least one; for the others none."""
 
     def __post_init__(self) -> None:
         """Refuse what Kubernetes refuses."""
-        if not self.key:
-            raise ValueError("a matchExpressions entry has an empty key; name a label")
-        if self.operator not in _OPERATORS:
-            raise ValueError(
-                f"operator {self.operator!r} for label {self.key!r} is not known; use {', '.join(_OPERATORS)}"
-            )
         if self.operator in _WITH_VALUES and not self.values:
             raise ValueError(f"operator {self.operator} for label {self.key!r} has no values; list at least one")
         if self.operator not in _WITH_VALUES and self.values:

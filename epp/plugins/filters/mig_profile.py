@@ -1,8 +1,11 @@
 """Keeps endpoints by the MIG slice that they have."""
 
+from typing import Literal
+
 from epp.framework import FilterParameters
 from epp.framework.accelerator_requirements import Memory, read_memory, read_profiles, unknown_passes
 from epp.framework.accelerator_selection import Selection
+from epp.framework.limits import Natural
 from epp.plugins.filters.selection_filter import SelectionFilter
 
 
@@ -16,24 +19,21 @@ class MigProfileFilterParameters(FilterParameters, frozen=True):
     """Drop slices of these MIG profiles."""
     min_memory: Memory | None = None
     """Least memory of each slice, or device: a quantity such as `20Gi`, or a number of GiB; 3 % less is enough."""
-    min_compute_slices: int = 0
+    min_compute_slices: Natural = 0
     """Least compute slices of each slice; a whole device has 7."""
     whole_device_only: bool = False
     """Drop slices, and devices that are shared in any other way."""
-    on_unknown: str = "Fail"
+    on_unknown: Literal["Pass", "Fail"] = "Fail"
     """What becomes of an endpoint whose slice is not known: `Fail` drops it, `Pass` keeps it."""
 
     def __post_init__(self) -> None:
         """Refuse what names no profile, and what leaves nobody."""
         self.bounds()
-        unknown_passes(self.on_unknown)
         if self.whole_device_only and self.allow:
             raise ValueError("allow keeps only slices and wholeDeviceOnly drops them: leave one of them out")
 
     def bounds(self) -> Selection:
         """Return the same as bounds on accelerators; raises ValueError."""
-        if self.min_compute_slices < 0:
-            raise ValueError(f"minComputeSlices is {self.min_compute_slices}; it must be 0 or more")
         return Selection(
             mig_profiles=read_profiles("allow", self.allow),
             excluded_mig_profiles=frozenset(read_profiles("deny", self.deny)),

@@ -1,11 +1,12 @@
 """Keeps the endpoints that hold most of the prompt in their KV cache, until they are too busy."""
 
-from math import inf
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from epp.framework import Candidates, Filter, FilterParameters, Floats, Mask, PrefixMatch, Request
+from epp.framework.limits import NonNegative, Positive, Share
 from epp.framework.rates import ENDPOINT_RATES, uncached_tokens
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
@@ -17,17 +18,17 @@ _HASHES = 2.0**64
 class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
     """What counts as a hit, and what a hit may cost."""
 
-    affinity_threshold: float = 0.80
+    affinity_threshold: Share = 0.80
     """Share of the prompt's blocks, 0..1, from which an endpoint counts as sticky."""
-    exploration_probability: float = 0.0
+    exploration_probability: Share = 0.0
     """Share of requests, 0..1, that keep all endpoints, so that other caches fill too."""
-    max_ttft_penalty_ms: float = msgspec.field(default=18000.0, name="maxTTFTPenaltyMs")
+    max_ttft_penalty_ms: NonNegative = msgspec.field(default=18000.0, name="maxTTFTPenaltyMs")
     """How much longer, in ms, the first token may take at the best sticky endpoint than at the best other one; 0 for
     however long."""
-    ttft_source: str = "prefillThroughput"
+    ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
     """Where times to the first token come from: `prefillThroughput`, tokens over tokens per second.
     `latencyPredictor` is known and not supported yet."""
-    peak_prefill_throughput: float = 15928.0
+    peak_prefill_throughput: Positive = 15928.0
     """Prompt tokens that an endpoint computes in a second, any of them: used where no `endpoint-rates-producer` says
     what each one does."""
     prefix_match_info_producer_name: str = ""
@@ -36,21 +37,9 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
     """Accepted for compatibility: tokens in flight are counted in one place, whoever asks."""
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing."""
-        for name, share in (
-            ("affinityThreshold", self.affinity_threshold),
-            ("explorationProbability", self.exploration_probability),
-        ):
-            if not 0.0 <= share <= 1.0:
-                raise ValueError(f"{name} is {share}; it must be between 0 and 1")
-        if not 0.0 <= self.max_ttft_penalty_ms < inf:
-            raise ValueError(f"maxTTFTPenaltyMs is {self.max_ttft_penalty_ms}; it must be 0 or more, and finite")
-        if not 0.0 < self.peak_prefill_throughput < inf:
-            raise ValueError(f"peakPrefillThroughput is {self.peak_prefill_throughput}; it must be above 0, and finite")
+        """Refuse what is not supported yet."""
         if self.ttft_source == "latencyPredictor":
             raise ValueError("ttftSource 'latencyPredictor' is known, not supported yet; use 'prefillThroughput'")
-        if self.ttft_source != "prefillThroughput":
-            raise ValueError(f"ttftSource is {self.ttft_source!r}; it must be 'prefillThroughput'")
 
 
 class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):

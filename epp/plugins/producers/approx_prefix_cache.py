@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from epp.framework import (
     Candidates,
@@ -17,6 +19,7 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
+from epp.framework.limits import Count, Natural
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import KV_BLOCK_TOKENS, KV_BLOCKS
 from epp.plugins.producers.block_hashes import block_hashes, chain_seed
@@ -31,31 +34,18 @@ class ApproxPrefixCacheParameters(Parameters, frozen=True):
 
     auto_tune: bool = True
     """Let each endpoint's reported KV cache size, where known, take the place of `lruCapacityPerServer`."""
-    block_size_tokens: int = 16
+    block_size_tokens: Count = 16
     """Tokens in one block; less than 64 counts as 64."""
-    max_prefix_tokens_to_match: int = 131072
+    max_prefix_tokens_to_match: Natural = 131072
     """Tokens of a prompt that are looked at; 0 leaves the limit to `maxPrefixBlocksToMatch`."""
-    lru_capacity_per_server: int = 31250
+    lru_capacity_per_server: Count = 31250
     """Blocks remembered for each endpoint, at most."""
-    max_bytes_per_server: int = 10 * 1024 * 1024
+    max_bytes_per_server: Annotated[int, Meta(ge=BYTES_PER_ENTRY)] = 10 * 1024 * 1024
     """Memory for each endpoint's blocks: no more of them are remembered than fit, at 320 bytes each."""
-    block_size: int = 0
+    block_size: Natural = 0
     """Deprecated, in characters: accepted without effect, `blockSizeTokens` decides."""
-    max_prefix_blocks_to_match: int = 2048
+    max_prefix_blocks_to_match: Natural = 2048
     """Deprecated: blocks of a prompt that are looked at, where `maxPrefixTokensToMatch` is 0; 0 for all."""
-
-    def __post_init__(self) -> None:
-        """Refuse sizes that mean nothing."""
-        for name, value, least in (
-            ("blockSizeTokens", self.block_size_tokens, 1),
-            ("maxPrefixTokensToMatch", self.max_prefix_tokens_to_match, 0),
-            ("lruCapacityPerServer", self.lru_capacity_per_server, 1),
-            ("maxBytesPerServer", self.max_bytes_per_server, BYTES_PER_ENTRY),
-            ("blockSize", self.block_size, 0),
-            ("maxPrefixBlocksToMatch", self.max_prefix_blocks_to_match, 0),
-        ):
-            if value < least:
-                raise ValueError(f"{name} is {value}; it must be at least {least}")
 
     @property
     def block_tokens(self) -> int:

@@ -1,9 +1,13 @@
 """What the rates of endpoints start from, and how they are learned."""
 
 from math import inf
+from typing import Annotated
+
+from msgspec import Meta
 
 from epp.framework import Parameters
 from epp.framework.durations import parse_duration
+from epp.framework.limits import Count
 from epp.plugins.producers.rate_profile import RateProfile
 
 
@@ -22,14 +26,14 @@ class EndpointRatesParameters(Parameters, frozen=True):
     """The engine of endpoints without that label."""
     learn: bool = True
     """Learn from responses; false leaves the rates of the profiles."""
-    min_tokens: int = 256
+    min_tokens: Count = 256
     """Uncached prompt tokens from which a request tells something of the prefill rate: of shorter ones, what is not
     prefill takes most of the time."""
-    min_output_tokens: int = 16
+    min_output_tokens: Annotated[int, Meta(ge=2)] = 16
     """Generated tokens from which a response tells something of the time between two of them."""
-    min_samples: int = 5
+    min_samples: Count = 5
     """Responses from which on what was learned of an endpoint counts."""
-    window: int = 31
+    window: Count = 31
     """Responses whose median counts: the last so many of each endpoint."""
     half_life: str = "10m"
     """Time in which what was learned of an endpoint loses half of its weight, if nothing new is learned."""
@@ -37,15 +41,7 @@ class EndpointRatesParameters(Parameters, frozen=True):
     """Name of the producer instance whose matches are read, if it is there; empty for the default one."""
 
     def __post_init__(self) -> None:
-        """Refuse what nothing can be learned by."""
-        for name, number, least in (
-            ("minTokens", self.min_tokens, 1),
-            ("minOutputTokens", self.min_output_tokens, 2),
-            ("minSamples", self.min_samples, 1),
-            ("window", self.window, 1),
-        ):
-            if number < least:
-                raise ValueError(f"{name} is {number}; it must be at least {least}")
+        """Refuse what is no duration."""
         try:
             seconds = parse_duration(self.half_life)
         except ValueError as error:

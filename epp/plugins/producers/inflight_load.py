@@ -1,8 +1,7 @@
 """Says how many tokens the chosen endpoints have to compute for a request."""
 
-from math import inf
-
 from epp.framework import Parameters, PreRequest, Request, SchedulingResult
+from epp.framework.limits import Natural, NonNegative
 from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 
@@ -12,21 +11,14 @@ class InflightLoadParameters(Parameters, frozen=True):
 
     add_estimated_output_tokens: bool = False
     """Count an estimate of the output too: `outputRatio` times the prompt, within the two limits."""
-    output_ratio: float = 1.5
+    output_ratio: NonNegative = 1.5
     """Output tokens expected for each prompt token."""
-    max_estimated_output_tokens: int | None = None
+    max_estimated_output_tokens: Natural | None = None
     """Upper limit of the estimate; the request's own limit on its output holds in any case."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read, if it is there; empty for the default one."""
     sync_cross_replica_state: bool = True
     """Accepted for compatibility: each picker counts what it sent."""
-
-    def __post_init__(self) -> None:
-        """Refuse negative work."""
-        if not 0 <= self.output_ratio < inf:
-            raise ValueError(f"outputRatio is {self.output_ratio}; it must be 0 or more, and finite")
-        if self.max_estimated_output_tokens is not None and self.max_estimated_output_tokens < 0:
-            raise ValueError(f"maxEstimatedOutputTokens is {self.max_estimated_output_tokens}; it must be 0 or more")
 
 
 class InflightLoadProducer(PreRequest[InflightLoadParameters]):

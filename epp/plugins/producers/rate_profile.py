@@ -1,10 +1,9 @@
 """What somebody measured, or guessed, of one model on one accelerator."""
 
-from math import inf
-
 import msgspec
 
 from epp.framework import Parameters
+from epp.framework.limits import Natural, NonNegative, Positive
 
 _MS_PER_S = 1000.0
 
@@ -21,48 +20,31 @@ class RateProfile(Parameters, frozen=True):
     """Name of an AcceleratorClass, or of a device such as `h100`; `cpu` for none."""
     engine: str = ""
     """vllm, sglang, trtllm-serve ..."""
-    tensor_parallel: int = 0
+    tensor_parallel: Natural = 0
     """Devices that the figures are of, together; 0 for the figures of one device, where endpoints with more of them are
     taken to be as much faster."""
-    chunk: int = 0
+    chunk: Natural = 0
     """Tokens that the engine computes at a time, for the reader: endpoints do not say theirs."""
-    prefill_tokens_per_second: float | None = None
+    prefill_tokens_per_second: Positive | None = None
     """Prompt tokens computed in a second; left out, it is 1000 / `deltaMs`."""
-    alpha_ms: float | None = None
+    alpha_ms: Positive | None = None
     """Of `ITL = alpha + beta * batch`, the time between two tokens in ms."""
-    beta_ms: float = 0.0
+    beta_ms: NonNegative = 0.0
     """See `alphaMs`."""
-    gamma_ms: float = 0.0
+    gamma_ms: NonNegative = 0.0
     """See `deltaMs`."""
-    delta_ms: float | None = None
+    delta_ms: Positive | None = None
     """Of `TTFT = gamma + delta * tokens * batch`, the time to the first token in ms."""
-    fp16_tflops: float = 0.0
+    fp16_tflops: NonNegative = 0.0
     """Dense fp16 TFLOPS of one device, by which prefill rates are scaled to accelerators without a profile; 0 for what
     is built in, if anything is."""
-    bandwidth_gbps: float = msgspec.field(default=0.0, name="bandwidthGBps")
+    bandwidth_gbps: NonNegative = msgspec.field(default=0.0, name="bandwidthGBps")
     """Memory bandwidth of one device in GB/s, by which ITLs are scaled; 0 for what is built in, if anything is."""
     source: str = ""
     """Where the figures are from, for the reader."""
 
     def __post_init__(self) -> None:
-        """Refuse figures that mean nothing."""
-        for name, needed in (
-            ("prefillTokensPerSecond", self.prefill_tokens_per_second),
-            ("alphaMs", self.alpha_ms),
-            ("deltaMs", self.delta_ms),
-        ):
-            if needed is not None and not 0.0 < needed < inf:
-                raise ValueError(f"{name} of profile {self.label!r} is {needed}; it must be above 0, and finite")
-        for name, optional in (
-            ("betaMs", self.beta_ms),
-            ("gammaMs", self.gamma_ms),
-            ("fp16Tflops", self.fp16_tflops),
-            ("bandwidthGBps", self.bandwidth_gbps),
-            ("tensorParallel", self.tensor_parallel),
-            ("chunk", self.chunk),
-        ):
-            if not 0.0 <= optional < inf:
-                raise ValueError(f"{name} of profile {self.label!r} is {optional}; it must be 0 or more, and finite")
+        """Refuse a profile without figures."""
         if self.prefill_tokens_per_second is None and self.alpha_ms is None and self.delta_ms is None:
             raise ValueError(f"profile {self.label!r} says nothing; give prefillTokensPerSecond, alphaMs or deltaMs")
 

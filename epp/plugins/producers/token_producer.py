@@ -4,6 +4,7 @@ import codecs
 from typing import TYPE_CHECKING
 
 from epp.framework import Candidates, Parameters, Producer, PromptTokens, Request, Stability
+from epp.framework.limits import Count, Name
 from epp.framework.request import PROMPT_TOKENS, RequestBody
 
 if TYPE_CHECKING:
@@ -26,22 +27,15 @@ class Estimate(Parameters, frozen=True):
 class TokenizerFile(Parameters, frozen=True):
     """A tokenizer that runs in this process."""
 
-    path: str
+    path: Name
     """The model's `tokenizer.json`, in the format of Hugging Face; read once, when the configuration is."""
-    max_bytes: int = 8192
+    max_bytes: Count = 8192
     """Bytes of a prompt that are tokenized; the rest counts as many tokens for each byte as these do.
 
     All requests wait while one is tokenized: for some 0.4 ms for each KiB of English text or code. Measured with a
     vocabulary of 32,000 byte pairs on one core of a shared machine: 0.4 ms for 1 KiB, 3.5 ms for 8 KiB, 10 ms for
     20 KiB, 140 ms for 220 KiB.
     """
-
-    def __post_init__(self) -> None:
-        """Refuse what names no file or reads nothing of a prompt."""
-        if not self.path:
-            raise ValueError("tokenizer.path is empty; name a tokenizer.json file")
-        if self.max_bytes < 1:
-            raise ValueError(f"tokenizer.maxBytes is {self.max_bytes}; it must be at least 1")
 
 
 class TokenProducerParameters(Parameters, frozen=True):

@@ -3,19 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from epp.framework import Aggregator, Destination, Parameters, ProfilePicker, ProfileResult, Request
-from epp.plugins.profile_pickers.primary_port import checked_port, primary_addresses, rank_header
+from epp.framework.limits import Port
+from epp.plugins.profile_pickers.primary_port import primary_addresses, rank_header
 from epp.plugins.profile_pickers.profile_names import only_one
 
 
 class DataParallelParameters(Parameters, frozen=True):
     """Where the pods listen."""
 
-    primary_port: int = 8000
+    primary_port: Port = 8000
     """The port that the gateway is sent to, whatever the port of the rank chosen."""
-
-    def __post_init__(self) -> None:
-        """Refuse what is no port."""
-        checked_port(self.primary_port)
 
 
 class DataParallelProfileHandler(ProfilePicker[DataParallelParameters], Aggregator[DataParallelParameters]):

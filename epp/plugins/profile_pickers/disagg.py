@@ -5,7 +5,7 @@ from typing import Any
 
 from epp.framework import Aggregator, Destination, Plugin, ProfilePicker, ProfileResult, Request
 from epp.plugins.profile_pickers.disagg_legs import DisaggLegs
-from epp.plugins.profile_pickers.disagg_parameters import PREFILL_FIRST, DisaggParameters
+from epp.plugins.profile_pickers.disagg_parameters import DisaggParameters
 
 
 class DisaggProfileHandler(ProfilePicker[DisaggParameters], Aggregator[DisaggParameters]):
@@ -30,7 +30,7 @@ class DisaggProfileHandler(ProfilePicker[DisaggParameters], Aggregator[DisaggPar
             decode=self._profiles.decode,
             prefill=self._profiles.prefill,
             encode=self._profiles.encode,
-            prefill_first=self.parameters.stage_order == PREFILL_FIRST,
+            prefill_first=self.parameters.stage_order == "prefill-first",
         )
 
     @property

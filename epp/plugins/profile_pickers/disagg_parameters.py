@@ -1,14 +1,12 @@
 """What is said of a disaggregated request's stages in a configuration, in today's spelling and the former one."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 from epp.framework import Parameters
 from epp.plugins.profile_pickers.stages import StageProfiles
-
-DECODE_FIRST = "decode-first"
-PREFILL_FIRST = "prefill-first"
 
 
 class StageDeciders(Parameters, frozen=True):
@@ -23,7 +21,7 @@ class StageDeciders(Parameters, frozen=True):
 class DisaggParameters(Parameters, frozen=True):
     """The order of the stages, their profiles and their deciders."""
 
-    stage_order: str = DECODE_FIRST
+    stage_order: Literal["decode-first", "prefill-first"] = "decode-first"
     """`decode-first` (decode, encode, prefill) or `prefill-first` (prefill, encode, decode).
 
     With `prefill-first` there is a prefill leg whenever the prefill profile exists, so `deciders.prefill` is refused.
@@ -49,18 +47,16 @@ class DisaggParameters(Parameters, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        if self.stage_order not in (DECODE_FIRST, PREFILL_FIRST):
-            raise ValueError(f"stageOrder is {self.stage_order!r}; use {DECODE_FIRST} or {PREFILL_FIRST}")
         nested = self.profiles != StageProfiles() or self.deciders != StageDeciders()
         if nested and (former := self._former()):
             raise ValueError(
                 f"profiles or deciders are given together with {', '.join(former)}, their former spelling: keep one"
             )
-        if self.stage_order == PREFILL_FIRST and "prefill" in (asked := self.deciders_by_stage()):
+        if self.stage_order == "prefill-first" and "prefill" in (asked := self.deciders_by_stage()):
             parameter, decider = asked["prefill"]
             raise ValueError(
-                f"{parameter} is {decider!r}, but with stageOrder {PREFILL_FIRST} the prefill leg runs first and no "
-                f"decider is asked: remove it, or use {DECODE_FIRST}"
+                f"{parameter} is {decider!r}, but with stageOrder prefill-first the prefill leg runs first and no "
+                f"decider is asked: remove it, or use decode-first"
             )
         self.profiles_by_stage()
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from epp.framework import (
     Aggregator,
@@ -14,8 +16,9 @@ from epp.framework import (
     Request,
     Stability,
 )
+from epp.framework.limits import Name
 from epp.plugins.profile_pickers.disagg_legs import DisaggLegs
-from epp.plugins.profile_pickers.primary_port import checked_port, primary_addresses, rank_header
+from epp.plugins.profile_pickers.primary_port import primary_addresses, rank_header
 from epp.plugins.profile_pickers.stages import told_apart
 
 
@@ -26,9 +29,9 @@ class PDParameters(Parameters, frozen=True):
     """The profile that chooses where the answer is generated."""
     prefill_profile: str = "prefill"
     """The profile that chooses where the prompt is computed."""
-    decider_plugin_name: str = "prefix-based-pd-decider"
+    decider_plugin_name: Name = "prefix-based-pd-decider"
     """Name of the decider plugin that is asked for a prefill leg; it has to be declared."""
-    primary_port: int = 0
+    primary_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     """The port that the gateway is sent to, whatever the port of the rank chosen; 0 for the chosen one itself."""
     prefix_plugin_type: str = ""
     """Accepted and not used."""
@@ -39,10 +42,6 @@ class PDParameters(Parameters, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        if self.primary_port:
-            checked_port(self.primary_port)
-        if not self.decider_plugin_name:
-            raise ValueError("deciderPluginName is empty; name a decider plugin")
         told_apart(decode=self.decode_profile, prefill=self.prefill_profile)
 
 

@@ -5,13 +5,6 @@ from dataclasses import replace
 from epp.framework import ProfileResult
 
 RANK = "x-data-parallel-host-port"
-_PORTS = range(1, 65536)
-
-
-def checked_port(port: int) -> None:
-    """Raise ValueError for a number that is no port."""
-    if port not in _PORTS:
-        raise ValueError(f"primaryPort is {port}; it must be between 1 and 65535")
 
 
 def primary_addresses(result: ProfileResult, port: int) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Finds what names the agent behind a request, in the headers that coding agents send."""
 
 from epp.framework import Parameters, Request, RequestHeaders
+from epp.framework.limits import Name
 from epp.framework.request import AGENT_IDENTITY
 
 KNOWN_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
@@ -10,13 +11,8 @@ KNOWN_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id",
 class AgentIdentityParameters(Parameters, frozen=True):
     """Further headers to look at."""
 
-    additional_session_headers: tuple[str, ...] = ()
+    additional_session_headers: tuple[Name, ...] = ()
     """Headers of other agents, looked at in this order and before the known ones."""
-
-    def __post_init__(self) -> None:
-        """Refuse nameless headers."""
-        if not all(self.additional_session_headers):
-            raise ValueError("additionalSessionHeaders has an empty entry; name a header or remove it")
 
 
 class AgentIdentity(RequestHeaders[AgentIdentityParameters]):

@@ -1,6 +1,7 @@
 """Tells the gateway a value computed from the usage of a response: what it cost, say."""
 
 from epp.framework import Parameters, Request, Response, ResponseReporter
+from epp.framework.limits import Name
 from epp.framework.roles import Metadata
 from epp.plugins.request_control.cel import UsageExpression
 
@@ -8,17 +9,10 @@ from epp.plugins.request_control.cel import UsageExpression
 class AttributeKey(Parameters, frozen=True):
     """Where in the dynamic metadata the value is put."""
 
-    name: str
+    name: Name
     """Key within the namespace."""
-    namespace: str = "envoy.lb"
+    namespace: Name = "envoy.lb"
     """Namespace of the dynamic metadata."""
-
-    def __post_init__(self) -> None:
-        """Refuse nameless places."""
-        if not self.name:
-            raise ValueError("attributes[0].key.name is empty; name the key that the gateway reads")
-        if not self.namespace:
-            raise ValueError("attributes[0].key.namespace is empty; name one, or leave it out for envoy.lb")
 
 
 class ReportedAttribute(Parameters, frozen=True):

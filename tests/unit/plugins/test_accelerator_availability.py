@@ -130,10 +130,10 @@ def test_two_filters_with_other_parameters_do_not_share_what_they_found():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"onUnknown": "drop"}, "onUnknown is 'drop'; it must be Pass or Fail"),
-        ({"onUnhealthy": "Fail"}, "onUnhealthy is 'Fail'; it must be Drain or Ignore"),
-        ({"maxVramUsed": 2}, "maxVramUsed is 2.0; it must be between 0 and 1"),
-        ({"attributes": {"a/b": []}}, "attributes.a/b lists no values"),
+        ({"onUnknown": "drop"}, "'drop' is not known; use 'Pass', 'Fail'"),
+        ({"onUnhealthy": "Fail"}, "'Fail' is not known; use 'Drain', 'Ignore'"),
+        ({"maxVramUsed": 2}, "maxVramUsed is 2; it must be between 0 and 1"),
+        ({"attributes": {"a/b": []}}, "a/b is empty; list at least one entry"),
     ],
 )
 def test_bad_parameters_are_refused(parameters, message):

@@ -247,8 +247,8 @@ def test_dra_3_an_expression_is_evaluated_once_for_each_tag_not_for_each_request
         ({"minArchitectureVersion": "9.x"}, "minArchitectureVersion is '9.x'; write a version such as 9.0"),
         ({"kinds": ["gpus"]}, "kinds has 'gpus'; use gpu, tpu, xpu, npu, cpu"),
         ({"vendors": [" "]}, "vendors has an empty entry"),
-        ({"maxCostPerHour": -1}, "maxCostPerHour is -1.0; it must be 0 or more"),
-        ({"onUnknown": "pass"}, "onUnknown is 'pass'; it must be Pass or Fail"),
+        ({"maxCostPerHour": -1}, "maxCostPerHour is -1; it must be 0 or more"),
+        ({"onUnknown": "pass"}, "'pass' is not known; use 'Pass', 'Fail'"),
         (
             {"onUnknown": {"minMemori": "Pass"}},
             "onUnknown names 'minMemori', which is no bound; did you mean 'minMemory'",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from epp.framework import Request, RequestBody
+from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
 from epp.plugins.producers.approx_prefix_cache import ApproxPrefixCacheParameters, ApproxPrefixCacheProducer
@@ -119,10 +120,12 @@ def test_parameters_are_named_as_in_configuration_files():
     assert (parameters.block_tokens, parameters.max_blocks) == (128, 7)  # 1000 // 128
 
 
-@pytest.mark.parametrize("name", ["block_size_tokens", "lru_capacity_per_server", "max_bytes_per_server"])
-def test_size_of_nothing_is_refused(name):
-    with pytest.raises(ValueError, match="it must be at least"):
-        ApproxPrefixCacheParameters(**{name: 0})
+@pytest.mark.parametrize(
+    ("name", "least"), [("blockSizeTokens", 1), ("lruCapacityPerServer", 1), ("maxBytesPerServer", 320)]
+)
+def test_size_of_nothing_is_refused(name, least):
+    with pytest.raises(ParameterError, match=f"{name} is 0; it must be at least {least}"):
+        read_parameters(ApproxPrefixCacheParameters, {name: 0})
 
 
 def test_default_budget_holds_the_default_capacity():

@@ -127,8 +127,11 @@ def test_condition_that_gives_no_bool_is_refused(condition):
     [
         ([], "attributes has 0 entries; it must have exactly one"),
         ([{"key": {"name": "a"}, "expression": "1"}] * 2, "attributes has 2 entries; it must have exactly one"),
-        ([{"key": {"name": ""}, "expression": "1"}], "key.name is empty"),
-        ([{"key": {"name": "a", "namespace": ""}, "expression": "1"}], "key.namespace is empty"),
+        ([{"key": {"name": ""}, "expression": "1"}], "name is empty; give a name"),
+        (
+            [{"key": {"name": "a", "namespace": ""}, "expression": "1"}],
+            "namespace is empty; give a name, or leave it out",
+        ),
         ([{"key": {"name": "a"}}], "expression"),
     ],
 )

@@ -40,7 +40,7 @@ def test_empty_value_is_a_value():
     ("parameters", "sentence"),
     [
         ({"validValues": ["a"]}, "missing required field `label`"),
-        ({"label": "", "validValues": ["a"]}, "label is empty; name a label"),
+        ({"label": "", "validValues": ["a"]}, "label is empty; give a name"),
         ({"label": "gpu"}, "no value of label 'gpu' would be kept; list validValues"),
     ],
 )

@@ -146,11 +146,11 @@ def test_het_1_never_leaves_nobody_and_never_passes_over_a_cheaper_group(tags, l
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"queueThreshold": 0}, "queueThreshold is 0.0; it must be above 0"),
-        ({"kvThreshold": 1.5}, "kvThreshold is 1.5; it must be in"),
-        ({"limits": {"l4": {"bound": -1}}}, "bound is -1.0; it must be above 0"),
-        ({"maxConcurrency": -1}, "maxConcurrency is -1.0; it must be 0 or more"),
-        ({"hysteresis": 0.5, "limits": {"l4": {"bound": 0.4}}}, "hysteresis is 0.5; it must be 0 or more, and less"),
+        ({"queueThreshold": 0}, "queueThreshold is 0; it must be above 0"),
+        ({"kvThreshold": 1.5}, "kvThreshold is 1.5; it must be above 0 and at most 1"),
+        ({"limits": {"l4": {"bound": -1}}}, "bound is -1; it must be above 0"),
+        ({"maxConcurrency": -1}, "maxConcurrency is -1; it must be 0 or more"),
+        ({"hysteresis": 0.5, "limits": {"l4": {"bound": 0.4}}}, "hysteresis is 0.5; it must be less"),
     ],
 )
 def test_bad_parameters_are_refused(parameters, message):

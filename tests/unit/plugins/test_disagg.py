@@ -327,7 +327,7 @@ def test_former_flat_names_still_work_and_are_warned_of():
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"stageOrder": "encode-first"}, "stageOrder is 'encode-first'; use decode-first or prefill-first"),
+        ({"stageOrder": "encode-first"}, "'encode-first' is not known; use 'decode-first', 'prefill-first'"),
         ({"profiles": {"decode": ""}}, "the decode stage has an empty profile name"),
         ({"profiles": {"decode": "x", "prefill": "x"}}, "the decode and the prefill stage both run profile 'x'"),
         ({"decodeProfile": "encode"}, "the decode and the encode stage both run profile 'encode'"),
@@ -374,7 +374,7 @@ def test_pd_handler_says_what_it_does_not_use():
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"primaryPort": 70000}, "primaryPort is 70000; it must be between 1 and 65535"),
+        ({"primaryPort": 70000}, "primaryPort is 70000; it must be between 0 and 65535"),
         ({"deciderPluginName": ""}, "deciderPluginName is empty"),
         ({"prefillProfile": "decode"}, "the decode and the prefill stage both run profile 'decode'"),
     ],

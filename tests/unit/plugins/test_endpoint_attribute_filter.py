@@ -59,14 +59,14 @@ def test_column_is_declared_so_that_its_absence_can_be_reported():
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"operator": "Below"}, "operator 'Below' is not known; use LessThan, "),
+        ({"operator": "Below"}, "'Below' is not known; use 'LessThan', "),
         ({"value": nan}, "value is not a number"),
         ({"attribute": ""}, "attribute is empty"),
-        ({"onMissing": "Drop"}, "onMissing is 'Drop'; it must be Pass or Fail"),
+        ({"onMissing": "Drop"}, "'Drop' is not known; use 'Pass', 'Fail'"),
         ({"algorithm": {"type": "threshold"}}, "missing required field `threshold`"),
         (
             {"algorithm": {"type": "guess", "threshold": {"operator": "Equal", "value": 1}}},
-            "algorithm type 'guess' is not known; use 'threshold'",
+            "'guess' is not known; use 'threshold'",
         ),
     ],
 )

@@ -328,9 +328,10 @@ def test_profiles_are_read_from_a_file_and_those_in_the_configuration_go_first(t
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("- {model: m, prefilTokensPerSecond: 1}", "unknown field `prefilTokensPerSecond`.*\\[0\\]"),
+        ("- {model: m, prefilTokensPerSecond: 1}", "\\[0\\].prefilTokensPerSecond: unknown key; did you mean"),
         ("- {model: m}", "profile 'm' says nothing"),
         ("- {model: m, alphaMs: fast}", "Expected `float"),
+        ("- {alphaMs: 1}\n- {alphaMs: 0}", "\\[1\\].alphaMs: alphaMs is 0; it must be above 0"),
         ("- {", "neither YAML nor JSON"),
         ("model: m", "Expected `array`"),
     ],
@@ -338,7 +339,7 @@ def test_profiles_are_read_from_a_file_and_those_in_the_configuration_go_first(t
 def test_bad_file_is_refused_by_name(tmp_path, content, sentence):
     file = tmp_path / "profiles.yaml"
     file.write_text(content)
-    with pytest.raises(ConfigurationError, match=f"(?s)profilePath '{file}' .*{sentence}"):
+    with pytest.raises(ConfigurationError, match=f"(?s)profilePath '{file}'.*{sentence}"):
         World(H100, profilePath=str(file))
 
 

@@ -1,9 +1,12 @@
 """Tokens that the chosen endpoint has to compute."""
 
+from math import inf
+
 import numpy as np
 import pytest
 
 from epp.framework import PrefixMatch, Request, RequestBody
+from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH
 from epp.framework.testing import candidates
 from epp.plugins.producers.inflight_load import InflightLoadParameters, InflightLoadProducer
@@ -62,7 +65,7 @@ def test_estimated_output_counts_when_asked_for(sent_to, max_output_tokens, para
     assert cost(sent_to, body, add_estimated_output_tokens=True, **parameters) == expected
 
 
-@pytest.mark.parametrize("values", [{"output_ratio": -0.1}, {"max_estimated_output_tokens": -1}])
-def test_negative_work_is_refused(values):
-    with pytest.raises(ValueError, match="it must be 0 or more"):
-        InflightLoadParameters(**values)
+@pytest.mark.parametrize("values", [{"outputRatio": -0.1}, {"outputRatio": inf}, {"maxEstimatedOutputTokens": -1}])
+def test_negative_or_infinite_work_is_refused(values):
+    with pytest.raises(ParameterError, match="it must be 0 or more"):
+        read_parameters(InflightLoadParameters, values)

@@ -1,9 +1,9 @@
 """Kubernetes' label selector semantics."""
 
-import msgspec
 import pytest
 
 from epp.framework import Request
+from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.testing import candidates
 from epp.plugins.filters.label_selector import LabelSelectorFilter, LabelSelectorParameters
 
@@ -11,7 +11,7 @@ POOL = candidates(labels=[{"zone": "a", "tier": "gold"}, {"zone": "b"}, {}])
 
 
 def kept(parameters, pool=POOL):
-    selector = LabelSelectorFilter(msgspec.convert(parameters, LabelSelectorParameters))
+    selector = LabelSelectorFilter(read_parameters(LabelSelectorParameters, parameters))
     return selector.filter(Request("r"), pool).tolist()
 
 
@@ -50,13 +50,13 @@ def test_two_selectors_over_the_same_endpoints_do_not_mix():
 @pytest.mark.parametrize(
     ("expression", "sentence"),
     [
-        ({"key": "zone", "operator": "Is", "values": ["a"]}, "operator 'Is' for label 'zone' is not known; use In"),
+        ({"key": "zone", "operator": "Is", "values": ["a"]}, "'Is' is not known; use 'In'"),
         ({"key": "zone", "operator": "In"}, "operator In for label 'zone' has no values"),
         ({"key": "zone", "operator": "NotIn", "values": []}, "operator NotIn for label 'zone' has no values"),
         ({"key": "zone", "operator": "Exists", "values": ["a"]}, "operator Exists for label 'zone' takes no values"),
-        ({"key": "", "operator": "Exists"}, "empty key"),
+        ({"key": "", "operator": "Exists"}, "key is empty"),
     ],
 )
 def test_selector_that_kubernetes_would_refuse_is_refused(expression, sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ParameterError, match=sentence):
         kept({"matchExpressions": [expression]})

@@ -121,10 +121,10 @@ def test_named_producer_is_the_one_that_is_read():
     [
         ({"affinityThreshold": 1.1}, "affinityThreshold is 1.1; it must be between 0 and 1"),
         ({"explorationProbability": nan}, "explorationProbability is nan"),
-        ({"maxTTFTPenaltyMs": -1}, "maxTTFTPenaltyMs is -1.0; it must be 0 or more"),
-        ({"peakPrefillThroughput": 0}, "peakPrefillThroughput is 0.0; it must be above 0"),
+        ({"maxTTFTPenaltyMs": -1}, "maxTTFTPenaltyMs is -1; it must be 0 or more"),
+        ({"peakPrefillThroughput": 0}, "peakPrefillThroughput is 0; it must be above 0"),
         ({"ttftSource": "latencyPredictor"}, "known, not supported yet; use 'prefillThroughput'"),
-        ({"ttftSource": "dice"}, "ttftSource is 'dice'; it must be 'prefillThroughput'"),
+        ({"ttftSource": "dice"}, "'dice' is not known; use 'prefillThroughput'"),
         ({"maxTtftPenaltyMs": 1}, "unknown .*maxT"),
     ],
 )

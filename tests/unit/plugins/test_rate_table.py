@@ -1,10 +1,11 @@
 """Which profile counts for a model on some hardware, and how it is scaled."""
 
-from math import isnan
+from math import isnan, nan
 
 import pytest
 
 from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Partition, Performance, Sharing
+from epp.framework.parameters import ParameterError, read_parameters
 from epp.plugins.producers.rate_profile import RateProfile, model_key
 from epp.plugins.producers.rate_table import RateTable, hardware_of
 
@@ -133,11 +134,12 @@ def test_gamma_and_delta_give_the_prefill_rate_too():
     ("fields", "sentence"),
     [
         ({"model": "m"}, "profile 'm' says nothing; give prefillTokensPerSecond, alphaMs or deltaMs"),
-        ({"alpha_ms": 0}, "alphaMs of profile '\\*' is 0; it must be above 0"),
-        ({"alpha_ms": 1, "beta_ms": -1}, "betaMs of profile '\\*' is -1; it must be 0 or more"),
-        ({"accelerator": "h100", "prefill_tokens_per_second": float("nan")}, "profile '\\*/h100' is nan"),
+        ({"accelerator": "h100"}, "profile '\\*/h100' says nothing"),
+        ({"alphaMs": 0}, "alphaMs is 0; it must be above 0"),
+        ({"alphaMs": 1, "betaMs": -1}, "betaMs is -1; it must be 0 or more"),
+        ({"accelerator": "h100", "prefillTokensPerSecond": nan}, "prefillTokensPerSecond is nan; it must be above 0"),
     ],
 )
 def test_figures_that_mean_nothing_are_refused(fields, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        RateProfile(**fields)
+    with pytest.raises(ParameterError, match=sentence):
+        read_parameters(RateProfile, fields)

@@ -49,7 +49,7 @@ def test_agent_that_does_not_say_has_no_identity():
 
 
 def test_nameless_header_is_refused():
-    with pytest.raises(ConfigurationError, match="additionalSessionHeaders has an empty entry"):
+    with pytest.raises(ConfigurationError, match="additionalSessionHeaders\\[1] is empty"):
         identity([], additionalSessionHeaders=["x-one", ""])
 
 

@@ -142,8 +142,8 @@ def test_old_name_is_deprecated_and_stands_for_the_default_producer():
         ({"vllm": {"url": "http://a", "timeout": "5s"}}, "vllm is known, not supported yet; use estimate or tokenizer"),
         ({"udsTokenizerConfig": {}}, "udsTokenizerConfig is known, not supported yet; use estimate or tokenizer"),
         ({"estimate": {}, "tokenizer": {"path": "a"}}, "both estimate and tokenizer are set"),
-        ({"tokenizer": {"path": ""}}, "tokenizer.path is empty"),
-        ({"tokenizer": {"path": "a", "maxBytes": 0}}, "tokenizer.maxBytes is 0; it must be at least 1"),
+        ({"tokenizer": {"path": ""}}, "path is empty"),
+        ({"tokenizer": {"path": "a", "maxBytes": 0}}, "maxBytes is 0; it must be at least 1"),
     ],
 )
 def test_parameters_that_cannot_be_used_are_refused(parameters, sentence):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from epp.framework import Request, Topology
+from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.snapshot import TOPOLOGY
 from epp.framework.testing import candidates
 from epp.plugins.filters.topology_affinity import TopologyAffinityFilter, TopologyAffinityFilterParameters
@@ -61,5 +62,5 @@ def test_no_peer_keeps_all():
 
 
 def test_unknown_level_is_refused():
-    with pytest.raises(ValueError, match="minAffinity is 'row'; it must be one of host, rack, zone, region"):
-        TopologyAffinityFilterParameters(min_affinity="row")
+    with pytest.raises(ParameterError, match="'row' is not known; use 'host', 'rack', 'zone', 'region'"):
+        read_parameters(TopologyAffinityFilterParameters, {"minAffinity": "row"})

@@ -57,9 +57,9 @@ def test_only_the_metrics_that_are_capped_are_read():
     ("caps", "sentence"),
     [
         ([], "conditions is empty; list at least one"),
-        ([("queue", 1)], "metric 'queue' is not known; use active-requests, "),
-        ([("waiting-queue", -1)], "maxValue of waiting-queue is -1.0; it must be 0 or more"),
-        ([("waiting-queue", nan)], "maxValue of waiting-queue is nan; it must be 0 or more"),
+        ([("queue", 1)], "'queue' is not known; use 'active-requests', "),
+        ([("waiting-queue", -1)], "maxValue is -1; it must be 0 or more"),
+        ([("waiting-queue", nan)], "maxValue is nan; it must be 0 or more"),
     ],
 )
 def test_caps_that_mean_nothing_are_refused(caps, sentence):
