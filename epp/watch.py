@@ -1,4 +1,4 @@
-"""Says when files may have become others, however they are replaced."""
+"""Watches files for changes, however they are replaced."""
 
 import asyncio
 import os
@@ -17,17 +17,17 @@ _LOOK_AGAIN_SECONDS = 5.0
 _log = structlog.get_logger()
 
 
-async def occasions(*paths: Path) -> AsyncIterator[None]:
-    """Yield whenever it is worth looking at the files and directories again, for ever.
+async def changes(*paths: Path) -> AsyncIterator[None]:
+    """Yield whenever the files and directories may have changed, for ever.
 
-    That is when something happened in a directory or in that of a file (a rename over it, a swap of a symbolic link, as
+    That is after an event in a directory or in that of a file (a rename over it, a swap of a symbolic link, as
     a Kubernetes ConfigMap does it), and every second besides: network file systems, and links whose target changes in
     place, tell nothing. Directories are watched, since a watch on a file would stay with the one that was replaced.
     """
     directories = sorted({path if path.is_dir() else Path(os.path.abspath(path)).parent for path in paths})  # noqa: ASYNC240, PTH100
     while True:
         try:
-            changes = awatch(
+            events = awatch(
                 *directories,
                 watch_filter=None,
                 debounce=_GATHER_MILLISECONDS,
@@ -36,8 +36,8 @@ async def occasions(*paths: Path) -> AsyncIterator[None]:
                 yield_on_timeout=True,
                 recursive=False,
             )
-            async with aclosing(changes):
-                async for _ in changes:
+            async with aclosing(events):
+                async for _ in events:
                     yield
         except OSError as error:
             _log.warning("cannot be watched, trying again", directories=list(map(str, directories)), reason=str(error))

@@ -56,7 +56,7 @@ def gateway(
     v: Verbosity = 0,
 ) -> None:
     """Run Envoy with the picker behind it: send it OpenAI-style requests, they land on the right model server."""
-    logs.configure(v)
+    writer = logs.configure(v)
 
     def settings() -> GatewaySettings:
         return msgspec.structs.replace(
@@ -75,6 +75,7 @@ def gateway(
             plugin_modules=read_modules(allow_plugin_modules),
             discovery=read_endpoints(endpoints),
             metrics_address=None if metrics_port is None else ("127.0.0.1", metrics_port),
+            lost_log_lines=lambda: writer.lost,
         )
         async with local_gateway(picker, settings()) as running:
             pool = ", ".join(endpoint.hostport for endpoint in running.picker.store.endpoints)

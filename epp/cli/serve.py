@@ -85,7 +85,7 @@ def serve(
     v: Verbosity = 2,
 ) -> None:
     """Run the endpoint picker: an ext_proc server that a gateway asks where each LLM request should go."""
-    logs.configure(v)
+    writer = logs.configure(v)
     message_bytes = message_bytes_for(max_request_body)
 
     async def work(stop: asyncio.Event) -> None:
@@ -116,6 +116,7 @@ def serve(
                 max_body_bytes=max_request_body,
                 drain_seconds=drain_timeout,
                 drain_quiet_seconds=drain_quiet_period,
+                lost_log_lines=lambda: writer.lost,
             )
         )
         await picker.start()

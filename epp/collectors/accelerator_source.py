@@ -19,7 +19,7 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import FollowingTagger, KnowsAccelerators, Report
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import ACCELERATOR
-from epp.watch import occasions
+from epp.watch import changes
 
 _MOST_TOLD = 100
 """Problems of endpoints that are said before there is silence: pools may be large and wrong all over."""
@@ -97,7 +97,7 @@ class AcceleratorSource(FollowingTagger[AcceleratorSourceParameters], KnowsAccel
         """Take over new versions of the files until cancelled."""
         if not (self.parameters.paths and self.parameters.watch_files):
             return
-        async for _ in occasions(*map(Path, self.parameters.paths)):
+        async for _ in changes(*map(Path, self.parameters.paths)):
             if await self.look():
                 await changed()
 

@@ -4,17 +4,24 @@ import asyncio
 import math
 import random
 from collections.abc import Iterable, Sequence
+from functools import partial
+
+import structlog
 
 from epp.collectors.observer import CollectorObserver
 from epp.collectors.poll import Poll
 from epp.collectors.reachability import Reachability
 from epp.datastore import Change, Datastore
+from epp.descriptors import shortage
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Feed
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Datum
+from epp.supervisor import Supervisor
 
 _LONGEST_FIRST_WAIT_SECONDS = 1.0
+
+_log = structlog.get_logger()
 
 
 class Collector:
@@ -31,6 +38,7 @@ class Collector:
         clock: Clock,
         interval_seconds: float = 0.05,
         observer: CollectorObserver | None = None,
+        supervisor: Supervisor | None = None,
         generator: random.Random | None = None,
     ) -> None:
         self._store = store
@@ -38,12 +46,14 @@ class Collector:
         self._interval_seconds = interval_seconds
         self._observer = observer or CollectorObserver()
         self._generator = generator or random.Random()  # noqa: S311 - spreads the polls, guards nothing
+        self._supervisor = supervisor or Supervisor(observer=self._observer)
         self._feeds = self.checked(feeds)
         self._ending: set[asyncio.Task[None]] = set()
         self._tasks: dict[tuple[str, Feed], asyncio.Task[None]] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self._reachability: dict[str, Reachability] = {}
         self._running = False
+        self._warned_of = 0
 
     @property
     def task_count(self) -> int:
@@ -65,6 +75,7 @@ class Collector:
         self._store.subscribe(self._pool_changed)
         for endpoint in self._store.endpoints:
             self._begin(endpoint)
+        self._check_descriptors()
 
     async def replace(self, feeds: Sequence[Feed]) -> None:
         """Collect these from now on; a feed with the same source and extractors as before goes on undisturbed.
@@ -80,6 +91,7 @@ class Collector:
             self._begin_feeds(endpoint)
             if not any(feed.asks(endpoint) for feed in wanted):
                 self._reachability[endpoint.id].answered()  # nobody is left to find out that it came back
+        self._check_descriptors()
         await asyncio.gather(*ended, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
 
@@ -99,6 +111,17 @@ class Collector:
             self._endpoints[endpoint.id] = endpoint
         for _, endpoint in change.added:
             self._begin(endpoint)
+        self._check_descriptors()
+
+    def _check_descriptors(self) -> None:
+        """Warn where connections to all endpoints are too many for this process, and again when they become more."""
+        connections = len(self._tasks)
+        problem = shortage(connections)
+        if problem is None:
+            self._warned_of = 0
+        elif connections > self._warned_of:
+            self._warned_of = connections
+            _log.warning("too few file descriptors", endpoints=len(self._endpoints), problem=problem)
 
     def _begin(self, endpoint: Endpoint) -> None:
         self._endpoints[endpoint.id] = endpoint
@@ -108,8 +131,9 @@ class Collector:
     def _begin_feeds(self, endpoint: Endpoint) -> None:
         for feed in self._feeds:
             if (endpoint.id, feed) not in self._tasks:
-                run = self._run(endpoint, feed, self._reachability[endpoint.id])
-                self._tasks[endpoint.id, feed] = asyncio.create_task(run, name=f"collect {endpoint.id}")
+                run = partial(self._run, endpoint, feed, self._reachability[endpoint.id])
+                name = f"collect {feed.source.name} of {endpoint.id}"
+                self._tasks[endpoint.id, feed] = self._supervisor.start("collect", run, name=name)
 
     def _end(self, identity: str) -> None:
         if self._endpoints.pop(identity, None) is not None:

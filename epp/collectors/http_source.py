@@ -1,7 +1,10 @@
 """Fetches one page of an endpoint over HTTP, on connections that are kept."""
 
 import asyncio
+import contextlib
 import errno
+import math
+import socket
 from http import HTTPStatus
 from typing import ClassVar
 
@@ -9,14 +12,17 @@ import aiohttp
 from typing_extensions import TypeVar
 
 from epp.collectors.tls import TlsParameters, tls_context
+from epp.descriptors import NO_DESCRIPTOR, polling_bound
 from epp.framework.clock import Clock
-from epp.framework.datalayer import DataSource, PageError, UnreachableError
+from epp.framework.datalayer import DataSource, NotAskedError, PageError, UnreachableError
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 
 _PAGE_LIMIT_BYTES = 8 * 1024 * 1024
 _CONNECTIONS_PER_HOST = 2
 _KEEPALIVE_SECONDS = 30.0
+_TURN_SECONDS = 0.005
+"""Between two connections for one page each: they cost more than pages on connections that are kept."""
 _PORT_LIMIT = 65535
 _REFUSALS = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE})
 
@@ -66,7 +72,9 @@ class HttpSource(DataSource[HP]):
         super().__init__(parameters, name=name, clock=clock)
         self._timeout_seconds = parse_duration(self.parameters.timeout)
         self._tls = tls_context(self.parameters, self.name) if self.parameters.scheme == "https" else None
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        """By whether connections are kept."""
+        self._turn = asyncio.Lock()
 
     @property
     def port(self) -> int | None:
@@ -79,10 +87,26 @@ class HttpSource(DataSource[HP]):
         return parse_duration(self.parameters.interval) if self.parameters.interval else None
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
-        """Return the page; raises UnreachableError or PageError."""
+        """Return the page; raises UnreachableError, PageError or NotAskedError.
+
+        Where file descriptors are few, endpoints without a connection of their own take turns.
+        """
+        try:
+            return await self._fetch(endpoint, keep=True)
+        except NotAskedError:
+            await self._turn_comes()
+            return await self._fetch(endpoint, keep=False)
+
+    async def close(self) -> None:
+        """Close all connections; a later fetch opens new ones."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            await session.close()
+
+    async def _fetch(self, endpoint: Endpoint, *, keep: bool) -> bytes:
         url = self._url(endpoint)
         try:
-            async with self._open().get(
+            async with self._open(keep=keep).get(
                 url, allow_redirects=False, server_hostname=endpoint.host or None if self._tls else None
             ) as response:
                 return await _read(response, url)
@@ -91,37 +115,44 @@ class HttpSource(DataSource[HP]):
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
             raise PageError(f"{url}: no secure connection: {error}") from error
         except aiohttp.ClientConnectionError as error:
+            if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+                raise NotAskedError(f"{url}: {error.strerror}") from None
             raise UnreachableError(f"{url}: {error}", refused=_is_refusal(error)) from error
         except (aiohttp.ClientError, ValueError) as error:
             raise PageError(f"{url}: {type(error).__name__}: {error}") from error
 
-    async def close(self) -> None:
-        """Close all connections; a later fetch opens new ones."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+    async def _turn_comes(self) -> None:
+        """Wait for a file descriptor, after those that waited before, but no longer than for a page."""
+        async with self._turn:
+            for _ in range(math.ceil(self._timeout_seconds / _TURN_SECONDS)):
+                await asyncio.sleep(_TURN_SECONDS)
+                with contextlib.suppress(OSError), _brief_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("", 0))):
+                    return
 
     def _url(self, endpoint: Endpoint) -> str:
         port = self.parameters.port
         authority = endpoint.hostport if port is None else f"{endpoint.hostport.rpartition(':')[0]}:{port}"
         return f"{self.parameters.scheme}://{authority}{self.parameters.path}"
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _open(self, *, keep: bool) -> aiohttp.ClientSession:
         """Open the session when first asked: it belongs to the event loop that runs then."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
+        session = self._sessions.get(keep)
+        if session is None:
+            session = self._sessions[keep] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
                     limit=0,  # one waiting for another endpoint's connection would look dead
                     limit_per_host=_CONNECTIONS_PER_HOST,
-                    keepalive_timeout=_KEEPALIVE_SECONDS,
+                    keepalive_timeout=_KEEPALIVE_SECONDS if keep else None,
+                    force_close=not keep,
                     ssl=self._tls if self._tls is not None else True,
+                    socket_factory=_kept_socket if keep else _brief_socket,
                 ),
                 timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
                 headers={"Accept": self.accept, "Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(loop=asyncio.get_running_loop()),
                 auto_decompress=False,
             )
-        return self._session
+        return session
 
 
 async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
@@ -142,3 +173,21 @@ def _is_refusal(error: aiohttp.ClientConnectionError) -> bool:
     if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError):
         return True
     return isinstance(error, OSError) and error.errno in _REFUSALS
+
+
+def _kept_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    return _socket_below(polling_bound(kept=True), address)
+
+
+def _brief_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    return _socket_below(polling_bound(kept=False), address)
+
+
+def _socket_below(bound: int | None, address: aiohttp.AddrInfoType) -> socket.socket:
+    """Return a socket; raises OSError where its file descriptor is not below the bound."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    if bound is not None and made.fileno() >= bound:
+        made.close()
+        raise OSError(errno.EMFILE, "no file descriptor is free but those kept for listeners")
+    return made

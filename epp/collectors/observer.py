@@ -1,13 +1,15 @@
-"""Who is told when a feed goes wrong."""
+"""Events of collectors, for metrics."""
+
+from epp.supervisor import TaskObserver
 
 
-class CollectorObserver:
-    """Is told of every error; does nothing with it unless overridden."""
+class CollectorObserver(TaskObserver):
+    """No-op callbacks; override those of interest."""
 
     __slots__ = ()
 
     def poll_error(self, source_type: str) -> None:
-        """Take note that a source brought no page."""
+        """Record that a page could not be fetched."""
 
     def extract_error(self, source_type: str, extractor_type: str) -> None:
-        """Take note that an extractor could not read a page."""
+        """Record that an extractor could not read a page."""

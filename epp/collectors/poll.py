@@ -5,7 +5,7 @@ import structlog
 from epp.collectors.observer import CollectorObserver
 from epp.collectors.reachability import Reachability
 from epp.datastore import Datastore
-from epp.framework.datalayer import Feed, PageError, UnreachableError
+from epp.framework.datalayer import Feed, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
 
 _LONGEST_BACKOFF_SECONDS = 1.0
@@ -53,6 +53,10 @@ class Poll:
             self._fetch_failed(endpoint, error)
             self._answered(endpoint)
             return None
+        except NotAskedError as error:
+            self._fetch_failed(endpoint, error)
+            self._back_off()
+            return None
         except Exception as error:  # noqa: BLE001 - a source is anybody's code, and the others go on
             self._fetch_failed(endpoint, error)
             return None
@@ -82,8 +86,11 @@ class Poll:
         else:
             backs_off = refused
         if backs_off:
-            longest = max(_LONGEST_BACKOFF_SECONDS, self._interval_seconds)
-            self._backoff_seconds = min(2 * self._backoff_seconds, longest)
+            self._back_off()
+
+    def _back_off(self) -> None:
+        longest = max(_LONGEST_BACKOFF_SECONDS, self._interval_seconds)
+        self._backoff_seconds = min(2 * self._backoff_seconds, longest)
 
     def _fetch_failed(self, endpoint: Endpoint, error: Exception) -> None:
         self._observer.poll_error(self._feed.source.plugin_type)
@@ -93,7 +100,7 @@ class Poll:
         if kind in self._troubles:
             return
         self._troubles.add(kind)
-        expected = isinstance(error, PageError | UnreachableError)
+        expected = isinstance(error, NotAskedError | PageError | UnreachableError)
         _log.warning(
             "endpoint not read",
             endpoint=endpoint.id,

@@ -1,5 +1,6 @@
 """Turns a configuration into plugin instances: fills in what it leaves out, wires what belongs together."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from epp.config.wiring import add_missing_producers, check_order, in_order
 from epp.director import ParserTable, Pipeline
 from epp.framework.datalayer import DataSource, Discovery, EndpointNotifications, Extractor, Feed, Tagger
 from epp.framework.errors import ConfigurationError
+from epp.framework.headers import RESERVED
 from epp.framework.plugin import Plugin, all_roles
 from epp.framework.roles import Parser, Producer
 from epp.scheduling import Scheduler, SchedulingObserver
@@ -25,6 +27,7 @@ from epp.scheduling import Scheduler, SchedulingObserver
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 METRICS_SOURCE = "metrics-data-source"
 METRICS_EXTRACTOR = "core-metrics-extractor"
+_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
 
 _T = TypeVar("_T")
 
@@ -69,6 +72,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     producers = _attempt(instances, lambda: in_order(instances.of(Producer)), "plugins")
     check_order(instances)
     _rehearse(instances, builder)
+    _check_headers(instances)
     instances.raise_problems()
     assert handler is not None  # noqa: S101  a problem otherwise
     assert aggregator is not None  # noqa: S101  the same
@@ -79,6 +83,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
             parsers=ParserTable(parsers),
             scheduler=Scheduler(profiles, handler, aggregator, observer=observer),
             plugins={role: instances.of(role) for role in all_roles()} | {Producer: producers},
+            sets_headers=frozenset(name for plugin in instances for name in plugin.sets_headers),
         ),
         feeds=feeds,
         taggers=instances.of(Tagger),
@@ -173,3 +178,16 @@ def _rehearse(instances: Instances, builder: Builder) -> None:
             instances.fail(f"plugin {plugin.name!r} {problem}", *path)
         for problem in findings.raised:
             instances.warn(f"plugin {plugin.name!r} failed on made-up endpoints: {problem}", *path)
+
+
+def _check_headers(instances: Instances) -> None:
+    """Refuse declared headers that the picker sets by itself, and spellings that no header of a request ever has."""
+    for plugin in instances:
+        for name in plugin.sets_headers:
+            problem = "which the picker sets by itself" if name in RESERVED else "which is no lower-case header name"
+            if name in RESERVED or not _HEADER_NAME.fullmatch(name):
+                instances.fail(
+                    f"plugin {plugin.name!r} sets header {name!r}, {problem}: change `sets_headers` of "
+                    f"{type(plugin).__name__}",
+                    *instances.path_of(plugin),
+                )

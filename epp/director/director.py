@@ -25,6 +25,7 @@ from epp.framework.errors import (
     NoEndpointsError,
     RequestError,
 )
+from epp.framework.headers import FAIRNESS_ID, MODEL_REWRITE, PATHS, REQUEST_ID
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders
@@ -33,8 +34,6 @@ from epp.scheduling import Failure, Guard
 
 DEFAULT_PATH = "/v1/completions"
 _NOTHING = Parsed(RequestBody(), names_model=False)
-FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 
 
 class DirectorObserver(RoutingObserver):
@@ -126,7 +125,7 @@ class Director:
         if names_model and not (body.model or target_model):
             raise ModelMissingError
         return Request(
-            id=headers.get("x-request-id") or str(uuid.uuid4()),
+            id=headers.get(REQUEST_ID) or str(uuid.uuid4()),
             body=body,
             headers=headers,
             path=path,
@@ -230,5 +229,5 @@ def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, inco
 
 
 def _path(headers: Headers) -> str:
-    path = headers.first_of(":path", "x-original-path", "x-forwarded-path") or DEFAULT_PATH
+    path = headers.first_of(*PATHS) or DEFAULT_PATH
     return path.partition("?")[0]

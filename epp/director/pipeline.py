@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from epp.framework.errors import NoParserError
+from epp.framework.headers import is_control
 from epp.framework.plugin import Plugin, R
 from epp.framework.request import Headers, RequestBody
 from epp.framework.roles import Parser, ResponseReporter
@@ -73,10 +74,16 @@ class Pipeline:
     scheduler: Scheduler
     plugins: Mapping[type[Plugin[Any]], tuple[Plugin[Any], ...]] = field(default_factory=dict)
     """By role; producers in an order in which each finds what it reads."""
+    sets_headers: frozenset[str] = frozenset()
+    """Request headers that the plugins declare to set."""
 
     def of(self, role: type[R]) -> tuple[R, ...]:
         """Return the plugins of a role, in the order in which they run."""
         return cast("tuple[R, ...]", self.plugins.get(role, ()))
+
+    def control_names(self, headers: Headers) -> list[str]:
+        """Return the names present that must not reach an endpoint: those of the protocol, and those plugins set."""
+        return [name for name in headers if is_control(name) or name in self.sets_headers]
 
     @property
     def metadata_namespaces(self) -> frozenset[str]:

@@ -89,6 +89,11 @@ class Routing:
         self._completed = False
 
     @property
+    def control_names(self) -> list[str]:
+        """Headers of the client that must not reach the endpoint."""
+        return self._pipeline.control_names(self.request.headers)
+
+    @property
     def usage(self) -> Usage | None:
         """Tokens as the endpoint counted them; None where the response does not say, or not yet."""
         return None if self._usage is None else self._usage.usage

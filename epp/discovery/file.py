@@ -12,7 +12,7 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Pool
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
-from epp.watch import occasions
+from epp.watch import changes
 
 _LOOK_AGAIN_SECONDS = 5.0
 
@@ -109,5 +109,5 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
                 await self.refresh(pool)
 
     async def _follow_file(self, pool: Pool) -> None:
-        async for _ in occasions(Path(self._path)):
+        async for _ in changes(Path(self._path)):
             await self.reread(pool)

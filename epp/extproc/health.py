@@ -11,17 +11,24 @@ from epp.extproc.wire import SERVICE
 
 LIVENESS = "liveness"
 READINESS = "readiness"
+PROBED_FOR_BOTH = "inference-extension"
+"""The name that llm-d's chart gives to the liveness probe and the readiness probe of a single replica."""
 _READY_NAMES = ("", READINESS, SERVICE)
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """`liveness` serves as long as the process does; every other name from `set_ready` to draining.
+    """`liveness` serves as long as the process does; the other names from readiness to draining.
+
+    `inference-extension` goes on serving while the picker drains: it answers a liveness probe too, and a failed one
+    restarts a container that still has streams. Before readiness it does not serve, as it answers a readiness probe
+    too: a picker without a pool must get no requests, and loses nothing in a restart.
 
     An unknown name is NOT_FOUND for `Check`, and SERVICE_UNKNOWN for `Watch`, as the protocol has it.
     """
 
     def __init__(self) -> None:
-        self._status = {LIVENESS: HealthCheckResponse.SERVING, **dict.fromkeys(_READY_NAMES, _status(ready=False))}
+        waiting = dict.fromkeys((PROBED_FOR_BOTH, *_READY_NAMES), _status(ready=False))
+        self._status = {LIVENESS: HealthCheckResponse.SERVING, **waiting}
         self._open = True
         self._changed = asyncio.Event()
 
@@ -32,6 +39,8 @@ class Health(health_pb2_grpc.HealthServicer):
     def set_ready(self, *, ready: bool) -> None:
         """Say whether new requests are welcome; whoever watches is told."""
         self._status.update(dict.fromkeys(_READY_NAMES, _status(ready=ready)))
+        if ready:
+            self._status[PROBED_FOR_BOTH] = HealthCheckResponse.SERVING
         self._wake()
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""Says no in the caller's own dialect: the error shape of the API that was asked."""
+"""Refusals in the error format of the API that was called."""
 
 import msgspec
 
 from epp.extproc import replies
-from epp.extproc.headers import DROPPED_REASON
 from epp.extproc.wire import ProcessingResponse
 from epp.framework import RequestError
+from epp.framework.headers import DROPPED_REASON
 
 _ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 _OPENAI_PREFIX = "/v1/"

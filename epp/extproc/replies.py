@@ -1,9 +1,8 @@
-"""Builds the answers: one function for each kind of reply that a gateway takes."""
+"""Replies to the gateway: one function for each kind."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from epp.extproc.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES, WENT_INTO_RESPONSE_HEADERS
 from epp.extproc.wire import (
     BodyMutation,
     BodyResponse,
@@ -19,6 +18,7 @@ from epp.extproc.wire import (
     TrailersResponse,
 )
 from epp.framework import SchedulingResult
+from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES, WENT_INTO_RESPONSE_HEADERS
 from epp.framework.roles import Metadata
 
 PIECE_BYTES = 62_000
@@ -26,16 +26,19 @@ PIECE_BYTES = 62_000
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """Where a request goes and what its headers lose and gain on the way."""
+class Forwarding:
+    """A routed request on its way out: its destination, and the changes of its headers."""
 
-    address: str
-    """`ip:port`, then fallbacks in order, comma-separated."""
     result: SchedulingResult
     headers: Mapping[str, str]
     """To be set beside the destination."""
     remove: Sequence[str]
     emit_scores: bool = False
+
+    @property
+    def address(self) -> str:
+        """`ip:port` of the target, then of its fallbacks in order, comma-separated."""
+        return ",".join(self.result.destination.addresses)
 
     def mutation(self) -> HeaderMutation:
         """Return the change of the request headers."""
@@ -58,18 +61,18 @@ class Destination:
         return reply
 
 
-def destination_with_headers(destination: Destination) -> ProcessingResponse:
+def destination_with_headers(forwarding: Forwarding) -> ProcessingResponse:
     """Answer the request headers with the destination."""
-    common = CommonResponse(clear_route_cache=True, header_mutation=destination.mutation())
-    return destination.annotate(ProcessingResponse(request_headers=HeadersResponse(response=common)))
+    common = CommonResponse(clear_route_cache=True, header_mutation=forwarding.mutation())
+    return forwarding.annotate(ProcessingResponse(request_headers=HeadersResponse(response=common)))
 
 
-def destination_with_body(destination: Destination, changed: bytes | None) -> ProcessingResponse:
+def destination_with_body(forwarding: Forwarding, changed: bytes | None) -> ProcessingResponse:
     """Answer a buffered request body with the destination, and with another body where `changed` is one."""
     common = CommonResponse(
-        clear_route_cache=True, header_mutation=destination.mutation(), body_mutation=_replacement(changed)
+        clear_route_cache=True, header_mutation=forwarding.mutation(), body_mutation=_replacement(changed)
     )
-    return destination.annotate(ProcessingResponse(request_body=BodyResponse(response=common)))
+    return forwarding.annotate(ProcessingResponse(request_body=BodyResponse(response=common)))
 
 
 def request_headers_pass() -> ProcessingResponse:

@@ -1,39 +1,43 @@
-"""The response's way through the picker: let through piece by piece, listened to, its model's name put back."""
+"""The response half of an exchange: passes pieces on, reads usage, restores the model name."""
 
 from collections.abc import Iterator, Mapping
 
 from epp.bodies import ModelRestorer
-from epp.director import Routing
+from epp.director import Cause, Routing
 from epp.extproc import replies
-from epp.extproc.half import Progress, expect
+from epp.extproc.exchange import Progress, expect
 from epp.extproc.headers import read_headers
 from epp.extproc.modes import BodyMode
 from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
 from epp.framework.clock import Clock
+from epp.framework.headers import CONTENT_LENGTH
+from epp.framework.roles import Metadata
 
 _IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 """Modes in which each piece gets one answer that may change it."""
 
 
 class ResponseHalf:
-    """Answers response messages and tells the routing, if there is one, what they show."""
+    """Answers response messages, and reports them to the routing, if there is one."""
 
-    __slots__ = ("_clock", "_mode", "_progress", "_restorer")
+    __slots__ = ("_bytes_left", "_clock", "_mode", "_progress", "_restorer", "_whole")
 
     def __init__(self, mode: BodyMode | None, clock: Clock) -> None:
         self._mode = mode
         self._clock = clock
         self._progress = Progress.EXPECTED
         self._restorer: ModelRestorer | None = None
+        self._bytes_left: int | None = None  # by content-length; None without one
+        self._whole = False
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether the response is complete."""
         return self._progress is Progress.ENDED
 
     @property
     def seen_whole(self) -> bool:
-        """Whether the stream may end now without anything being wrong: headers were all there was to show."""
+        """Whether the stream may end now: in body mode NONE, headers are all that is shown."""
         return self._mode is BodyMode.NONE and self._progress is Progress.BODY
 
     def on_headers(self, message: HttpHeaders, routing: Routing | None) -> Iterator[ProcessingResponse]:
@@ -42,6 +46,8 @@ class ResponseHalf:
         self._progress = Progress.ENDED if message.end_of_stream else Progress.BODY
         headers = read_headers(message.headers)
         status = headers.first_of(":status", "status") or ""
+        length = headers.get(CONTENT_LENGTH, "")
+        self._bytes_left = int(length) if length.isdecimal() else None
         event_stream = "text/event-stream" in headers.get("content-type", "")
         remove: list[str] = []
         added: Mapping[str, str] = {}
@@ -50,7 +56,7 @@ class ResponseHalf:
             added = routing.response_started(code, headers, event_stream=event_stream)
             if routing.request.rewrites_model and routing.request.body.model:
                 self._restorer = ModelRestorer(routing.request.body.model, event_stream=event_stream)
-                remove = ["content-length"]  # another name is of another length
+                remove = [CONTENT_LENGTH]  # another name is of another length
             if self._mode is BodyMode.NONE:
                 routing.response_unseen(self._clock.now())
         yield replies.response_headers_pass(added, remove)
@@ -63,9 +69,15 @@ class ResponseHalf:
         piece, last = message.body, message.end_of_stream
         if last:
             self._progress = Progress.ENDED
-        if routing is not None:
-            routing.response_piece(piece, last=last, now=self._clock.now())
-        report = routing.report() if last and routing is not None else {}
+        if self._bytes_left is not None:
+            self._bytes_left -= len(piece)
+        report: Metadata = {}
+        if routing is not None and not self._whole:
+            self._whole = last or self._bytes_left == 0
+            routing.response_piece(piece, last=self._whole, now=self._clock.now())
+            if self._whole:  # a client that has it all may cut the stream before its end is shown
+                report = routing.report()
+                routing.complete(Cause.NATURAL)
         if self._mode in _IN_PLACE:
             yield replies.with_metadata(replies.response_body_pass(self._restored_in_place(piece, last=last)), report)
         else:
@@ -82,15 +94,16 @@ class ResponseHalf:
             rest = self._restorer.feed(b"", last=True)
             if rest:
                 yield from replies.response_body_pieces(rest, end_of_stream=False)
-        yield replies.with_metadata(replies.response_trailers_pass(), {} if routing is None else routing.report())
+        report = {} if routing is None or self._whole else routing.report()
+        yield replies.with_metadata(replies.response_trailers_pass(), report)
 
     def assume(self, mode: BodyMode) -> None:
-        """Go by this mode where the gateway did not say."""
+        """Use this mode if the gateway states none."""
         if self._mode is None:
             self._mode = mode
 
     def end(self) -> None:
-        """Take no more messages."""
+        """Accept no more messages."""
         self._progress = Progress.ENDED
 
     def _restored_in_place(self, piece: bytes, *, last: bool) -> bytes | None:

@@ -51,6 +51,10 @@ class PageError(Exception):
     """The endpoint answered, but not with a page that can be read."""
 
 
+class NotAskedError(Exception):
+    """The picker could not ask, for want of a file descriptor, say: this tells nothing of the endpoint."""
+
+
 class DataSource(Plugin[P], role=Role(title="Data sources")):
     """Fetches one page from an endpoint."""
 
@@ -66,7 +70,7 @@ class DataSource(Plugin[P], role=Role(title="Data sources")):
 
     @abstractmethod
     async def fetch(self, endpoint: Endpoint) -> bytes:
-        """Return the page; raises UnreachableError or PageError."""
+        """Return the page; raises UnreachableError, PageError or NotAskedError."""
 
     @abstractmethod
     async def close(self) -> None:

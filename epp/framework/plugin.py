@@ -100,6 +100,11 @@ class Plugin(ABC, Generic[P]):
     """Optional inputs."""
     writes: tuple[Datum, ...] = ()
     """Outputs: request data of a producer, columns and attributes of an extractor."""
+    sets_headers: tuple[str, ...] = ()
+    """Request headers, in lower case, that this plugin sets for the endpoint; a client's own are removed.
+
+    An aggregator's headers that are not listed are dropped, and count as a failure of the plugin.
+    """
 
     def __init_subclass__(cls, role: Role | None = None, **kwargs: object) -> None:
         """Register the role; find the parameter struct among the brackets of the bases."""

@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 
 from epp.framework.arrays import Floats, Mask, Positions, as_mask, as_positions, as_scores
 from epp.framework.candidates import Candidates
+from epp.framework.headers import DESTINATION_NAMESPACE
 from epp.framework.plugin import OnError, P, Parameters, Plugin, Role, Stage
 from epp.framework.request import Headers, Request, RequestBody
 from epp.framework.response import Response
@@ -214,7 +215,7 @@ Metadata: TypeAlias = Mapping[str, Mapping[str, MetadataValue]]
 class ResponseReporter(Plugin[P], role=Role(title="Response reports", stage=Stage.RESPONSE_END, hook=True)):
     """Sends dynamic metadata about a finished response to the gateway, for its access log or rate limits."""
 
-    namespaces: tuple[str, ...] = ("envoy.lb",)
+    namespaces: tuple[str, ...] = (DESTINATION_NAMESPACE,)
     """Namespaces written to; a gateway accepts only those that its configuration lists."""
 
     @abstractmethod

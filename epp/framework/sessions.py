@@ -11,6 +11,8 @@ import xxhash
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.endpoint import Endpoint
+from epp.framework.headers import SESSION_ID as SESSION_ID_HEADER
+from epp.framework.headers import SESSION_TOKEN
 from epp.framework.plugin import Datum, Parameters
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, DataKey, Request
 from epp.framework.response import Response
@@ -27,7 +29,7 @@ _ATTRIBUTES: Mapping[str, DataKey[str]] = MappingProxyType(
 class EncodedEndpointHeader(Parameters, frozen=True):
     """For the strategy `encoded_endpoint_header`."""
 
-    header: str = "x-session-token"
+    header: str = SESSION_TOKEN
     """Header that brings the token with a request and takes it back with the response."""
 
     def __post_init__(self) -> None:
@@ -75,7 +77,7 @@ class SessionIdSource(Parameters, frozen=True):
 class SessionIds(Parameters, frozen=True):
     """For the strategy `session_id`."""
 
-    sources: tuple[SessionIdSource, ...] = (SessionIdSource(header="x-session-id"),)
+    sources: tuple[SessionIdSource, ...] = (SessionIdSource(header=SESSION_ID_HEADER),)
     """Where the session id is looked for, in this order; the first one that is not empty counts."""
     eviction_ttl_seconds: float = 300.0
     """Time after its last use at which a session is forgotten."""

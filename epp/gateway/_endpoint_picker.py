@@ -37,15 +37,14 @@ from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
 from envoy_data_plane.envoy.type.v3 import HttpStatus, Percent, StatusCode
 from envoy_data_plane.google.protobuf import Any
 
+from epp.framework.headers import DESTINATION_NAMESPACE, SUBSET_NAMESPACE
 from epp.gateway._addresses import envoy_address
 from epp.gateway._limits import NO_LIMIT, PROTOCOL_OPTIONS, unlimited
-from epp.gateway._model_servers import METADATA_NAMESPACE
 from epp.gateway.settings import FailureMode, GatewaySettings, parse_address
 
 __all__ = ["endpoint_picker", "external_processor"]
 
 ENDPOINT_PICKER = "endpoint_picker"
-SUBSET_HINT = "envoy.lb.subset_hint"
 EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _MIB = 1024 * 1024
@@ -67,12 +66,15 @@ def external_processor(settings: GatewaySettings) -> ExternalProcessor:
         ),
         failure_mode_allow=settings.failure_mode is FailureMode.FAIL_OPEN,
         message_timeout=timedelta(seconds=settings.patience_seconds),
+        # Bodies would be chunked otherwise, in all modes but NONE and BUFFERED. The picker sets the exact length of a
+        # body that it changes, or removes the length.
+        allow_content_length_header=True,
         # A picker that cannot be reached is a passing condition of the service, not a fault of the request.
         status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
         metadata_options=MetadataOptions(
-            forwarding_namespaces=MetadataOptionsMetadataNamespaces(untyped=[SUBSET_HINT, METADATA_NAMESPACE]),
+            forwarding_namespaces=MetadataOptionsMetadataNamespaces(untyped=[SUBSET_NAMESPACE, DESTINATION_NAMESPACE]),
             receiving_namespaces=MetadataOptionsMetadataNamespaces(
-                untyped=[METADATA_NAMESPACE, *sorted(set(settings.metadata_namespaces) - {METADATA_NAMESPACE})]
+                untyped=[DESTINATION_NAMESPACE, *sorted(set(settings.metadata_namespaces) - {DESTINATION_NAMESPACE})]
             ),
         ),
     )

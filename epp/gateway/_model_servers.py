@@ -44,16 +44,13 @@ from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
 from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPathSegment
 from envoy_data_plane.google.protobuf import Any
 
+from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, DESTINATION_SERVED
 from epp.gateway._limits import PROTOCOL_OPTIONS, unlimited
 from epp.gateway.errors import SettingsError
 from epp.gateway.settings import MODEL_SERVERS, ClusterType, FailureMode, GatewaySettings
 
-__all__ = ["DESTINATION_HEADER", "METADATA_NAMESPACE", "model_servers", "retry_policy"]
+__all__ = ["model_servers", "retry_policy"]
 
-DESTINATION_HEADER = "x-gateway-destination-endpoint"
-METADATA_NAMESPACE = "envoy.lb"
-
-_SERVED = f"{DESTINATION_HEADER}-served"
 # uvicorn, which most model servers run, closes idle connections after 5 s. Closing first avoids requests sent
 # into a connection that the server is just closing.
 _MODEL_SERVER_IDLE = timedelta(seconds=4)
@@ -105,7 +102,7 @@ def _original_dst() -> Cluster:
         name=MODEL_SERVERS,
         type=ClusterDiscoveryType.ORIGINAL_DST,
         lb_policy=ClusterLbPolicy.CLUSTER_PROVIDED,
-        original_dst_lb_config=ClusterOriginalDstLbConfig(use_http_header=True, http_header_name=DESTINATION_HEADER),
+        original_dst_lb_config=ClusterOriginalDstLbConfig(use_http_header=True, http_header_name=DESTINATION),
     )
 
 
@@ -118,11 +115,11 @@ def _override_host(settings: GatewaySettings) -> Cluster:
     fallback = _least_request() if settings.failure_mode is FailureMode.FAIL_OPEN else _nobody()
     policy = OverrideHost(
         override_host_sources=[
-            OverrideHostOverrideHostSource(header=DESTINATION_HEADER),
-            OverrideHostOverrideHostSource(metadata=_metadata_key(DESTINATION_HEADER)),
+            OverrideHostOverrideHostSource(header=DESTINATION),
+            OverrideHostOverrideHostSource(metadata=_metadata_key(DESTINATION)),
         ],
         # After a retry the picker learns from this who served the request.
-        selected_host_key=_metadata_key(_SERVED),
+        selected_host_key=_metadata_key(DESTINATION_SERVED),
         fallback_policy=fallback,
     )
     return Cluster(
@@ -160,4 +157,4 @@ def _policy(name: str, config: OverrideHost | LeastRequest | Subset) -> LoadBala
 
 
 def _metadata_key(name: str) -> MetadataKey:
-    return MetadataKey(key=METADATA_NAMESPACE, path=[MetadataKeyPathSegment(key=name)])
+    return MetadataKey(key=DESTINATION_NAMESPACE, path=[MetadataKeyPathSegment(key=name)])

@@ -30,11 +30,12 @@ from envoy_data_plane.envoy.extensions.resource_monitors.downstream_connections.
 )
 from envoy_data_plane.google.protobuf import Any
 
+from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
 from epp.gateway._addresses import envoy_address
 from epp.gateway._endpoint_picker import endpoint_picker, external_processor
 from epp.gateway._limits import NO_LIMIT
-from epp.gateway._model_servers import DESTINATION_HEADER, model_servers, retry_policy
-from epp.gateway.settings import LISTENER, MODEL_SERVERS, ClusterType, GatewaySettings, parse_address
+from epp.gateway._model_servers import model_servers, retry_policy
+from epp.gateway.settings import LISTENER, MODEL_SERVERS, ClusterType, FailureMode, GatewaySettings, parse_address
 
 __all__ = ["Casing", "build_bootstrap"]
 
@@ -81,7 +82,7 @@ def _listener(settings: GatewaySettings) -> Listener:
         route_config=_routes(settings),
         http_filters=[
             HttpFilter(
-                name="envoy.filters.http.header_mutation", typed_config=Any.pack(_no_destination_from_outside())
+                name="envoy.filters.http.header_mutation", typed_config=Any.pack(_nothing_for_endpoints(settings))
             ),
             HttpFilter(name="envoy.filters.http.ext_proc", typed_config=Any.pack(external_processor(settings))),
             HttpFilter(name="envoy.filters.http.router", typed_config=Any.pack(Router())),
@@ -120,7 +121,10 @@ def _routes(settings: GatewaySettings) -> RouteConfiguration:
     return RouteConfiguration(name=MODEL_SERVERS, virtual_hosts=[everything])
 
 
-def _no_destination_from_outside() -> HeaderMutation:
-    # Envoy goes wherever this header says. When a request passes without the picker, a client could otherwise choose
-    # its server.
-    return HeaderMutation(mutations=Mutations(request_mutations=[OneHeaderMutation(remove=DESTINATION_HEADER)]))
+def _nothing_for_endpoints(settings: GatewaySettings) -> HeaderMutation:
+    # Envoy goes wherever the destination header says. When a request passes without the picker, a client could
+    # otherwise choose its server, and those that the server's sidecar calls.
+    names = [DESTINATION]
+    if settings.failure_mode is FailureMode.FAIL_OPEN:
+        names += sorted(OBEYED_BY_ENDPOINTS)
+    return HeaderMutation(mutations=Mutations(request_mutations=[OneHeaderMutation(remove=name) for name in names]))

@@ -1,10 +1,14 @@
 """Log lines on standard error: readable on a terminal, one JSON object a line elsewhere."""
 
+import json
 import logging
 import sys
+from typing import TextIO, cast
 
 import msgspec
 import structlog
+
+from epp.observability.log_writer import LogWriter
 
 _LEVELS = ((0, logging.WARNING), (3, logging.INFO))
 """Verbosity as in the `-v` flag: up to 0 warnings, up to 3 what an operator wants to read, beyond that everything."""
@@ -24,8 +28,9 @@ class FailureLog:
             structlog.get_logger().error("plugin failed", plugin=plugin, error=str(error), exc_info=error)
 
 
-def configure(verbosity: int = 2) -> None:
-    """Set up structlog for the whole process."""
+def configure(verbosity: int = 2) -> LogWriter:
+    """Set up structlog for the whole process; return what counts the lines that cannot be written."""
+    writer = LogWriter(sys.stderr)
     level = next((level for limit, level in _LEVELS if verbosity <= limit), logging.DEBUG)
     terminal = sys.stderr.isatty()
     shared: list[structlog.typing.Processor] = [
@@ -40,10 +45,14 @@ def configure(verbosity: int = 2) -> None:
     structlog.configure(
         processors=[*shared, *ends],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", writer)),
         cache_logger_on_first_use=True,
     )
+    return writer
 
 
 def _to_json(event: dict[str, object], **_: object) -> str:
-    return msgspec.json.encode(event, enc_hook=str).decode()
+    try:
+        return msgspec.json.encode(event, enc_hook=str).decode()
+    except (TypeError, ValueError):  # half a surrogate pair, say: what is logged may come from anywhere
+        return json.dumps({key: ascii(value) for key, value in event.items()})

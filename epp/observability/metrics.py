@@ -1,11 +1,12 @@
 """Prometheus metrics under the ecosystem's own names, fed by the observers of director, scheduler and collector."""
 
 from collections import Counter as Counts
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from epp.collectors import CollectorObserver
 from epp.config import ConfigObserver
@@ -15,8 +16,10 @@ from epp.framework import Request, RequestError, SchedulingResult
 from epp.framework.accelerators import AcceleratorTag
 from epp.framework.arrays import Floats
 from epp.framework.clock import Clock
-from epp.framework.snapshot import ACCELERATOR, KV_USAGE, RUNNING, WAITING
+from epp.framework.request import DataKey
+from epp.framework.snapshot import ACCELERATOR, KV_USAGE, LORA, MODELS, RUNNING, WAITING, Snapshot
 from epp.observability.logs import FailureLog
+from epp.observability.request_series import MOST_COMBINATIONS, RequestSeries, Series
 from epp.scheduling import SchedulingObserver
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -31,59 +34,32 @@ _NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0
 # 32778 is what existing series have, not 32768
 _TOKENS = (1, *(8.0 * 2**power for power in range(12)), 32778, *(65536.0 * 2**power for power in range(5)))
 _OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))
-_DISTINCT_VALUES = 1000
-_OVERFLOW = "other"
-
-
-class _Vocabulary:
-    """Label values that clients choose: the first thousand are kept apart, the rest count as `other`."""
-
-    def __init__(self) -> None:
-        self._known: set[str] = set()
-
-    def __call__(self, value: str) -> str:
-        if value in self._known:
-            return value
-        if len(self._known) >= _DISTINCT_VALUES:
-            return _OVERFLOW
-        self._known.add(value)
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class _Series:
-    """What every request of one model and flow counts into, looked up once."""
-
-    labels: tuple[str, str, str, str]
-    requests: Counter
-    running: Gauge
-    duration: Histogram
-    ttft: Mapping[bool, Histogram]
-    """By whether the response is streamed."""
-    request_size: Histogram
-    response_size: Histogram
-    input_tokens: Histogram
-    output_tokens: Histogram
-    cached_tokens: Histogram
-    ntpot: Histogram
+_SERIES: DataKey[Series] = DataKey("metrics-series")
+"""Where a routed request is counted, from its beginning to its end."""
 
 
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObserver):
     """One instance for a picker; `registry` is what its metrics page shows."""
 
-    def __init__(self, pool_name: str, clock: Clock) -> None:
+    def __init__(self, pool_name: str, clock: Clock, *, most_combinations: int = MOST_COMBINATIONS) -> None:
         self.registry = CollectorRegistry()
         self._pool_name = pool_name
         self._clock = clock
-        self._model = _Vocabulary()
-        self._fairness = _Vocabulary()
         self._failure_log = FailureLog()
         self._sized: set[str] = set()
         self._generation = 1
-        self._series: dict[tuple[str, str, str, str], _Series] = {}
         self._requests = self._counter("request_total", "Requests routed or refused.", _LABELS)
         self._errors = self._counter("request_error_total", "Requests refused or failed.", (*_LABELS, "error_code"))
-        self._running = self._gauge("request_running", "Requests under way.", ("model_name",))
+        self._series = RequestSeries(
+            clock,
+            self._gauge("request_running", "Requests under way.", ("model_name",)),
+            self._counter(
+                "request_labels_folded_total",
+                "Requests counted under `other`, because all series are taken: their fairness id, or all their labels.",
+                ("label",),
+            ),
+            most=most_combinations,
+        )
         self._duration = self._histogram(
             "request_duration_seconds", "From the whole request to the end of the response.", _LONG_SECONDS, _LABELS
         )
@@ -125,6 +101,9 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._config_reloads = self._counter(
             "config_reloads_total", "New versions of the configuration file, by what became of them.", ("result",)
         )
+        self._task_failures = self._counter(
+            "background_task_failures_total", "Background tasks that raised and were restarted.", ("task",)
+        )
         self._accelerator_picks = self._counter(
             "accelerator_selections_total",
             "Requests by the class, or else the model, of the accelerator that a profile picked.",
@@ -146,10 +125,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Count a routed request."""
-        series = self._series_of(request)
-        series.requests.inc()
-        series.running.inc()
-        series.request_size.observe(request.size_bytes)
+        series = self._series.begin(request.body.model, request.model, request.fairness_id, str(request.priority))
+        request.put(_SERIES, series)
+        series.of(self._requests).inc()
+        series.of(self._request_size).observe(request.size_bytes)
         for profile, leg in result.profiles.items():
             if leg is not None:
                 tag = leg.candidates.snapshot.records(ACCELERATOR).values[leg.slot]
@@ -158,38 +137,42 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def refused(self, model: str, error: RequestError) -> None:
         """Count a refused request."""
-        name = self._model(model)
-        labels = (name, name, "", "0")
-        self._requests.labels(*labels).inc()
-        self._errors.labels(*labels, error.code).inc()
+        series = self._series.moment(model, "", "0")
+        series.of(self._requests).inc()
+        series.of(self._errors, error.code).inc()
 
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Count the end of a routed request."""
         request = routing.request
-        series = self._series_of(request)
-        series.running.dec()
-        series.duration.observe(self._clock.now() - request.received_at)
-        series.response_size.observe(routing.response_bytes)
+        series = request.get(_SERIES)
+        if series is None:
+            return
+        series.of(self._duration).observe(self._clock.now() - request.received_at)
+        series.of(self._response_size).observe(routing.response_bytes)
         if routing.first_byte_at is not None:
-            series.ttft[request.body.streaming].observe(routing.first_byte_at - request.received_at)
+            streaming = str(request.body.streaming).lower()
+            series.of(self._ttft, streaming).observe(routing.first_byte_at - request.received_at)
         self._count_usage(routing, series)
         outcome = f"{routing.status // 100}xx" if cause is Cause.NATURAL else cause.value
         self._endpoint_responses.labels(routing.served.name, outcome).inc()
         if cause is not Cause.NATURAL:
-            self._errors.labels(*series.labels, cause.value).inc()
+            series.of(self._errors, cause.value).inc()
         elif routing.status >= 400:  # noqa: PLR2004
-            self._errors.labels(*series.labels, str(routing.status)).inc()
+            series.of(self._errors, str(routing.status)).inc()
+        elif routing.status >= 200:  # noqa: PLR2004
+            self._series.succeeded(request.body.model, request.model)
+        self._series.end(series)
 
-    def _count_usage(self, routing: Routing, series: _Series) -> None:
+    def _count_usage(self, routing: Routing, series: Series) -> None:
         usage = routing.usage
         if usage is None:
             return
-        series.input_tokens.observe(usage.prompt_tokens)
-        series.cached_tokens.observe(usage.cached_tokens)
-        series.output_tokens.observe(usage.completion_tokens)
+        series.of(self._input).observe(usage.prompt_tokens)
+        series.of(self._cached).observe(usage.cached_tokens)
+        series.of(self._output).observe(usage.completion_tokens)
         if usage.completion_tokens:
             seconds = self._clock.now() - routing.request.received_at
-            series.ntpot.observe(seconds / usage.completion_tokens)
+            series.of(self._ntpot).observe(seconds / usage.completion_tokens)
 
     def plugin_failed(self, plugin: str, error: Exception) -> None:
         """Count a plugin that raised, and log the first failure of each kind."""
@@ -221,9 +204,18 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._config_good.set(0)
         self._config_reloads.labels("refused").inc()
 
+    def task_failed(self, kind: str, error: Exception) -> None:  # noqa: ARG002  the supervisor logs it
+        """Count a background task that raised."""
+        self._task_failures.labels(kind).inc()
+
+    def count_lost_log_lines(self, lost: Callable[[], int]) -> None:
+        """Show the number of log lines that could not be written."""
+        self.registry.register(_LostLogLines(lost))
+
     def refresh_pool(self, store: Datastore) -> None:
-        """Bring the pool's gauges up to date."""
+        """Bring the pool's gauges up to date, and what is known of the models that it serves."""
         snapshot = store.snapshot()
+        self._series.reported(_models(snapshot))
         self._ready.labels(self._pool_name).set(len(snapshot.available))
         self._accelerator_endpoints.clear()
         tags = snapshot.records(ACCELERATOR).values
@@ -242,26 +234,6 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             self._queue_sizes.remove(self._pool_name, name)
         self._sized = known
 
-    def _series_of(self, request: Request) -> "_Series":
-        model = self._model(request.model)
-        labels = (self._model(request.body.model), model, self._fairness(request.fairness_id), str(request.priority))
-        series = self._series.get(labels)
-        if series is None:
-            series = self._series[labels] = _Series(
-                labels=labels,
-                requests=self._requests.labels(*labels),
-                running=self._running.labels(labels[0]),
-                duration=self._duration.labels(*labels),
-                ttft={value: self._ttft.labels(*labels, str(value).lower()) for value in (False, True)},
-                request_size=self._request_size.labels(*labels),
-                response_size=self._response_size.labels(*labels),
-                input_tokens=self._input.labels(*labels),
-                output_tokens=self._output.labels(*labels),
-                cached_tokens=self._cached.labels(*labels),
-                ntpot=self._ntpot.labels(*labels),
-            )
-        return series
-
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"llm_d_epp_{name}", text, labels, registry=self.registry)
 
@@ -272,8 +244,23 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         return Histogram(f"llm_d_epp_{name}", text, labels, registry=self.registry, buckets=buckets)
 
 
+class _LostLogLines(Collector):
+    def __init__(self, lost: Callable[[], int]) -> None:
+        self._lost = lost
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "llm_d_epp_log_lines_lost", "Log lines that could not be written: no reader, or no space.", self._lost()
+        )
+
+
 def _hardware(tag: AcceleratorTag) -> str:
     return tag.primary_class or tag.model or tag.kind.value
+
+
+def _models(snapshot: Snapshot) -> set[str]:
+    names = set().union(*snapshot.records(MODELS).values)
+    return names.union(*(lora.running | lora.waiting for lora in snapshot.records(LORA).values))
 
 
 def _mean(values: Floats) -> float:

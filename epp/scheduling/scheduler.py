@@ -1,13 +1,14 @@
 """The loop over profiles: choose, run, aggregate."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from epp.framework.candidates import Candidates
 from epp.framework.errors import InternalError, NoEndpointsError, RequestError
 from epp.framework.request import Request
-from epp.framework.result import ProfileResult, SchedulingResult
+from epp.framework.result import Destination, ProfileResult, SchedulingResult
 from epp.framework.roles import Aggregator, ProfilePicker
 from epp.scheduling.cycle import Cycle
 from epp.scheduling.guard import Guard
@@ -86,9 +87,21 @@ class Scheduler:
         destination = self.aggregator.aggregate(request, results)
         if destination is None:
             raise next((errors[name] for name in sorted(errors)), InternalError("no profile has a result"))
+        destination = self._declared(destination)
         primary = destination.primary
         final = {**results, **destination.repicked, primary.profile: primary}
         return SchedulingResult(destination, final, dict(errors))
+
+    def _declared(self, destination: Destination) -> Destination:
+        """Drop headers that the aggregator does not declare: a client's own of that name would pass."""
+        undeclared = destination.headers.keys() - self.aggregator.sets_headers
+        if not undeclared:
+            return destination
+        problem = (
+            f"headers {sorted(undeclared)} are dropped: add them to `sets_headers` of {type(self.aggregator).__name__}"
+        )
+        self._observer.plugin_failed(self.aggregator.name, ValueError(problem))
+        return replace(destination, headers={k: v for k, v in destination.headers.items() if k not in undeclared})
 
 
 def _peer(results: Mapping[str, ProfileResult | None]) -> int | None:

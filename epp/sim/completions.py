@@ -8,6 +8,7 @@ import msgspec
 import xxhash
 from aiohttp import web
 
+from epp.framework.headers import REQUEST_ID
 from epp.sim.driver import Driver, Emissions
 from epp.sim.intake import decode, plan
 from epp.sim.openai_api import ApiError, ChatRequest, CompletionRequest
@@ -54,7 +55,7 @@ class CompletionHandlers:
         if self._going_down:
             raise ApiError(500, "InternalServerError", "This server is shutting down and takes no new requests")
         planned = plan(body, self._profile, number)
-        unique = request.headers.get("x-request-id") or self._make_id(number)
+        unique = request.headers.get(REQUEST_ID) or self._make_id(number)
         prefix, make_replies = ("chatcmpl", ChatReplies) if isinstance(body, ChatRequest) else ("cmpl", TextReplies)
         answer_id = f"{prefix}-{unique}"
         entry.note(id=answer_id, model=planned.model, prompt_tokens=planned.request.prompt_tokens)

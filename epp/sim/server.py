@@ -9,6 +9,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from epp.framework.headers import REQUEST_ID
 from epp.sim.admin import AdminHandlers
 from epp.sim.completions import CompletionHandlers
 from epp.sim.driver import Driver
@@ -125,8 +126,8 @@ def _application(driver: Driver, completions: CompletionHandlers, admin: AdminHa
 
     async def sign(request: web.Request, response: web.StreamResponse) -> None:
         response.headers["x-sim-server"] = profile.name
-        if "x-request-id" in request.headers:
-            response.headers["x-request-id"] = request.headers["x-request-id"]
+        if REQUEST_ID in request.headers:
+            response.headers[REQUEST_ID] = request.headers[REQUEST_ID]
 
     app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_errors_as_json])
     app.on_response_prepare.append(sign)

@@ -76,9 +76,16 @@ class Command:
 
 
 @contextlib.asynccontextmanager
-async def command(*arguments: str, terminal: int | None = None, **environment: str) -> AsyncIterator[Command]:
-    """Run `epp` until it ends, or the block does; on the terminal with that file descriptor, if any."""
+async def command(
+    *arguments: str, terminal: int | None = None, ulimit: str = "", **environment: str
+) -> AsyncIterator[Command]:
+    """Run `epp` until it ends, or the block does; on the terminal with that file descriptor, if any.
+
+    `ulimit` has arguments of the shell's command of that name, which is run before.
+    """
+    shell = ("sh", "-c", f'ulimit {ulimit} && exec "$@"', "sh") if ulimit else ()
     process = await asyncio.create_subprocess_exec(
+        *shell,
         sys.executable,
         "-m",
         "epp",

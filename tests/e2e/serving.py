@@ -45,13 +45,13 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(sim: RunningSim | None, *flags: str) -> AsyncIterator[Served]:
+async def serving(sim: RunningSim | None, *flags: str, ulimit: str = "") -> AsyncIterator[Served]:
     """Run a picker for that one server; without one, for the endpoints that the flags name."""
     ports = free_ports(3)
     names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
     where = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
     pool = [] if sim is None else [f"--endpoints=only={sim.address}"]
-    async with command("serve", *pool, *where, *flags) as process:
+    async with command("serve", *pool, *where, *flags, ulimit=ulimit) as process:
         await process.says('"event":"ready"')
         yield Served(process, *ports)
 

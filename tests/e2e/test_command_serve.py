@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import ssl
 from collections.abc import AsyncIterator
 
@@ -9,6 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 from bench import request_body
+from commands import command, free_ports
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from serving import PLAIN, Served, destination_of, exchange, first_message, serving
@@ -42,11 +44,40 @@ async def test_request_goes_to_the_endpoint_and_its_body_comes_back(served, sim)
 async def test_health_answers_under_every_name_that_gateways_ask_for(served):
     async with served.health() as channel:
         health = HealthStub(channel)
-        for name in ("liveness", "readiness", "", SERVICE):
+        for name in ("liveness", "readiness", "inference-extension", "", SERVICE):
             assert (await health.Check(HealthCheckRequest(service=name))).status == SERVING, name
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await health.Check(HealthCheckRequest(service="nonsense"))
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+UNREAD_POOL = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{{type: queue-scorer}}, {{type: file-discovery, parameters: {{path: {path}}}}}]
+dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
+"""
+
+
+async def test_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_path):
+    pool, config = tmp_path / "endpoints.yaml", tmp_path / "config.yaml"
+    os.mkfifo(pool)  # reading it takes until something is written
+    config.write_text(UNREAD_POOL.format(path=pool))
+    main_port, health_port, metrics_port = free_ports(3)
+    ports = (f"--grpc-port={main_port}", f"--grpc-health-port={health_port}", f"--metrics-port={metrics_port}")
+    async with command("serve", PLAIN, f"--config-file={config}", "--drain-quiet-period=10ms", *ports) as picker:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{health_port}") as channel:
+            health = HealthStub(channel)
+            names = ("inference-extension", "readiness")
+            watches = [health.Watch(HealthCheckRequest(service=name), wait_for_ready=True) for name in names]
+            assert [(await watch.read()).status for watch in watches] == [HealthCheckResponse.NOT_SERVING] * 2
+            assert (await health.Check(HealthCheckRequest(service="liveness"))).status == SERVING
+
+            await asyncio.to_thread(pool.write_text, "endpoints: []")
+
+            assert [(await watch.read()).status for watch in watches] == [SERVING] * 2
+        picker.terminate()
+        assert await picker.end() == 0
 
 
 async def test_health_is_not_on_the_main_port_unless_asked_for(served):

@@ -99,7 +99,7 @@ async def test_edited_file_moves_all_traffic_and_no_request_is_lost(files: Files
 
             edited = time.monotonic()
             files.keep("other")
-            await gateway.process.says('"event":"configuration taken over"')
+            await gateway.process.says('"event":"configuration applied"')
 
             assert await some_after(answers, time.monotonic()) == {"b"}
         moved = min(answer.ended for answer in answers if answer.server == "b")
@@ -119,7 +119,7 @@ async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_o
 
         replace(files.config, bad)
 
-        reason = json.loads(await gateway.process.says("configuration refused"))["reason"]
+        reason = json.loads(await gateway.process.says("configuration rejected"))["reason"]
         assert reason.startswith(f"{files.config}:{line}:{column}: plugins[0].parameters.matchLabel: ")
         assert "did you mean 'matchLabels'?" in reason
         assert await some_after(answers, time.monotonic()) == {"a"}
@@ -134,7 +134,7 @@ async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_o
 
         files.keep("other")
 
-        await gateway.process.says('"event":"configuration taken over"')
+        await gateway.process.says('"event":"configuration applied"')
         assert await some_after(answers, time.monotonic()) == {"b"}
         assert await gateway.health() == (200, healthy(generation=2))
 

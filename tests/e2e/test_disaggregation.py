@@ -31,9 +31,9 @@ def roles(sims) -> dict[str, tuple[str, dict[str, str]]]:
 
 
 @contextlib.asynccontextmanager
-async def disaggregated(sims, directory: Path) -> AsyncIterator[World]:
+async def disaggregated(sims, directory: Path, config: str = PREFILL_DECODE) -> AsyncIterator[World]:
     pool = endpoints_file(directory / "endpoints.yaml", **roles(sims))
-    async with open_world(sims=sims, config=with_pool(PREFILL_DECODE, pool)) as world:
+    async with open_world(sims=sims, config=with_pool(config, pool)) as world:
         await world.scraped()
         yield world
 
@@ -65,6 +65,18 @@ async def test_long_prompt_is_sent_to_decode_and_told_where_it_is_computed(simul
         assert prefiller in prefillers
         assert await prefiller_of(world, "A short one.") in [("d1", None), ("d2", None)]
         assert [await world.requests_at(name) for name in ("p1", "p2")] == [[], []]  # that is the sidecar's to do
+
+
+async def test_one_of_several_prefill_servers_that_were_picked_is_named(simulated, tmp_path):
+    sims = await simulated("p1", "p2", "d1")
+    config = yaml.safe_load(PREFILL_DECODE)
+    config["plugins"].append({"type": "max-score-picker", "parameters": {"maxNumOfEndpoints": 2}})
+    (prefill,) = [profile for profile in config["schedulingProfiles"] if profile["name"] == "prefill"]
+    prefill["plugins"].append({"pluginRef": "max-score-picker"})
+    async with disaggregated(sims, tmp_path, yaml.safe_dump(config)) as world:
+        server, prefiller = await prefiller_of(world, LONG)
+        assert server == "d1"
+        assert prefiller in {sims["p1"].address, sims["p2"].address}
 
 
 async def test_without_a_prefill_server_requests_are_decoded_as_usual(simulated, tmp_path):

@@ -15,8 +15,8 @@ from world import until
 from epp.config import load_file
 from epp.discovery import StaticDiscovery
 from epp.discovery.target import Target
-from epp.extproc.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES
 from epp.extproc.server import ServerSettings
+from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.picker import Picker, PickerSettings
 
@@ -165,7 +165,7 @@ async def test_requests_under_way_survive_fifty_reloads_each_served_by_one_whole
     file = tmp_path / "config.yaml"
     replace(file, A)
     async with picker_following(file) as picker, contextlib.AsyncExitStack() as stack:
-        address = f"127.0.0.1:{picker.server.port}"
+        address = f"127.0.0.1:{picker.port}"
         channels = [
             await stack.enter_async_context(grpc.aio.insecure_channel(address, options=APART))
             for _ in range(CONNECTIONS)
@@ -176,7 +176,7 @@ async def test_requests_under_way_survive_fifty_reloads_each_served_by_one_whole
 
         begun = (begin(exchange(channels[number % CONNECTIONS]), number) for number in range(STREAMS))
         waiting = list(await asyncio.gather(*begun))
-        await until(lambda: picker.server._streams.count == STREAMS, "all requests have arrived, and none is whole")
+        await until(lambda: picker.open_streams == STREAMS, "all requests have arrived, and none is whole")
         routed: list[Exchange] = []
         newcomers = Newcomers(picker, channels[0])
         async with coming(newcomers):

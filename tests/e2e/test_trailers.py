@@ -7,7 +7,7 @@ import h2.config
 import h2.connection
 import h2.events
 import pytest
-from echo import chat, digest, echo, gateway_in_front_of
+from echo import chat, digest, echo, gateway_in_front_of, noise
 
 from epp.gateway import BodyMode
 
@@ -56,6 +56,29 @@ async def test_request_with_trailers_arrives_and_is_answered(mode):
         assert status == 200
         assert len(received) == 100
         assert server.arrived == [("/v1/chat/completions", digest(body))]
+
+
+@pytest.mark.parametrize("mode", [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED])
+async def test_rewritten_body_before_trailers_is_chunked(mode):
+    """HTTP/1.1 has no trailers beside a content-length, and the client's is that of another body."""
+    body = chat(40_000)
+    headers = {"answer-bytes": "1", "answer-as": "whole", "x-llm-d-model-name-rewrite": "a-longer-name"}
+    async with echo() as server, gateway_in_front_of(server, request_body_mode=mode) as gateway:
+        address = gateway.envoy.address
+        claims = {"content-length": str(len(body)), **headers}
+        status, _ = await post_with_trailers(address.host, address.port, "/v1/chat/completions", body, claims)
+        assert status == 200
+        assert server.arrived == [("/v1/chat/completions", digest(body.replace(b'"m"', b'"a-longer-name"')))]
+        assert "content-length" not in server.headers[0]
+        assert server.headers[0]["transfer-encoding"] == "chunked"
+
+
+async def test_trailers_without_a_body_are_answered():
+    headers = {"answer-bytes": "1", "answer-as": "whole"}
+    async with echo() as server, gateway_in_front_of(server) as gateway:
+        address = gateway.envoy.address
+        assert await post_with_trailers(address.host, address.port, "/raw", b"", headers) == (200, noise(1))
+        assert server.arrived == [("/raw", digest(b""))]
 
 
 async def test_refused_request_with_trailers_gets_its_answer():

@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 
 from epp.framework import Aggregator, Destination, Floats, Positions, ProfileResult, Request, Stability
+from epp.framework.headers import ENCODERS, PREFILLER
 from epp.framework.snapshot import TOPOLOGY
 from epp.plugins.aggregators.joint_parameters import JointParameters
 from epp.plugins.aggregators.leg import Option, options
@@ -37,6 +38,7 @@ class JointAggregator(Aggregator[JointParameters]):
 
     plugin_type = "joint-aggregator"
     stability = Stability.ALPHA
+    sets_headers = (PREFILLER, ENCODERS)
 
     def setup(self) -> None:
         if self.parameters.locality_weight:

@@ -5,8 +5,7 @@ from ipaddress import IPv6Address, ip_address
 import numpy as np
 
 from epp.framework import Candidates, Endpoint, Filter, Mask, Request
-
-HEADER = "test-epp-endpoint-selection"
+from epp.framework.headers import ENDPOINT_SELECTION
 
 
 class HeaderBasedTestingFilter(Filter):
@@ -20,7 +19,7 @@ class HeaderBasedTestingFilter(Filter):
     plugin_type = "header-based-testing-filter"
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        lists = [value for name, value in request.headers.fields() if name == HEADER]
+        lists = [value for name, value in request.headers.fields() if name == ENDPOINT_SELECTION]
         if not lists:
             return np.ones(len(candidates), dtype=np.bool_)
         slots_by_address = candidates.snapshot.endpoints.derive(_slots_by_address)

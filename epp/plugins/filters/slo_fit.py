@@ -7,12 +7,10 @@ import numpy as np
 from epp.framework import Candidates, Filter, FilterParameters, Floats, Headers, Mask, Request
 from epp.framework.accelerator_arrays import cost_per_hour
 from epp.framework.accelerators import SpotPreference
+from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.rates import ENDPOINT_RATES, EndpointRates, batch_sizes, uncached_tokens
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING
-
-TTFT_HEADERS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
-TPOT_HEADERS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 
 _MS = 1e-3
 _EQUAL = 1.0 + 1e-9
@@ -49,8 +47,8 @@ class SloFitFilter(Filter[SloFitParameters]):
         self.may_read = (self._match_key, PROMPT_TOKENS, RUNNING, ACCELERATOR)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        ttft_limit = _limit_seconds(request.headers, TTFT_HEADERS)
-        tpot_limit = _limit_seconds(request.headers, TPOT_HEADERS)
+        ttft_limit = _limit_seconds(request.headers, SLO_TTFT_MS)
+        tpot_limit = _limit_seconds(request.headers, SLO_TPOT_MS)
         rates = request.get(ENDPOINT_RATES)
         if rates is None or not len(candidates) or ttft_limit == tpot_limit == inf:
             return np.ones(len(candidates), dtype=np.bool_)

@@ -6,11 +6,10 @@ from typing import cast
 from epp.framework.accelerator_requirements import SelectionParameters
 from epp.framework.accelerator_selection import ANY, Selection, combined
 from epp.framework.errors import ConfigurationError
+from epp.framework.headers import ACCELERATOR_PREFIX
 from epp.framework.hints import hint_at
 from epp.framework.parameters import read_parameters
 from epp.framework.request import Headers
-
-PREFIX = "x-epp-accelerator-"
 
 
 def _list(text: str) -> object:
@@ -79,18 +78,20 @@ _HEADER_OF_FIELD: Mapping[str, str] = {
 
 def header_of(field: str) -> str:
     """Return the header that sets an allow list of Selection."""
-    return PREFIX + _HEADER_OF_FIELD[field]
+    return ACCELERATOR_PREFIX + _HEADER_OF_FIELD[field]
 
 
 def read_wishes(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
     """Return what the headers ask for, and sentences on those that cannot be read. Values of one name add up."""
     wish, problems = ANY, []
     for name in headers:
-        if not name.startswith(PREFIX):
+        if not name.startswith(ACCELERATOR_PREFIX):
             continue
-        known = _FIELDS.get(name.removeprefix(PREFIX))
+        known = _FIELDS.get(name.removeprefix(ACCELERATOR_PREFIX))
         if known is None:
-            problems.append(f"header {name!r} is not known; {hint_at(name, [PREFIX + one for one in _FIELDS])}")
+            problems.append(
+                f"header {name!r} is not known; {hint_at(name, [ACCELERATOR_PREFIX + one for one in _FIELDS])}"
+            )
             continue
         field, read = known
         value = ",".join(text for other, text in headers.fields() if other == name)

@@ -19,7 +19,8 @@ from epp.framework.accelerator_selection import (
     tightened,
 )
 from epp.framework.errors import BadRequestError
-from epp.plugins.producers.accelerator_headers import PREFIX, header_of, read_wishes
+from epp.framework.headers import ACCELERATOR_PREFIX
+from epp.plugins.producers.accelerator_headers import header_of, read_wishes
 
 
 class SelectionLayer(SelectionParameters, frozen=True):
@@ -94,7 +95,8 @@ class AcceleratorSelectionProducer(Producer[AcceleratorSelectionParameters], Adm
 
     def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002
         layers = self._layers(request.model)
-        if not (self.parameters.allow_request_overrides and any(name.startswith(PREFIX) for name in request.headers)):
+        asked = any(name.startswith(ACCELERATOR_PREFIX) for name in request.headers)
+        if not (asked and self.parameters.allow_request_overrides):
             request.put(ACCELERATOR_SELECTION, Selections(layers.default, layers.by_profile))
             return
         wish, problems = read_wishes(request.headers)

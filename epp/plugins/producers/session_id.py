@@ -1,9 +1,8 @@
 """Finds the id of the session that a request belongs to."""
 
 from epp.framework import Candidates, Parameters, Producer, Request
+from epp.framework.headers import SESSION_ID as SESSION_ID_HEADER
 from epp.framework.request import SESSION_ID, Headers
-
-DEFAULT_HEADER = "x-session-id"
 
 
 class SessionIdParameters(Parameters, frozen=True):
@@ -29,7 +28,7 @@ class SessionIdProducer(Producer[SessionIdParameters]):
 
     def setup(self) -> None:
         self._key = SESSION_ID.produced_by(self.name)
-        self._header = (self.parameters.header_name or DEFAULT_HEADER).lower()
+        self._header = (self.parameters.header_name or SESSION_ID_HEADER).lower()
         self.writes = (self._key,)
 
     def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from epp.framework import Aggregator, Destination, Parameters, ProfilePicker, ProfileResult, Request
+from epp.framework.headers import DATA_PARALLEL
 from epp.framework.limits import Port
 from epp.plugins.profile_pickers.primary_port import primary_addresses, rank_header
 from epp.plugins.profile_pickers.profile_names import only_one
@@ -24,6 +25,7 @@ class DataParallelProfileHandler(ProfilePicker[DataParallelParameters], Aggregat
     """
 
     plugin_type = "data-parallel-profile-handler"
+    sets_headers = (DATA_PARALLEL,)
 
     def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
         return only_one(self.plugin_type, profiles)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from epp.framework import Aggregator, Destination, Plugin, ProfilePicker, ProfileResult, Request
+from epp.framework.headers import ENCODERS, PREFILLER
 from epp.plugins.profile_pickers.disagg_legs import DisaggLegs
 from epp.plugins.profile_pickers.disagg_parameters import DisaggParameters
 
@@ -23,6 +24,7 @@ class DisaggProfileHandler(ProfilePicker[DisaggParameters], Aggregator[DisaggPar
     """
 
     plugin_type = "disagg-profile-handler"
+    sets_headers = (PREFILLER, ENCODERS)
 
     def setup(self) -> None:
         self._profiles = self.parameters.profiles_by_stage()

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from epp.framework import Aggregator, Destination, Parameters, ProfilePicker, ProfileResult, Request
 from epp.framework.errors import BadRequestError
+from epp.framework.headers import PROFILE
 from epp.plugins.profile_pickers.profile_names import missing
 
 
 class HeaderProfileParameters(Parameters, frozen=True):
     """Which header is read, and what is done without it."""
 
-    header_name: str = "EPP-Profile"
+    header_name: str = PROFILE
     """The request header whose value names the profile; upper and lower case are the same."""
     default_profile: str = "decode"
     """The profile of a request whose header is absent or blank."""

@@ -16,6 +16,7 @@ from epp.framework import (
     Request,
     Stability,
 )
+from epp.framework.headers import DATA_PARALLEL, PREFILLER
 from epp.framework.limits import Name
 from epp.plugins.profile_pickers.disagg_legs import DisaggLegs
 from epp.plugins.profile_pickers.primary_port import primary_addresses, rank_header
@@ -54,6 +55,7 @@ class PDProfileHandler(ProfilePicker[PDParameters], Aggregator[PDParameters]):
 
     plugin_type = "pd-profile-handler"
     stability = Stability.DEPRECATED
+    sets_headers = (PREFILLER, DATA_PARALLEL)
 
     def setup(self) -> None:
         self._legs = DisaggLegs(decode=self.parameters.decode_profile, prefill=self.parameters.prefill_profile)

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from epp.framework import ProfileResult
-
-RANK = "x-data-parallel-host-port"
+from epp.framework.headers import DATA_PARALLEL
 
 
 def primary_addresses(result: ProfileResult, port: int) -> tuple[str, ...]:
@@ -14,4 +13,4 @@ def primary_addresses(result: ProfileResult, port: int) -> tuple[str, ...]:
 
 def rank_header(result: ProfileResult) -> dict[str, str]:
     """Return the header that names the first target's own `ip:port`."""
-    return {RANK: result.targets[0].hostport}
+    return {DATA_PARALLEL: result.targets[0].hostport}

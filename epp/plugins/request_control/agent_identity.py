@@ -1,11 +1,9 @@
 """Finds what names the agent behind a request, in the headers that coding agents send."""
 
 from epp.framework import Parameters, Request, RequestHeaders
+from epp.framework.headers import AGENT_SESSIONS
 from epp.framework.limits import Name
 from epp.framework.request import AGENT_IDENTITY
-
-KNOWN_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
-"""What Claude Code, OpenCode, Codex and older versions of Codex send."""
 
 
 class AgentIdentityParameters(Parameters, frozen=True):
@@ -26,7 +24,7 @@ class AgentIdentity(RequestHeaders[AgentIdentityParameters]):
     writes = (AGENT_IDENTITY,)
 
     def setup(self) -> None:
-        self._headers = (*map(str.lower, self.parameters.additional_session_headers), *KNOWN_HEADERS)
+        self._headers = (*map(str.lower, self.parameters.additional_session_headers), *AGENT_SESSIONS)
 
     def request_headers(self, request: Request) -> None:
         for name in self._headers:

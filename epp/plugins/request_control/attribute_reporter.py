@@ -1,6 +1,7 @@
 """Tells the gateway a value computed from the usage of a response: what it cost, say."""
 
 from epp.framework import Parameters, Request, Response, ResponseReporter
+from epp.framework.headers import DESTINATION_NAMESPACE
 from epp.framework.limits import Name
 from epp.framework.roles import Metadata
 from epp.plugins.request_control.cel import UsageExpression
@@ -11,7 +12,7 @@ class AttributeKey(Parameters, frozen=True):
 
     name: Name
     """Key within the namespace."""
-    namespace: Name = "envoy.lb"
+    namespace: Name = DESTINATION_NAMESPACE
     """Namespace of the dynamic metadata."""
 
 

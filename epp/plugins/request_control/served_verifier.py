@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from epp.framework import Request, Response, ResponseHeaders
+from epp.framework.headers import CONFORMANCE_SERVED
 
-SERVED_HEADER = "x-conformance-test-served-endpoint"
 NOT_SAID = "no served metadata"
 
 
@@ -18,4 +18,4 @@ class ServedVerifier(ResponseHeaders):
     plugin_type = "destination-endpoint-served-verifier"
 
     def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:  # noqa: ARG002
-        return {SERVED_HEADER: response.served_address or NOT_SAID}
+        return {CONFORMANCE_SERVED: response.served_address or NOT_SAID}

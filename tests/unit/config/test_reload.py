@@ -155,21 +155,29 @@ class Following:
         self.trouble: Exception | None = None
         self.registry = Registry()
         self.registry.register(Odd)
-        self.follower = ConfigFollower(path, load_file(path), build=self._build, take=self._take, observer=self.heard)
+        self.follower = ConfigFollower(path, load_file(path), build=self._build, observer=self.heard)
 
     def _build(self, loaded):
         return assemble(loaded, Builder(self.registry, ManualClock()))
 
-    async def _take(self, assembly) -> None:
+    def settle(self, assembly) -> None:
         if self.trouble is not None:
-            raise self.trouble
-        self.taken.append(assembly.loaded.document.text)
+            self.follower.reject(self.trouble)
+        else:
+            self.taken.append(assembly.loaded.document.text)
+            self.follower.accept(assembly)
 
     async def look(self, text: str | None = None) -> ConfigState:
         if text is not None:
             self.path.write_text(text)
-        await self.follower.look()
+        assembly = await self.follower.look()
+        if assembly is not None:
+            self.settle(assembly)
         return self.follower.state
+
+    async def follow(self) -> None:
+        async for assembly in self.follower.versions():
+            self.settle(assembly)
 
 
 @pytest.fixture
@@ -261,7 +269,7 @@ async def until_told(following, *, generation: int) -> None:
 
 
 async def test_following_sees_a_file_written_in_place_and_one_renamed_over_it(following, tmp_path):
-    task = asyncio.create_task(following.follower.follow())
+    task = asyncio.create_task(following.follow())
     following.path.write_text(SECOND)
     await until_told(following, generation=2)
     fresh = tmp_path / "fresh"
@@ -279,7 +287,7 @@ async def test_following_sees_the_links_of_a_config_map_swapped(tmp_path):
     (tmp_path / "..data").symlink_to("..2024_1")
     (tmp_path / "c.yaml").symlink_to(Path("..data") / "c.yaml")
     following = Following(tmp_path / "c.yaml")
-    task = asyncio.create_task(following.follower.follow())
+    task = asyncio.create_task(following.follow())
     (tmp_path / "..data_tmp").symlink_to("..2024_2")
     (tmp_path / "..data_tmp").rename(tmp_path / "..data")
     await until_told(following, generation=2)
@@ -294,7 +302,7 @@ async def test_a_new_version_is_built_beside_the_loop(following):
         built_in.append(threading.current_thread())
         return assemble(loaded, Builder(following.registry, ManualClock()))
 
-    follower = ConfigFollower(following.path, load_text(SECOND), build=notice, take=following._take)
+    follower = ConfigFollower(following.path, load_text(SECOND), build=notice)
     await follower.look()
     assert threading.current_thread() not in built_in
     assert len(built_in) == 1

@@ -13,6 +13,7 @@ from epp.framework import (
     Decider,
     Filter,
     Floats,
+    Headers,
     ManualClock,
     Mask,
     Parameters,
@@ -239,6 +240,42 @@ def test_undeclared_read_is_refused_by_plugin_and_datum(build, refused, registry
 def test_filters_are_held_to_what_they_declare_too(refused, registry):
     (problem,) = refused("plugins: [{type: peeking-filter}]", registry=registry)
     assert "plugin 'peeking-filter' reads 'waiting' without declaring it" in problem.message
+
+
+class Heading(Scorer):
+    plugin_type = "heading"
+    sets_headers = ("x-one", "x-two")
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        return np.zeros(len(candidates))
+
+
+def test_clients_own_of_a_header_that_a_plugin_sets_does_not_reach_the_endpoint(build, registry):
+    sent = Headers([("x-one", "1"), ("X-Two", "2"), ("x-three", "3"), ("x-prefiller-host-port", "4")])
+    registry.register(Heading)
+    assert build("plugins: [{type: heading}]", registry=registry).pipeline.control_names(sent) == [
+        "x-one",
+        "x-two",
+        "x-prefiller-host-port",
+    ]
+    assert build("plugins: []").pipeline.control_names(sent) == ["x-prefiller-host-port"]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("x-gateway-destination-endpoint", "which the picker sets by itself"),
+        ("content-length", "which the picker sets by itself"),
+        ("X-One", "which is no lower-case header name"),
+        (":path", "which is no lower-case header name"),
+        ("", "which is no lower-case header name"),
+    ],
+)
+def test_header_that_no_plugin_can_set_is_refused(refused, registry, name, problem):
+    registry.register(type("Bad", (Heading,), {"plugin_type": "bad", "sets_headers": (name,)}))
+    assert [str(each) for each in refused("plugins: [{type: bad}]", registry=registry)] == [
+        f"c.yaml:3:11: plugins[0]: plugin 'bad' sets header {name!r}, {problem}: change `sets_headers` of Bad"
+    ]
 
 
 WORKABLE = {

@@ -10,6 +10,7 @@ from epp.extproc.wire import SERVICE
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
+BOTH = "inference-extension"
 READY_NAMES = ("readiness", "", SERVICE)
 
 
@@ -30,18 +31,19 @@ async def stub(health):
 
 
 async def statuses(stub: HealthStub) -> dict[str, int]:
-    return {name: (await stub.Check(HealthCheckRequest(service=name))).status for name in ("liveness", *READY_NAMES)}
+    names = ("liveness", BOTH, *READY_NAMES)
+    return {name: (await stub.Check(HealthCheckRequest(service=name))).status for name in names}
 
 
 async def test_process_is_alive_before_its_pool_is_known(stub):
-    assert await statuses(stub) == {"liveness": SERVING, **dict.fromkeys(READY_NAMES, NOT_SERVING)}
+    assert await statuses(stub) == {"liveness": SERVING, **dict.fromkeys((BOTH, *READY_NAMES), NOT_SERVING)}
 
 
 async def test_it_is_alive_throughout_and_ready_as_it_is_told(health, stub):
     health.set_ready(ready=True)
-    assert await statuses(stub) == {"liveness": SERVING, **dict.fromkeys(READY_NAMES, SERVING)}
+    assert set((await statuses(stub)).values()) == {SERVING}
     health.set_ready(ready=False)
-    assert await statuses(stub) == {"liveness": SERVING, **dict.fromkeys(READY_NAMES, NOT_SERVING)}
+    assert await statuses(stub) == {"liveness": SERVING, BOTH: SERVING, **dict.fromkeys(READY_NAMES, NOT_SERVING)}
 
 
 async def test_list_says_all_of_it_at_once(health, stub):
@@ -54,7 +56,8 @@ async def test_unknown_name_is_not_found_and_the_known_ones_are_named(stub):
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await stub.Check(HealthCheckRequest(service="nonsense"))
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-    assert refused.value.details() == f"no service 'nonsense': ['', '{SERVICE}', 'liveness', 'readiness']"
+    known = sorted(["", SERVICE, BOTH, "liveness", "readiness"])
+    assert refused.value.details() == f"no service 'nonsense': {known}"
 
 
 @pytest.mark.parametrize("name", READY_NAMES)
@@ -66,6 +69,16 @@ async def test_watch_tells_each_change_once(health, stub, name):
     assert (await watch.read()).status == SERVING
     health.set_ready(ready=False)
     assert (await watch.read()).status == NOT_SERVING
+
+
+async def test_watch_of_the_name_for_both_probes_hears_of_readiness_and_not_of_draining(health, stub):
+    watch = stub.Watch(HealthCheckRequest(service=BOTH))
+    assert (await watch.read()).status == NOT_SERVING
+    health.set_ready(ready=True)
+    assert (await watch.read()).status == SERVING
+    health.set_ready(ready=False)
+    health.close()
+    assert await watch.read() is grpc.aio.EOF
 
 
 async def test_watch_of_an_unknown_name_says_so_and_stays_open(health, stub):

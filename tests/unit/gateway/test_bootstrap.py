@@ -83,8 +83,13 @@ def test_client_cannot_name_a_destination():
     ]
 
 
-def test_picker_may_not_replace_the_length_of_a_body():
-    assert "allow_content_length_header" not in http_filters(GatewaySettings())["ext_proc"]
+def test_client_cannot_name_an_endpoints_peers_where_requests_pass_without_the_picker():
+    mutations = http_filters(override_host(FailureMode.FAIL_OPEN))["header_mutation"]["mutations"]["request_mutations"]
+    assert {each["remove"] for each in mutations} >= {"x-gateway-destination-endpoint", "x-prefiller-host-port"}
+
+
+def test_envoy_keeps_the_length_of_a_body_that_the_picker_or_the_client_tells():
+    assert http_filters(GatewaySettings())["ext_proc"]["allow_content_length_header"] is True
 
 
 def test_no_timeout_cuts_a_long_generation():

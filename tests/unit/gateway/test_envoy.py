@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from epp.framework import Endpoint
+from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
 from epp.gateway import (
     ClusterType,
     EnvoyDiedError,
@@ -89,7 +90,7 @@ async def test_envoy_without_a_picker_answers_503_and_stops_without_a_trace(sett
     assert not os.access(directory, os.F_OK)
 
 
-async def test_client_cannot_choose_the_server_while_the_picker_is_down(settings, tmp_path):
+async def test_client_cannot_choose_servers_while_the_picker_is_down(settings, tmp_path):
     arrived: list[bytes] = []
 
     async def model_server(reader, writer):
@@ -106,10 +107,11 @@ async def test_client_cannot_choose_the_server_while_the_picker_is_down(settings
             settings, cluster_type=ClusterType.OVERRIDE_HOST, failure_mode=FailureMode.FAIL_OPEN, eds_file=eds_file
         )
         async with await EnvoyProcess.start(fail_open) as envoy:
-            status = await status_of(envoy.address, **{"x-gateway-destination-endpoint": f"{host}:{port}"})
+            forged = dict.fromkeys((DESTINATION, *OBEYED_BY_ENDPOINTS), f"{host}:{port}")
+            status = await status_of(envoy.address, **forged)
     assert status == 200
     (request,) = arrived
-    assert b"x-gateway-destination-endpoint" not in request.lower()
+    assert not [name for name in forged if name.encode() in request.lower()]
 
 
 async def test_two_run_side_by_side(settings):

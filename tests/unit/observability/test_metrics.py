@@ -151,30 +151,6 @@ def test_refused_request_counts_as_request_and_as_error(page):
     assert page.value("request_running", model_name="m") is None
 
 
-def test_thousand_models_are_kept_apart_and_the_rest_are_other(page):
-    for number in range(1_000):
-        page.metrics.refused(f"m{number}", NoEndpointsError())
-    late = [page.route("late"), page.route("later")]
-    known = page.route("m0")
-    assert page.value("request_total", model="other") == 2
-    assert page.value("request_total", model="m0") == 1
-    assert page.value("request_running", model_name="other") == 2
-    for routing in (*late, known):
-        routing.complete(Cause.NATURAL)
-    assert page.value("request_running", model_name="other") == 0
-    assert page.value("request_running", model_name="m0") == 0
-    assert page.value("request_total", model="late") is None
-    assert len(page.label_values("request_total", "model_name")) == 1_001
-
-
-def test_flows_have_a_thousand_values_of_their_own(page):
-    for number in range(1_001):
-        page.route(flow=f"f{number}")
-    assert page.value("request_total", model="m", fairness_id="f999") == 1
-    assert page.value("request_total", model="m", fairness_id="other") == 1
-    assert page.label_values("request_total", "model_name") == {"m"}
-
-
 def test_failures_of_plugins_and_pages_are_counted(page):
     page.metrics.scores_rejected("s", 3)
     page.metrics.scores_rejected("s", 2)

@@ -77,13 +77,10 @@ async def test_refused_configuration_is_visible_while_the_picker_serves_on(page,
     file = tmp_path / "c.yaml"
     file.write_text(text + "plugns: []\n")
 
-    async def take(assembly):
-        """Take anything."""
-
     def build(loaded):
         return assemble(loaded, Builder(Registry(), ManualClock()))
 
-    follower = ConfigFollower(file, load_text(text), build=build, take=take)
+    follower = ConfigFollower(file, load_text(text), build=build)
     await follower.look()
     health.said = {"ready": True, "config": {"refused": follower.state.refused}}
     status, _, answer = get(page, "/healthz")

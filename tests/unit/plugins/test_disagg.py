@@ -231,11 +231,11 @@ def test_first_leg_that_failed_is_nobodys_peer():
     assert near.peers == [None, "e0"]  # the scorers of prefill never ran
 
 
-def test_fallbacks_of_a_leg_are_listed():
+def test_prefill_header_names_one_endpoint_and_encode_header_all_that_were_picked():
     handler = both(p=yes(), e=yes())
     result = routed(handler, "decode", "prefill", "prefill", "encode", "encode", targets=2)
     assert result.destination.headers == {  # later ones first
-        "x-prefiller-host-port": "10.0.0.3:8000,10.0.0.2:8000",
+        "x-prefiller-host-port": "10.0.0.3:8000",
         "x-encoder-hosts-ports": "10.0.0.5:8000,10.0.0.4:8000",
     }
 
@@ -246,12 +246,12 @@ def test_decode_endpoint_that_prefills_too_is_not_told_to_call_itself():
     assert result.destination.headers == {}
 
 
-def test_decode_endpoint_is_left_out_of_a_list(sent_to):
+def test_decode_endpoint_is_left_out_of_the_encoders(sent_to):
     everyone = candidates(waiting=[0, 0, 0])
     decode = sent_to(everyone, 0).primary
     own_second, own_first = sent_to(everyone, 1, 0, 2).primary, sent_to(everyone, 0, 1).primary
     assert disagg_headers(decode, own_second, own_second) == {
-        "x-prefiller-host-port": "10.0.0.2:8000,10.0.0.3:8000",
+        "x-prefiller-host-port": "10.0.0.2:8000",
         "x-encoder-hosts-ports": "10.0.0.2:8000,10.0.0.3:8000",
     }
     # the prompt is best computed right there; but media are encoded by all of the encoders

@@ -241,3 +241,22 @@ def test_picker_that_picks_nobody_or_outside_fails():
 def test_gie_4_weight_must_be_finite():
     with pytest.raises(ValueError, match="weight nan"):
         WeightedScorer(Fixed(), math.nan)
+
+
+class Heading(Sequentially):
+    """Sets one header that it declares and one that it does not."""
+
+    plugin_type = "heading"
+    sets_headers = ("x-declared",)
+
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
+        return Destination(results["default"], {"x-declared": "1", "x-other": "2"})
+
+
+def test_header_that_its_aggregator_does_not_declare_is_dropped_and_counts_as_a_failure():
+    observer = Counting()
+    handler = Heading(("default",))
+    scheduler = Scheduler({"default": profile("default")}, handler, handler, observer=observer)
+    result = scheduler.schedule(Request("r"), candidates(waiting=[0]))
+    assert result.destination.headers == {"x-declared": "1"}
+    assert observer.failed == ["heading"]

@@ -1,0 +1,90 @@
+"""Headers and metadata keys of the protocol, each name once; and those that a client may not send to an endpoint.
+
+Names are lower-case, as HTTP/2 and Envoy have them. A tuple holds the current name first, then the deprecated ones:
+`Headers.first_of` reads it.
+"""
+
+# Between the gateway and the picker.
+
+DESTINATION = "x-gateway-destination-endpoint"
+"""`ip:port` of the endpoint picked, then its fallbacks, comma-separated; a request header, and a metadata key."""
+DESTINATION_SERVED = "x-gateway-destination-endpoint-served"
+"""`ip:port` of the endpoint that the gateway used; a metadata key."""
+ENDPOINT_SCORES = "x-gateway-destination-endpoint-scores"
+"""Score of each candidate by `ip:port`; a metadata key."""
+DESTINATION_NAMESPACE = "envoy.lb"
+"""Metadata namespace of these three."""
+SUBSET = "x-gateway-destination-endpoint-subset"
+"""The `ip:port` among which to pick; a metadata key."""
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+"""Metadata namespace of the subset."""
+
+# From the client, for the picker.
+
+FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+"""The flow that the request belongs to."""
+MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+"""The model to ask the endpoint for, in place of the one in the body."""
+SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
+"""Longest time to the first token, in milliseconds."""
+SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+"""Longest time for each further token, in milliseconds."""
+ACCELERATOR_PREFIX = "x-epp-accelerator-"
+"""Beginning of the names that ask for hardware."""
+PROFILE = "EPP-Profile"
+"""The scheduling profile to run, by default; matched in lower case."""
+SESSION_ID = "x-session-id"
+"""The conversation that the request belongs to, by default."""
+AGENT_SESSIONS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
+"""The conversation, as Claude Code, OpenCode, Codex and older versions of Codex name it."""
+ENDPOINT_SELECTION = "test-epp-endpoint-selection"
+"""The endpoints among which to pick; for conformance tests."""
+
+# Between the client and the picker, both ways.
+
+REQUEST_ID = "x-request-id"
+"""Names the request in logs; made up where a request has none."""
+SESSION_TOKEN = "x-session-token"  # noqa: S105  the name of a header
+"""The endpoint that served the session last, encoded; the default name."""
+
+# From the picker, for the client.
+
+DROPPED_REASON = "x-llm-d-request-dropped-reason"
+"""Why the picker refused the request."""
+WENT_INTO_RESPONSE_HEADERS = "x-went-into-resp-headers"
+"""`true` on each response whose headers the picker saw."""
+CONFORMANCE_SERVED = "x-conformance-test-served-endpoint"
+"""`ip:port` of the endpoint that the gateway used; for conformance tests."""
+
+# From the picker, for the endpoint and its sidecar.
+
+PREFILLER = "x-prefiller-host-port"
+"""`ip:port` of the one endpoint that computes the prompt."""
+ENCODERS = "x-encoder-hosts-ports"
+"""`ip:port` of the endpoints that encode media items, comma-separated."""
+DATA_PARALLEL = "x-data-parallel-host-port"
+"""`ip:port` of the data-parallel rank, where the destination is another port of its pod."""
+DATA_PARALLEL_RANK = "x-data-parallel-rank"
+"""Number of the data-parallel rank. The picker never sets it: it picks ranks as endpoints."""
+KV_CACHE_SOURCE = "x-kv-cache-source-host-port"
+"""`ip:port` of the endpoint whose KV cache holds most of the prompt."""
+
+# HTTP's own.
+
+CONTENT_LENGTH = "content-length"
+"""Bytes of the body."""
+PATHS = (":path", "x-original-path", "x-forwarded-path")
+"""The path of the request, then what gateways call it that have rewritten it."""
+
+OBEYED_BY_ENDPOINTS = frozenset({PREFILLER, ENCODERS, DATA_PARALLEL, DATA_PARALLEL_RANK, KV_CACHE_SOURCE})
+"""Names that an endpoint or its sidecar trusts, wherever they come from."""
+RESERVED = frozenset({DESTINATION, REQUEST_ID, CONTENT_LENGTH})
+"""Request headers that the picker sets by itself."""
+
+_CONTROL_PREFIXES = ("x-llm-d-", "x-gateway-", "x-epp-")
+_CONTROL_NAMES = OBEYED_BY_ENDPOINTS | {*SLO_TTFT_MS, *SLO_TPOT_MS}
+
+
+def is_control(name: str) -> bool:
+    """Whether a lower-case name speaks to the picker or to a sidecar: a client's must not reach the endpoint."""
+    return name.startswith(_CONTROL_PREFIXES) or name in _CONTROL_NAMES

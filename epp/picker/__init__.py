@@ -1,0 +1,6 @@
+"""A picker: servers in front of one pool under a configuration that can change while it runs."""
+
+from epp.picker.picker import Picker
+from epp.picker.settings import PickerSettings
+
+__all__ = ["Picker", "PickerSettings"]

@@ -1,0 +1,159 @@
+"""A picker: servers, a running configuration, and the file that it follows."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
+from epp.datastore import Datastore
+from epp.director import Director
+from epp.extproc.modes import GatewayTraits
+from epp.extproc.session import Session
+from epp.framework import SystemClock
+from epp.framework.plugin import Plugin
+from epp.framework.registry import Registry
+from epp.observability.metrics import Metrics
+from epp.observability.page import OperatorPage
+from epp.picker.running import RunningConfig
+from epp.picker.servers import Servers
+from epp.picker.settings import PickerSettings
+from epp.supervisor import Supervisor
+
+_log = structlog.get_logger()
+
+
+class Picker:
+    """Start it, wait for something else, stop it."""
+
+    def __init__(self, settings: PickerSettings) -> None:
+        """Build everything that the configuration names; raises ConfigurationError."""
+        self._settings = settings
+        self._clock = SystemClock()
+        self._registry = Registry(modules=settings.plugin_modules)
+        self.metrics = Metrics(settings.pool_name, self._clock)
+        self.metrics.count_lost_log_lines(settings.lost_log_lines)
+        loaded = settings.config or default_config()
+        self._running = RunningConfig(
+            self._build(loaded, {}),
+            self._clock,
+            self.metrics,
+            discovery=settings.discovery,
+            poll_seconds=settings.refresh_metrics_seconds,
+            gauge_seconds=settings.refresh_prometheus_seconds,
+            use_subset=settings.use_subset,
+        )
+        self._follower: ConfigFollower | None = None
+        if settings.watch_config is not None:
+            self._follower = ConfigFollower(
+                settings.watch_config, loaded, build=self._build_next, observer=self.metrics
+            )
+        self._supervisor = Supervisor(observer=self.metrics)
+        page = OperatorPage(self.metrics.registry, self._health)
+        self._servers = Servers(self._session, page, settings.server, metrics_address=settings.metrics_address)
+
+    @property
+    def store(self) -> Datastore:
+        """The endpoints of the pool."""
+        return self._running.store
+
+    @property
+    def director(self) -> Director:
+        """Routes requests to the pool."""
+        return self._running.director
+
+    @property
+    def port(self) -> int:
+        """The port of the ext_proc server; 0 for a unix socket."""
+        return self._servers.extproc.port
+
+    @property
+    def metrics_port(self) -> int:
+        """The port of the operator page; 0 where there is none."""
+        return self._servers.metrics_port
+
+    @property
+    def open_streams(self) -> int:
+        """ext_proc streams that are open now."""
+        return self._servers.extproc.open_streams
+
+    @property
+    def metadata_namespaces(self) -> frozenset[str]:
+        """Namespaces of dynamic metadata that a gateway has to accept from this configuration."""
+        return self._running.assembly.pipeline.metadata_namespaces
+
+    @property
+    def config(self) -> ConfigState:
+        """Which configuration is in effect."""
+        return ConfigState() if self._follower is None else self._follower.state
+
+    async def start(self) -> None:
+        """Listen, fill the pool, collect metrics, then become ready; raises ConfigurationError."""
+        for warning in self._running.assembly.warnings:
+            _log.warning("configuration", warning=str(warning))
+        try:
+            await self._servers.open()
+            await self._running.start()
+        except BaseException:
+            await self.stop(drain_seconds=0)
+            raise
+        if self._follower is not None:
+            self._supervisor.start("configuration", self._follow_config)
+        self._servers.set_ready()
+        _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.ports)
+
+    async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
+        """Drain, then close open streams and release resources.
+
+        The drain ends after its seconds (by default those of the settings), or when `enough` is set.
+        """
+        most_seconds = self._settings.drain_seconds if drain_seconds is None else drain_seconds
+        if most_seconds > 0:
+            _log.info("draining", most_seconds=most_seconds)
+            await self._servers.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
+        await self._servers.close_streams()
+        await self._supervisor.stop()
+        await self._running.stop()
+        await self._servers.close_page()
+
+    async def _follow_config(self) -> None:
+        """Switch to each new version of the configuration file."""
+        assert self._follower is not None  # noqa: S101  started only then
+        async for assembly in self._follower.versions():
+            try:
+                await self._running.switch(assembly)
+            except Exception as error:  # noqa: BLE001  whatever a source of endpoints raises as it starts
+                self._follower.reject(error)
+            else:
+                self._follower.accept(assembly)
+
+    def _build_next(self, loaded: LoadedConfig) -> Assembly:
+        """Make the plugins of a new configuration; those that the present one has too are kept, state and all."""
+        assembly = self._build(loaded, self._running.assembly.instances.by_name)
+        self._running.discovery_of(assembly)
+        return assembly
+
+    def _build(self, loaded: LoadedConfig, previous: Mapping[str, Plugin[Any]]) -> Assembly:
+        builder = Builder(self._registry, self._clock, experimental=self._settings.experimental, previous=previous)
+        return assemble(loaded, builder, observer=self.metrics)
+
+    def _health(self) -> dict[str, object]:
+        config = self.config
+        return {
+            "ready": self._servers.ready,
+            "endpoints": len(self.store.endpoints),
+            "config": {"generation": config.generation, "refused": config.refused or None},
+            "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
+            "lost_log_lines": self._settings.lost_log_lines(),
+        }
+
+    def _session(self, traits: GatewayTraits) -> Session:
+        settings = self._settings
+        return Session(
+            self.director,
+            emit_scores=settings.emit_endpoint_scores,
+            plain_errors=settings.plain_errors,
+            max_body_bytes=settings.max_body_bytes,
+            traits=traits,
+        )

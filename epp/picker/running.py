@@ -1,0 +1,123 @@
+"""One pool under one configuration, which can be started, switched to the next one, and stopped."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from epp.collectors import Collector, Tagging
+from epp.config import Assembly
+from epp.datastore import Datastore
+from epp.director import Director
+from epp.framework.clock import Clock
+from epp.framework.datalayer import Discovery, Feed, FollowingTagger
+from epp.framework.errors import ConfigurationError
+from epp.observability.metrics import Metrics
+from epp.supervisor import Supervisor
+
+_FAILING_SHOWN = 20
+
+
+class RunningConfig:
+    """Owns the datastore, the director and every background task of one pool."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        discovery: Discovery[Any] | None = None,
+        poll_seconds: float = 0.05,
+        gauge_seconds: float = 5.0,
+        use_subset: bool = True,
+    ) -> None:
+        """Prepare; `discovery` takes precedence over that of the assembly. Raises ConfigurationError for none."""
+        self._metrics = metrics
+        self._gauge_seconds = gauge_seconds
+        self._given_discovery = discovery
+        self._discovery = self.discovery_of(assembly)
+        self.assembly = assembly
+        self.store = Datastore(clock)
+        self.director = Director(self.store, assembly.pipeline, clock, observer=metrics, use_subset=use_subset)
+        self._supervisor = Supervisor(observer=metrics)
+        self._tagging = Tagging(self.store, assembly.taggers, observer=metrics)
+        self._collector = Collector(
+            self.store,
+            assembly.feeds,
+            clock=clock,
+            interval_seconds=poll_seconds,
+            observer=metrics,
+            supervisor=self._supervisor,
+        )
+        self._following: asyncio.Task[None] | None = None
+        self._tagger_tasks: dict[FollowingTagger[Any], asyncio.Task[None]] = {}
+
+    @property
+    def failing_tasks(self) -> Mapping[str, str]:
+        """Errors of background tasks that are being restarted, by task; at most 20."""
+        return dict(list(self._supervisor.failing.items())[:_FAILING_SHOWN])
+
+    def discovery_of(self, assembly: Assembly) -> Discovery[Any]:
+        """Return the source of endpoints under a configuration; raises ConfigurationError where there is none."""
+        discovery = self._given_discovery or assembly.discovery
+        if discovery is None:
+            raise ConfigurationError(
+                "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery"
+            )
+        return discovery
+
+    async def start(self) -> None:
+        """Fill the pool and start the background tasks; raises ConfigurationError."""
+        await self._discovery.start(self.store)
+        self._follow_discovery()
+        self._sync_tagger_tasks()
+        self._supervisor.start("pool gauges", self._refresh_gauges)
+        await self._collector.start()
+
+    async def switch(self, assembly: Assembly) -> None:
+        """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""
+        discovery = self.discovery_of(assembly)
+        self._collector.checked(assembly.feeds)
+        if discovery is not self._discovery:
+            await discovery.start(self.store)
+            self._discovery = discovery
+            self._follow_discovery()
+            self._tagging.replace(assembly.taggers)  # at once: the filters before know nothing of the new pool
+        else:
+            await self._tagging.change_over(assembly.taggers)
+        self.director.use(assembly.pipeline)
+        before, self.assembly = self.assembly, assembly
+        self._sync_tagger_tasks()
+        await self._collector.replace(assembly.feeds)
+        await _close(feed for feed in before.feeds if all(feed.source is not kept.source for kept in assembly.feeds))
+
+    async def stop(self) -> None:
+        """End every background task and close all connections to endpoints."""
+        await self._collector.stop()
+        await self._supervisor.stop()
+        await _close(self.assembly.feeds)
+
+    async def _refresh_gauges(self) -> None:
+        while True:
+            self._metrics.refresh_pool(self.store)
+            await asyncio.sleep(self._gauge_seconds)
+
+    def _follow_discovery(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+        self._following = self._supervisor.start("discovery", partial(self._discovery.follow, self.store))
+
+    def _sync_tagger_tasks(self) -> None:
+        """Run one task for each tagger in use that follows a source, and no others."""
+        wanted = {tagger for tagger in self.assembly.taggers if isinstance(tagger, FollowingTagger)}
+        for tagger in self._tagger_tasks.keys() - wanted:
+            self._tagger_tasks.pop(tagger).cancel()
+        for tagger in wanted - self._tagger_tasks.keys():
+            follow = partial(tagger.follow, self._tagging.refresh)
+            self._tagger_tasks[tagger] = self._supervisor.start("tagger", follow, name=f"tagger {tagger.name}")
+
+
+async def _close(feeds: Iterable[Feed]) -> None:
+    for feed in feeds:
+        await feed.source.close()

@@ -1,0 +1,78 @@
+"""The servers of a picker: ext_proc with health, and the operator page."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from epp.extproc.modes import GatewayTraits
+from epp.extproc.server import ExtProcServer, ServerSettings
+from epp.extproc.session import Session
+from epp.framework.errors import ConfigurationError
+from epp.observability.page import OperatorPage
+
+
+class Servers:
+    """Opened, made ready, drained and closed as one."""
+
+    def __init__(
+        self,
+        sessions: Callable[[GatewayTraits], Session],
+        page: OperatorPage,
+        settings: ServerSettings,
+        *,
+        metrics_address: tuple[str, int] | None,
+    ) -> None:
+        self.extproc = ExtProcServer(sessions, settings)
+        self._page = page
+        self._metrics_address = metrics_address
+        self._ready = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests are served."""
+        return self._ready
+
+    @property
+    def ports(self) -> Mapping[str, object]:
+        """Ports or addresses by server; None for one that is not open."""
+        return {
+            "grpc": self.extproc.address,
+            "health": self.extproc.health_port or None,
+            "metrics": self._page.port or None,
+        }
+
+    @property
+    def metrics_port(self) -> int:
+        """The port of the operator page; 0 where there is none."""
+        return self._page.port
+
+    async def open(self) -> None:
+        """Listen, without being ready; raises ConfigurationError."""
+        await self.extproc.start()
+        if self._metrics_address is None:
+            return
+        host, port = self._metrics_address
+        try:
+            self._page.open(host, port)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the metrics page cannot listen on port {port}: {error.strerror}; choose another with --metrics-port"
+            ) from error
+
+    def set_ready(self) -> None:
+        """Tell gateways that requests are served."""
+        self._ready = True
+        self.extproc.set_ready(ready=True)
+
+    async def drain(self, most_seconds: float, quiet_seconds: float, enough: asyncio.Event) -> None:
+        """Tell gateways to go elsewhere, and serve until streams have ceased, the time is up, or `enough` is set."""
+        self._ready = False
+        await self.extproc.drain(most_seconds, quiet_seconds, enough)
+
+    async def close_streams(self) -> None:
+        """Stop serving requests; open streams are cut."""
+        self._ready = False
+        await self.extproc.stop()
+
+    async def close_page(self) -> None:
+        """Stop answering operators."""
+        await asyncio.to_thread(self._page.close)

@@ -1,0 +1,52 @@
+"""Settings of a picker: the command line, beside the configuration file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from epp.config import LoadedConfig
+from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
+from epp.extproc.server import ServerSettings
+from epp.framework.datalayer import Discovery
+from epp.framework.plugin import Parameters
+
+
+def _none() -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickerSettings:
+    """One picker process."""
+
+    server: ServerSettings
+    config: LoadedConfig | None = None
+    """None for the built-in default."""
+    watch_config: Path | None = None
+    """The file that `config` was read from, to apply new versions of it; None to ignore them."""
+    experimental: bool = False
+    """Whether plugins of stability Alpha may be used."""
+    plugin_modules: tuple[str, ...] = ()
+    """Python modules whose classes a configuration may name as `module:Class`."""
+    discovery: Discovery[Parameters] | None = None
+    """Source of endpoints; takes precedence over that of the configuration."""
+    pool_name: str = "default"
+    """Label of the pool's metrics."""
+    metrics_address: tuple[str, int] | None = None
+    """Host and port of the metrics page; None for no page, port 0 for any free one."""
+    refresh_metrics_seconds: float = 0.05
+    """Time between two polls of an endpoint."""
+    refresh_prometheus_seconds: float = 5.0
+    """Time between two updates of the pool's gauges."""
+    emit_endpoint_scores: bool = False
+    use_subset: bool = True
+    plain_errors: bool = False
+    """Whether refusals are bare sentences, instead of the JSON of the API that was called."""
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    """The largest request body taken."""
+    drain_seconds: float = 30.0
+    """Longest time for which the picker still serves after it is told to stop."""
+    drain_quiet_seconds: float = 2.0
+    """Idle period required before shutdown: the time in which a gateway sees that the picker is not ready."""
+    lost_log_lines: Callable[[], int] = _none
+    """Number of log lines that could not be written."""

@@ -1,0 +1,78 @@
+"""A picker whose log nobody can take goes on working, and says so where it can."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from commands import free_ports
+from world import until
+
+CONFIG = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins: [{{type: file-discovery, parameters: {{path: {path}, watchFile: true}}}}]
+dataLayer: {{injectDefaults: false, discovery: {{pluginRef: file-discovery}}}}
+"""
+
+
+def endpoints(count: int) -> str:
+    entries = [{"name": f"e{n}", "address": f"10.0.0.{n + 1}", "port": 8000} for n in range(count)]
+    return json.dumps({"endpoints": entries})
+
+
+async def get(port: int, path: str) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    return answer.partition("\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize("stderr", ["closed pipe", "/dev/full"])
+async def test_edits_are_applied_though_no_log_line_can_be_written(tmp_path, stderr):
+    pool, config = tmp_path / "endpoints.json", tmp_path / "config.yaml"
+    pool.write_text(endpoints(1))
+    config.write_text(CONFIG.format(path=pool))
+    grpc, health, metrics = free_ports(3)
+    if stderr == "closed pipe":
+        reader, writer = os.pipe()
+        os.close(reader)
+    else:
+        writer = os.open(stderr, os.O_WRONLY)
+    process = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).parent / "epp"),
+        *("serve", "--config-file", str(config), "--secure-serving=false"),
+        *("--grpc-port", str(grpc), "--grpc-health-port", str(health), "--metrics-port", str(metrics)),
+        stderr=writer,
+    )
+    os.close(writer)
+
+    async def state() -> dict[str, object]:
+        try:
+            return json.loads(await get(metrics, "/healthz"))
+        except (OSError, ValueError):
+            return {}
+
+    async def sees(count: int) -> None:
+        async with asyncio.timeout(60):
+            while (await state()).get("endpoints") != count or not (await state())["ready"]:
+                assert process.returncode is None
+                await asyncio.sleep(0.05)
+
+    try:
+        await sees(1)
+        for count in (2, 3, 4):
+            fresh = tmp_path / "fresh"
+            fresh.write_text(endpoints(count))
+            fresh.rename(pool)
+            await sees(count)
+        assert (await state())["lost_log_lines"] >= 3
+        assert (await state())["failing_tasks"] == {}
+        assert "llm_d_epp_log_lines_lost_total" in await get(metrics, "/metrics")
+    finally:
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+    await until(lambda: process.returncode == 0, "the picker has ended well")

@@ -1,0 +1,129 @@
+"""More endpoints than file descriptors: polling takes turns, and whatever else needs descriptors finds some."""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from commands import command
+from config_files import endpoints_file, replace, with_pool
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from serving import PLAIN, Served, destination_of, serving
+from world import FAST
+
+from epp.sim import RunningSim, running
+
+CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: queue-scorer}]
+schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]
+"""
+ENDPOINTS = 150
+LIMIT = 128
+QUICKLY = ("--drain-timeout=0s", "--refresh-prometheus-metrics-interval=50ms")
+
+
+@pytest.fixture
+async def sim() -> AsyncIterator[RunningSim]:
+    """One server that listens on every address of this host."""
+    async with running(FAST, "0.0.0.0") as sim:  # noqa: S104  endpoints need addresses of their own
+        yield sim
+
+
+def addresses(sim: RunningSim, count: int) -> list[str]:
+    return [f"127.0.8.{number + 1}:{sim.port}" for number in range(count)]
+
+
+async def reported(served: Served) -> int:
+    """How many endpoints have reported."""
+    return len((await served.metrics()).get("llm_d_epp_per_endpoint_queue_size", {}))
+
+
+async def assert_answers(served: Served, pool: list[str]) -> None:
+    async with asyncio.timeout(30):
+        async with served.health() as channel:
+            status = (await HealthStub(channel).Check(HealthCheckRequest())).status
+            assert status == HealthCheckResponse.SERVING
+        async with served.channel() as channel:
+            assert await destination_of(channel) in pool
+        address = f"http://127.0.0.1:{served.metrics_port}/healthz"
+        async with aiohttp.ClientSession() as http, http.get(address) as health:
+            assert (await health.json())["endpoints"] == len(pool)
+        while await reported(served) < len(pool):
+            pass
+        assert (await served.metrics())["llm_d_epp_ready_endpoints"] == {frozenset({"name=default"}): len(pool)}
+
+
+def used(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def soft_and_hard_limit(pid: int) -> tuple[str, str]:
+    limits = Path(f"/proc/{pid}/limits").read_text()
+    found = re.search(r"\nMax open files +(\S+) +(\S+)", limits)
+    assert found is not None
+    return found[1], found[2]
+
+
+async def test_picker_with_more_endpoints_than_descriptors_answers_and_polls_them_all(sim):
+    pool = addresses(sim, ENDPOINTS)
+    flags = (PLAIN, *QUICKLY, f"--endpoints={','.join(pool)}")
+    async with serving(None, *flags, ulimit=f"-n {LIMIT}") as served:
+        told = json.loads(await served.command.says("too few file descriptors"))
+        assert told["endpoints"] == ENDPOINTS
+        assert f"polling needs {ENDPOINTS} connections, the limit of {LIMIT} file descriptors leaves" in told["problem"]
+        assert "raise the limit to 470 or more (ulimit -n, LimitNOFILE of a systemd unit)" in told["problem"]
+        await assert_answers(served, pool)
+        assert used(served.command.pid) < LIMIT - 32
+        assert not [line for line in served.command.err if "endpoint not read" in line]
+
+
+async def test_pool_that_outgrows_the_descriptors_is_told_of_and_files_are_still_read(sim, tmp_path):
+    pool = addresses(sim, ENDPOINTS)
+    small, large = ({str(n): (address, {}) for n, address in enumerate(pool[:size])} for size in (2, ENDPOINTS))
+    file = endpoints_file(tmp_path / "endpoints.yaml", **small)
+    config = tmp_path / "config.yaml"
+    replace(config, with_pool(CONFIG, file))
+    async with serving(None, PLAIN, *QUICKLY, f"--config-file={config}", ulimit=f"-n {LIMIT}") as served:
+        await assert_answers(served, pool[:2])
+        assert not [line for line in served.command.err if "too few file descriptors" in line]
+        endpoints_file(file, **large)
+        assert json.loads(await served.command.says("too few file descriptors"))["endpoints"] == ENDPOINTS
+        await assert_answers(served, pool)
+        replace(config, with_pool(CONFIG.replace("queue-scorer", "kv-cache-utilization-scorer"), file))
+        await served.command.says('"event":"configuration applied"')
+        await assert_answers(served, pool)
+
+
+@contextlib.asynccontextmanager
+async def limited_gateway(sim: RunningSim) -> AsyncIterator[int]:
+    flags = ("--listen=127.0.0.1:0", f"--endpoints=127.0.0.1:{sim.port}")
+    async with command("gateway", *flags, ulimit="-S -n 200") as gateway:
+        await gateway.says("listening on")
+        yield gateway.pid
+
+
+@contextlib.asynccontextmanager
+async def limited_picker(sim: RunningSim) -> AsyncIterator[int]:
+    async with serving(None, f"--endpoints=127.0.0.1:{sim.port}", ulimit="-S -n 200") as served:
+        yield served.command.pid
+
+
+@contextlib.asynccontextmanager
+async def limited_demo(_: RunningSim) -> AsyncIterator[int]:
+    async with command("demo", "--listen=127.0.0.1:0", "--traffic=0", ulimit="-S -n 200") as demo:
+        await demo.says("In another terminal")
+        yield demo.pid
+
+
+@pytest.mark.parametrize("limited", [limited_picker, limited_gateway, limited_demo])
+async def test_soft_limit_is_raised_to_the_hard_one(sim, limited):
+    async with limited(sim) as pid:
+        soft, hard = soft_and_hard_limit(pid)
+        assert soft == hard != "200"

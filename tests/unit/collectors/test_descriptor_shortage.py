@@ -1,0 +1,116 @@
+"""Polling when file descriptors are few, with the real limit of this process."""
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from epp.collectors import CollectorObserver, CoreMetricsExtractor, MetricsDataSource
+from epp.collectors.poll import Poll
+from epp.collectors.reachability import Reachability
+from epp.datastore import Datastore
+from epp.framework import Endpoint, SystemClock
+from epp.framework.datalayer import DataSource, Feed, NotAskedError
+from epp.framework.snapshot import ANSWERS, REACHABLE
+
+
+@pytest.fixture
+def soft_limit() -> Iterator[Callable[[int], None]]:
+    """Set the soft limit of this process; it is put back after the test."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield lambda most: resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.fixture
+def next_descriptor() -> int:
+    number = os.dup(0)
+    os.close(number)
+    return number
+
+
+@pytest.fixture
+async def source():
+    source = MetricsDataSource()
+    yield source
+    await source.close()
+
+
+class Starved(DataSource):
+    plugin_type = "starved"
+
+    async def fetch(self, endpoint: Endpoint) -> bytes:
+        raise NotAskedError("no file descriptor is free")
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_page_is_not_asked_for_with_a_descriptor_kept_for_others(server, source, soft_limit, next_descriptor):
+    soft_limit(2 * next_descriptor)  # half is kept
+    with pytest.raises(NotAskedError, match="no file descriptor is free but those kept for listeners"):
+        await source.fetch(server.endpoint())
+    soft_limit(4 * next_descriptor)
+    assert await source.fetch(server.endpoint()) == server.page
+
+
+async def test_connection_in_the_last_part_of_what_polling_may_use_is_closed_after_the_page(
+    server, source, soft_limit, next_descriptor
+):
+    for most in range(2 * next_descriptor, 4 * next_descriptor):
+        soft_limit(most)
+        try:
+            for _ in range(3):
+                await source.fetch(server.endpoint())
+        except NotAskedError:
+            continue
+        break
+    assert len(server.ports) >= 3  # the first limit that lets a page be asked for leaves no connection to be kept
+
+
+async def test_endpoint_that_could_not_be_asked_is_not_lost():
+    store = Datastore(SystemClock())
+    endpoint = Endpoint("e", "10.0.0.1", 8000)
+    store.replace([endpoint])
+    errors = []
+
+    class Errors(CollectorObserver):
+        def poll_error(self, source_type: str) -> None:
+            errors.append(source_type)
+
+    feed = Feed(Starved(), (CoreMetricsExtractor(),))
+    poll = Poll(store, feed, Reachability(store, endpoint), interval_seconds=0.05, observer=Errors())
+    with capture_logs() as logs:
+        waits = [await poll.collect_once(endpoint) for _ in range(6)]
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert errors == ["starved"] * 6
+    assert store.snapshot().column(REACHABLE)[0] == ANSWERS
+    assert [(line["event"], line["reason"]) for line in logs] == [("endpoint not read", "no file descriptor is free")]
+
+
+async def test_collector_warns_when_the_pool_outgrows_the_descriptors_and_when_it_grows_again(
+    collecting, soft_limit, next_descriptor
+):
+    soft_limit(2 * next_descriptor)
+    store = Datastore(SystemClock())
+
+    def pool(size: int) -> list[Endpoint]:
+        return [Endpoint(f"e{number}", "127.0.0.1", 1) for number in range(size)]
+
+    store.replace(pool(next_descriptor))
+    with capture_logs() as logs:
+        collector = await collecting(store, Feed(Starved(), (CoreMetricsExtractor(),)), interval_seconds=60)
+        for size in (next_descriptor - 1, next_descriptor, next_descriptor + 1):
+            store.replace(pool(size))
+        soft_limit(20 * next_descriptor)
+        store.replace(pool(next_descriptor + 2))
+        soft_limit(2 * next_descriptor)
+        await collector.replace([Feed(Starved(), (CoreMetricsExtractor(),)), Feed(Starved(), ())])
+    warned = [(line["endpoints"], line["problem"].split(",")[0]) for line in logs if "too few" in line["event"]]
+    assert warned == [
+        (next_descriptor, f"polling needs {next_descriptor} connections"),
+        (next_descriptor + 1, f"polling needs {next_descriptor + 1} connections"),
+        (next_descriptor + 2, f"polling needs {2 * (next_descriptor + 2)} connections"),
+    ]

@@ -1,0 +1,112 @@
+"""The content-length that goes with a request body, that of the body sent or none; and the one of a response."""
+
+import pytest
+from bench import BODY, Bench, request_body, request_headers, request_trailers, response_body, response_headers
+
+from epp.director import Cause
+from epp.extproc.wire import ProcessingRequest, ProcessingResponse
+
+LENGTH = "content-length"
+REWRITE = {"x-llm-d-model-name-rewrite": "other"}
+REWRITTEN = BODY.replace(b'"m"', b'"other"')
+TRAILERS = "request_trailers"
+WHOLE = ["FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL"]
+"""Modes that show the whole body before its headers leave."""
+
+
+def answers(bench: Bench, mode: str | None, *messages: ProcessingRequest, **headers: str) -> list[ProcessingResponse]:
+    """What a gateway that says this mode is told, until the request is over."""
+    first = request_headers(**{LENGTH: str(len(BODY)), **headers})
+    if mode is not None:
+        first.protocol_config.request_body_mode = mode  # type: ignore[assignment]  # by name
+    session = bench.session()
+    replies = [reply for message in (first, *messages) for reply in session.receive(message)]
+    session.close()
+    return replies
+
+
+def told(replies: list[ProcessingResponse]) -> tuple[str | None, bool]:
+    """The length set, and whether the client's own is removed."""
+    answered = [getattr(reply, kind) for reply in replies if (kind := reply.WhichOneof("response")) != TRAILERS]
+    mutations = [answer.response.header_mutation for answer in answered]
+    lengths = [
+        field.header.raw_value.decode()
+        for mutation in mutations
+        for field in mutation.set_headers
+        if field.header.key == LENGTH
+    ]
+    assert len(lengths) <= 1
+    return next(iter(lengths), None), any(LENGTH in mutation.remove_headers for mutation in mutations)
+
+
+@pytest.mark.parametrize("mode", [None, *WHOLE])
+@pytest.mark.parametrize(("headers", "sent"), [({}, BODY), (REWRITE, REWRITTEN)], ids=["unchanged", "rewritten"])
+def test_whole_body_goes_with_its_own_length(bench, mode, headers, sent):
+    assert told(answers(bench, mode, request_body(BODY), **headers)) == (str(len(sent)), False)
+
+
+@pytest.mark.parametrize("mode", WHOLE)
+def test_empty_body_has_length_0(bench, mode):
+    assert told(answers(bench, mode, request_body(b""))) == ("0", False)
+
+
+@pytest.mark.parametrize("mode", WHOLE)
+@pytest.mark.parametrize(("headers", "removed"), [({}, False), (REWRITE, True)], ids=["unchanged", "rewritten"])
+def test_body_before_trailers_has_no_length_but_the_clients_where_that_is_right(bench, mode, headers, removed):
+    """HTTP/1.1 has no trailers beside a content-length."""
+    replies = answers(bench, mode, request_body(BODY, end=False), request_trailers(), **headers)
+    assert told(replies) == (None, removed)
+
+
+@pytest.mark.parametrize(("headers", "removed"), [({}, False), (REWRITE, True)], ids=["unchanged", "rewritten"])
+def test_part_of_a_body_has_no_length_but_the_clients_where_that_is_right(bench, headers, removed):
+    replies = answers(bench, "BUFFERED_PARTIAL", request_body(BODY[:-1], end=False), **headers)
+    assert told(replies) == (None, removed)
+
+
+@pytest.mark.parametrize("mode", ["NONE", "STREAMED"])
+def test_length_of_a_body_that_comes_later_is_the_clients(bench, mode):
+    assert told(answers(bench, mode, **REWRITE)) == (None, False)
+
+
+def test_request_without_a_body_gets_no_length(bench):
+    session = bench.session()
+    assert told(session.receive(request_headers("/v1/models", end=True))) == (None, False)
+
+
+def test_trailers_without_a_body_are_answered_without_a_body(bench):
+    """Envoy takes a piece for none of its own as a violation of the protocol, and ends the request with 503."""
+    replies = answers(bench, "FULL_DUPLEX_STREAMED", request_trailers())
+    assert [reply.WhichOneof("response") for reply in replies] == ["request_headers", TRAILERS]
+    assert told(replies) == (None, False)
+
+
+ANSWER = b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+
+
+@pytest.mark.parametrize(
+    ("pieces", "cause", "completion_tokens"),
+    [
+        ((ANSWER,), Cause.NATURAL, 2),
+        ((ANSWER[:9], ANSWER[9:]), Cause.NATURAL, 2),
+        ((ANSWER, b""), Cause.NATURAL, 2),
+        ((ANSWER[:9],), Cause.CLIENT_DISCONNECT, None),
+    ],
+    ids=["at once", "in pieces", "and more", "cut"],
+)
+def test_response_of_a_known_length_is_over_with_its_last_byte(bench, pieces, cause, completion_tokens):
+    """A client that has it all may close its connection, and the gateway the stream, before its end was shown."""
+    ends = []
+    bench.endings.completed = lambda routing, cause: ends.append((cause, routing.usage))
+    session = bench.session()
+    session.receive(request_headers())
+    session.receive(request_body(BODY))
+    message = response_headers()
+    message.response_headers.headers.headers.add(key=LENGTH, raw_value=str(len(ANSWER)).encode())
+    session.receive(message)
+    for piece in pieces:
+        session.receive(response_body(piece))
+    session.close(Cause.CLIENT_DISCONNECT)
+    ((ended_by, usage),) = ends
+    assert ended_by is cause
+    assert (usage and usage.completion_tokens) == completion_tokens

@@ -1,0 +1,51 @@
+"""Names of headers: each in one place, and a client's own kept from endpoints."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import epp
+import scorers
+from epp.framework import headers
+
+NAME = re.compile(r"x-[a-z0-9-]+")
+OTHERS = {"x-sim-server", "x-anthropic-billing-header"}
+"""A mark of simulated servers, and a line that a client writes into prompts."""
+
+
+def test_names_stand_in_one_module():
+    modules = [path for package in (epp, scorers) for path in Path(package.__path__[0]).rglob("*.py")]
+    elsewhere = {
+        (path.name, node.value)
+        for path in modules
+        if path != Path(headers.__file__)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value)
+    }
+    assert {name for _, name in elsewhere} == OTHERS, elsewhere
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *headers.OBEYED_BY_ENDPOINTS,
+        *headers.FAIRNESS_ID,
+        *headers.MODEL_REWRITE,
+        *headers.SLO_TTFT_MS,
+        *headers.SLO_TPOT_MS,
+        headers.DESTINATION,
+        headers.ACCELERATOR_PREFIX + "class",
+        "x-llm-d-of-a-later-version",
+    ],
+)
+def test_clients_own_does_not_reach_the_endpoint(name):
+    assert headers.is_control(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["authorization", "x-forwarded-for", headers.REQUEST_ID, headers.SESSION_ID, headers.SESSION_TOKEN]
+)
+def test_others_do(name):
+    assert not headers.is_control(name)

@@ -1,0 +1,144 @@
+"""One running configuration, without a process: started, switched, stopped."""
+
+import asyncio
+
+import pytest
+from world import until
+
+from epp.config import Builder, assemble, load_text
+from epp.discovery import StaticDiscovery
+from epp.discovery.target import Target
+from epp.framework import ConfigurationError, Headers, ManualClock, Parameters
+from epp.framework.datalayer import Discovery, FollowingTagger, Report
+from epp.framework.registry import Registry
+from epp.framework.snapshot import TOPOLOGY, Topology
+from epp.observability.metrics import Metrics
+from epp.picker.running import RunningConfig
+
+HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
+BODY = b'{"model":"m","prompt":"hello"}'
+
+
+class HostsParameters(Parameters, frozen=True):
+    hosts: tuple[str, ...] = ()
+
+
+class Hosts(Discovery[HostsParameters]):
+    """Endpoints by IP; no hosts is a source that cannot be read."""
+
+    plugin_type = "hosts"
+
+    async def start(self, pool):
+        if not self.parameters.hosts:
+            raise ConfigurationError("hosts: nowhere to look")
+        await StaticDiscovery([Target(host, host, 8000) for host in self.parameters.hosts]).start(pool)
+
+    async def follow(self, pool):
+        await asyncio.Event().wait()
+
+
+class Zone(FollowingTagger):
+    """Puts every endpoint in a zone that it learns as it follows; fails the first time it follows."""
+
+    plugin_type = "zone"
+    writes = (TOPOLOGY,)
+
+    def setup(self):
+        self.known = ""
+        self.starts = 0
+
+    def tag(self, endpoint):
+        return Report(attributes={TOPOLOGY: Topology(zone=self.known)})
+
+    async def follow(self, changed):
+        self.starts += 1
+        if self.starts == 1:
+            raise ConnectionError("no source yet")
+        self.known = "z1"
+        await changed()
+        await asyncio.Event().wait()
+
+
+def pool(*hosts: str, more: str = "") -> str:
+    return HEAD + (
+        f"plugins: [{{type: hosts, parameters: {{hosts: [{', '.join(hosts)}]}}}}{more}]\n"
+        "dataLayer: {injectDefaults: false, discovery: {pluginRef: hosts}}"
+    )
+
+
+class World:
+    def __init__(self, text: str, **options) -> None:
+        self.clock = ManualClock()
+        self.metrics = Metrics("pool", self.clock)
+        self.registry = Registry()
+        self.registry.register(Hosts)
+        self.registry.register(Zone)
+        self.running = RunningConfig(self.assembly(text), self.clock, self.metrics, **options)
+
+    def assembly(self, text: str):
+        running = getattr(self, "running", None)
+        previous = {} if running is None else running.assembly.instances.by_name
+        return assemble(load_text(text), Builder(self.registry, self.clock, previous=previous))
+
+    def targets(self) -> set[str]:
+        route = self.running.director.route
+        return {route(Headers(), BODY, None).result.targets[0].address for _ in range(20)}
+
+    async def __aenter__(self):
+        await self.running.start()
+        return self
+
+    async def __aexit__(self, *_):
+        await self.running.stop()
+
+
+async def test_switch_changes_the_pool_between_two_requests():
+    async with World(pool("10.0.0.1")) as world:
+        assert world.targets() == {"10.0.0.1"}
+        await world.running.switch(world.assembly(pool("10.0.0.2", "10.0.0.3")))
+        assert world.targets() == {"10.0.0.2", "10.0.0.3"}
+
+
+async def test_switch_that_fails_changes_nothing():
+    async with World(pool("10.0.0.1")) as world:
+        before = world.running.assembly
+        with pytest.raises(ConfigurationError, match="nowhere to look"):
+            await world.running.switch(world.assembly(pool()))
+        assert world.running.assembly is before
+        assert world.targets() == {"10.0.0.1"}
+
+
+async def test_given_source_of_endpoints_takes_precedence_and_one_is_needed():
+    given = StaticDiscovery([Target("mine", "10.9.9.9", 8000)])
+    async with World(pool("10.0.0.1"), discovery=given) as world:
+        assert world.targets() == {"10.9.9.9"}
+        await world.running.switch(world.assembly(HEAD))
+        assert world.targets() == {"10.9.9.9"}
+    with pytest.raises(ConfigurationError, match="give --endpoints"):
+        World(HEAD)
+
+
+async def test_task_that_fails_is_listed_counted_and_restarted():
+    async with World(pool("10.0.0.1", more=", {type: zone}")) as world:
+        tagger = world.running.assembly.instances.by_name["zone"]
+
+        def tag():
+            return world.running.store.snapshot().records(TOPOLOGY).values[0]
+
+        await until(lambda: tag() == Topology(zone="z1"), "the endpoint is tagged")
+        assert tagger.starts == 2
+        assert world.running.failing_tasks == {"tagger zone": "ConnectionError: no source yet"}
+        failures = world.metrics.registry.get_sample_value(
+            "llm_d_epp_background_task_failures_total", {"task": "tagger"}
+        )
+        assert failures == 1
+        await world.running.switch(world.assembly(pool("10.0.0.1")))
+        assert tag() == Topology()
+        await until(lambda: not world.running.failing_tasks, "the task of the tagger has ended")
+
+
+async def test_two_pools_run_side_by_side():
+    async with World(pool("10.0.0.1")) as one, World(pool("10.0.0.2")) as other:
+        assert (one.targets(), other.targets()) == ({"10.0.0.1"}, {"10.0.0.2"})
+        await one.running.switch(one.assembly(pool("10.0.0.3")))
+        assert (one.targets(), other.targets()) == ({"10.0.0.3"}, {"10.0.0.2"})

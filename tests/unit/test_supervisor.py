@@ -1,0 +1,96 @@
+"""Background tasks that fail are restarted, counted and listed."""
+
+import asyncio
+
+import pytest
+from world import until
+
+from epp.supervisor import Supervisor, TaskObserver
+
+
+class Counting(TaskObserver):
+    def __init__(self) -> None:
+        self.failed: list[tuple[str, str]] = []
+
+    def task_failed(self, kind: str, error: Exception) -> None:
+        self.failed.append((kind, str(error)))
+
+
+@pytest.fixture
+async def supervisor():
+    supervisor = Supervisor(observer=Counting())
+    yield supervisor
+    await supervisor.stop()
+
+
+async def test_task_that_raises_is_restarted_and_counted_and_listed_by_name(supervisor):
+    runs, third = [], asyncio.Event()
+
+    async def work():
+        runs.append(len(runs))
+        if len(runs) < 3:
+            raise OSError(f"try {len(runs)}")
+        third.set()
+        await asyncio.Event().wait()
+
+    supervisor.start("discovery", work, name="discovery of a")
+    async with asyncio.timeout(10):
+        await third.wait()
+    assert supervisor._observer.failed == [("discovery", "try 1"), ("discovery", "try 2")]
+    assert supervisor.failing == {"discovery of a": "OSError: try 2"}
+
+
+async def test_task_that_returns_has_ended(supervisor):
+    async def work():
+        """Nothing to do."""
+
+    await asyncio.wait_for(supervisor.start("tagger", work), 10)
+    assert (supervisor.count, supervisor.failing) == (0, {})
+
+
+async def test_cancelled_task_is_not_restarted_and_leaves_no_failure(supervisor):
+    failed = asyncio.Event()
+
+    async def work():
+        failed.set()
+        raise RuntimeError("boom")
+
+    task = supervisor.start("collect", work)
+    async with asyncio.timeout(10):
+        await failed.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (supervisor.count, supervisor.failing) == (0, {})
+
+
+async def test_failure_is_forgotten_once_the_task_has_run_for_a_while(supervisor, monkeypatch):
+    monkeypatch.setattr("epp.supervisor._RECOVERED_SECONDS", 0.05)
+    runs = []
+
+    async def work():
+        runs.append(1)
+        if len(runs) == 1:
+            raise RuntimeError("boom")
+        await asyncio.Event().wait()
+
+    supervisor.start("collect", work)
+    await until(lambda: len(runs) == 2, "the task has been restarted")
+    await until(lambda: not supervisor.failing, "the failure is forgotten")
+
+
+async def test_stop_ends_all_tasks():
+    supervisor = Supervisor()
+    ended = []
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(1)
+
+    for number in range(3):
+        supervisor.start("collect", work, name=str(number))
+    await asyncio.sleep(0)
+    await supervisor.stop()
+    assert (len(ended), supervisor.count) == (3, 0)
