@@ -8,7 +8,7 @@ import pytest
 from epp.framework import Destination, ManualClock, ProfileResult, Request, Response, SchedulingResult
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
-from epp.framework.request import SESSION_ID, Headers
+from epp.framework.request import AGENT_IDENTITY, SESSION_ID, Headers
 from epp.framework.testing import candidates
 from epp.plugins.filters.session_affinity import SessionAffinityFilter
 
@@ -143,10 +143,44 @@ def test_session_id_may_come_from_a_producer(sent_to):
     assert kept(plugin, wanted) == [False, True, False]
 
 
+def test_first_source_that_is_not_empty_counts(sent_to):
+    sources = [{"header": "X-Session-ID"}, {"attribute": "session-id"}, {"attribute": "agent-identity"}]
+    plugin = build(strategy="session_id", sessionIdConfig={"sources": sources})
+    wanted = request(x_session_id="")
+    for position, name in enumerate(("agent", "produced", "named")):
+        plugin.pre_request(request(x_session_id=name), sent_to(POOL, position))
+    wanted.put(AGENT_IDENTITY, "agent")
+    assert kept(plugin, wanted) == [True, False, False]
+    wanted.put(SESSION_ID, "produced")
+    assert kept(plugin, wanted) == [False, True, False]
+    wanted.headers = Headers([("x-session-id", "named")])
+    assert kept(plugin, wanted) == [False, False, True]
+
+
+def test_attributes_are_read_of_the_producer_named():
+    sources = [
+        {"attribute": "session-id"},
+        {"attribute": "SessionID", "producer": "by-cookie"},
+        {"attribute": "agent-identity", "producer": "agents"},
+        {"header": "x-session-id"},
+    ]
+    plugin = build(strategy="session_id", sessionIdConfig={"sources": sources})
+    assert plugin.reads == (SESSION_ID, SESSION_ID.produced_by("by-cookie"), AGENT_IDENTITY)
+
+
+def test_nothing_is_read_where_tokens_tell():
+    assert build(sessionIdConfig={"sources": [{"attribute": "session-id"}]}).reads == ()
+
+
 def test_it_never_leaves_nobody():
     assert not SessionAffinityFilter.may_empty
 
 
 def test_strategy_that_is_not_known_is_refused():
-    with pytest.raises(ConfigurationError, match="strategy 'sticky' is not known"):
+    with pytest.raises(ConfigurationError, match="'sticky' is not known; use 'encoded_endpoint_header', 'session_id'"):
         build(strategy="sticky")
+
+
+def test_nameless_token_header_is_refused():
+    with pytest.raises(ConfigurationError, match="header is empty; give a name, or leave it out"):
+        build(encodedEndpointHeaderConfig={"header": ""})
