@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from epp.bodies import completed
 from epp.datastore import Change, Credit, Datastore
 from epp.director.held import Held
@@ -24,11 +26,12 @@ from epp.framework.errors import (
     ModelMissingError,
     NoEndpointsError,
     RequestError,
+    ScreenedOutError,
 )
 from epp.framework.headers import FAIRNESS_ID, MODEL_REWRITE, PATHS, REQUEST_ID
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
-from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders
+from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders, Screener
 from epp.framework.snapshot import Snapshot
 from epp.scheduling import Failure, Guard
 
@@ -143,6 +146,7 @@ class Director:
             raise NoEndpointsError
         started = self.clock.now()
         request = arrival.request
+        candidates = self._screened(arrival, candidates)
         for producer in arrival.pipeline.of(Producer):
             self._guard.call(Producer.role, producer, producer.produce, request, candidates)
         for admitter in arrival.admitters:
@@ -162,6 +166,16 @@ class Director:
             observer=self._observer,
             find=self._store.find,
         )
+
+    def _screened(self, arrival: _Arrival, candidates: Candidates) -> Candidates:
+        """Return the candidates that all screeners keep."""
+        kept = np.ones(len(candidates), dtype=np.bool_)
+        for screener in arrival.pipeline.of(Screener):
+            mask = self._guard.call(Screener.role, screener, screener.mask, arrival.request, candidates)
+            kept &= True if isinstance(mask, Failure) else mask
+        if not kept.any():
+            raise ScreenedOutError
+        return candidates if kept.all() else candidates.keep(kept)
 
     async def _wait(self, arrival: _Arrival, hold: _Hold) -> Routing:
         """Proceed each time that an admitter releases the request: on a new snapshot, since the old one has aged."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import structlog
@@ -14,6 +15,7 @@ from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
+from epp.observability.inputs import InputMetrics
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
 from epp.picker.running import RunningConfig
@@ -44,6 +46,7 @@ class Picker:
             gauge_seconds=settings.refresh_prometheus_seconds,
             use_subset=settings.use_subset,
         )
+        self.metrics.registry.register(InputMetrics(lambda: self._running.assembly.plugins))
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
@@ -146,6 +149,11 @@ class Picker:
             "config": {"generation": config.generation, "refused": config.refused or None},
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             "lost_log_lines": self._settings.lost_log_lines(),
+            "not_in_effect": [
+                {"plugin": plugin.name, **asdict(problem)}
+                for plugin in self._running.assembly.plugins
+                for problem in plugin.inputs.problems
+            ],
         }
 
     def _session(self, traits: GatewayTraits) -> Session:

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from epp.config import Builder, assemble, load_text
+from epp.config.describe import describe
 from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Held, Routing, Seeds, Subset
 from epp.framework import (
@@ -20,6 +21,7 @@ from epp.framework import (
     Request,
     RequestHeaders,
     SchedulingResult,
+    Screener,
 )
 from epp.framework.errors import (
     AdmissionDeniedError,
@@ -28,6 +30,7 @@ from epp.framework.errors import (
     NoEndpointsError,
     PluginFailedError,
     SaturatedError,
+    ScreenedOutError,
 )
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT
@@ -92,6 +95,20 @@ class Breaks(
             raise RuntimeError(f"broken {hook}")
 
 
+class KeepsParameters(Parameters, frozen=True):
+    names: tuple[str, ...]
+
+
+class Keeps(Screener[KeepsParameters]):
+    """Keeps endpoints by name, and records how many it saw."""
+
+    plugin_type = "keeps"
+
+    def screen(self, request: Request, candidates: Candidates):
+        self.seen = len(candidates)
+        return [endpoint.name in self.parameters.names for endpoint in candidates.endpoints]
+
+
 class Events(DirectorObserver):
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
@@ -118,7 +135,7 @@ class World:
         self.store.replace(ENDPOINTS)
         self.events = Events()
         registry = Registry()
-        for cls in (Gate, SaysNo, Breaks):
+        for cls in (Gate, SaysNo, Breaks, Keeps):
             registry.register(cls)
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{plugins}]"
         self.assembly = assemble(load_text(text), Builder(registry, self.clock))
@@ -172,6 +189,24 @@ def test_request_that_an_admitter_refuses_gets_the_status_of_the_cause():
     with pytest.raises(AdmissionDeniedError, match="request cannot be admitted: full") as caught:
         World("{type: says-no}").route()
     assert caught.value.status == 429
+
+
+def test_screeners_see_all_candidates_and_only_what_all_keep_is_left():
+    world = World("{type: keeps, name: x, parameters: {names: [a, b]}}, {type: keeps, parameters: {names: [b, c]}}")
+    assert {world.route().result.targets[0].name for _ in range(20)} == {"b"}
+    assert [plugin.seen for plugin in world.assembly.pipeline.of(Screener)] == [4, 4]
+
+
+def test_request_without_an_endpoint_that_all_screeners_keep_is_refused():
+    world = World("{type: keeps, name: x, parameters: {names: [a]}}, {type: keeps, parameters: {names: [c]}}")
+    with pytest.raises(ScreenedOutError):
+        world.route()
+    assert world.events.told == [("refused", "m ScreenedOutError")]
+
+
+def test_screeners_are_shown_in_the_graph_before_admission():
+    graph = describe(World("{type: says-no}, {type: keeps, parameters: {names: [a]}}").assembly)
+    assert list(graph.hooks) == ["screeners", "admission"]
 
 
 @pytest.mark.parametrize("where", ["request_headers", "produce", "admit"])
