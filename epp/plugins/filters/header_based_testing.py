@@ -1,10 +1,9 @@
 """Keeps the endpoints that a test names in a request header."""
 
-from ipaddress import IPv6Address, ip_address
-
 import numpy as np
 
-from epp.framework import Candidates, Endpoint, Filter, Mask, Request
+from epp.framework import Candidates, Filter, Mask, Request
+from epp.framework.addresses import Subset
 from epp.framework.headers import ENDPOINT_SELECTION
 
 
@@ -22,33 +21,4 @@ class HeaderBasedTestingFilter(Filter):
         lists = [value for name, value in request.headers.fields() if name == ENDPOINT_SELECTION]
         if not lists:
             return np.ones(len(candidates), dtype=np.bool_)
-        slots_by_address = candidates.snapshot.endpoints.derive(_slots_by_address)
-        entries = (entry.strip() for text in lists for entry in text.split(","))
-        named = [slot for entry in entries for slot in slots_by_address.get(_canonical(entry), ())]
-        return np.isin(candidates.slots, np.array(named, dtype=np.intp))
-
-
-def _slots_by_address(endpoints: tuple[Endpoint | None, ...]) -> dict[str, list[int]]:
-    slots: dict[str, list[int]] = {}
-    for slot, endpoint in enumerate(endpoints):
-        if endpoint is not None:
-            slots.setdefault(str(ip_address(endpoint.address)), []).append(slot)
-            slots.setdefault(endpoint.hostport, []).append(slot)
-    return slots
-
-
-def _canonical(entry: str) -> str:
-    """Return `IP` or `IP:port` with IPv6 in its shortest spelling; what is neither stays as it is."""
-    host, port = entry, ""
-    if entry.startswith("["):
-        host, _, rest = entry[1:].partition("]")
-        port = rest.removeprefix(":")
-    elif entry.count(":") == 1:
-        host, _, port = entry.partition(":")
-    try:
-        ip = ip_address(host)
-    except ValueError:
-        return entry
-    if not port:
-        return str(ip)
-    return f"[{ip}]:{port}" if isinstance(ip, IPv6Address) else f"{ip}:{port}"
+        return Subset.parse(lists).mask(candidates.snapshot, candidates.slots)

@@ -1,49 +1,46 @@
-"""The gateway's subset hint: the only endpoints a pick may come from."""
+"""Endpoint addresses as gateways and clients write them: `IP` for all ports, or `IP:port`, IPv6 then in brackets."""
 
-import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from ipaddress import IPv6Address, ip_address
 
 import numpy as np
 
-from epp.framework.arrays import Positions
+from epp.framework.arrays import Mask, Positions
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import Snapshot
-
-_Addresses: TypeAlias = dict[str, list[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """Addresses in canonical form: `ip:port`, or an IP alone, which stands for all its ports."""
+    """The endpoints among which to pick, by address in canonical form."""
 
     addresses: frozenset[str]
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> "Subset":
-        """Read a list of addresses, or of comma-separated lists; what is no address matches nobody."""
+        """Read addresses, or comma-separated lists of them; malformed ones match no endpoint."""
         parts = (part.strip() for entry in entries for part in entry.split(","))
         return cls(frozenset(_canonical(part) for part in parts if part))
 
-    def narrow(self, snapshot: Snapshot, slots: Positions) -> Positions:
-        """Return those of the slots whose endpoint is in the subset, in their order."""
+    def mask(self, snapshot: Snapshot, slots: Positions) -> Mask:
+        """Mark those of the slots whose endpoint is in the subset."""
         by_address = snapshot.endpoints.derive(_slots_by_address)
         allowed = [slot for address in self.addresses for slot in by_address.get(address, ())]
-        return slots[np.isin(slots, np.array(allowed, dtype=np.intp))]
+        return np.isin(slots, np.array(allowed, dtype=np.intp))
 
 
-def _slots_by_address(endpoints: tuple[Endpoint | None, ...]) -> _Addresses:
-    slots: _Addresses = {}
+def _slots_by_address(endpoints: tuple[Endpoint | None, ...]) -> dict[str, list[int]]:
+    slots: dict[str, list[int]] = {}
     for slot, endpoint in enumerate(endpoints):
         if endpoint is not None:
             slots.setdefault(endpoint.hostport, []).append(slot)
-            slots.setdefault(str(ipaddress.ip_address(endpoint.address)), []).append(slot)
+            slots.setdefault(str(ip_address(endpoint.address)), []).append(slot)
     return slots
 
 
 def _canonical(text: str) -> str:
-    """`[::1]:80`, `::1`, `1.2.3.4:80`, `1.2.3.4`: IPv6 in its shortest form, so that spellings do not matter."""
+    """Return the address with IPv6 in its shortest form; a malformed one as it is."""
     host, port = text, ""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
@@ -51,9 +48,9 @@ def _canonical(text: str) -> str:
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
     try:
-        ip = ipaddress.ip_address(host)
+        ip = ip_address(host)
     except ValueError:
         return text
     if not port:
         return str(ip)
-    return f"[{ip}]:{port}" if isinstance(ip, ipaddress.IPv6Address) else f"{ip}:{port}"
+    return f"[{ip}]:{port}" if isinstance(ip, IPv6Address) else f"{ip}:{port}"
