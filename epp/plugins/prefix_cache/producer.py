@@ -22,8 +22,8 @@ from epp.framework import (
 from epp.framework.limits import Count, Natural
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import KV_BLOCK_TOKENS, KV_BLOCKS
-from epp.plugins.producers.block_hashes import block_hashes, chain_seed
-from epp.plugins.producers.prefix_index import BYTES_PER_ENTRY, PrefixIndex
+from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
+from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
 
 MIN_BLOCK_TOKENS = 64
 """Smaller blocks cost more to hash and to remember than their finer matches are worth."""

@@ -30,7 +30,7 @@ from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT_TOKENS, RUNNING
 from epp.framework.testing import candidates
-from epp.plugins.producers.endpoint_rates import EndpointRatesProducer
+from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
 
 H100 = AcceleratorTag(model="h100", vendor="nvidia", count=2, performance=Performance(fp16=989), bandwidth_gbps=3350)
 T4 = AcceleratorTag(model="t4", vendor="nvidia", count=1, performance=Performance(fp16=65), bandwidth_gbps=320)

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from epp.plugins.producers.block_hashes import block_hashes, chain_seed
-from epp.plugins.producers.prefix_index import PrefixIndex
+from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
+from epp.plugins.prefix_cache.index import PrefixIndex
 
 SLOTS = 4
 ROOMY = 100

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from epp.plugins.producers.rate_learning import RateLearner, like_the_others
+from epp.plugins.endpoint_rates.learning import RateLearner, like_the_others
 
 
 def learner(**settings):

@@ -13,7 +13,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp.plugins.filters.cost_aware_spill import CostAwareSpill
+from epp.plugins.accelerators.cost_aware_spill import CostAwareSpill
 
 
 def gpu(model, price=None, count=1, **cost):

@@ -11,7 +11,7 @@ from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.framework.testing import candidates, endpoint_rates
-from epp.plugins.filters.prefix_cache_affinity import PrefixCacheAffinityFilter
+from epp.plugins.prefix_cache.affinity import PrefixCacheAffinityFilter
 
 ALL = [True, True, True]
 

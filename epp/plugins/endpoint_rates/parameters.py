@@ -8,7 +8,7 @@ from msgspec import Meta
 from epp.framework import Parameters
 from epp.framework.durations import parse_duration
 from epp.framework.limits import Count
-from epp.plugins.producers.rate_profile import RateProfile
+from epp.plugins.endpoint_rates.profile import RateProfile
 
 
 class EndpointRatesParameters(Parameters, frozen=True):

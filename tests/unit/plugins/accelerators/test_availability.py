@@ -8,7 +8,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp.plugins.filters.accelerator_availability import AcceleratorAvailabilityFilter
+from epp.plugins.accelerators.availability import AcceleratorAvailabilityFilter
 
 GPU = AcceleratorTag(kind=AcceleratorKind.GPU, state=Routability.ROUTABLE)
 

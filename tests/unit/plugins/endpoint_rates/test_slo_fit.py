@@ -8,7 +8,7 @@ from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, endpoint_rates
-from epp.plugins.filters.slo_fit import SloFitFilter
+from epp.plugins.endpoint_rates.slo_fit import SloFitFilter
 
 ALL = [True, True, True]
 # 1000 tokens take 0.1, 0.5 and 2 s

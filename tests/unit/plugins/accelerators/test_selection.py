@@ -9,7 +9,7 @@ from epp.framework.clock import ManualClock
 from epp.framework.errors import AdmissionDeniedError, BadRequestError, ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp.plugins.producers.accelerator_selection import AcceleratorSelectionProducer
+from epp.plugins.accelerators.selection import AcceleratorSelectionProducer
 
 GIB = 2**30
 POOL = candidates(labels=[{}])

@@ -8,7 +8,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp.plugins.filters.mig_profile import MigProfileFilter
+from epp.plugins.accelerators.selection_filters import MigProfileFilter
 
 GIB = 2**30
 

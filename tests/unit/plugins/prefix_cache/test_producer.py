@@ -10,8 +10,8 @@ from epp.framework import Request, RequestBody
 from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
-from epp.plugins.producers.approx_prefix_cache import ApproxPrefixCacheParameters, ApproxPrefixCacheProducer
-from epp.plugins.producers.prefix_index import BYTES_PER_ENTRY
+from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY
+from epp.plugins.prefix_cache.producer import ApproxPrefixCacheParameters, ApproxPrefixCacheProducer
 
 BLOCK_BYTES = 256  # 64 tokens of 4 bytes
 POOL = candidates(waiting=[0, 0, 0])

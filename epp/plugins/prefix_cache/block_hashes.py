@@ -4,8 +4,7 @@ import sys
 
 import xxhash
 
-BYTES_PER_TOKEN = 4
-"""The usual estimate for text; exact for prompts that came as token ids, packed four bytes each."""
+from epp.framework.request import BYTES_PER_TOKEN
 
 
 def chain_seed(model: str, cache_salt: str) -> int:

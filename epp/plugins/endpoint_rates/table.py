@@ -5,8 +5,8 @@ from math import log, nan
 from typing import NamedTuple
 
 from epp.framework.accelerators import AcceleratorKind, AcceleratorTag
-from epp.plugins.producers.rate_profile import RateProfile, model_key, plain_key
-from epp.plugins.producers.rate_seeds import (
+from epp.plugins.endpoint_rates.profile import RateProfile, model_key, plain_key
+from epp.plugins.endpoint_rates.seeds import (
     DEFAULT_ITL_BASE_SECONDS,
     DEFAULT_ITL_SECONDS_PER_REQUEST,
     DEFAULT_PREFILL_TOKENS_PER_SECOND,

@@ -23,12 +23,12 @@ from epp.framework.lists_in_files import read_list
 from epp.framework.rates import ENDPOINT_RATES, EndpointRates
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING
-from epp.plugins.producers.endpoint_rates_parameters import EndpointRatesParameters
-from epp.plugins.producers.rate_estimate import estimate
-from epp.plugins.producers.rate_fleet import RateFleet
-from epp.plugins.producers.rate_learning import RateLearner
-from epp.plugins.producers.rate_profile import RateProfile, model_key
-from epp.plugins.producers.rate_table import RateTable, StartingRates
+from epp.plugins.endpoint_rates.estimate import estimate
+from epp.plugins.endpoint_rates.fleet import RateFleet
+from epp.plugins.endpoint_rates.learning import RateLearner
+from epp.plugins.endpoint_rates.parameters import EndpointRatesParameters
+from epp.plugins.endpoint_rates.profile import RateProfile, model_key
+from epp.plugins.endpoint_rates.table import RateTable, StartingRates
 
 _OK = 200
 _NEWS_SECONDS = 0.1

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from epp.framework.arrays import Floats, Mask
 from epp.framework.rates import EndpointRates
-from epp.plugins.producers.rate_learning import like_the_others
-from epp.plugins.producers.rate_table import StartingRates
+from epp.plugins.endpoint_rates.learning import like_the_others
+from epp.plugins.endpoint_rates.table import StartingRates
 
 Learned = tuple[Floats, NDArray[np.intp]]
 """Logarithms of ratios and numbers of samples, as `RateLearner.learned` returns them."""

@@ -19,7 +19,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp.plugins.filters.accelerator import AcceleratorFilter
+from epp.plugins.accelerators.selection_filters import AcceleratorFilter
 
 GIB = 2**30
 H100 = AcceleratorTag(

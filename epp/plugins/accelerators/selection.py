@@ -20,7 +20,7 @@ from epp.framework.accelerator_selection import (
 )
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX
-from epp.plugins.producers.accelerator_headers import header_of, read_wishes
+from epp.plugins.accelerators.headers import header_of, read_wishes
 
 
 class SelectionLayer(SelectionParameters, frozen=True):

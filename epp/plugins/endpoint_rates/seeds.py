@@ -8,7 +8,7 @@ billion, their lower end taken for an empty batch and their upper end for one of
 
 from typing import NamedTuple
 
-from epp.plugins.producers.rate_profile import RateProfile
+from epp.plugins.endpoint_rates.profile import RateProfile
 
 
 class DeviceFigures(NamedTuple):

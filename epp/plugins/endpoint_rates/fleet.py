@@ -9,7 +9,7 @@ from epp.framework import Endpoint, Records, Snapshot
 from epp.framework.accelerator_attributes import BOOT_ID, POD_UID
 from epp.framework.accelerators import AcceleratorTag
 from epp.framework.snapshot import ACCELERATOR
-from epp.plugins.producers.rate_table import Hardware, hardware_of
+from epp.plugins.endpoint_rates.table import Hardware, hardware_of
 
 EMPTY = Hardware()
 
