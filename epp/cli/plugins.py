@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from epp.cli.consoles import new_console
+from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import ParameterEntry, PluginEntry, plugin_entries
 from epp.config.schema import config_schema
@@ -24,13 +25,16 @@ class Output(StrEnum):
     JSON = "json"
     MARKDOWN = "markdown"
     SCHEMA = "schema"
+    DATA = "data"
 
 
 def plugins(
     types: Annotated[list[str] | None, typer.Argument(metavar="[TYPE...]", help="Only these, in full.")] = None,
     output: Annotated[
         Output,
-        typer.Option(help="json for programs; markdown for config/PLUGINS.md; schema for editors of configurations."),
+        typer.Option(
+            help="json for programs; markdown for config/PLUGINS.md; schema for editors; data for docs/plugin-data.md."
+        ),
     ] = Output.TEXT,
 ) -> None:
     """List plugin types with parameters and defaults."""
@@ -45,6 +49,8 @@ def plugins(
             typer.echo(msgspec.json.format(msgspec.json.encode(entries)).decode())
         case Output.MARKDOWN:
             typer.echo(plugin_markdown(entries), nl=False)
+        case Output.DATA:
+            typer.echo(data_markdown(registry), nl=False)
         case Output.SCHEMA:
             typer.echo(msgspec.json.format(msgspec.json.encode(config_schema(registry))).decode())
         case Output.TEXT if types:

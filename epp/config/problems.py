@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, or unwise: one line each, with the place in the file."""
+"""Problems and warnings of a configuration: one line each, with the place in the file."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from epp.framework import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing, where it stands, and what to do about it."""
+    """One problem: place, message and remedy."""
 
     message: str
     path: Path = ()
@@ -31,7 +31,7 @@ class InvalidConfigError(ConfigurationError):
 
 
 def in_order_of_the_file(problems: Iterable[Problem]) -> list[Problem]:
-    """Sort by position; what has none comes first."""
+    """Sort by position; those without one come first."""
     return sorted(problems, key=lambda problem: problem.position or Position(1, 1))
 
 

@@ -109,7 +109,7 @@ class ExtProcServer:
         return self._streams.count
 
     def set_ready(self, *, ready: bool) -> None:
-        """Tell health checks whether new requests are welcome."""
+        """Set the answer to health checks: whether new requests are served."""
         self._health.set_ready(ready=ready)
 
     async def drain(self, most_seconds: float, quiet_seconds: float, enough: asyncio.Event) -> None:

@@ -57,7 +57,7 @@ class Candidates:
         return Candidates(self.snapshot, self.slots, profile=profile, peer=peer)
 
     def values(self, column: Column) -> Floats:
-        """One number for each member; NaN, or the column's own default, where nobody reported."""
+        """One number for each member; NaN, or the column's own default, where it has not been reported."""
         return self.snapshot.column(column)[self.slots]
 
     def records(self, attribute: Attribute[_T]) -> list[_T]:

@@ -6,6 +6,8 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
 from msgspec import Meta
 
+__all__ = ["Count", "Name", "Natural", "NonNegative", "Port", "Positive", "PositiveShare", "Share"]
+
 _LARGEST = sys.float_info.max
 
 Count: TypeAlias = Annotated[int, Meta(ge=1)]

@@ -32,8 +32,7 @@ _CAPACITY_RANGE = (1e-6, 1e6)
 def lower_is_better(values: Floats) -> Floats:
     """Map the lowest value to 1 and the highest to 0, linearly; all equal give 1.
 
-    A candidate that nobody reported on (NaN) gets 0.5 beside others that are known, and 1 where nothing is known:
-    what is unknown is neither idle nor busy.
+    A candidate with an unknown value (NaN) gets 0.5 beside others that are known, and 1 where none is known.
     """
     low, high = values.min(), values.max()
     if low == high:

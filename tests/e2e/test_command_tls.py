@@ -61,7 +61,7 @@ async def test_renewed_secret_that_is_no_pair_is_not_taken(sim, tmp_path):
             assert await destination_of(channel) == sim.address
         served.command.terminate()
         await served.command.end()
-        assert sum("not taken" in line for line in served.command.err) == 1
+        assert sum("certificate rejected" in line for line in served.command.err) == 1
 
 
 async def test_without_reload_the_first_certificate_stays(sim, tmp_path):
