@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from epp.framework import Candidates, Filter, Mask, Request
-from epp.plugins.filters.by_label import has_value
+from epp.plugins.filters.labels import has_value
 
 ROLE_LABEL = "llm-d.ai/role"
 

@@ -6,9 +6,8 @@ import pytest
 from epp.framework import Candidates, ConfigurationError, Endpoint, ManualClock, Records, Request, Snapshot
 from epp.framework.errors import SaturatedError
 from epp.framework.registry import Registry
-from epp.plugins.filters.label_selector import LabelSelectorFilter, LabelSelectorParameters
-from epp.plugins.pickers.max_score import MaxScorePicker
-from epp.plugins.pickers.parameters import PickerParameters
+from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
+from epp.plugins.pickers import MaxScorePicker, PickerParameters
 from epp.plugins.profile_pickers.data_parallel import DataParallelProfileHandler
 from epp.scheduling import Profile, ProfileFilter, Scheduler
 

@@ -24,9 +24,8 @@ from epp.framework.testing import candidates
 from epp.plugins.deciders.always_multimodal import AlwaysDisaggMultimodalDecider
 from epp.plugins.deciders.always_pd import AlwaysDisaggPDDecider
 from epp.plugins.deciders.prefix_based_pd import PrefixBasedPDDecider, PrefixBasedPDParameters
-from epp.plugins.filters.label_selector import LabelSelectorFilter, LabelSelectorParameters
-from epp.plugins.pickers.max_score import MaxScorePicker
-from epp.plugins.pickers.parameters import PickerParameters
+from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
+from epp.plugins.pickers import MaxScorePicker, PickerParameters
 from epp.plugins.profile_pickers.disagg import DisaggProfileHandler
 from epp.plugins.profile_pickers.disagg_headers import disagg_headers
 from epp.plugins.profile_pickers.pd import PDProfileHandler

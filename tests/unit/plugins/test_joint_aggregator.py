@@ -28,10 +28,8 @@ from epp.framework.testing import candidates
 from epp.plugins.aggregators.joint import JointAggregator
 from epp.plugins.aggregators.locality import LocalityBands
 from epp.plugins.deciders.always_pd import AlwaysDisaggPDDecider
-from epp.plugins.filters.label_selector import LabelSelectorFilter, LabelSelectorParameters
-from epp.plugins.pickers.max_score import MaxScorePicker
-from epp.plugins.pickers.parameters import PickerParameters
-from epp.plugins.pickers.random import RandomPicker
+from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
+from epp.plugins.pickers import MaxScorePicker, PickerParameters, RandomPicker
 from epp.plugins.profile_pickers.disagg import DisaggParameters, DisaggProfileHandler
 from epp.plugins.profile_pickers.disagg_parameters import StageDeciders
 from epp.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer

@@ -10,7 +10,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, Headers
 from epp.framework.testing import candidates
-from epp.plugins.filters.session_affinity import SessionAffinityFilter
+from epp.plugins.sessions import SessionAffinityFilter
 
 POOL = candidates(waiting=[0, 0, 0])
 TOKEN_OF_E1 = base64.b64encode(b"default/e1").decode()

@@ -9,7 +9,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.request import SESSION_ID, Headers
 from epp.framework.testing import candidates
-from epp.plugins.producers.session_id import SessionIdProducer, cookie
+from epp.plugins.sessions import SessionIdProducer, cookie
 
 POOL = candidates(waiting=[0])
 

@@ -5,8 +5,7 @@ import pytest
 from epp.framework import ConfigurationError, ManualClock, Request, Stability
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp.plugins.filters.by_label import ByLabelFilter
-from epp.plugins.filters.by_label_selector import ByLabelSelectorFilter
+from epp.plugins.filters.labels import ByLabelFilter, ByLabelSelectorFilter
 
 POOL = candidates(labels=[{"gpu": "h100"}, {"gpu": "l4"}, {"gpu": ""}, {}])
 

@@ -4,8 +4,7 @@ from epp.framework import Endpoint, ManualClock, Topology
 from epp.framework.datalayer import EndpointNotifications
 from epp.framework.registry import Registry
 from epp.framework.snapshot import TOPOLOGY
-from epp.plugins.taggers.notifications import EndpointNotificationSource
-from epp.plugins.taggers.topology import TopologyExtractor
+from epp.plugins.taggers import EndpointNotificationSource, TopologyExtractor
 
 LABELS = {
     "kubernetes.io/hostname": "node-1",

@@ -1,27 +1,32 @@
-"""Reads where an endpoint stands out of its labels."""
+"""Taggers: read the labels of an endpoint into its attributes."""
 
-from epp.framework import Endpoint, Parameters
-from epp.framework.datalayer import Report, Tagger
-from epp.framework.snapshot import TOPOLOGY, Topology
+from epp.framework import TOPOLOGY, Endpoint, Parameters, Topology
+from epp.framework.datalayer import EndpointNotifications, Report, Tagger
+
+
+class EndpointNotificationSource(EndpointNotifications):
+    """The source of taggers in a configuration: each endpoint, when it joins the pool or changes."""
+
+    plugin_type = "endpoint-notification-source"
 
 
 class TopologyParameters(Parameters, frozen=True):
-    """Names of the endpoint labels that say where it stands."""
+    """Names of the endpoint labels that hold its place."""
 
     host_label: str = "kubernetes.io/hostname"
-    """The label with the name of the machine."""
+    """Label with the name of the machine."""
     hostname_label: str = ""
-    """What llm-d-router calls `hostLabel`; goes before it."""
+    """llm-d-router's name of `hostLabel`; takes precedence."""
     rack_label: str = "topology.kubernetes.io/rack"
-    """The label with the name of the rack."""
+    """Label with the name of the rack."""
     zone_label: str = "topology.kubernetes.io/zone"
-    """The label with the name of the zone."""
+    """Label with the name of the zone."""
     region_label: str = "topology.kubernetes.io/region"
-    """The label with the name of the region."""
+    """Label with the name of the region."""
 
 
 class TopologyExtractor(Tagger[TopologyParameters]):
-    """Reads host, rack, zone and region of an endpoint out of its labels; one without the label is not known."""
+    """Reads host, rack, zone and region of an endpoint from its labels; a place without a label is unknown."""
 
     plugin_type = "topology-extractor"
     writes = (TOPOLOGY,)

@@ -5,7 +5,7 @@ import pytest
 from epp.framework import Request
 from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.testing import candidates
-from epp.plugins.filters.label_selector import LabelSelectorFilter, LabelSelectorParameters
+from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 
 POOL = candidates(labels=[{"zone": "a", "tier": "gold"}, {"zone": "b"}, {}])
 

@@ -1,10 +1,11 @@
-"""Endpoints that a test chooses by header."""
+"""Endpoints that a test chooses by header, and the one that the gateway says it used."""
 
 import numpy as np
 import pytest
 
-from epp.framework import Candidates, Endpoint, Headers, Records, Request, Snapshot
-from epp.plugins.filters.header_based_testing import HeaderBasedTestingFilter
+from epp.framework import Candidates, Endpoint, Headers, Records, Request, Response, Snapshot
+from epp.framework.testing import candidates
+from epp.plugins.conformance import HeaderBasedTestingFilter, ServedVerifier
 
 ENDPOINTS = (
     Endpoint("a", "10.0.0.1", 8000),
@@ -59,3 +60,10 @@ def test_no_header_keeps_all():
 
 def test_endpoint_that_is_no_longer_a_candidate_does_not_come_back():
     assert kept("10.0.0.1", pool=POOL.keep(np.array([False, True, True, True, True]))) == "b"
+
+
+def test_served_endpoint_is_what_the_gateway_says_not_what_was_chosen():
+    verifier, chosen = ServedVerifier(), candidates(waiting=[0])[0]
+    header = "x-conformance-test-served-endpoint"
+    assert verifier.response_headers(Request("r"), Response(chosen, "10.9.9.9:80")) == {header: "10.9.9.9:80"}
+    assert verifier.response_headers(Request("r"), Response(chosen)) == {header: "no served metadata"}

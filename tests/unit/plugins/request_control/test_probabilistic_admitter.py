@@ -1,4 +1,4 @@
-"""Who is asking, who is let in, and what a response is made to say of its endpoint."""
+"""Sheddable requests are turned away by how full the pool is."""
 
 from math import inf, nan
 
@@ -6,55 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ManualClock, Request, Response
+from epp.framework import ManualClock, Request
 from epp.framework.errors import ConfigurationError, SheddableDroppedError
 from epp.framework.registry import Registry
-from epp.framework.request import AGENT_IDENTITY, PRIORITY, Headers
+from epp.framework.request import PRIORITY
 from epp.framework.testing import candidates
-from epp.plugins.request_control.agent_identity import AgentIdentity
 from epp.plugins.request_control.probabilistic_admitter import (
     ProbabilisticAdmitter,
     ProbabilisticAdmitterParameters,
 )
-from epp.plugins.request_control.served_verifier import ServedVerifier
 
 
-def build(cls, **parameters):
+def build(**parameters):
     registry = Registry({})
-    registry.register(cls)
-    return registry.build(cls.plugin_type, parameters, name=cls.plugin_type, clock=ManualClock())
-
-
-def identity(fields, **parameters):
-    request = Request("r", headers=Headers(fields))
-    build(AgentIdentity, **parameters).request_headers(request)
-    return request.get(AGENT_IDENTITY)
-
-
-def test_agent_is_named_by_the_first_header_that_is_not_empty():
-    fields = [("session_id", "d"), ("session-id", "c"), ("x-session-affinity", "b"), ("x-claude-code-session-id", "a")]
-    assert [identity(fields[:count]) for count in range(1, 5)] == ["d", "c", "b", "a"]
-    assert identity([("x-claude-code-session-id", ""), ("session-id", "c")]) == "c"
-
-
-def test_additional_headers_go_before_the_known_ones():
-    fields = [("x-claude-code-session-id", "a"), ("x-two", "2"), ("x-one", "1")]
-    assert identity(fields, additionalSessionHeaders=["X-One", "x-two"]) == "1"
-    assert identity(fields[:2], additionalSessionHeaders=["X-One", "x-two"]) == "2"
-    assert identity(fields[:1], additionalSessionHeaders=["X-One", "x-two"]) == "a"
-
-
-def test_agent_that_does_not_say_has_no_identity():
-    assert identity([("x-session-id", "s")]) is None
-
-
-def test_nameless_header_is_refused():
-    with pytest.raises(ConfigurationError, match="additionalSessionHeaders\\[1] is empty"):
-        identity([], additionalSessionHeaders=["x-one", ""])
-
-
-def test_agent_identity_says_what_it_writes():
-    assert AgentIdentity.writes == (AGENT_IDENTITY,)
+    registry.register(ProbabilisticAdmitter)
+    return registry.build("probabilistic-admitter", parameters, name="admitter", clock=ManualClock())
 
 
 def probability(pool, **parameters):
@@ -99,7 +65,7 @@ def admits(pool, seed=0, priority=-1):
     request = Request("always the same", seed=seed)
     request.put(PRIORITY, priority)
     try:
-        build(ProbabilisticAdmitter).admit(request, pool)
+        build().admit(request, pool)
     except SheddableDroppedError:
         return False
     return True
@@ -141,11 +107,4 @@ def test_probability_is_one_for_any_parameters(endpoints, power, k):
 )
 def test_thresholds_that_mean_nothing_are_refused(parameters):
     with pytest.raises(ConfigurationError, match=f"{next(iter(parameters))} is .*; it must be"):
-        build(ProbabilisticAdmitter, **parameters)
-
-
-def test_served_endpoint_is_what_the_gateway_says_not_what_was_chosen():
-    verifier, chosen = build(ServedVerifier), candidates(waiting=[0])[0]
-    header = "x-conformance-test-served-endpoint"
-    assert verifier.response_headers(Request("r"), Response(chosen, "10.9.9.9:80")) == {header: "10.9.9.9:80"}
-    assert verifier.response_headers(Request("r"), Response(chosen)) == {header: "no served metadata"}
+        build(**parameters)
