@@ -3,7 +3,7 @@
 from epp.framework import errors, headers
 from epp.framework import limits as _limits
 from epp.framework import roles as _roles
-from epp.framework.accelerator_arrays import tag_codes, tag_mask, tag_numbers
+from epp.framework.accelerator_arrays import tag_mask, tag_numbers
 from epp.framework.accelerator_selection import ACCELERATOR_SELECTION
 from epp.framework.accelerators import AcceleratorTag
 from epp.framework.arrays import Floats, Mask, Positions
@@ -123,7 +123,6 @@ __all__ = [
     "errors",
     "headers",
     "lower_is_better",
-    "tag_codes",
     "tag_mask",
     "tag_numbers",
 ]

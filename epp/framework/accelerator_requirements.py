@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from epp.framework.accelerator_selection import Selection
-from epp.framework.accelerators import AcceleratorKind, SpotPreference
+from epp.framework.accelerators import PRECISIONS, AcceleratorKind, SpotPreference
 from epp.framework.hints import hint_at
 from epp.framework.limits import Natural, NonNegative
 from epp.framework.memory import parse_memory
@@ -26,7 +26,6 @@ POLICIES: Mapping[str, str] = {
     "performance": "most-capable",
     "firstavailable": "first-available",
 }
-PRECISIONS = ("fp32", "fp16", "fp8", "int8", "int4")
 _KINDS = tuple(kind.value for kind in AcceleratorKind if kind is not AcceleratorKind.UNKNOWN)
 _BOUNDS = (
     "acceleratorClasses",

@@ -9,7 +9,7 @@ import numpy as np
 
 from epp.framework import Candidates, Filter, FilterParameters, Floats, Mask, Parameters, Request
 from epp.framework.accelerator_arrays import tag_numbers
-from epp.framework.accelerator_classes import entry_for, names_of
+from epp.framework.accelerator_classes import limit_for, names_of
 from epp.framework.accelerators import AcceleratorTag, SpotPreference
 from epp.framework.arrays import Positions
 from epp.framework.limits import NonNegative, Positive, PositiveShare
@@ -144,10 +144,8 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         """Return one limit for each candidate, by its class."""
         return tag_numbers(candidates, self._limit_of, name)
 
-    def _limit_of(self, tag: AcceleratorTag, name: str) -> float:
-        own = entry_for(tag, self._limits)
-        found = None if own is None else getattr(own, name)
-        return float(getattr(self.parameters, name) if found is None else found)
+    def _limit_of(self, tag: AcceleratorTag, name: str) -> float | None:
+        return limit_for(tag, name, self._limits, self.parameters)
 
 
 def _class_of(tag: AcceleratorTag) -> str:

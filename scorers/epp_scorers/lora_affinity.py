@@ -11,12 +11,11 @@ WAITING_SCORE = 0.6
 
 
 class LoraAffinityScorer(Scorer):
-    """1.0 where the adapter runs; 0.8 where a slot is left for it; 0.6 where it waits for one; 0 elsewhere.
+    """1 where the adapter is running, 0.8 where it has a free slot, 0.6 where it waits for one, else 0.
 
-    The adapter is the request's model; a request without a model asks for none and gets 0 everywhere. The best
-    answer that applies counts: engines list an adapter in use as running and as waiting at once. A slot is left when
-    the other adapters, running or waiting, are fewer than the endpoint can hold. An endpoint that can hold none
-    (`max_adapters` is 0) has no slot left.
+    The adapter is the request's model; without a model, 0 for all. The highest value that applies counts, because
+    engines list an adapter in use as both running and waiting. A slot is free if the other adapters, running or
+    waiting, are fewer than `max_adapters`; with `max_adapters` 0 there is none.
     """
 
     plugin_type = "lora-affinity-scorer"

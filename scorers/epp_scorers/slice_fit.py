@@ -1,51 +1,46 @@
-"""Prefers the smallest slice of a device that is large enough, so that larger ones stay free for what needs them."""
+"""Prefers the smallest device slice that is large enough, to keep larger ones free."""
 
 from math import isfinite
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
 from epp.framework.accelerator_arrays import tag_numbers
+from epp.framework.accelerator_requirements import Memory, read_memory
 from epp.framework.accelerators import AcceleratorKind, AcceleratorTag
-from epp.framework.memory import memory_suffices, parse_memory
+from epp.framework.limits import Count
+from epp.framework.memory import memory_suffices
 from epp.framework.snapshot import ACCELERATOR
 
 _SLOTS = 8
-"""Of a whole device."""
+"""Slots of a whole device."""
 
 
 class SliceFitParameters(Parameters, frozen=True):
-    """What the requests need of one slice, or one device."""
+    """Requirements on one slice or device."""
 
-    min_memory: str | float | None = None
+    min_memory: Memory | None = None
     """Memory: a quantity such as `20Gi`, or a number of GiB."""
-    min_compute_slices: int | None = None
-    """Compute slices, of which most devices have 7; a whole device counts as 8."""
+    min_compute_slices: Count | None = None
+    """Compute slices; most devices have 7, a whole device counts as 8."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no need."""
-        if self.min_memory is not None:
-            parse_memory(self.min_memory)
-        if self.min_compute_slices is not None and self.min_compute_slices < 1:
-            raise ValueError(f"minComputeSlices is {self.min_compute_slices}; it must be at least 1")
+        """Refuse memory that is not a size."""
+        read_memory("minMemory", self.min_memory)
 
 
 class SliceFitScorer(Scorer[SliceFitParameters]):
-    """`need / have` where a slice has enough, 0 where it is too small.
+    """`need / have` if the slice is large enough, else 0.
 
-    That is `minMemory / memory` where that is set, else `minComputeSlices / computeSlices`, else one memory slot over
-    those that it has. A whole device counts as 8 of each, so it fits worst; memory may be 3 % short, since nominal
-    sizes are rounded up. Endpoints on CPUs, and such as do not say how large they are, get 0.
+    This is `minMemory / memory` if set, else `minComputeSlices / computeSlices`, else 1 over the slice's memory slots.
+    A whole device counts as 8 of each, so it fits worst. Memory 3 % below `minMemory` is accepted, because devices
+    report less than their nominal size. Endpoints on CPUs and those of unknown size get 0.
     """
 
     plugin_type = "slice-fit-scorer"
     category = Category.AFFINITY
     reads = (ACCELERATOR,)
 
-    def __init__(
-        self, parameters: SliceFitParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
-        wanted = self.parameters.min_memory
-        self._need_bytes = None if wanted is None else parse_memory(wanted)
+    def setup(self) -> None:
+        self._need_bytes = read_memory("minMemory", self.parameters.min_memory)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
         return tag_numbers(candidates, self._fit)
@@ -68,5 +63,5 @@ def _memory_fit(have_bytes: int, need_bytes: int) -> float:
 
 
 def _has_size(tag: AcceleratorTag) -> bool:
-    """Whether there is a device, as far as anybody says."""
+    """Whether the endpoint has a device, as far as is known."""
     return tag.has_accelerator or (tag.kind is AcceleratorKind.UNKNOWN and bool(tag.memory_bytes or tag.count))

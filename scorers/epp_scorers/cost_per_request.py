@@ -1,69 +1,61 @@
-"""Prefers the endpoint at which this request costs the fewest dollars: small ones for short requests, say."""
+"""Prefers the endpoint at which this request costs least: small ones for short requests, for example."""
 
 from math import inf, nan
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Positions, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Parameters, Positions, Request, Scorer
 from epp.framework.accelerator_arrays import cost_per_hour, tag_numbers
 from epp.framework.accelerators import AcceleratorTag, CostBasis, SpotPreference
+from epp.framework.limits import Count, Natural, NonNegative
 from epp.framework.lists_in_files import read_list
 from epp.framework.rates import ENDPOINT_RATES, uncached_tokens
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
+from epp.framework.scoring import lowest_over
 from epp.framework.snapshot import ACCELERATOR
-from scorers.throughput_profile import ThroughputProfile
+from epp.framework.throughput_profile import ThroughputProfile
 
 _SECONDS_PER_HOUR = 3600.0
 
 
 class CostPerRequestParameters(Parameters, frozen=True):
-    """How long a request keeps an endpoint busy, and what that costs."""
+    """Throughput profiles, assumed sizes, and the price to use."""
 
     profile_path: str = ""
-    """A YAML or JSON file with a list of profiles, as in `profiles`; read once, when the configuration is."""
+    """YAML or JSON file with a list of profiles, as in `profiles`; read once, with the configuration."""
     profiles: tuple[ThroughputProfile, ...] = ()
-    """Requests a second by size, one profile for each GPU as AIBrix writes them; those here go before the file's."""
-    tolerance: float = 0.5
-    """How far a request may be from the sizes of a profile, as a power of 2, for the profile to count."""
-    expected_output_tokens: int = 256
-    """Generated tokens that are reckoned with, or as many as the request asks for, if fewer."""
-    batch_size: int = 32
-    """Requests that are taken to share an endpoint's decoding, where no profile counts."""
+    """Throughput by request size, one profile for each GPU, in the format of AIBrix. They take precedence over those in
+    the file."""
+    tolerance: NonNegative = 0.5
+    """Largest distance of a request from the nearest sizes in a profile, as a power of 2, at which the profile
+    applies."""
+    expected_output_tokens: Natural = 256
+    """Output tokens to assume, or the request's own limit if that is lower."""
+    batch_size: Count = 32
+    """Requests assumed to share an endpoint's decoding, where no profile applies."""
     spot_preference: SpotPreference = "auto"
-    """Whether the spot price counts: `auto` where the node is spot, `always` where there is one, or `never`."""
+    """Use of the spot price: on spot nodes only (`auto`), wherever one is known (`always`), or not at all (`never`)."""
     cost_basis: CostBasis = "memory"
-    """By what share a slice pays for its device: of its memory, or of its compute."""
+    """Share of the device's price that a slice pays: its share of the memory, or of the compute."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read, if it is there; empty for the default one."""
-
-    def __post_init__(self) -> None:
-        """Refuse sizes that mean nothing."""
-        if not 0.0 <= self.tolerance < inf:
-            raise ValueError(f"tolerance is {self.tolerance}; it must be 0 or more, and finite")
-        if self.expected_output_tokens < 0:
-            raise ValueError(f"expectedOutputTokens is {self.expected_output_tokens}; it must be 0 or more")
-        if self.batch_size < 1:
-            raise ValueError(f"batchSize is {self.batch_size}; it must be at least 1")
+    """Name of the producer instance to read prefix matches from; empty for the default one."""
 
 
 class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
-    """`least / cost`, where `cost = price of the endpoint / requests a second` and `least` is the cheapest candidate's.
+    """`least / cost`, where `cost = price / requests per second` and `least` is the lowest cost among the candidates.
 
-    Requests a second are those of the profile of the endpoint's GPU for the nearest output and input length. Failing
-    that, where an `endpoint-rates-producer` is configured, `1 / (uncached tokens / prefill rate + output tokens *
-    (alpha / batchSize + beta))`; failing that, the median of the candidates, so that without any profile the price
-    alone decides. The price is the accelerator's, else the profile's, else the median of the candidates; where nobody
-    has any, all get 1. An endpoint whose profile says 0 for such requests gets 0.
+    Requests per second come from the profile of the endpoint's GPU, at the nearest output and input length. Without
+    such a profile they are `1 / (uncached tokens / prefill rate + output tokens * (alpha / batchSize + beta))` if an
+    `endpoint-rates-producer` is configured, else the median of the candidates, so that without any profile the price
+    alone decides. The price is the accelerator's, else the profile's, else the median of the candidates; without any
+    price, all get 1. An endpoint whose profile gives 0 requests per second gets 0.
     """
 
     plugin_type = "cost-per-request-scorer"
     category = Category.BALANCE
     reads = (ACCELERATOR,)
 
-    def __init__(
-        self, parameters: CostPerRequestParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         given = self.parameters
         from_file = read_list("profilePath", given.profile_path, ThroughputProfile) if given.profile_path else ()
         self._profiles: dict[str, ThroughputProfile] = {}
@@ -82,10 +74,10 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         seconds = self._seconds(request, candidates, positions)
         serves = np.isfinite(seconds)
         hours = np.where(serves, seconds, 1.0) / _SECONDS_PER_HOUR
-        return _cheapness(np.where(serves, _median_for_unknown(prices) * hours, inf))
+        return lowest_over(np.where(serves, _median_for_unknown(prices) * hours, inf))
 
     def _seconds(self, request: Request, candidates: Candidates, positions: Positions) -> Floats:
-        """Return how long a request keeps each candidate busy, in its share of the endpoint."""
+        """Return the seconds of endpoint time that the request takes at each candidate."""
         wanted = request.body.max_output_tokens
         expected = self.parameters.expected_output_tokens
         output = expected if wanted is None else min(expected, wanted)
@@ -99,7 +91,7 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         return _median_for_unknown(seconds)
 
     def _profile_positions(self, candidates: Candidates) -> Positions:
-        """Return the position of each candidate's profile, -1 for none."""
+        """Return the position of each candidate's profile; -1 for none."""
         return tag_numbers(candidates, self._profile_position).astype(np.intp)
 
     def _profile_position(self, tag: AcceleratorTag) -> float:
@@ -107,25 +99,17 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         return next((self._gpus[name.lower()] for name in names if name.lower() in self._gpus), -1)
 
     def _profile_seconds(self, input_tokens: int, output_tokens: int) -> Floats:
-        """Return seconds for each profile, and last NaN for none."""
+        """Return seconds for each profile, and NaN at the end, for none."""
         tolerance = self.parameters.tolerance
         tputs = [one.requests_per_second(input_tokens, output_tokens, tolerance) for one in self._profiles.values()]
         return np.array([*(nan if tput is None else 1.0 / tput if tput else inf for tput in tputs), nan])
 
     def _profile_prices(self) -> Floats:
-        """Return a price an hour for each profile, and last NaN for none."""
+        """Return the hourly price for each profile, and NaN at the end, for none."""
         return np.array([*(nan if one.cost is None else one.cost for one in self._profiles.values()), nan])
 
 
-def _cheapness(costs: Floats) -> Floats:
-    """Return the lowest cost over each; infinite ones cannot be paid."""
-    lowest = float(costs.min(initial=inf))
-    if lowest == inf:
-        return np.zeros(len(costs))
-    return lowest / costs if lowest > 0 else (costs == 0).astype(np.float64)
-
-
 def _median_for_unknown(values: Floats) -> Floats:
-    """Return the values with those not known replaced by the median of those that are; 1 where none is."""
+    """Replace NaN by the median of the finite values; by 1 without any."""
     known = values[np.isfinite(values)]
     return np.where(np.isnan(values), np.median(known) if len(known) else 1.0, values)

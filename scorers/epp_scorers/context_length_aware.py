@@ -1,11 +1,12 @@
-"""Prefers, and keeps where asked to, endpoints that are meant for prompts of the request's length."""
+"""Prefers, and optionally keeps only, endpoints labelled for prompts of the request's length."""
 
 import re
 from math import nan
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Endpoint, Filter, FilterParameters, Floats, Mask, Request, Scorer
+from epp.framework import Candidates, Category, Endpoint, Filter, FilterParameters, Floats, Mask, Request, Scorer
+from epp.framework.limits import Name
 from epp.framework.request import PROMPT_TOKENS
 
 UNLABELLED_SCORE = 0.5
@@ -13,37 +14,29 @@ _RANGE = re.compile("([0-9]{1,15})-([0-9]{1,15})")
 
 
 class ContextLengthAwareParameters(FilterParameters, frozen=True):
-    """Where endpoints say what they are meant for, and whether that binds."""
+    """The label with the range of prompt lengths, and whether to filter by it."""
 
-    label: str = "llm-d.ai/context-length-range"
-    """The label that holds the range, `min-max` in tokens, both ends included."""
+    label: Name = "llm-d.ai/context-length-range"
+    """Label with the range, `min-max` in tokens, both ends included."""
     enable_filtering: bool = False
-    """Also drop the endpoints whose range the request is not in."""
-
-    def __post_init__(self) -> None:
-        """Refuse what names nothing."""
-        if not self.label:
-            raise ValueError("label is empty; name a label")
+    """Also drop endpoints whose range does not include the prompt's length."""
 
 
 class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLengthAwareParameters]):
-    """Scores an endpoint by its range of prompt lengths; a request's length is its prompt's tokens, without output.
+    """Compares the prompt's length in tokens, without output, to the range in the endpoint's label.
 
-    In the range: `0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 * headroom / width)`, where `headroom` is `max` less
-    the prompt's tokens (nothing for a range of width 0): a narrow range beats a wide one. Out of it: `0.3 / (1 +
-    distance / 1000)`, where `distance` is the tokens between prompt and range. 0.5 without the label, or where it is
-    not `min-max` with `min <= max`. With `enableFiltering` the endpoints whose range the request is not in are dropped,
-    and those without a range kept; without it, all are kept.
+    Inside the range: `0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 * headroom / width)`, where `headroom` is `max`
+    minus the prompt's tokens (a range of width 0 has none): a narrow range scores higher than a wide one. Outside: `0.3
+    / (1 + distance / 1000)`, where `distance` is the number of tokens between prompt and range. 0.5 without the label,
+    or if it is not `min-max` with `min <= max`. With `enableFiltering`, endpoints whose range does not include the
+    prompt's length are dropped, and endpoints without a range are kept; without it, all are kept.
     """
 
     plugin_type = "context-length-aware"
     category = Category.AFFINITY
     may_read = (PROMPT_TOKENS,)
 
-    def __init__(
-        self, parameters: ContextLengthAwareParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self.may_empty = self.parameters.enable_filtering
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
@@ -64,7 +57,7 @@ class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLen
         return np.where(np.isnan(low), UNLABELLED_SCORE, np.where(distance == 0.0, inside, outside))
 
     def _ranges(self, candidates: Candidates) -> Floats:
-        """Return two rows, the least and the most tokens of each candidate's range; NaN where it has none."""
+        """Return two rows, the lower and the upper end of each candidate's range in tokens; NaN without a range."""
         return candidates.snapshot.endpoints.derive(_labelled_ranges, self.parameters.label)[:, candidates.slots]
 
 

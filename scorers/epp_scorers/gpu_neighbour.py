@@ -1,4 +1,4 @@
-"""Prefers endpoints whose neighbours on the same physical device have little to do."""
+"""Prefers endpoints whose neighbours on the same physical device have little load."""
 
 from dataclasses import dataclass
 
@@ -6,28 +6,22 @@ import numpy as np
 
 from epp.framework import Candidates, Category, Floats, Parameters, Positions, Request, Scorer
 from epp.framework.accelerators import AcceleratorTag, Sharing
+from epp.framework.limits import Share
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, RUNNING, WAITING
 
 
 class GpuNeighbourParameters(Parameters, frozen=True):
-    """How much neighbours are felt, by how the device is divided; 0 for not at all, 1 for as much as can be."""
+    """Effect of neighbours, by the way the device is shared: 0 for none, 1 for the strongest."""
 
-    mig_weight: float = 0.25
-    """Slices of their own, as of MIG or AMD partitions: power, host and PCIe are shared all the same."""
-    mps_weight: float = 0.75
-    """Processes that compute at the same time."""
-    time_slicing_weight: float = 1.0
-    """Processes that take turns; also virtual GPUs, and devices of which nobody says how they are shared."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would leave [0, 1]."""
-        for name, field in zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True):
-            weight = getattr(self, field)
-            if not 0.0 <= weight <= 1.0:
-                raise ValueError(f"{name} is {weight}; it must be between 0 and 1")
+    mig_weight: Share = 0.25
+    """For hardware partitions, such as MIG slices and AMD partitions, which share power, host and PCIe."""
+    mps_weight: Share = 0.75
+    """For processes that compute at the same time."""
+    time_slicing_weight: Share = 1.0
+    """For processes that take turns, virtual GPUs, and devices shared in an unknown way."""
 
     def weight_of(self, sharing: Sharing) -> float:
-        """Return the weight of neighbours on a device that is divided so."""
+        """Return the weight for a device that is shared in this way."""
         match sharing:
             case Sharing.MIG | Sharing.AMD:
                 return self.mig_weight
@@ -39,7 +33,7 @@ class GpuNeighbourParameters(Parameters, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Sites:
-    """Which slot has a part of which device: one entry for each such pair, and the weight of each slot."""
+    """Devices of each slot, as pairs of slot and device, and the weight of each slot."""
 
     slots: Positions
     devices: Positions
@@ -47,12 +41,11 @@ class _Sites:
 
 
 class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
-    """`1 - weight * load / max`, where `load` is what the other endpoints on the same physical device have to do.
+    """`1 - weight * load / max`, where `load` is that of the other endpoints on the same physical device.
 
-    An endpoint has to do the requests that wait and run there, or those that this picker has in flight to it where it
-    has not reported; `max` is the largest such load among the candidates, `weight` depends on how the device is
-    divided. An endpoint on several devices feels the busiest one. 1 for endpoints without neighbours, or whose devices
-    are not known.
+    The load of an endpoint is its waiting and running requests, or, if it has not reported, the requests in flight from
+    this picker. `max` is the largest `load` among the candidates; `weight` depends on the way the device is shared. For
+    an endpoint on several devices, the busiest one counts. 1 for endpoints without neighbours, or with unknown devices.
     """
 
     plugin_type = "gpu-neighbour-scorer"
@@ -84,7 +77,7 @@ class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
 
 
 def _physical_devices(tag: AcceleratorTag) -> set[str]:
-    """Return the ids of the devices behind the endpoint: of those divided, where it has slices."""
+    """Return the ids of the endpoint's devices; of the divided devices, where it has slices."""
     parents = {device.parent_id for device in tag.devices if device.parent_id}
     if parents:
         return parents

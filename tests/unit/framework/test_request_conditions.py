@@ -5,7 +5,7 @@ import pytest
 
 from epp.framework import Headers, Request, RequestBody
 from epp.framework.request import PRIORITY
-from scorers.preference_conditions import (
+from epp.framework.request_conditions import (
     Condition,
     compile_condition,
     facts_of,
@@ -144,12 +144,12 @@ def test_header_present_equal_and_other():
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
-        ({}, "a condition is empty; name one of modelSize"),
-        ({"timeOfDay": "9..17"}, "timeOfDay '9..17' is no part of a day: write one such as 08:00..18:00"),
-        ({"timeOfDay": "08:00..24:30"}, "is no part of a day"),
-        ({"timeOfDay": "08:00..8:00"}, "is empty; leave it out for the whole day"),
-        ({"totalTokens": "many"}, "totalTokens: 'many' is no condition on a number"),
-        ({"precision": "fp8 or so"}, "precision: 'fp8 or so' is no condition on a name"),
+        ({}, "a condition is empty; give one of modelSize"),
+        ({"timeOfDay": "9..17"}, "timeOfDay is '9..17'; write a range such as 08:00..18:00"),
+        ({"timeOfDay": "08:00..24:30"}, "write a range such as"),
+        ({"timeOfDay": "08:00..8:00"}, "is an empty range; leave it out for the whole day"),
+        ({"totalTokens": "many"}, "totalTokens: 'many' is not a condition on a number"),
+        ({"precision": "fp8 or so"}, "precision: 'fp8 or so' is not a condition on a name"),
     ],
 )
 def test_conditions_that_say_nothing_are_refused(condition, words):

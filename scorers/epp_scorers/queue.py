@@ -6,7 +6,7 @@ from epp.framework.snapshot import WAITING
 
 
 class QueueScorer(LoadScorer):
-    """`(max - q) / (max - min)` over the requests waiting in each engine; all equal give 1."""
+    """`(max - q) / (max - min)` over the waiting requests of each engine; 1 for all if equal."""
 
     plugin_type = "queue-scorer"
     category = Category.DISTRIBUTION

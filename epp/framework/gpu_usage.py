@@ -1,13 +1,16 @@
-"""How much of an endpoint's GPUs is taken: of their memory and of their TFLOPS, weighed."""
+"""Share of an endpoint's GPUs in use: memory and TFLOPS, weighted."""
 
 from math import inf
 
 import numpy as np
 
-from epp.framework import Candidates, Floats, Mask, Parameters
 from epp.framework.accelerator_arrays import tag_numbers
 from epp.framework.accelerator_attributes import TFLOPS_USED, VRAM_USED
 from epp.framework.accelerators import AcceleratorTag
+from epp.framework.arrays import Floats, Mask
+from epp.framework.candidates import Candidates
+from epp.framework.limits import Count, Weight
+from epp.framework.plugin import Parameters
 from epp.framework.scoring import require_weights
 from epp.framework.snapshot import GPU_UTILIZATION
 
@@ -15,26 +18,24 @@ UNKNOWN_SCORE = 0.5
 
 
 class GpuUsageParameters(Parameters, frozen=True):
-    """How memory and compute are weighed."""
+    """Weights of memory and compute."""
 
-    vram_weight: float = 0.7
+    vram_weight: Weight = 0.7
     """Weight of the memory in use."""
-    tflops_weight: float = 0.3
+    tflops_weight: Weight = 0.3
     """Weight of the TFLOPS in use."""
-    max_num_seqs: int = 256
-    """Requests in its batch at which an engine is fully used, where no allocator says what of a GPU is taken."""
+    max_num_seqs: Count = 256
+    """Running requests at which an engine is fully used; for endpoints without a GPU allocator that reports usage."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that say nothing and a batch that is full when empty."""
+        """Refuse weights that are all 0."""
         require_weights({"vramWeight": self.vram_weight, "tflopsWeight": self.tflops_weight})
-        if self.max_num_seqs < 1:
-            raise ValueError(f"maxNumSeqs is {self.max_num_seqs}; it must be at least 1")
 
 
 def used_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[Floats, Mask]:
-    """Return how much of each endpoint is used, 0..1, NaN where neither resource is known, and who has no capacity.
+    """Return the share of each endpoint's GPUs in use, 0..1 or NaN for unknown, and a mask of those without capacity.
 
-    Of memory and TFLOPS, one that is not known, or has no weight, leaves the verdict to the other.
+    If memory or TFLOPS are unknown, or have weight 0, the other one alone counts.
     """
     vram = tag_numbers(candidates, _fraction, VRAM_USED)
     tflops = tag_numbers(candidates, _fraction, TFLOPS_USED)
@@ -50,7 +51,7 @@ def used_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[
 
 
 def _fraction(tag: AcceleratorTag, attribute: str) -> float | None:
-    """Return the attribute, infinity for a capacity of 0, None where nobody says."""
+    """Return the attribute, infinity for a capacity of 0, None if not reported."""
     value = tag.attributes.get(attribute)
     if not isinstance(value, int | float):
         return None

@@ -1,4 +1,4 @@
-"""Spreads the requests that no cache can help: they go where none of their kind went for longest."""
+"""Spreads requests without a prefix cache hit over the endpoints least recently used for such requests."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -8,7 +8,6 @@ import numpy as np
 from epp.framework import (
     Candidates,
     Category,
-    Clock,
     EndpointObserver,
     Floats,
     Parameters,
@@ -17,41 +16,34 @@ from epp.framework import (
     SchedulingResult,
     Scorer,
 )
+from epp.framework.limits import Count
 from epp.framework.request import PREFIX_MATCH
 
 NEUTRAL_SCORE = 0.5
 
 
 class NoHitLRUParameters(Parameters, frozen=True):
-    """How much is remembered, and whose prefix matches are believed."""
+    """Number of endpoints to remember, and the source of prefix matches."""
 
-    lru_size: int = 1024
-    """Endpoints remembered, at most; one that drops out counts as never used."""
+    lru_size: Count = 1024
+    """Endpoints to remember at most; one that is dropped counts as never used."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read; empty for the default one."""
-
-    def __post_init__(self) -> None:
-        """Refuse a memory that holds nothing."""
-        if self.lru_size < 1:
-            raise ValueError(f"lruSize is {self.lru_size}; it must be at least 1")
+    """Name of the producer instance to read prefix matches from; empty for the default one."""
 
 
 class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters], EndpointObserver[NoHitLRUParameters]):
-    """0.5 for all where any candidate holds a block of the prompt; else `1 - rank / (n - 1)` by least recent use.
+    """0.5 for all if any candidate holds a block of the prompt; else `1 - rank / (n - 1)` by least recent use.
 
-    A request is cold where no candidate holds a block of its prompt, or nobody looked. Among n candidates for a cold
-    request those that had none yet get 1; the others follow, least recently used first, with ranks that count all
-    before them, so that the most recently used one gets 0. A single candidate gets 1. A cold request counts as use
-    of the endpoint picked first by each of its profiles that was cold, not of the fallbacks.
+    A request is cold if no candidate holds a block of its prompt, or if there is no prefix match record. Of n
+    candidates for a cold request, those never used for one get 1. The others follow, least recently used first; their
+    ranks count all candidates before them, so that the most recently used one gets 0. A single candidate gets 1. A cold
+    request counts as a use of the first endpoint picked by each profile in which it was cold, not of the fallbacks.
     """
 
     plugin_type = "no-hit-lru-scorer"
     category = Category.DISTRIBUTION
 
-    def __init__(
-        self, parameters: NoHitLRUParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self._uses = _LastUses(self.parameters.lru_size)
         self.reads = (self._match_key,)
@@ -80,7 +72,7 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
 
 
 class _LastUses:
-    """The sequence number of each slot's last use, of the `limit` slots used most recently; 0 for others."""
+    """Sequence number of each slot's last use, for the `limit` most recently used slots; 0 for the others."""
 
     __slots__ = ("_limit", "_numbers", "_order", "_uses")
 
@@ -96,7 +88,7 @@ class _LastUses:
         return self._numbers[candidates.slots]
 
     def add(self, slot: int) -> None:
-        """Make the slot the most recently used one; the least recently used one may drop out."""
+        """Mark the slot as the most recently used one, and drop the least recently used one above the limit."""
         self._reach(slot + 1)
         self._uses += 1
         self._numbers[slot] = self._uses
@@ -106,7 +98,7 @@ class _LastUses:
             self.forget(next(iter(self._order)))
 
     def forget(self, slot: int) -> None:
-        """Make the slot one that was never used."""
+        """Mark the slot as never used."""
         if slot in self._order:
             del self._order[slot]
             self._numbers[slot] = 0

@@ -1,4 +1,4 @@
-"""Prefers endpoints whose devices are healthy and free of taints."""
+"""Prefers endpoints with healthy devices that have no taints."""
 
 from epp.framework import Candidates, Category, Floats, Request, Scorer
 from epp.framework.accelerator_arrays import tag_numbers
@@ -13,11 +13,11 @@ PENDING = 0.25
 
 
 class DeviceHealthScorer(Scorer):
-    """The health of an endpoint's worst device: 1 for a healthy one, 0.5 for a doubtful one, 0 for an unhealthy one.
+    """Health of the endpoint's worst device: 1 if healthy, 0.5 if doubtful, 0 if unhealthy.
 
-    Doubtful is a device of Unknown health, or tainted with NoSchedule; unhealthy an Unhealthy one, or one tainted with
-    NoExecute. A device of which nobody says anything counts as healthy. All of it is divided by 4 while TensorFusion
-    has got one of the GPUs Pending.
+    Doubtful: health Unknown, or tainted with NoSchedule. Unhealthy: health Unhealthy, or tainted with NoExecute. A
+    device without reported health or taints is healthy. The score is divided by 4 while TensorFusion reports one of the
+    GPUs as Pending.
     """
 
     plugin_type = "device-health-scorer"

@@ -13,14 +13,14 @@ from epp.framework.snapshot import ACCELERATOR
 
 
 class SliceHeadroomParameters(Parameters, frozen=True):
-    """Which way to pull."""
+    """Direction of the preference."""
 
     mode: Literal["spread", "pack"] = "spread"
-    """Towards nodes with many free slots, or with few."""
+    """`spread` prefers nodes with many free slots, `pack` nodes with few."""
 
 
 class SliceHeadroomScorer(Scorer[SliceHeadroomParameters]):
-    """`freeSlots / totalSlots` of the endpoint's node with `spread`, 1 less that with `pack`; 0.5 where not known."""
+    """`freeSlots / totalSlots` of the endpoint's node with `spread`, 1 minus that with `pack`; 0.5 if unknown."""
 
     plugin_type = "slice-headroom-scorer"
     category = Category.DISTRIBUTION

@@ -1,8 +1,9 @@
-"""Prefers endpoints whose queue is far from full."""
+"""Prefers endpoints with queues far from full."""
 
 import numpy as np
 
 from epp.framework import Candidates, Category, Floats, Request
+from epp.framework.limits import Threshold
 from epp.framework.scoring import LoadParameters, LoadScorer
 from epp.framework.snapshot import WAITING
 
@@ -11,21 +12,16 @@ UNKNOWN_SCORE = 0.25
 
 
 class LoadAwareParameters(LoadParameters, frozen=True):
-    """What a full queue is."""
+    """Length of a full queue."""
 
-    threshold: float = 128.0
-    """Requests waiting from which an endpoint gets 0."""
-
-    def __post_init__(self) -> None:
-        """Refuse a queue that is full when empty."""
-        if not self.threshold > 0:
-            raise ValueError(f"threshold is {self.threshold}; it must be above 0")
+    threshold: Threshold = 128.0
+    """Waiting requests at which an endpoint gets 0."""
 
 
 class LoadAwareScorer(LoadScorer[LoadAwareParameters]):
     """`0.5 * (1 - waiting / threshold)`, not below 0: 0.5 for an empty queue.
 
-    An endpoint whose queue is not known gets 0.25, halfway between an empty queue and a full one.
+    An unknown queue gets 0.25, halfway between an empty and a full one.
     """
 
     plugin_type = "load-aware-scorer"

@@ -3,54 +3,45 @@
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
+from epp.framework.limits import Share
 from epp.framework.snapshot import TOPOLOGY
 from epp.framework.topology import LEVELS, closeness
 
 
 class TopologyWeights(Parameters, frozen=True):
-    """What each level is worth, 0..1; the defaults follow how fast KV caches move between such endpoints."""
+    """Score for each level; the defaults follow the speed of KV cache transfers at that distance."""
 
-    host: float = 1.0
+    host: Share = 1.0
     """On the peer's host."""
-    rack: float = 0.2
+    rack: Share = 0.2
     """In the peer's rack."""
-    zone: float = 0.05
+    zone: Share = 0.05
     """In the peer's zone."""
-    region: float = 0.02
+    region: Share = 0.02
     """In the peer's region."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would leave [0, 1]."""
-        for level in LEVELS:
-            weight = getattr(self, level)
-            if not 0.0 <= weight <= 1.0:
-                raise ValueError(f"weight of {level} is {weight}; it must be between 0 and 1")
 
 
 class TopologyAffinityScorerParameters(Parameters, frozen=True):
-    """What nearness is worth."""
+    """Score by distance from the peer."""
 
     weights: TopologyWeights = msgspec.field(default_factory=TopologyWeights)
-    """What each level is worth."""
+    """Score for each level."""
     topology_producer_name: str = ""
-    """Accepted for compatibility: an endpoint stands in one place, whoever says so."""
+    """Accepted for compatibility, without effect: each endpoint has one location."""
 
 
 class TopologyAffinityScorer(Scorer[TopologyAffinityScorerParameters]):
-    """The weight of the closest level (host, rack, zone, region) shared with the peer; 0 where none is.
+    """The weight of the closest level (host, rack, zone, region) shared with the peer; 0 if none is.
 
-    The peer is the endpoint picked for the leg that was chosen first; without one, 0 for all.
+    The peer is the endpoint picked by the first profile of this request; without one, 0 for all.
     """
 
     plugin_type = "topology-affinity-scorer"
     category = Category.AFFINITY
     reads = (TOPOLOGY,)
 
-    def __init__(
-        self, parameters: TopologyAffinityScorerParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         far = 0.0
         self._worth = np.array([*(getattr(self.parameters.weights, level) for level in LEVELS), far])
 

@@ -1,4 +1,4 @@
-"""Prefers endpoints with few requests in their batch."""
+"""Prefers endpoints with few running requests."""
 
 from epp.framework import Candidates, Category, Floats, Request, lower_is_better
 from epp.framework.scoring import LoadScorer
@@ -6,7 +6,7 @@ from epp.framework.snapshot import RUNNING
 
 
 class RunningRequestsSizeScorer(LoadScorer):
-    """`(max - r) / (max - min)` over the requests each engine is running; all equal give 1."""
+    """`(max - r) / (max - min)` over the running requests of each engine; 1 for all if equal."""
 
     plugin_type = "running-requests-size-scorer"
     category = Category.DISTRIBUTION

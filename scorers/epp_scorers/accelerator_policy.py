@@ -1,36 +1,36 @@
-"""Ranks accelerators by the policy that the request's selection names."""
+"""Scores accelerators by the policy in the request's selection."""
 
-from collections import OrderedDict
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Parameters, Request, Scorer
+from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
 from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, ANY, Selection
 from epp.framework.memory import GIB
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, WAITING
-from scorers.best_fit import BestFitParameters, BestFitScorer
-from scorers.cheapest import CheapestParameters, CheapestScorer
-from scorers.first_available import FirstAvailableParameters, FirstAvailableScorer
-from scorers.most_capable import MostCapableParameters, MostCapableScorer
+from epp_scorers.best_fit import BestFitParameters, BestFitScorer
+from epp_scorers.cheapest import CheapestParameters, CheapestScorer
+from epp_scorers.first_available import FirstAvailableParameters, FirstAvailableScorer
+from epp_scorers.most_capable import MostCapableParameters, MostCapableScorer
 
 _REMEMBERED = 256
-"""Selections that scorers are kept for: clients may write ever new ones."""
+"""Scorers kept, one for each selection; clients may send any number of selections."""
 
 
 class AcceleratorPolicyParameters(Parameters, frozen=True):
-    """What ranks where the selection names no policy."""
+    """Policy for selections without one."""
 
     default_policy: Literal["", "best-fit", "cheapest", "most-capable", "first-available"] = ""
-    """The policy of requests whose selection names none; empty for no opinion."""
+    """Policy where the selection names none; empty for no preference."""
 
 
 class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
     """The score of `best-fit-scorer`, `cheapest-scorer`, `most-capable-scorer` or `first-available-scorer`.
 
-    Which one is the `policy` of the selection that `accelerator-selection-producer` makes for the request and the
-    running profile; its minimum of memory, TFLOPS, precisions, spot preference and order of classes are the scorer's
-    parameters. Without a policy 0 for all, which is no opinion.
+    The `policy` of the selection that `accelerator-selection-producer` makes for the request and profile names the
+    scorer; minimum memory, TFLOPS, precisions, spot preference and order of classes in the selection are its
+    parameters. Without a policy, 0 for all, which is no preference.
     """
 
     plugin_type = "accelerator-policy-scorer"
@@ -38,26 +38,15 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
     reads = (ACCELERATOR_SELECTION, ACCELERATOR)
     may_read = (WAITING, KV_USAGE)
 
-    def __init__(
-        self, parameters: AcceleratorPolicyParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
-        self._scorers: OrderedDict[Selection, Scorer[Any]] = OrderedDict()
+    def setup(self) -> None:
+        self._scorer_for = lru_cache(_REMEMBERED)(self._made_for)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         selections = request.get(ACCELERATOR_SELECTION)
         selection = ANY if selections is None else selections.of(candidates.profile)
         if not (selection.policy or self.parameters.default_policy):
             return np.zeros(len(candidates))
-        return self._scorer_of(selection).score(request, candidates)
-
-    def _scorer_of(self, selection: Selection) -> Scorer[Any]:
-        scorer = self._scorers.get(selection)
-        if scorer is None:
-            scorer = self._scorers[selection] = self._made_for(selection)
-            if len(self._scorers) > _REMEMBERED:
-                self._scorers.popitem(last=False)
-        return scorer
+        return self._scorer_for(selection).score(request, candidates)
 
     def _made_for(self, selection: Selection) -> Scorer[Any]:
         precisions: tuple[Any, ...] = selection.preferred_precisions

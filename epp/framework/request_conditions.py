@@ -1,4 +1,4 @@
-"""Conditions on a request, as preference lists write them: `{promptTokens: "<2048"}`, `{modelSize: "8B..70B"}`."""
+"""Conditions on a request, as in preference lists: `{promptTokens: "<2048"}`, `{modelSize: "8B..70B"}`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from epp.framework import Headers, Parameters, Request
+from epp.framework.plugin import Parameters
+from epp.framework.request import Headers, Request
 
 NumberTest: TypeAlias = Callable[[float], bool]
 
@@ -33,54 +34,53 @@ class HeaderCondition(Parameters, frozen=True):
     """A header of the request."""
 
     name: str
-    """Name of the header, in any case."""
+    """Header name, case-insensitive."""
     value: str | None = None
-    """What it has to be, with `!=` before it what it may not be; without it, any value will do."""
+    """Required value, or, after `!=`, a value to exclude; without it, any value."""
 
 
 class Condition(Parameters, frozen=True):
-    """What has to be so of a request: all that is named here.
+    """A condition on the request: all keys given must hold.
 
-    Numbers are written with `<`, `<=`, `>`, `>=`, `=` or `!=` before them, or as `a..b`, both ends included; none is
-    `=`. They take K, M, B and T for thousands, millions, billions and trillions. A condition on something that is not
-    known of the request does not hold.
+    Numbers are written with `<`, `<=`, `>`, `>=`, `=` or `!=` before them (`=` if none), or as a range `a..b`, both
+    ends included. They may end in K, M, B or T for thousands, millions, billions and trillions. A condition on an
+    unknown value does not hold.
     """
 
     model_size: str | int | None = None
-    """Parameters of the model: from `modelSizes`, else out of its name, where `llama-3-8b` says 8B."""
+    """Number of the model's parameters: from `modelSizes`, else from the model's name (`llama-3-8b`: 8B)."""
     prompt_tokens: str | int | None = None
     """Tokens of the prompt."""
     request_size: str | int | None = None
-    """Another name for promptTokens."""
+    """Another name for `promptTokens`."""
     max_output_tokens: str | int | None = None
-    """The most tokens that the request wants for an answer."""
+    """The request's limit of output tokens."""
     total_tokens: str | int | None = None
-    """Tokens of the prompt and the most for an answer together, those that the request limits."""
+    """Tokens of the prompt, plus the request's limit of output tokens if it has one."""
     precision: str | None = None
-    """Precision of the model, after `=` or `!=` if need be: from `modelPrecisions`, else out of its name, where
-    `llama-3-8b-fp8` says fp8."""
+    """Precision of the model, optionally after `=` or `!=`: from `modelPrecisions`, else from the model's name
+    (`llama-3-8b-fp8`: fp8)."""
     priority: str | int | None = None
     """Priority of the request."""
     streaming: bool | None = None
-    """Whether the answer is streamed."""
+    """Whether the response is streamed."""
     lora: bool | str | None = None
-    """Whether a LoRA adapter that some endpoint knows is asked for; or the name of the adapter."""
+    """Name of a LoRA adapter; or whether the model is a LoRA adapter known to any endpoint."""
     header: HeaderCondition | None = None
     """A header of the request."""
     time_of_day: str | None = None
-    """When the request comes, in UTC: `08:00..18:00` from the one to just before the other, `22:00..06:00` over
-    midnight."""
+    """Time of the request in UTC: `08:00..18:00`, end excluded; `22:00..06:00` spans midnight."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be read, and what says nothing."""
+        """Refuse empty and unreadable conditions."""
         if all(getattr(self, field) is None for field in self.__struct_fields__):
-            raise ValueError(f"a condition is empty; name one of {', '.join(self.__struct_encode_fields__)}")
+            raise ValueError(f"a condition is empty; give one of {', '.join(self.__struct_encode_fields__)}")
         compile_condition(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What conditions are about; None for what is not known."""
+    """Facts about a request that conditions test; None if unknown."""
 
     model: str
     model_size: float | None
@@ -90,14 +90,14 @@ class Facts:
     priority: int
     streaming: bool
     adapters: frozenset[str]
-    """Adapters that any endpoint knows."""
+    """Adapters known to any endpoint."""
     headers: Headers
     minute_of_day: int
     """In UTC."""
 
     @property
     def total_tokens(self) -> int:
-        """Tokens of prompt and answer, as far as the latter are limited."""
+        """Tokens of the prompt, plus the limit of output tokens if there is one."""
         return self.prompt_tokens + (self.max_output_tokens or 0)
 
 
@@ -111,7 +111,7 @@ def facts_of(
     adapters: frozenset[str],
     utc_seconds: float,
 ) -> Facts:
-    """Return what is known of the request; `sizes` and `precisions` of models go before what their names say."""
+    """Return the facts about the request; `sizes` and `precisions` of models take precedence over their names."""
     model = request.model
     return Facts(
         model=model,
@@ -128,7 +128,7 @@ def facts_of(
 
 
 def size_in_name(model: str) -> float | None:
-    """Return the parameters that a model's name says: 8e9 for `llama-3-8b`, 56e9 for `mixtral-8x7b`; else None."""
+    """Return the number of parameters in a model's name: 8e9 for `llama-3-8b`, 56e9 for `mixtral-8x7b`; else None."""
     found = _SIZE_IN_NAME.search(model.lower())
     if found is None:
         return None
@@ -136,7 +136,7 @@ def size_in_name(model: str) -> float | None:
 
 
 def precision_in_name(model: str) -> str:
-    """Return the precision that a model's name says, empty for none."""
+    """Return the precision in a model's name; empty for none."""
     found = _PRECISION_IN_NAME.search(model.lower())
     return found[1] if found else ""
 
@@ -145,12 +145,12 @@ def parse_size(text: str | int) -> float:
     """Return a number such as `70B`; raises ValueError."""
     found = re.fullmatch(_NUMBER, str(text).strip())
     if found is None:
-        raise ValueError(f"{text!r} is no number: write one such as 2048, 2K, 70B or 1.5T")
+        raise ValueError(f"{text!r} is not a number; write one such as 2048, 2K, 70B or 1.5T")
     return _number(found[1], found[2])
 
 
 def parse_number_test(text: str | int) -> NumberTest:
-    """Return the test of `<30B`, `>=2048`, `!=0`, `1K..4K` or a plain number; raises ValueError."""
+    """Return the test for `<30B`, `>=2048`, `!=0`, `1K..4K` or a plain number; raises ValueError."""
     written = str(text)
     if found := _RANGE.fullmatch(written):
         low, high = _number(found[1], found[2]), _number(found[3], found[4])
@@ -160,14 +160,14 @@ def parse_number_test(text: str | int) -> NumberTest:
     if found := _COMPARISON.fullmatch(written):
         holds, bound = _OPERATORS[found[1] or "="], _number(found[2], found[3])
         return lambda value: holds(value, bound)
-    raise ValueError(f"{written!r} is no condition on a number: write one such as '<2048', '>=70B' or '1K..4K'")
+    raise ValueError(f"{written!r} is not a condition on a number; write one such as '<2048', '>=70B' or '1K..4K'")
 
 
 def compile_condition(condition: Condition) -> Test:
-    """Return the test of a whole condition; raises ValueError with the key at fault."""
+    """Return the test for a whole condition; raises ValueError that names the key."""
     tests = [*_number_tests(condition)]
     if condition.precision is not None:
-        tests.append(_word_test("precision", condition.precision, lambda facts: facts.precision))
+        tests.append(_precision_test(condition.precision))
     if condition.streaming is not None:
         tests.append(lambda facts: facts.streaming is condition.streaming)
     if condition.lora is not None:
@@ -182,11 +182,11 @@ def compile_condition(condition: Condition) -> Test:
 def _time_test(text: str) -> Test:
     found = _TIMES.fullmatch(text)
     if found is None:
-        raise ValueError(f"timeOfDay {text!r} is no part of a day: write one such as 08:00..18:00, in UTC")
+        raise ValueError(f"timeOfDay is {text!r}; write a range such as 08:00..18:00, in UTC")
     hour, minute, last_hour, last_minute = map(int, found.groups())
     start, end = hour * 60 + minute, last_hour * 60 + last_minute
     if start == end:
-        raise ValueError(f"timeOfDay {text!r} is empty; leave it out for the whole day")
+        raise ValueError(f"timeOfDay {text!r} is an empty range; leave it out for the whole day")
     if start < end:
         return lambda facts: start <= facts.minute_of_day < end
     return lambda facts: facts.minute_of_day >= start or facts.minute_of_day < end
@@ -223,12 +223,12 @@ def _number_test(name: str, text: str | int, fact: Callable[[Facts], float | Non
     return lambda facts: (value := fact(facts)) is not None and holds(value)
 
 
-def _word_test(name: str, text: str, fact: Callable[[Facts], str]) -> Test:
+def _precision_test(text: str) -> Test:
     found = _WORD.fullmatch(text)
     if found is None:
-        raise ValueError(f"{name}: {text!r} is no condition on a name: write one such as 'fp8' or '!=fp8'")
+        raise ValueError(f"precision: {text!r} is not a condition on a name; write one such as 'fp8' or '!=fp8'")
     word, same = found[2].lower(), found[1] != "!="
-    return lambda facts: (known := fact(facts)) != "" and (known == word) is same
+    return lambda facts: facts.precision != "" and (facts.precision == word) is same
 
 
 def _lora_test(lora: bool | str) -> Test:  # noqa: FBT001

@@ -1,4 +1,4 @@
-"""Prefers the endpoint whose accelerators cost least."""
+"""Prefers the endpoint with the cheapest accelerators."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -8,6 +8,7 @@ import numpy as np
 from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
 from epp.framework.accelerator_arrays import tag_numbers
 from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, CostBasis, SpotPreference
+from epp.framework.scoring import lowest_over
 from epp.framework.snapshot import ACCELERATOR
 
 _TIERS = {"low": 1.0, "medium": 2.0, "high": 3.0}
@@ -15,23 +16,23 @@ _OTHER_TIER = 2.0
 
 
 class CheapestParameters(Parameters, frozen=True):
-    """Which price counts."""
+    """The price to compare."""
 
     basis: Literal["endpoint", "device"] = "endpoint"
-    """Compare what a whole endpoint costs an hour, or one device or slice of it."""
+    """Compare the hourly price of a whole endpoint, or of one of its devices or slices."""
     spot_preference: SpotPreference = "auto"
-    """Where the spot price counts: on nodes that are spot, always where there is one, or never."""
+    """Use of the spot price: on spot nodes only (`auto`), wherever one is known (`always`), or not at all (`never`)."""
     cost_basis: CostBasis = "memory"
-    """By what share a slice pays for its device: of its memory, or of its compute."""
+    """Share of the device's price that a slice pays: its share of the memory, or of the compute."""
 
 
 class CheapestScorer(Scorer[CheapestParameters]):
     """1 for the lowest price, `lowest / price` for the others.
 
-    Prices of different kinds are never compared: where any candidate has a price for an hour, only those count, else
-    those for a million tokens, else the tiers, low as 1, medium as 2, high as 3, others as 2. An endpoint without a
-    price of that kind, and one on CPUs, gets 0; so do all where nobody has any. Where the lowest price is 0, it
-    gets 1 and any other 0.
+    Prices of different kinds are never compared: if any candidate has an hourly price, only those count, else prices
+    per million tokens, else cost tiers, with low as 1, medium as 2, high as 3 and any other as 2. An endpoint without a
+    price of that kind, or on CPUs, gets 0; without any price, all do. If the lowest price is 0, it gets 1 and any other
+    0.
     """
 
     plugin_type = "cheapest-scorer"
@@ -43,7 +44,7 @@ class CheapestScorer(Scorer[CheapestParameters]):
             prices = tag_numbers(candidates, _of_accelerators, price)
             known = np.isfinite(prices) & (prices >= 0)
             if known.any():
-                return _cheapness(np.where(known, prices, np.inf))
+                return lowest_over(np.where(known, prices, np.inf))
         return np.zeros(len(candidates))
 
     def _hourly(self, tag: AcceleratorTag) -> float | None:
@@ -51,12 +52,6 @@ class CheapestScorer(Scorer[CheapestParameters]):
         if price is None or self.parameters.basis == "endpoint":
             return price
         return price / max(tag.count, 1)
-
-
-def _cheapness(prices: Floats) -> Floats:
-    """Return the lowest price over each; infinite ones are none."""
-    lowest = float(prices.min())
-    return lowest / prices if lowest > 0 else (prices == 0).astype(np.float64)
 
 
 def _of_accelerators(tag: AcceleratorTag, price: Callable[[AcceleratorTag], float | None]) -> float | None:

@@ -1,4 +1,4 @@
-"""Fills GPUs up, or spreads requests over them, or fills up nodes and spreads over the GPUs of each."""
+"""Fills up GPUs, spreads load over GPUs, or fills up nodes and spreads load over the GPUs of each."""
 
 from typing import Literal
 
@@ -6,39 +6,32 @@ import numpy as np
 
 from epp.framework import Candidates, Category, Floats, Positions, Request, Scorer
 from epp.framework.accelerators import AcceleratorTag
+from epp.framework.gpu_usage import UNKNOWN_SCORE, GpuUsageParameters, used_share
+from epp.framework.limits import Count, Share
 from epp.framework.snapshot import ACCELERATOR, GPU_UTILIZATION, KV_USAGE, RUNNING
-from scorers.gpu_usage import UNKNOWN_SCORE, GpuUsageParameters, used_share
 
 _MAY_READ = (KV_USAGE, RUNNING, GPU_UTILIZATION)
 _WITHIN_BAND = 0.99
-"""The largest part of a band that an endpoint's own value can be: a better band always beats a worse one."""
+"""Largest part of a band that an endpoint's own value can fill, so that a higher band always scores higher."""
 
 
 class NodeCompactParameters(GpuUsageParameters, frozen=True):
-    """How node and endpoint are put together."""
+    """Combination of the node's value and the endpoint's."""
 
     combine: Literal["lexicographic", "weighted"] = "lexicographic"
-    """The node decides and the endpoint only within a band, or both are weighed."""
-    bands: int = 10
-    """Bands, equally wide, in which nodes count as equally full; for `lexicographic`."""
-    node_weight: float = 0.5
-    """Weight of the node, 0..1; the endpoint gets the rest; for `weighted`."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would leave [0, 1]."""
-        super().__post_init__()
-        if self.bands < 1:
-            raise ValueError(f"bands is {self.bands}; it must be at least 1")
-        if not 0.0 <= self.node_weight <= 1.0:
-            raise ValueError(f"nodeWeight is {self.node_weight}; it must be between 0 and 1")
+    """`lexicographic`: the node decides, and the endpoint only within a band; `weighted`: the weighted sum of both."""
+    bands: Count = 10
+    """For `lexicographic`: number of equally wide bands, in which nodes count as equally full."""
+    node_weight: Share = 0.5
+    """For `weighted`: weight of the node; the endpoint gets the rest."""
 
 
 class CompactFirstScorer(Scorer[GpuUsageParameters]):
-    """`0.7 * vram + 0.3 * tflops` in use, over the sum of the weights: the fullest endpoint gets most.
+    """`0.7 * vram + 0.3 * tflops` in use, divided by the sum of the weights: the fullest endpoint scores highest.
 
-    What is used comes from the allocator of the GPUs where it says so, else from the engine: the KV cache in use for
-    the memory; for the TFLOPS, requests in the batch over `maxNumSeqs`, and the GPU's utilization where that is not
-    known. 0 for GPUs without capacity, 0.5 where nothing is known.
+    The usage of each comes from the GPU allocator if it reports it, else from the engine: for memory the share of the
+    KV cache in use; for TFLOPS running requests over `maxNumSeqs`, or GPU utilization if these are unknown. 0 for GPUs
+    without capacity, 0.5 if the usage is unknown.
     """
 
     plugin_type = "compact-first-scorer"
@@ -52,10 +45,9 @@ class CompactFirstScorer(Scorer[GpuUsageParameters]):
 
 
 class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
-    """`0.7 * vram + 0.3 * tflops` left, over the sum of the weights: the emptiest endpoint gets most.
+    """`0.7 * vram + 0.3 * tflops` free, divided by the sum of the weights: the emptiest endpoint scores highest.
 
-    What is used comes from where `compact-first-scorer` has it from. 0 for GPUs without capacity, 0.5 where nothing
-    is known.
+    Usage has the same sources as for `compact-first-scorer`. 0 for GPUs without capacity, 0.5 if the usage is unknown.
     """
 
     plugin_type = "low-load-first-scorer"
@@ -69,13 +61,13 @@ class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
 
 
 class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
-    """The fullest node first, and on it the emptiest endpoint.
+    """Fullest node first, and on it the emptiest endpoint.
 
-    The value of a node is the mean, over all endpoints of the pool on it, of what `compact-first-scorer` gives them;
-    an endpoint whose node is not known is a node of its own. The value of an endpoint is what `low-load-first-scorer`
-    gives it. With `lexicographic`, `(band + 0.99 * endpoint) / (bands - 0.01)`, where `band` is the node's value in
-    `bands` equal steps, counted from 0; with `weighted`, `nodeWeight * node + (1 - nodeWeight) * endpoint`. 0 for
-    GPUs without capacity, which do not count for their node either.
+    The value of a node is the mean of `compact-first-scorer` over all endpoints of the pool on it; an endpoint of an
+    unknown node is a node of its own. The value of an endpoint is that of `low-load-first-scorer`. With
+    `lexicographic`, `(band + 0.99 * endpoint) / (bands - 0.01)`, where `band` is the node's value in `bands` equal
+    steps, counted from 0; with `weighted`, `nodeWeight * node + (1 - nodeWeight) * endpoint`. GPUs without capacity get
+    0 and do not count for their node.
     """
 
     plugin_type = "node-compact-gpu-low-load-scorer"
@@ -96,7 +88,7 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
         return np.where(empty, 0.0, np.clip(scores, 0.0, 1.0))
 
     def _node_used(self, candidates: Candidates) -> Floats:
-        """Return the mean use of each candidate's node, 0.5 where nothing is known of it."""
+        """Return the mean usage of each candidate's node; 0.5 if unknown."""
         snapshot = candidates.snapshot
         nodes = snapshot.records(ACCELERATOR).derive(_nodes)
         used, empty = used_share(Candidates(snapshot, snapshot.slots), self.parameters)
@@ -113,7 +105,7 @@ def _known_or_half(used: Floats) -> Floats:
 
 
 def _nodes(tags: tuple[AcceleratorTag, ...]) -> Positions:
-    """Give each slot the number of its node; an unknown one is a node of its own."""
+    """Return the number of each slot's node; an unknown node is one of its own."""
     numbers: dict[tuple[str, str, int], int] = {}
     keys = [(tag.cluster, tag.node, -1 if tag.node else slot) for slot, tag in enumerate(tags)]
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)

@@ -6,28 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework import Candidates, Category, Endpoint, Floats, Parameters, Request, Scorer
+from epp.framework.limits import Name
 
 
 class HeaderLabelAffinityParameters(Parameters, frozen=True):
-    """Which header, which label."""
+    """The header and the label to compare."""
 
-    header_name: str
-    """The header whose value is wanted; upper and lower case are the same."""
-    label_key: str
-    """The label that is compared with it."""
-
-    def __post_init__(self) -> None:
-        """Refuse what names nothing."""
-        if not self.header_name:
-            raise ValueError("headerName is empty; name a request header")
-        if not self.label_key:
-            raise ValueError("labelKey is empty; name a label")
+    header_name: Name
+    """Request header, case-insensitive."""
+    label_key: Name
+    """Label to compare with the header's value."""
 
 
 class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
-    """1 where the label equals the header's value, 0 elsewhere.
+    """1 where the label equals the header's value, else 0.
 
-    0 for all without the header, or with an empty one.
+    0 for all if the header is missing or empty.
     """
 
     plugin_type = "header-label-affinity-scorer"
@@ -43,7 +37,7 @@ class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
 
 
 def _numbered_values(endpoints: tuple[Endpoint | None, ...], label: str) -> tuple[Mapping[str, int], NDArray[np.int64]]:
-    """Return a number for each value of the label, and that of each slot: lookup cost does not depend on clients."""
+    """Return a number for each value of the label, and that of each slot; lookup cost does not depend on clients."""
     numbers = {"": 0}
     values = ["" if e is None else e.labels.get(label, "") for e in endpoints]
     return numbers, np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Prefers endpoints whose KV cache has room."""
+"""Prefers endpoints with free KV cache."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from epp.framework.snapshot import KV_USAGE
 
 
 class KvCacheUtilizationScorer(Scorer):
-    """`1 - kv_usage`; an endpoint that nobody has reported on gets 0.5, neither empty nor full."""
+    """`1 - kv_usage`; 0.5 for an endpoint that has not reported."""
 
     plugin_type = "kv-cache-utilization-scorer"
     category = Category.DISTRIBUTION

@@ -1,15 +1,15 @@
-"""Prefers accelerator classes by a list of preferences, each of which may have conditions on the request."""
+"""Prefers accelerator classes by a list of preferences with optional conditions on the request."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from epp.framework import (
     Candidates,
     Category,
-    Clock,
     Filter,
     FilterParameters,
     Floats,
@@ -21,71 +21,62 @@ from epp.framework import (
 )
 from epp.framework.accelerator_classes import names_of
 from epp.framework.accelerators import AcceleratorTag
+from epp.framework.limits import Name
 from epp.framework.request import PRIORITY, PROMPT_TOKENS
+from epp.framework.request_conditions import Condition, compile_condition, facts_of, parse_size
 from epp.framework.snapshot import ACCELERATOR, LORA
-from scorers.preference_conditions import Condition, compile_condition, facts_of, parse_size
 
 TIE = 1e-6
-"""How much less a preference counts for each one of the same score before it: less than what other scorers say."""
+"""Difference in score between preferences of equal `score`; too small to outweigh other scorers."""
 
-_HIGHEST = 100
+_HIGHEST = 100.0
 
 
 class Preference(Parameters, frozen=True):
-    """How much one class is preferred, and for which requests."""
+    """Preference for one class, and the requests to which it applies."""
 
-    accelerator_class: str = msgspec.field(name="class")
-    """Name of an AcceleratorClass; of a model such as `h100` where an endpoint has no class."""
-    score: float = 100.0
-    """0 to 100."""
+    accelerator_class: Name = msgspec.field(name="class")
+    """Name of an AcceleratorClass; for endpoints without a class, of a model such as `h100`."""
+    score: Annotated[float, Meta(ge=0, le=_HIGHEST)] = _HIGHEST
+    """Score of the class, out of 100."""
     conditions: tuple[Condition, ...] = ()
-    """When it applies; always, where there is none."""
+    """Conditions on the request; without any, the preference always applies."""
     match: Literal["all", "any"] = "all"
-    """Whether all conditions have to hold, or any one."""
-
-    def __post_init__(self) -> None:
-        """Refuse what names nothing, and scores out of range."""
-        if not self.accelerator_class:
-            raise ValueError("class is empty; name an AcceleratorClass")
-        if not 0 <= self.score <= _HIGHEST:
-            raise ValueError(f"score of class {self.accelerator_class!r} is {self.score}; it must be 0 to {_HIGHEST}")
+    """Whether all conditions must hold, or any one of them."""
 
 
 class PreferenceOrderParameters(FilterParameters, frozen=True, kw_only=True):
-    """The list, and what is known of the models."""
+    """The preferences, and facts about models."""
 
-    preference_order: tuple[Preference, ...]
-    """The preferences; a class may come more than once, with other conditions."""
+    preference_order: Annotated[tuple[Preference, ...], Meta(min_length=1)]
+    """The preferences; a class may appear several times, with different conditions."""
     exclusive: bool = False
-    """Also drop the endpoints to which no preference applies for this request."""
+    """Also drop endpoints without a preference that applies to the request."""
     model_sizes: Mapping[str, str | int] = msgspec.field(default_factory=dict)
-    """Parameters of models by name, such as `70B`; they go before what the names say."""
+    """Number of parameters by model, such as `70B`; takes precedence over the model's name."""
     model_precisions: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Precisions of models by name, such as `fp8`; they go before what the names say."""
+    """Precision by model, such as `fp8`; takes precedence over the model's name."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty list and sizes that are none."""
-        if not self.preference_order:
-            raise ValueError("preferenceOrder is empty; list at least one class")
+        """Refuse sizes that cannot be read."""
         for size in self.model_sizes.values():
             parse_size(size)
 
 
 class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[PreferenceOrderParameters]):
-    """The highest score of the preferences that apply to the request and name the endpoint's class, over 100.
+    """Highest score of the preferences for the endpoint's class that apply to the request, divided by 100.
 
-    A preference applies where all its conditions hold, with `match: any` where one does, always where it has none.
-    Endpoints to which none applies get 0; with `exclusive` they are dropped. Between equal scores the list decides:
-    each one after the first is 0.000001 less, not below 0. An endpoint of several classes gets the best of them; a
-    class that no endpoint has changes nothing.
+    A preference applies if all its conditions hold, with `match: any` if one of them holds, and always without
+    conditions. Endpoints without an applicable preference get 0; with `exclusive` they are dropped. Among equal scores,
+    the order of the list decides: each one after the first is 0.000001 lower, but not below 0. An endpoint of several
+    classes gets the highest score among them. A class without endpoints has no effect.
     """
 
     plugin_type = "preference-order-scorer"
     category = Category.AFFINITY
 
-    def __init__(self, parameters: PreferenceOrderParameters, *, name: str = "", clock: Clock | None = None) -> None:
-        super().__init__(parameters, name=name, clock=clock)
-        preferences = parameters.preference_order
+    def setup(self) -> None:
+        parameters, preferences = self.parameters, self.parameters.preference_order
         by_priority = any(condition.priority is not None for one in preferences for condition in one.conditions)
         self.reads = (ACCELERATOR, PRIORITY) if by_priority else (ACCELERATOR,)
         self.may_read = (PROMPT_TOKENS, LORA, PRIORITY)
@@ -138,5 +129,5 @@ def _members(tags: tuple[AcceleratorTag, ...], classes: tuple[str, ...]) -> Mask
 
 
 def _adapters(states: tuple[LoraState, ...]) -> frozenset[str]:
-    """Return the adapters that any endpoint knows."""
+    """Return the adapters known to any endpoint."""
     return frozenset().union(*(state.running | state.waiting for state in states))

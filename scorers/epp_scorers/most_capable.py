@@ -1,33 +1,35 @@
 """Prefers the endpoint with the largest and fastest accelerators."""
 
 from math import isfinite
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
 from epp.framework.accelerator_arrays import tag_numbers
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag
+from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Precision
+from epp.framework.limits import Weight
 from epp.framework.scoring import require_weights
 from epp.framework.snapshot import ACCELERATOR
 
 
 class MostCapableParameters(Parameters, frozen=True):
-    """What capability is made of."""
+    """Figures to compare, and their weights."""
 
-    preferred_precisions: tuple[Literal["fp32", "fp16", "fp8", "int8", "int4"], ...] = ("fp16",)
-    """Precisions to compare TFLOPS in: of each endpoint the first one that has a figure."""
+    preferred_precisions: Annotated[tuple[Precision, ...], Meta(min_length=1)] = ("fp16",)
+    """Precisions to compare TFLOPS in; for each endpoint the first one with a known figure counts."""
     basis: Literal["endpoint", "device"] = "endpoint"
-    """Compare all devices of an endpoint together, or one of each."""
-    memory_weight: float = 0.5
+    """Compare all devices of an endpoint together, or one device of each."""
+    memory_weight: Weight = 0.5
     """Weight of the memory."""
-    bandwidth_weight: float = 0.3
+    bandwidth_weight: Weight = 0.3
     """Weight of the memory bandwidth."""
-    compute_weight: float = 0.2
+    compute_weight: Weight = 0.2
     """Weight of the TFLOPS."""
 
     def __post_init__(self) -> None:
-        """Refuse what says nothing."""
+        """Refuse weights that are all 0."""
         require_weights(
             {
                 "memoryWeight": self.memory_weight,
@@ -35,15 +37,13 @@ class MostCapableParameters(Parameters, frozen=True):
                 "computeWeight": self.compute_weight,
             }
         )
-        if not self.preferred_precisions:
-            raise ValueError("preferredPrecisions is empty; name a precision, or leave it out for fp16")
 
 
 class MostCapableScorer(Scorer[MostCapableParameters]):
-    """`0.5 * memory / max + 0.3 * bandwidth / max + 0.2 * tflops / max`, over the sum of the weights.
+    """`0.5 * memory / max + 0.3 * bandwidth / max + 0.2 * tflops / max`, divided by the sum of the weights.
 
-    Each maximum is over the candidates. Slices count as slices. What is not known of an endpoint counts as 0, what
-    is not known of any of them is 0 for all; endpoints on CPUs get 0.
+    Each maximum is over the candidates. A slice counts with its share of the device. Unknown figures, and all figures
+    of endpoints on CPUs, count as 0.
     """
 
     plugin_type = "most-capable-scorer"
@@ -70,8 +70,7 @@ class MostCapableScorer(Scorer[MostCapableParameters]):
             case "bandwidth":
                 number = (tag.bandwidth_gbps or 0.0) * tag.partition.memory_fraction * count
             case _:
-                figures = (tag.tflops(precision) for precision in self.parameters.preferred_precisions)
-                number = next((figure for figure in figures if figure > 0), 0.0) / max(tag.count, 1) * count
+                number = next(filter(None, map(tag.device_tflops, self.parameters.preferred_precisions)), 0.0) * count
         return number if isfinite(number) and number > 0 else 0.0
 
 

@@ -1,44 +1,38 @@
-"""Prefers endpoints that have few prompt tokens to compute before this request's answer can begin."""
+"""Prefers endpoints with few prompt tokens to compute before this request's first token."""
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Clock, Floats, Request
+from epp.framework import Candidates, Category, Floats, Request
+from epp.framework.limits import Count
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.scoring import LoadParameters, LoadScorer
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 
 
 class TokenLoadParameters(LoadParameters, frozen=True):
-    """How many tokens are too many."""
+    """Threshold in tokens, and the source of prefix matches."""
 
-    queue_threshold_tokens: int = 4194304
-    """Tokens from which an endpoint gets 0."""
+    queue_threshold_tokens: Count = 4194304
+    """Tokens at which an endpoint gets 0."""
     in_flight_load_producer_name: str = ""
-    """Accepted for compatibility: tokens in flight are counted in one place, whoever asks."""
+    """Accepted for compatibility, without effect: the picker keeps one count of tokens in flight."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read; empty for the default one."""
-
-    def __post_init__(self) -> None:
-        """Refuse a threshold that everybody is over."""
-        if self.queue_threshold_tokens < 1:
-            raise ValueError(f"queueThresholdTokens is {self.queue_threshold_tokens}; it must be at least 1")
+    """Name of the producer instance to read prefix matches from; empty for the default one."""
 
 
 class TokenLoadScorer(LoadScorer[TokenLoadParameters]):
     """`1 - min(1, (in_flight_tokens + uncached_tokens) / queueThresholdTokens)`.
 
-    `in_flight_tokens` are the uncached prompt tokens under way at the endpoint, `uncached_tokens` what it would have
-    to compute for this request: the prompt less the endpoint's prefix match, the whole prompt without a match record.
+    `in_flight_tokens` are the uncached prompt tokens in flight at the endpoint; `uncached_tokens` are those to compute
+    for this request: the prompt minus the endpoint's prefix match, or the whole prompt without a match record.
     """
 
     plugin_type = "token-load-scorer"
     category = Category.DISTRIBUTION
     may_read = (PROMPT_TOKENS,)
 
-    def __init__(
-        self, parameters: TokenLoadParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
+        super().setup()
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (self._match_key, IN_FLIGHT_TOKENS, *self.reads)
 
