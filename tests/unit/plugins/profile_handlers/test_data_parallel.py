@@ -8,7 +8,7 @@ from epp.framework.errors import SaturatedError
 from epp.framework.registry import Registry
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters
-from epp.plugins.profile_pickers.data_parallel import DataParallelProfileHandler
+from epp.plugins.profile_handlers import DataParallelProfileHandler
 from epp.scheduling import Profile, ProfileFilter, Scheduler
 
 

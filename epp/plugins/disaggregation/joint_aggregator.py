@@ -1,4 +1,4 @@
-"""Chooses the endpoints of all legs together, where each profile alone would choose for itself."""
+"""Picks the endpoints of all legs together instead of one by one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,31 +9,31 @@ import numpy as np
 from epp.framework import Aggregator, Destination, Floats, Positions, ProfileResult, Request, Stability
 from epp.framework.headers import ENCODERS, PREFILLER
 from epp.framework.snapshot import TOPOLOGY
-from epp.plugins.aggregators.joint_parameters import JointParameters
-from epp.plugins.aggregators.leg import Option, options
-from epp.plugins.profile_pickers.disagg_headers import disagg_headers
+from epp.plugins.disaggregation.joint_options import Option, options
+from epp.plugins.disaggregation.joint_parameters import JointParameters
+from epp.plugins.disaggregation.legs import leg_headers
 
 
 class JointAggregator(Aggregator[JointParameters]):
-    """Takes, out of the `topK` best of each leg, the combination whose sum of these is the highest.
+    """Picks the combination, out of the `topK` best endpoints of each leg, with the highest sum of these terms.
 
     - for each leg, its stage's weight times its score: the profile's total over the sum of its positive weights;
-    - for each two legs, `localityWeight` times their nearness, `pairingWeight` times the match of their accelerators.
+    - for each two legs, `localityWeight` times their proximity, `pairingWeight` times the match of their accelerators.
 
     So a prefill endpoint that is second best, but in the decode endpoint's zone, may win over the best one far away.
-    It stands beside a profile handler, best `disagg-profile-handler`: that one still chooses which profiles run, and
-    this one what becomes of their results (a `primaryPort` of the handler's has no effect then).
+    Use it with a profile handler, preferably `disagg-profile-handler`: the handler chooses the profiles that run, this
+    plugin combines their results (a `primaryPort` of the handler has no effect then).
 
-    One endpoint for two legs counts as one host and one kind of accelerator, but not where decode is one of the two:
-    a leg was asked for to take work off the decode endpoint, so nothing is gained by giving it back.
+    One endpoint for two legs counts as one host and one kind of accelerator, unless one of the two is decode: such a
+    leg exists to take work off the decode endpoint, so that endpoint gains nothing by it.
 
-    A profile's own first pick is always among its `topK`, and of equal combinations the one nearest to the profiles'
-    own choices wins, the decode leg's first. A leg that gets another endpoint than its own pick keeps as many targets
-    as its picker returned, the earlier ones as fallbacks. The profiles want a picker that takes the highest totals,
-    for what a random picker spreads, this brings together again.
+    A profile's own first pick is always among its `topK`. Of equal combinations, the one closest to the profiles' own
+    picks wins, the decode leg's first. A leg that gets another endpoint than its own pick keeps as many targets as its
+    picker returned, the earlier ones as fallbacks. Use pickers of the highest totals in the profiles: this plugin
+    undoes the spread of a random picker.
 
-    Decode is the primary profile; where it failed, the request fails. Where no decode profile was run, the first
-    profile with a result is. A leg that is alone keeps its own pick.
+    Decode is the primary profile; if it failed, the request fails. If no decode profile was run, the first profile
+    with a result is primary. A single leg keeps its own pick.
     """
 
     plugin_type = "joint-aggregator"
@@ -67,11 +67,11 @@ class JointAggregator(Aggregator[JointParameters]):
             name: replace(leg, picked=_picks(leg.picked, option.position))
             for (name, leg), option in zip(legs.items(), chosen, strict=True)
         }
-        headers = disagg_headers(final[profiles.decode], final.get(profiles.prefill), final.get(profiles.encode))
+        headers = leg_headers(final[profiles.decode], final.get(profiles.prefill), final.get(profiles.encode))
         return Destination(final[profiles.decode], headers, repicked=final)
 
     def _best(self, offers: Sequence[Sequence[Option]], weights: Sequence[float]) -> list[Option]:
-        """Return one option of each leg, decode first among them."""
+        """Return one option of each leg; the first leg is decode."""
         legs = len(offers)
         alone = [
             weight * np.array([option.score for option in offer]) for weight, offer in zip(weights, offers, strict=True)
@@ -89,7 +89,7 @@ class JointAggregator(Aggregator[JointParameters]):
         return [offer[rank] for offer, rank in zip(offers, ranks, strict=True)]
 
     def _together(self, then: Option, first: Option, *, decoding: bool) -> float:
-        """Return what two legs are worth to each other; `first` works before `then`, which may be the decode leg."""
+        """Return the value of a pair of legs; `first` runs before `then`, which may be the decode leg."""
         parameters = self.parameters
         near, match = parameters.locality.host, parameters.pairing.same
         if then.slot != first.slot:
@@ -101,10 +101,10 @@ class JointAggregator(Aggregator[JointParameters]):
 
 
 def _spread(values: Floats, legs: tuple[int, ...], count: int) -> Floats:
-    """Return the values with an axis for each of so many legs, of length 1 for those that they do not depend on."""
+    """Return the values with one axis for each of `count` legs, of length 1 for legs that they do not depend on."""
     return np.expand_dims(values, tuple(leg for leg in range(count) if leg not in legs))
 
 
 def _picks(own: Positions, chosen: int) -> Positions:
-    """Return the position chosen and the profile's other picks in their order, as many as before."""
+    """Return the chosen position, then the profile's other picks in order, as many as before."""
     return np.concatenate(([chosen], own[own != chosen]))[: len(own)].astype(np.intp)

@@ -21,14 +21,16 @@ from epp.framework.errors import InternalError, SaturatedError
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
-from epp.plugins.deciders.always_multimodal import AlwaysDisaggMultimodalDecider
-from epp.plugins.deciders.always_pd import AlwaysDisaggPDDecider
-from epp.plugins.deciders.prefix_based_pd import PrefixBasedPDDecider, PrefixBasedPDParameters
+from epp.plugins.disaggregation.deciders import (
+    AlwaysDisaggMultimodalDecider,
+    AlwaysDisaggPDDecider,
+    PrefixBasedPDDecider,
+    PrefixBasedPDParameters,
+)
+from epp.plugins.disaggregation.legs import leg_headers
+from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters
-from epp.plugins.profile_pickers.disagg import DisaggProfileHandler
-from epp.plugins.profile_pickers.disagg_headers import disagg_headers
-from epp.plugins.profile_pickers.pd import PDProfileHandler
 from epp.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 
 ROLES = ("decode", "prefill", "encode")
@@ -249,19 +251,19 @@ def test_decode_endpoint_is_left_out_of_the_encoders(sent_to):
     everyone = candidates(waiting=[0, 0, 0])
     decode = sent_to(everyone, 0).primary
     own_second, own_first = sent_to(everyone, 1, 0, 2).primary, sent_to(everyone, 0, 1).primary
-    assert disagg_headers(decode, own_second, own_second) == {
+    assert leg_headers(decode, own_second, own_second) == {
         "x-prefiller-host-port": "10.0.0.2:8000",
         "x-encoder-hosts-ports": "10.0.0.2:8000,10.0.0.3:8000",
     }
     # the prompt is best computed right there; but media are encoded by all of the encoders
-    assert disagg_headers(decode, own_first, own_first) == {"x-encoder-hosts-ports": "10.0.0.2:8000"}
-    assert disagg_headers(decode, decode, decode) == {}
+    assert leg_headers(decode, own_first, own_first) == {"x-encoder-hosts-ports": "10.0.0.2:8000"}
+    assert leg_headers(decode, decode, decode) == {}
 
 
 def test_ipv6_legs_are_in_brackets(sent_to):
     endpoints = (Endpoint("four", "10.0.0.1", 8000), Endpoint("six", "fd00::6", 8000))
     everyone = Candidates(Snapshot(endpoints=Records(endpoints)), np.arange(2))
-    headers = disagg_headers(sent_to(everyone, 0).primary, sent_to(everyone, 1).primary)
+    headers = leg_headers(sent_to(everyone, 0).primary, sent_to(everyone, 1).primary)
     assert headers == {"x-prefiller-host-port": "[fd00::6]:8000"}
 
 
@@ -327,7 +329,7 @@ def test_former_flat_names_still_work_and_are_warned_of():
     ("parameters", "sentence"),
     [
         ({"stageOrder": "encode-first"}, "'encode-first' is not known; use 'decode-first', 'prefill-first'"),
-        ({"profiles": {"decode": ""}}, "the decode stage has an empty profile name"),
+        ({"profiles": {"decode": ""}}, "decode is empty; give a name, or leave it out"),
         ({"profiles": {"decode": "x", "prefill": "x"}}, "the decode and the prefill stage both run profile 'x'"),
         ({"decodeProfile": "encode"}, "the decode and the encode stage both run profile 'encode'"),
         ({"profiles": {"decode": "x"}, "prefillProfile": "y"}, "together with prefillProfile, their former spelling"),

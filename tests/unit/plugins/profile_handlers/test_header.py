@@ -7,7 +7,7 @@ from epp.framework.errors import BadRequestError, InternalError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.plugins.pickers import MaxScorePicker
-from epp.plugins.profile_pickers.header import HeaderProfileHandler
+from epp.plugins.profile_handlers import HeaderProfileHandler
 from epp.scheduling import Profile, Scheduler
 
 PROFILES = ("decode", "prefill")

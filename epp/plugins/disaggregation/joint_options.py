@@ -1,4 +1,4 @@
-"""One leg of a request in a joint choice: the endpoints it may get and what each is worth to its profile."""
+"""The endpoints of one leg considered in a joint choice."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from epp.framework.snapshot import LAST_PICKED, TOPOLOGY
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One endpoint that a leg may get."""
+    """One endpoint considered for a leg."""
 
     position: int
     """Among the profile's candidates."""
@@ -19,13 +19,13 @@ class Option:
     """The profile's total over the sum of its positive weights: in [0, 1] where no weight is negative."""
     topology: Topology
     kind: str
-    """The kind of its accelerator; empty for not known."""
+    """Kind of its accelerator; empty if unknown."""
 
 
 def options(request: Request, result: ProfileResult, count: int, label_key: str) -> list[Option]:
-    """Return the profile's own first pick, then the highest totals beside it, `count` in all at most.
+    """Return the profile's own first pick, then the highest other totals, at most `count` in all.
 
-    Equals are ordered by least recently picked; the rest takes turns, by the request's seed.
+    Equal totals are ordered by least recently picked, then in rotation by the request's seed.
     """
     candidates, totals = result.candidates, result.totals
     own = int(result.picked[0])
@@ -35,18 +35,18 @@ def options(request: Request, result: ProfileResult, count: int, label_key: str)
     contenders = contenders[contenders != own]
     slots = candidates.slots[contenders]
     capacity = candidates.snapshot.capacity
-    turn = request.seed % capacity
+    offset = request.seed % capacity
     last_picked = candidates.snapshot.column(LAST_PICKED)[slots]
-    order = np.lexsort(((slots + turn) % capacity, last_picked, -totals[contenders]))
+    order = np.lexsort(((slots + offset) % capacity, last_picked, -totals[contenders]))
     ranked = [own, *contenders[order[: count - 1]].tolist()]
     full = sum(trace.weight for trace in result.scores if trace.weight > 0) or 1.0
-    places = candidates.snapshot.records(TOPOLOGY).values
+    topologies = candidates.snapshot.records(TOPOLOGY).values
     return [
         Option(
             position=position,
             slot=(slot := int(candidates.slots[position])),
             score=float(totals[position]) / full,
-            topology=places[slot],
+            topology=topologies[slot],
             kind=candidates[position].labels.get(label_key, ""),
         )
         for position in ranked

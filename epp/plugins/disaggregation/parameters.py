@@ -1,30 +1,52 @@
-"""What is said of a disaggregated request's stages in a configuration, in today's spelling and the former one."""
+"""Parameters of a disaggregated request's stages, in the current and the former spelling."""
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Literal
 
 import msgspec
 
-from epp.framework import Parameters
-from epp.plugins.profile_pickers.stages import StageProfiles
+from epp.framework import Name, Parameters
+
+
+class StageProfiles(Parameters, frozen=True):
+    """Names of the profiles, by stage."""
+
+    decode: Name = "decode"
+    """Profile that picks the endpoint for the answer; its targets are what the gateway gets."""
+    prefill: Name = "prefill"
+    """Profile that picks the endpoint for the prompt."""
+    encode: Name = "encode"
+    """Profile that picks the endpoint for images, audio clips and videos."""
+
+    def __post_init__(self) -> None:
+        """Refuse a profile for two stages."""
+        check_distinct(decode=self.decode, prefill=self.prefill, encode=self.encode)
+
+
+def check_distinct(**profiles: str) -> None:
+    """Raise ValueError if two stages have the same profile."""
+    for one, other in combinations(profiles, 2):
+        if profiles[one] == profiles[other]:
+            raise ValueError(f"the {one} and the {other} stage both run profile {profiles[one]!r}; give each its own")
 
 
 class StageDeciders(Parameters, frozen=True):
     """Names of the decider plugins, by stage."""
 
     prefill: str = ""
-    """The decider that is asked for a prefill leg; empty for none, and then no prefill leg is run."""
+    """Decider for the prefill leg; empty for no prefill leg."""
     encode: str = ""
-    """The decider that is asked for an encode leg; empty for none, and then no encode leg is run."""
+    """Decider for the encode leg; empty for no encode leg."""
 
 
 class DisaggParameters(Parameters, frozen=True):
-    """The order of the stages, their profiles and their deciders."""
+    """Order of the stages, their profiles and their deciders."""
 
     stage_order: Literal["decode-first", "prefill-first"] = "decode-first"
     """`decode-first` (decode, encode, prefill) or `prefill-first` (prefill, encode, decode).
 
-    With `prefill-first` there is a prefill leg whenever the prefill profile exists, so `deciders.prefill` is refused.
+    With `prefill-first` every request gets a prefill leg if the prefill profile exists; `deciders.prefill` is refused.
     """
     profiles: StageProfiles = msgspec.field(default_factory=StageProfiles)
     """Names of the profiles, by stage."""
@@ -46,7 +68,7 @@ class DisaggParameters(Parameters, frozen=True):
     """Deprecated: accepted and not used."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Refuse two spellings at once, a decider that is never asked, and a profile for two stages."""
         nested = self.profiles != StageProfiles() or self.deciders != StageDeciders()
         if nested and (former := self._former()):
             raise ValueError(
@@ -61,7 +83,7 @@ class DisaggParameters(Parameters, frozen=True):
         self.profiles_by_stage()
 
     def profiles_by_stage(self) -> StageProfiles:
-        """Return the names of the profiles, however they are spelled."""
+        """Return the names of the profiles in either spelling."""
         profiles = self.profiles
         return StageProfiles(
             decode=self.decode_profile or profiles.decode,
@@ -70,7 +92,7 @@ class DisaggParameters(Parameters, frozen=True):
         )
 
     def deciders_by_stage(self) -> Mapping[str, tuple[str, str]]:
-        """Return, for each stage that has a decider, the parameter that names it and the name."""
+        """Return, for each stage with a decider, the parameter that names it and the name."""
         spelled = (
             ("prefill", "deciders.prefill", self.deciders.prefill),
             ("prefill", "deciderPluginName", self.decider_plugin_name),
@@ -81,14 +103,14 @@ class DisaggParameters(Parameters, frozen=True):
         return {stage: (parameter, decider) for stage, parameter, decider in spelled if decider}
 
     def deprecations(self) -> list[str]:
-        """Return a sentence for each former spelling in use."""
+        """Return a warning for each former spelling in use."""
         found = [f"{former} is deprecated: use {now}" for former, now in self._former().items()]
         if self.primary_port:
             found.append("primaryPort is deprecated and not used: remove it")
         return found
 
     def _former(self) -> dict[str, str]:
-        """Return the former spellings in use, each with today's."""
+        """Return the former spellings in use, each with the current one."""
         spelled = (
             ("decodeProfile", "profiles.decode", self.decode_profile),
             ("prefillProfile", "profiles.prefill", self.prefill_profile),

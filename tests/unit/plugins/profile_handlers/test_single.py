@@ -2,7 +2,7 @@
 
 from epp.framework import Request
 from epp.framework.testing import candidates
-from epp.plugins.profile_pickers.single import SingleProfileHandler
+from epp.plugins.profile_handlers import SingleProfileHandler
 
 REQUEST = Request("r")
 

@@ -7,9 +7,11 @@ from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request,
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS, PromptTokens
 from epp.framework.testing import candidates
-from epp.plugins.deciders.always_multimodal import AlwaysDisaggMultimodalDecider
-from epp.plugins.deciders.always_pd import AlwaysDisaggPDDecider
-from epp.plugins.deciders.prefix_based_pd import PrefixBasedPDDecider
+from epp.plugins.disaggregation.deciders import (
+    AlwaysDisaggMultimodalDecider,
+    AlwaysDisaggPDDecider,
+    PrefixBasedPDDecider,
+)
 
 
 def prefix_based(**parameters):

@@ -1,4 +1,4 @@
-"""Keeps the endpoints that can do one stage of a disaggregated request: encode, prefill or decode."""
+"""Filters by the role of an endpoint: encode, prefill or decode."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ class _RoleFilter(Filter):
     roles: ClassVar[tuple[str, ...]]
     """Values of the label that stand for the stage."""
     takes_unlabelled: ClassVar[bool] = False
-    """Whether an endpoint that names no role can do the stage."""
+    """Whether endpoints without the label are kept."""
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         return has_value(candidates, ROLE_LABEL, self.roles, or_no_label=self.takes_unlabelled)
@@ -26,9 +26,9 @@ class EncodeFilter(_RoleFilter):
 
 
 class PrefillFilter(_RoleFilter):
-    """Keeps an endpoint if its label `llm-d.ai/role` names prefill.
+    """Keeps an endpoint if its label `llm-d.ai/role` includes prefill.
 
-    These are prefill, encode-prefill, prefill-decode, encode-prefill-decode and both.
+    The values are prefill, encode-prefill, prefill-decode, encode-prefill-decode and both.
     """
 
     plugin_type = "prefill-filter"
@@ -36,7 +36,7 @@ class PrefillFilter(_RoleFilter):
 
 
 class DecodeFilter(_RoleFilter):
-    """Keeps an endpoint if its label `llm-d.ai/role` names decode, or if it has no such label.
+    """Keeps an endpoint if its label `llm-d.ai/role` includes decode, or if it has no such label.
 
     The values are decode, prefill-decode, encode-prefill-decode and both.
     """

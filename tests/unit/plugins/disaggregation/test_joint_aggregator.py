@@ -25,13 +25,13 @@ from epp.framework.registry import Registry
 from epp.framework.result import ScoreTrace
 from epp.framework.snapshot import TOPOLOGY
 from epp.framework.testing import candidates
-from epp.plugins.aggregators.joint import JointAggregator
-from epp.plugins.aggregators.locality import LocalityBands
-from epp.plugins.deciders.always_pd import AlwaysDisaggPDDecider
+from epp.plugins.disaggregation.deciders import AlwaysDisaggPDDecider
+from epp.plugins.disaggregation.joint_aggregator import JointAggregator
+from epp.plugins.disaggregation.joint_parameters import LocalityBands
+from epp.plugins.disaggregation.parameters import StageDeciders
+from epp.plugins.disaggregation.profile_handlers import DisaggParameters, DisaggProfileHandler
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters, RandomPicker
-from epp.plugins.profile_pickers.disagg import DisaggParameters, DisaggProfileHandler
-from epp.plugins.profile_pickers.disagg_parameters import StageDeciders
 from epp.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 
 
