@@ -36,6 +36,6 @@ def in_order_of_the_file(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def written(path: Path) -> str:
-    """Write `plugins[0].type` for ("plugins", 0, "type"); a step "..." is any one entry of a mapping."""
-    parts = (f"[{part}]" if isinstance(part, int) or part == "..." else f".{part}" for part in path)
+    """Write `plugins[0].type` for ("plugins", 0, "type")."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return "".join(parts).removeprefix(".")

@@ -15,7 +15,7 @@ from epp.director.held import Held
 from epp.director.pipeline import Parsed, Pipeline
 from epp.director.routing import Routing, RoutingObserver
 from epp.director.seeds import Seeds
-from epp.director.subset import Subset
+from epp.framework.addresses import Subset
 from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
@@ -223,9 +223,8 @@ class Director:
         return Credit(ledger.open(primary.slot, costs.get(primary.profile, 0)), legs)
 
     def _eligible(self, snapshot: Snapshot, subset: Subset | None) -> Positions:
-        if subset is None or not self._use_subset:
-            return snapshot.available
-        return subset.narrow(snapshot, snapshot.available)
+        slots = snapshot.available
+        return slots if subset is None or not self._use_subset else slots[subset.mask(snapshot, slots)]
 
     def _pool_changed(self, change: Change) -> None:
         slots = [slot for slot, _ in change.removed]

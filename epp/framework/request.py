@@ -14,6 +14,8 @@ from epp.framework.candidates import Candidates
 T = TypeVar("T")
 
 DEFAULT_FLOW = "default-flow"
+BYTES_PER_TOKEN = 4
+"""Estimate for text; exact for token ids, which a prompt holds as four bytes each."""
 
 
 class Headers(Mapping[str, str]):

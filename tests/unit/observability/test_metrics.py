@@ -23,7 +23,7 @@ from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedE
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, REFUSES, RUNNING, WAITING
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
-from epp.plugins.profile_pickers.single import SingleProfileHandler
+from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.scheduling import Guard, Scheduler
 
 POOL = candidates(waiting=[0])

@@ -24,7 +24,7 @@ from epp.framework.snapshot import LORA, MODELS, LoraState
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
 from epp.observability.request_series import MOST_COMBINATIONS
-from epp.plugins.profile_pickers.single import SingleProfileHandler
+from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.scheduling import Guard, Scheduler
 
 POOL = candidates(waiting=[0])

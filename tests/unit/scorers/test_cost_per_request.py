@@ -108,8 +108,8 @@ def test_het_2_profiles_that_aibrix_wrote_are_read_from_a_file(tmp_path):
     [
         ({"profiles": [A10 | {"tputs": [[1, 2]]}]}, "tputs of 'A10' needs one row for each of the 2 output lengths"),
         ({"profiles": [A10 | {"tputs": [[1], [2]]}]}, "each row of tputs of 'A10' needs 2 numbers"),
-        ({"profiles": [A10 | {"tputs": [[1, -1], [2, 2]]}]}, "tputs is -1; it must be 0 or more, and finite"),
-        ({"profiles": [A10 | {"indexes": [[0, 1], [1, 2]]}]}, "indexes is 0; it must be above 0, and finite"),
+        ({"profiles": [A10 | {"tputs": [[1, -1], [2, 2]]}]}, "tputs\\[0]\\[1] is -1; it must be 0 or more, and finite"),
+        ({"profiles": [A10 | {"indexes": [[0, 1], [1, 2]]}]}, "indexes\\[0]\\[0] is 0; it must be above 0, and finite"),
         ({"profiles": [A10 | {"cost": -1}]}, "cost is -1; it must be 0 or more, and finite"),
         ({"tolerance": nan}, "tolerance is nan"),
         ({"expectedOutputTokens": -1}, "expectedOutputTokens is -1"),
