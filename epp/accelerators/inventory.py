@@ -6,18 +6,17 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from epp.accelerators.class_facts import device_expression, doubts_of
-from epp.accelerators.decode import Decoded
-from epp.accelerators.dra_pools import DevicePool, PoolName, device_pools
+from epp.accelerators.classes.faults import device_expression, doubts_of
+from epp.accelerators.dra.pools import DevicePool, PoolName, device_pools
+from epp.accelerators.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
 from epp.accelerators.objects.base import Object
 from epp.accelerators.objects.core import Node, Pod, PodReference
 from epp.accelerators.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
+from epp.accelerators.objects.decode import Decoded
 from epp.accelerators.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from epp.accelerators.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
-from epp.accelerators.objects.kueue import ResourceFlavor
-from epp.accelerators.objects.ome import AcceleratorClass
+from epp.accelerators.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode
-from epp.accelerators.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
 from epp.framework.device_expressions import DeviceExpression
 
 HOSTNAME = "kubernetes.io/hostname"

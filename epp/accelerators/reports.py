@@ -5,12 +5,12 @@ from math import floor
 
 import msgspec
 
-from epp.accelerators.classes import Evidence, matching_classes
+from epp.accelerators.classes.matching import Evidence, matching_classes
+from epp.accelerators.classes.pci import pci_of
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import facts_from_labels, with_label_aliases
 from epp.accelerators.mig import mig_gpu
-from epp.accelerators.mig_layouts import Placed, more_that_fit
-from epp.accelerators.pci import pci_of
+from epp.accelerators.mig.layouts import Placed, more_that_fit
 from epp.accelerators.resources import asked_of, resource_key
 
 Fit = Mapping[str, Mapping[str, Mapping[str, int]]]

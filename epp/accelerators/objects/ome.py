@@ -1,4 +1,4 @@
-"""AcceleratorClass of ome.io."""
+"""AcceleratorClass of ome.io, and ResourceFlavor of kueue.x-k8s.io, whose node labels a class can refer to."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -103,3 +103,15 @@ class AcceleratorClass(ClusterObject, frozen=True, kw_only=True, rename="camel")
     """A class of accelerators."""
 
     spec: ClassSpec = ClassSpec()
+
+
+class FlavorSpec(Part, frozen=True, kw_only=True, rename="camel"):
+    """Labels of the nodes of a flavor."""
+
+    node_labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class ResourceFlavor(ClusterObject, frozen=True, kw_only=True, rename="camel"):
+    """A flavor of nodes."""
+
+    spec: FlavorSpec = FlavorSpec()

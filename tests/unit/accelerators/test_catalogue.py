@@ -1,10 +1,10 @@
 import pytest
 
-from epp.accelerators.catalogue import CATALOGUE, Catalogue, find_product, same_size
+from epp.accelerators.catalogue import CATALOGUE, Catalogue, Product, find_product
+from epp.accelerators.catalogue.lookup import same_size
+from epp.accelerators.catalogue.products import PRODUCTS
 from epp.accelerators.facts import Rank
 from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
-from epp.accelerators.product import Product
-from epp.accelerators.products import PRODUCTS
 from epp.framework.accelerators import AcceleratorKind
 
 GIB = 2**30

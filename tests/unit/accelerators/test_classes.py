@@ -2,9 +2,9 @@
 
 import pytest
 
-from epp.accelerators.decode import decode_documents
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.tagger import EndpointTagger
+from epp.accelerators.objects.decode import decode_documents
+from epp.accelerators.tag_builder import TagBuilder
 from epp.framework.accelerators import AcceleratorDeclaration
 from epp.framework.endpoint import Endpoint
 
@@ -164,7 +164,7 @@ def test_ome_1_bare_memory_is_read_as_gb_with_a_warning(accelerator_class):
     inventory = Inventory.build(decode_documents([written], "file"))
     (problem,) = inventory.problems
     assert problem == ("AcceleratorClass a: memoryGB 40 would be 40 bytes, it is read as 40 GB; write 40Gi")
-    found = EndpointTagger(inventory).tag(Endpoint("e", "10.0.0.1", 8000, labels=H100)).tag
+    found = TagBuilder(inventory).build(Endpoint("e", "10.0.0.1", 8000, labels=H100)).tag
     assert found.memory_bytes == 40 * GIB
 
 
@@ -219,7 +219,7 @@ def test_ome_11_one_bad_class_leaves_the_others(accelerator_class):
     assert inventory.skipped == 2
     assert [text.split(":")[0] for text in inventory.problems[2:]] == ["AcceleratorClass odd"] * 2
     endpoint = Endpoint("e", "10.0.0.1", 8000, labels={**H100, "zone": "z"})
-    assert EndpointTagger(inventory).tag(endpoint).tag.classes == ("good", "odd")
+    assert TagBuilder(inventory).build(endpoint).tag.classes == ("good", "odd")
 
 
 def test_numbers_of_any_length_stop_nothing(accelerator_class):
@@ -234,7 +234,7 @@ def test_numbers_of_any_length_stop_nothing(accelerator_class):
     ]
     inventory = Inventory.build(decode_documents(documents, "file"))
     assert (inventory.skipped, sorted(inventory.classes)) == (1, ["b", "c"])
-    tag = EndpointTagger(inventory).tag(Endpoint("e", "10.0.0.1", 8000, labels={**H100, "a": "7"})).tag
+    tag = TagBuilder(inventory).build(Endpoint("e", "10.0.0.1", 8000, labels={**H100, "a": "7"})).tag
     assert tag.classes == ("c",)
     assert tag.tflops() == 989  # the catalogue's
 
@@ -242,7 +242,7 @@ def test_numbers_of_any_length_stop_nothing(accelerator_class):
 def test_defect_3_class_that_is_not_there_leaves_the_endpoint_what_is_known(documents, inventory_of, node_labels):
     declared = AcceleratorDeclaration(accelerator_class="h1OO")
     endpoint = Endpoint("e", "10.0.0.1", 8000, labels=node_labels["h100-node"], accelerator=declared)
-    merged = EndpointTagger(inventory_of(documents("ome-classes"))).tag(endpoint)
+    merged = TagBuilder(inventory_of(documents("ome-classes"))).build(endpoint)
     assert merged.tag.classes == ("nvidia-h100-80gb",)
     assert merged.warnings == (
         "endpoint list: 'h1OO' is neither an AcceleratorClass nor a product of the catalogue; left out",

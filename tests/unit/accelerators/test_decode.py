@@ -4,13 +4,12 @@ from fractions import Fraction
 
 import pytest
 
-from epp.accelerators.decode import decode_documents
 from epp.accelerators.objects.core import Node, Pod
 from epp.accelerators.objects.costs import UnitCosts, VariantAutoscaling
+from epp.accelerators.objects.decode import decode_documents
 from epp.accelerators.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from epp.accelerators.objects.instaslice import AllocationClaim, NodeAccelerator
-from epp.accelerators.objects.kueue import ResourceFlavor
-from epp.accelerators.objects.ome import AcceleratorClass
+from epp.accelerators.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
 
 GIB = 2**30

@@ -4,9 +4,9 @@ import copy
 
 import pytest
 
-from epp.accelerators.decode import decode_documents
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.tagger import EndpointTagger
+from epp.accelerators.objects.decode import decode_documents
+from epp.accelerators.tag_builder import TagBuilder
 from epp.framework.accelerators import AcceleratorKind, Routability, Sharing
 from epp.framework.endpoint import Endpoint
 
@@ -254,7 +254,7 @@ def test_is_15_partitions_of_amd(tag, pod):
 
 def test_claims_of_two_systems_that_differ_are_a_conflict(dra, documents, inventory_of):
     inventory = inventory_of([*documents("instaslice-generation-2"), *documents("dra")[:3]])
-    merged = EndpointTagger(inventory).tag(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
+    merged = TagBuilder(inventory).build(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
     assert merged.tag.devices[0].id == GPU_A
     assert merged.conflicts == (
         "ResourceClaim/llm/vllm-a-gpu-x7k2p and InstaSlice claim different devices: the first one counts",
@@ -263,7 +263,7 @@ def test_claims_of_two_systems_that_differ_are_a_conflict(dra, documents, invent
 
 def test_figures_of_devices_that_do_not_count_do_not_count_either(dra, documents, inventory_of):
     inventory = inventory_of([*documents("tensor-fusion"), *documents("dra")])  # an A100 of 312 TFLOPS, and an H100
-    merged = EndpointTagger(inventory).tag(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
+    merged = TagBuilder(inventory).build(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
     assert (merged.tag.model, merged.tag.performance.fp16) == ("h100", 989)
     assert not any(name.startswith("tensor-fusion.ai/") for name in merged.tag.attributes)
     assert merged.conflicts == (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.accelerators.decode import decode_documents
+from epp.accelerators.objects.decode import decode_documents
 
 QUANTITY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
 

@@ -1,6 +1,6 @@
 import pytest
 
-from epp.accelerators.gpu_catalogue import read_gpu_catalogue
+from epp.accelerators.catalogue.gpu_catalogue import read_gpu_catalogue
 from epp.framework.accelerators import Sharing
 
 T4 = {"model": "T4", "fullModelName": "Tesla T4", "vendor": "NVIDIA", "costPerHour": 0.53, "fp16TFlops": 65}

@@ -1,7 +1,7 @@
 import pytest
 
 from epp.accelerators.catalogue import find_product
-from epp.accelerators.instance_types import INSTANCE_TYPES, InstanceType, find_instance_type
+from epp.accelerators.catalogue.instance_types import INSTANCE_TYPES, InstanceType, find_instance_type
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from epp.accelerators.slices import SliceClaim
+from epp.accelerators.mig.slices import SliceClaim
 from epp.framework.accelerators import Routability, Sharing
 
 GIB = 2**30

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.accelerators.decode import decode_documents
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.tagger import EndpointTagger
+from epp.accelerators.objects.decode import decode_documents
+from epp.accelerators.tag_builder import TagBuilder
 from epp.framework.endpoint import Endpoint
 
 
@@ -55,4 +55,4 @@ DOCUMENTS = st.builds(
 def test_whatever_the_documents_are_endpoints_get_a_tag(documents):
     decoded = decode_documents(documents, "file")
     inventory = Inventory.build(decoded)
-    EndpointTagger(Inventory.build(decoded, inventory)).tag(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
+    TagBuilder(Inventory.build(decoded, inventory)).build(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))

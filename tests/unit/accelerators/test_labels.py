@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.accelerators.catalogue.gpu_catalogue import read_gpu_catalogue
+from epp.accelerators.catalogue.instance_types import InstanceType
 from epp.accelerators.facts import Rank, merge
-from epp.accelerators.gpu_catalogue import read_gpu_catalogue
-from epp.accelerators.instance_types import InstanceType
-from epp.accelerators.labels import facts_from_labels, mig_profiles, spot_from_labels, with_label_aliases
+from epp.accelerators.labels import facts_from_labels, spot_from_labels, with_label_aliases
+from epp.accelerators.labels.node import mig_profiles
 from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Sharing
 
 GIB = 2**30

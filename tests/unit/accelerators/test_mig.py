@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.accelerators.mig import mig_gpu, nominal_gb, parse_mig_profile, partition_of
-from epp.accelerators.mig_layouts import MIG_GPUS, Placed, free_slots, more_that_fit
+from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig.layouts import MIG_GPUS, Placed, free_slots, more_that_fit
+from epp.accelerators.mig.partition import nominal_gb
 from epp.framework.accelerators import Sharing
 
 GIB = 2**30

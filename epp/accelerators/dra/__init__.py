@@ -1,0 +1,1 @@
+"""Devices of dynamic resource allocation (DRA): pools, and devices allocated to an endpoint."""
