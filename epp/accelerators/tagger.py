@@ -144,7 +144,7 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
         versions = self._versions.after(self._files.read(self._versions.files), self.clock.now())
         if versions == self._versions:
             return None
-        return _Objects(versions, Inventory.build(versions.decoded(self._files.order), self.inventory))
+        return _Objects(versions, Inventory.build(versions.in_order(self._files.order), self.inventory))
 
     def _take(self, objects: _Objects) -> None:
         before = self._versions.files

@@ -1,1 +1,1 @@
-"""Files of cluster objects: reading them, and keeping the last good version of each object."""
+"""Files of cluster objects, and the last good version of each object in them."""

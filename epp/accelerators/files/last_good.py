@@ -10,7 +10,7 @@ import msgspec
 from epp.accelerators.classes.faults import faults_of
 from epp.accelerators.files.reading import Reading, parse
 from epp.accelerators.objects.base import Object
-from epp.accelerators.objects.decode import Decoded, ObjectKey, Version, versions_in
+from epp.accelerators.objects.decode import ObjectKey, Version, versions_in
 from epp.accelerators.objects.ome import AcceleratorClass
 from epp.framework.durations import parse_duration
 from epp.framework.inputs import InputProblem, InputState
@@ -22,7 +22,7 @@ class Held(NamedTuple):
     key: ObjectKey
     object: Object
     sound: bool
-    """Whether all its values are understood."""
+    """Whether all its values are valid."""
 
 
 class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,19 +31,19 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     held: tuple[Held, ...] = ()
     notes: tuple[str, ...] = ()
-    """Remarks on objects that are in effect."""
+    """Remarks on objects in effect."""
     problems: tuple[InputProblem, ...] = ()
     """The file, or objects of it, whose newest version is not in effect."""
     rejected: int = 0
-    """Versions of the file rejected so far, and of its objects; an object's counts again only for another reason."""
+    """Rejected versions of the file and of its objects; an object rejected again for the same reason counts once."""
     missing_since: float | None = None
     """Time, by the clock of the caller, at which the file was first found missing."""
 
     def take(self, documents: Iterable[object]) -> "FileObjects":
         """Return the state after a version of the file that could be parsed.
 
-        An object that is not in the documents is removed, unless one of them could be a version of it: one without a
-        readable name, for example. An object with a value that is not understood replaces only one that has such, too.
+        An object that is missing from the documents is removed, unless one of them may be a version of it: one without
+        a readable name, for example. An object with an invalid value only replaces one that has an invalid value too.
         """
         judged = [(version, version.reason or "; ".join(_faults(version))) for version in versions_in(documents)]
         good = {version.key for version, reason in judged if not reason}
@@ -70,12 +70,12 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def reject(self, reason: str) -> "FileObjects":
-        """Return the state after a version of the file that cannot be read or parsed: all objects stay."""
+        """Return the state after a version of the file that cannot be read or parsed: all objects are kept."""
         problem = InputProblem(self.file, reason=reason, kept=len(self.held))
         return msgspec.structs.replace(self, problems=(problem,), rejected=self.rejected + 1, missing_since=None)
 
     def miss(self, reason: str, now: float, grace_seconds: float) -> "FileObjects":
-        """Return the state without the file: its objects stay until it has been missing for the grace period."""
+        """Return the state while the file is missing: its objects are kept for the grace period."""
         since = now if self.missing_since is None else self.missing_since
         if not self.held or now - since >= grace_seconds:
             return FileObjects(file=self.file, rejected=self.rejected)
@@ -84,11 +84,11 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileVersion(msgspec.Struct, frozen=True):
-    """A file as it was last read."""
+    """A file as of its last reading."""
 
     objects: FileObjects
     seen: bytes = b""
-    """Digest of its content, or why it could not be read; empty while it is missing."""
+    """Digest of its content, or the read error; empty while it is missing."""
 
 
 class ObjectVersions(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
 
     @property
     def inputs(self) -> InputState:
-        """Return what is not in effect, and how many versions were rejected."""
+        """Versions that are not in effect, and the number of rejected versions."""
         states = [each.objects for each in self.files.values()]
         return InputState(
             tuple(problem for each in states for problem in each.problems),
@@ -108,7 +108,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         )
 
     def after(self, reading: Reading, now: float) -> "ObjectVersions":
-        """Return the state after the files were read; equal to this one where nothing changed."""
+        """Return the state after a reading of the files; equal to this one if nothing changed."""
         files: dict[Path, FileVersion] = {}
         for file in sorted({*self.files, *reading.contents, *reading.unreadable, *reading.lost}):
             before = self.files.get(file) or FileVersion(FileObjects(file=str(file)))
@@ -122,21 +122,16 @@ class ObjectVersions(msgspec.Struct, frozen=True):
                 files[file] = FileVersion(_lost(missed, reading.lost[file]))
         return msgspec.structs.replace(self, files=files)
 
-    def decoded(self, order: Callable[[Path], tuple[int, Path]]) -> Decoded:
-        """Return all objects in effect and all problems, those of the files that sort last at the end."""
-        states = [self.files[file].objects for file in sorted(self.files, key=order)]
-        return Decoded(
-            tuple(held.object for each in states for held in each.held),
-            tuple(problem for each in states for problem in (*map(str, each.problems), *each.notes)),
-            sum(len(each.problems) for each in states),
-        )
+    def in_order(self, order: Callable[[Path], tuple[int, Path]]) -> list[FileObjects]:
+        """Return the objects of each file, files in the order of the key."""
+        return [self.files[file].objects for file in sorted(self.files, key=order)]
 
     def has_objects(self, file: Path) -> bool:
         """Return whether any object of the file is in effect."""
         return file in self.files and bool(self.files[file].objects.held)
 
     def _with_content(self, file: Path, before: FileVersion, content: bytes, now: float) -> FileVersion:
-        if not content.strip() and before.objects.held:  # as it is while another process begins to write it
+        if not content.strip() and before.objects.held:  # another process may have just begun to write it
             missed = self._missed(before, "it is empty", now)
             return FileVersion(missed) if missed.held else FileVersion(missed.take(()), _digest(content))
         seen = _digest(content)

@@ -1,4 +1,4 @@
-"""Cluster objects in files: YAML or JSON, several documents to a file, files or whole directories of them."""
+"""Reading of object files: YAML or JSON, several documents to a file; single files or directories."""
 
 import json
 import os
@@ -20,37 +20,37 @@ _DEPTH_LIMIT = 64
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Files at one moment; a file that is in none of the mappings is gone."""
+    """Files at one moment; a file in none of the mappings is gone."""
 
     contents: Mapping[Path, bytes]
     unreadable: Mapping[Path, str]
-    """Files that are there and cannot be read, with the reason."""
+    """Files that cannot be read, with the reason."""
     lost: Mapping[Path, str]
     """Configured paths that are gone, and directories that cannot be listed, with the reason."""
 
     def reason_missing(self, file: Path) -> str:
-        """Return why a file is missing: because it, or a directory above it, is gone or cannot be read."""
+        """Return the reason that a file is missing: it, or a directory above it, is gone or cannot be read."""
         return next((self.lost[path] for path in (file, *file.parents) if path in self.lost), "it is gone")
 
 
 class ObjectFiles:
-    """Files, and files of directories, as they are when they are read."""
+    """The configured files and directories."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        """Take the paths; raises ConfigurationError for one where there is nothing."""
+        """Store the paths; raises ConfigurationError for one that does not exist."""
         self.paths = tuple(Path(path) for path in paths)
         for path in self.paths:
             try:
                 path.stat()
             except OSError as error:
                 raise ConfigurationError(
-                    f"paths: there is neither file nor directory {str(path)!r}: {error.strerror}; correct or make it"
+                    f"paths: there is neither file nor directory {str(path)!r}: {error.strerror}; correct or create it"
                 ) from error
 
     def read(self, known: Iterable[Path] = ()) -> Reading:
-        """Return all files; those known from before are tried even if their directory does not list them.
+        """Return all files; known ones are read even if their directory does not list them.
 
-        While a ConfigMap's symbolic links are swapped, a file may be missing for a moment.
+        While the symbolic links of a ConfigMap are swapped, a file may be missing for a moment.
         """
         files = {file for file in known if _is_file(file)}
         lost: dict[Path, str] = {}
@@ -73,12 +73,12 @@ class ObjectFiles:
         return Reading(contents, unreadable, lost)
 
     def order(self, file: Path) -> tuple[int, Path]:
-        """Return the sort key of a file: of two objects with one name, that in the later file counts."""
+        """Return the sort key of a file: of two objects with one name, the one in the later file counts."""
         return max(index for index, path in enumerate(self.paths) if path in {file, *file.parents}), file
 
 
 def parse(file: Path, content: bytes) -> tuple[object, ...]:
-    """Return the documents in a file, without empty ones; raises ValueError that says what is wrong with it."""
+    """Return the documents in a file, without empty ones; raises ValueError."""
     if len(content) > _LIMIT_BYTES:
         raise ValueError(f"has more than {_LIMIT_BYTES} bytes: split it")
     try:
@@ -92,10 +92,10 @@ def parse(file: Path, content: bytes) -> tuple[object, ...]:
 
 
 def _in_directory(directory: Path, lost: dict[Path, str]) -> Iterator[Path]:
-    """Yield its files, not those of hidden directories: a ConfigMap keeps its versions there."""
+    """Yield its object files, without those in hidden directories, where a ConfigMap keeps its versions."""
 
     def failed(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):  # removed since it was listed
+        if not isinstance(error, FileNotFoundError):  # otherwise removed since it was listed
             lost[Path(error.filename)] = _loss(error)
 
     for parent, directories, names in os.walk(directory, onerror=failed):
@@ -105,7 +105,7 @@ def _in_directory(directory: Path, lost: dict[Path, str]) -> Iterator[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether it is one, and no pipe that blocks who opens it."""
+    """Return whether it is a regular file: opening a pipe would block."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except OSError:
@@ -120,13 +120,13 @@ def _content(file: Path) -> bytes:
     try:
         opened = file.open("rb")
     except FileNotFoundError:
-        opened = file.open("rb")  # once more: symbolic links on the way may have just been swapped
+        opened = file.open("rb")  # once more: symbolic links in the path may have just been swapped
     with opened:
         return opened.read(_LIMIT_BYTES + 1)
 
 
 def _json_documents(content: bytes) -> Iterator[object]:
-    """Yield one document after the other: `kubectl get -o json` writes one, logs write one a line."""
+    """Yield each document: `kubectl get -o json` writes one, JSON lines have one a line."""
     decoder = json.JSONDecoder()
     text, end = content.decode("utf-8-sig").strip(), 0
     while end < len(text):

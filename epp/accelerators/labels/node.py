@@ -16,12 +16,8 @@ from epp.accelerators.labels.reading import (
     Reading,
     common_facts,
     read_pci,
-    spot_from_labels,
-    with_label_aliases,
 )
 from epp.framework.accelerators import Partition
-
-__all__ = ["NodeFacts", "facts_from_labels", "mig_profiles", "spot_from_labels", "with_label_aliases"]
 
 _READERS = (read_nvidia, read_gke_gpu, read_gke_tpu, read_amd, read_intel)
 
@@ -73,11 +69,6 @@ def facts_from_labels(
         mig={name: number for reading in reversed(readings) for name, number in reading.mig.items()},
         warnings=tuple(warning for reading in readings for warning in reading.warnings),
     )
-
-
-def mig_profiles(labels: Mapping[str, str]) -> Mapping[str, int]:
-    """Return how many MIG slices of each profile the node has, by canonical name."""
-    return facts_from_labels(labels).mig
 
 
 def _look_up(

@@ -13,8 +13,6 @@ class Layout(msgspec.Struct, frozen=True):
 
     profile: str
     """Canonical name."""
-    instance_profile_id: int
-    """The driver's number of the GPU instance profile."""
     compute_slices: int
     memory_gb: int
     size: int
@@ -68,12 +66,6 @@ def more_that_fit(gpu: MigGpu, occupied: Iterable[Placed] = ()) -> dict[str, int
     }
 
 
-def free_slots(gpu: MigGpu, occupied: Iterable[Placed] = ()) -> int:
-    """Return how many memory slots no slice has."""
-    taken = {slot for one in occupied for slot in _slots(gpu, one, parse_mig_profile(one.profile))}
-    return gpu.memory_slots - len(taken & set(range(gpu.memory_slots)))
-
-
 def _slots(gpu: MigGpu, placed: Placed, profile: MigProfile | None) -> range:
     size = placed.size
     if size is None:
@@ -90,22 +82,22 @@ def _places(layout: Layout, taken: set[int]) -> int:
     return min(count, 1) if layout.media_extensions else count
 
 
+# Compute slices, memory slots, first slots, media extensions
 _SEVENTHS = (
-    # driver's number, compute slices, memory slots, starts, with media extensions
-    (0, 1, 1, range(7), False),
-    (7, 1, 1, range(7), True),
-    (9, 1, 2, range(0, 8, 2), False),
-    (1, 2, 2, range(0, 6, 2), False),
-    (2, 3, 4, range(0, 8, 4), False),
-    (3, 4, 4, range(1), False),
-    (4, 7, 8, range(1), False),
+    (1, 1, range(7), False),
+    (1, 1, range(7), True),
+    (1, 2, range(0, 8, 2), False),
+    (2, 2, range(0, 6, 2), False),
+    (3, 4, range(0, 8, 4), False),
+    (4, 4, range(1), False),
+    (7, 8, range(1), False),
 )
 _QUARTERS = (
-    (0, 1, 1, range(4), False),
-    (7, 1, 1, range(4), True),
-    (1, 2, 2, range(0, 4, 2), False),
-    (8, 2, 2, range(0, 4, 2), True),
-    (3, 4, 4, range(1), False),
+    (1, 1, range(4), False),
+    (1, 1, range(4), True),
+    (2, 2, range(0, 4, 2), False),
+    (2, 2, range(0, 4, 2), True),
+    (4, 4, range(1), False),
 )
 
 
@@ -113,10 +105,10 @@ def _gpu(model: str, memory_gb: int, *, quarters: bool = False) -> MigGpu:
     """Return the GPU, its profiles named by their share of its memory, half a GB rounded up."""
     slots = 4 if quarters else 8
     layouts = []
-    for number, compute, size, starts, media in _QUARTERS if quarters else _SEVENTHS:
+    for compute, size, starts, media in _QUARTERS if quarters else _SEVENTHS:
         gigabytes = math.floor(memory_gb * size / slots + 0.5)
         profile = f"{compute}g.{gigabytes}gb" + ("+me" if media else "")
-        layouts.append(Layout(profile, number, compute, gigabytes, size, tuple(starts), media))
+        layouts.append(Layout(profile, compute, gigabytes, size, tuple(starts), media))
     return MigGpu(
         name=f"{model}-{memory_gb}gb",
         memory_gb=memory_gb,

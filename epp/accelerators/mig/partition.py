@@ -5,21 +5,9 @@ from collections.abc import Sequence
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
 from epp.accelerators.catalogue.product import GIB
-from epp.accelerators.mig.layouts import MIG_GPUS, MigGpu, Placed, free_slots, more_that_fit
-from epp.accelerators.mig.profile import MigProfile, parse_mig_profile
+from epp.accelerators.mig.layouts import MIG_GPUS, MigGpu
+from epp.accelerators.mig.profile import MigProfile
 from epp.framework.accelerators import Partition, Sharing
-
-__all__ = [
-    "MigGpu",
-    "MigProfile",
-    "Placed",
-    "free_slots",
-    "mig_gpu",
-    "more_that_fit",
-    "nominal_gb",
-    "parse_mig_profile",
-    "partition_of",
-]
 
 _SLOTS = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
 """Memory slots that a number of compute slices usually goes with, of 8."""
@@ -34,14 +22,6 @@ def mig_gpu(product: str, memory_bytes: int | None = None, catalogue: Catalogue 
     if known is None or known.memory_bytes is None:
         return None
     return MIG_GPUS.get(f"{known.model}-{known.memory_bytes // GIB}gb")
-
-
-def nominal_gb(fraction: float, total_bytes: int) -> int:
-    """Return the GB in the name of a profile that has this fraction of a device's memory.
-
-    `round(ceil(8 x fraction) / 8 x ceil(total GiB))`, half a GB rounded up.
-    """
-    return math.floor(math.ceil(8 * fraction) / 8 * math.ceil(total_bytes / GIB) + 0.5)
 
 
 def partition_of(

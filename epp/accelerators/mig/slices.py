@@ -1,4 +1,4 @@
-"""MIG slices that InstaSlice gave to pods, and the nodes it gives them on: both generations in one form."""
+"""MIG slices allocated to pods by InstaSlice, and the nodes that it manages: both generations in one form."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -21,33 +21,33 @@ _BEFORE_USE = frozenset({"created", "processing"})
 
 
 class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A slice, or the wish for one."""
+    """A slice allocated to a pod, or about to be."""
 
     source: str
     """`AllocationClaim/das-operator/...`, `Instaslice/instaslice-system/gpu-node-1`."""
     pod: PodReference
     profile: str
-    """As the object writes it."""
+    """As the object spells it."""
     gpu_uuid: str = ""
     node: str = ""
     start: int | None = None
     size: int | None = None
     """Memory slots."""
     state: str
-    """Of generation 2; of generation 1 `controller+daemonset`, which no state of generation 2 looks like."""
+    """Of generation 2, `inUse`; of generation 1, the states of controller and daemonset: `ungated+created`."""
 
     @property
     def tentative(self) -> bool:
-        """Whether the scheduler only tried the node: nothing is there, and another node may be chosen."""
+        """Whether it is only staged: no slice exists yet, and the scheduler may choose another node."""
         return self.state == "staged"
 
     @property
     def occupies(self) -> bool:
-        """Whether the slots are taken."""
+        """Whether it occupies memory slots."""
         return not self.tentative and not (self.state == "deleted" or self.state.endswith("+deleted"))
 
     def routability(self, *, pod_ready: bool) -> Routability:
-        """Return whether requests may go to who has the slice."""
+        """Return whether the endpoint with this slice can take requests."""
         if "+" in self.state:
             controller, _, daemonset = self.state.partition("+")
             if (controller, daemonset) == ("ungated", "created"):
@@ -59,26 +59,24 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node whose GPUs are sliced as pods ask for it."""
+    """A node whose GPUs InstaSlice divides on demand."""
 
     source: str
     name: str
     gpus: tuple[NodeGpu, ...] = ()
-    profiles: tuple[str, ...] = ()
-    """That can be had there."""
     ready: bool | None = None
     reason: str = ""
     boot_id: str = ""
 
     def gpu(self, uuid: str) -> NodeGpu | None:
-        """Return the GPU of that UUID."""
+        """Return the GPU with this UUID."""
         return next((gpu for gpu in self.gpus if gpu.gpu_uuid == uuid), None)
 
 
 def slice_claims(
     instaslices: Iterable[Instaslice], allocation_claims: Iterable[AllocationClaim]
 ) -> tuple[SliceClaim, ...]:
-    """Return all slices; one that both generations know of is there once."""
+    """Return all slices, without duplicates between the generations."""
     found: dict[object, SliceClaim] = {}
     for claim in (*_second_generation(allocation_claims), *_first_generation(instaslices)):
         place = (claim.pod, claim.node, claim.gpu_uuid, claim.start)
@@ -121,7 +119,7 @@ def _first_generation(instaslices: Iterable[Instaslice]) -> Iterator[SliceClaim]
 def slice_nodes(
     instaslices: Iterable[Instaslice], node_accelerators: Iterable[NodeAccelerator]
 ) -> Mapping[str, SliceNode]:
-    """Return the nodes by name; what generation 2 says of one goes before generation 1."""
+    """Return the nodes by name; generation 2 takes precedence over generation 1."""
     found: dict[str, SliceNode] = {}
     for old in instaslices:
         source = f"Instaslice/{old.id}"
@@ -137,7 +135,6 @@ def _node(source: str, name: str, resources: NodeResources, conditions: tuple[Co
         source=source,
         name=name,
         gpus=resources.node_gpus,
-        profiles=tuple(resources.mig_placement),
         ready=None if ready is None or ready.status not in {"True", "False"} else ready.status == "True",
         reason="" if ready is None else ready.reason,
         boot_id=resources.boot_id,

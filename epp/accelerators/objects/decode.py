@@ -1,7 +1,7 @@
-"""Plain data of cluster objects into typed ones; what is wrong with one of them costs that one alone."""
+"""Decoding of cluster objects from plain data, each by itself: an invalid one does not affect the others."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,9 +16,7 @@ from epp.accelerators.objects.dra import (
 )
 from epp.accelerators.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
 from epp.accelerators.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
-
-T = TypeVar("T", bound=Object)
+from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode
 
 _Reader = Callable[[object], Object | None]
 
@@ -28,15 +26,15 @@ def _plain(cls: type[Object]) -> _Reader:
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """Versions of an API that are understood, and what reads them."""
+    """Supported versions of a kind, and its decoder."""
 
     versions: frozenset[str]
     read: _Reader
     default_namespace: bool = False
-    """Whether an object that names no namespace is in `default`, not in none."""
+    """Whether an object without a namespace is in `default`; otherwise it is of cluster scope."""
 
     def read_version(self, document: Mapping[str, object], level: str) -> Object | None:
-        """Return the object; None for one that is not used here. Raises ValueError."""
+        """Return the object; None for one of no use here, such as a ConfigMap of another name. Raises ValueError."""
         if level not in self.versions:
             api = str(document["apiVersion"])
             choices = " or ".join(api.removesuffix(level) + each for each in sorted(self.versions))
@@ -60,8 +58,6 @@ _KINDS: Mapping[tuple[str, str], _Kind] = {
     ("inference.redhat.com", "AllocationClaim"): _Kind(_V1ALPHA1, read_allocation_claim),
     ("tensor-fusion.ai", "GPU"): _Kind(_V1, _plain(Gpu)),
     ("tensor-fusion.ai", "GPUNode"): _Kind(_V1, _plain(GpuNode)),
-    ("tensor-fusion.ai", "GPUResourceQuota"): _Kind(_V1, _plain(GpuResourceQuota), default_namespace=True),
-    ("tensor-fusion.ai", "SchedulingConfigTemplate"): _Kind(_V1, _plain(SchedulingConfigTemplate)),
     ("resource.k8s.io", "ResourceSlice"): _Kind(_DRA, read_resource_slice),
     ("resource.k8s.io", "ResourceClaim"): _Kind(_DRA, read_resource_claim, default_namespace=True),
     ("resource.k8s.io", "DeviceClass"): _Kind(_DRA, read_device_class),
@@ -70,13 +66,13 @@ _KINDS: Mapping[tuple[str, str], _Kind] = {
     ("llmd.ai", "VariantAutoscaling"): _Kind(_V1ALPHA1, _plain(VariantAutoscaling), default_namespace=True),
 }
 _GROUP_ALIASES: Mapping[str, str] = {"ome.ai": "ome.io"}
-"""Spellings of groups that were published and that no cluster has."""
+"""Groups in published examples that no cluster serves, and the real ones."""
 _NESTING_LIMIT = 4
-"""How deep lists of lists are followed."""
+"""Depth of lists within lists."""
 
 
 class ObjectKey(NamedTuple):
-    """Identity of an object; None for a part that cannot be read."""
+    """Identity of an object; None for a part that is not readable."""
 
     group: str | None = None
     kind: str | None = None
@@ -84,57 +80,26 @@ class ObjectKey(NamedTuple):
     name: str | None = None
 
     def fits(self, other: "ObjectKey") -> bool:
-        """Return whether the other may be the same object: a part that cannot be read may be any."""
+        """Return whether both may be the same object: a part that is not readable matches any."""
         return all(part is None or part == theirs for part, theirs in zip(self, other, strict=True))
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """An object as one document has it."""
+    """A version of an object, from one document."""
 
     key: ObjectKey
     title: str
-    """Kind and name; the document's place in its file, where it has neither."""
+    """Kind and name, or the place of a document without them."""
     object: Object | None = None
-    """None where the document cannot be used."""
+    """None if the document is invalid."""
     reason: str = ""
-    """Why it cannot be used: field, value and remedy."""
+    """Cause of the rejection: field, value and remedy."""
     note: str = ""
-    """A remark on a document that is used."""
-
-
-class Decoded(msgspec.Struct, frozen=True):
-    """Objects that were understood, and sentences about the others."""
-
-    objects: tuple[Object, ...] = ()
-    problems: tuple[str, ...] = ()
-    skipped: int = 0
-    """How many objects were left out because something is wrong with them."""
-
-    def of(self, cls: type[T]) -> tuple[T, ...]:
-        """Return the objects of one kind, in the order read."""
-        return tuple(each for each in self.objects if isinstance(each, cls))
-
-    def with_more(self, other: "Decoded") -> "Decoded":
-        """Return both together."""
-        return Decoded(self.objects + other.objects, self.problems + other.problems, self.skipped + other.skipped)
-
-
-def decode_documents(documents: Iterable[object], origin: str) -> Decoded:
-    """Return the objects in the documents, lists unpacked. Kinds that are not used here are passed over in silence.
-
-    Every problem begins with `origin`, the file or API that the documents are from.
-    """
-    versions = list(versions_in(documents))
-    problems = ((each, f"is skipped: {each.reason}" if each.object is None else each.note) for each in versions)
-    return Decoded(
-        tuple(each.object for each in versions if each.object is not None),
-        tuple(f"{origin}: {each.title} {text}" for each, text in problems if text),
-        sum(each.object is None for each in versions),
-    )
+    """Remark on a valid document."""
 
 
 def versions_in(documents: Iterable[object]) -> Iterator[Version]:
-    """Yield what each document says of its object, lists unpacked; kinds that are not used here are left out."""
+    """Yield a version for each document of a known kind, those in lists included; other kinds are skipped."""
     for index, document in enumerate(documents, 1):
         for place, item in _unpacked(document, f"document {index}"):
             if (version := _version(item, place)) is not None:
@@ -142,7 +107,7 @@ def versions_in(documents: Iterable[object]) -> Iterator[Version]:
 
 
 def _unpacked(document: object, place: str, depth: int = 0) -> Iterator[tuple[str, object]]:
-    """Yield the document, or those of a list one by one, with their places; an empty document is none."""
+    """Yield the document, or the items of a list, with their places; empty documents are skipped."""
     items = document.get("items") if isinstance(document, Mapping) else None
     if isinstance(document, Mapping) and isinstance(items, list) and depth < _NESTING_LIMIT:
         for index, item in enumerate(items):
@@ -152,7 +117,7 @@ def _unpacked(document: object, place: str, depth: int = 0) -> Iterator[tuple[st
 
 
 def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
-    """Return the item of a PodList with the kind and version that the list says for all of them."""
+    """Return the item of a list such as PodList with the kind and version that the list implies."""
     kind = of_list.get("kind")
     if not isinstance(item, Mapping) or not isinstance(kind, str) or kind in {"List", ""}:
         return item
@@ -160,14 +125,14 @@ def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
 
 
 def _version(document: object, place: str) -> Version | None:
-    """Return what the document says of its object; None for a kind that is not used here."""
+    """Return the version in a document; None for an unknown kind."""
     if not isinstance(document, Mapping):
         reason = f"it is {document!r:.60}: write an object with apiVersion, kind and metadata"
         return Version(key=ObjectKey(), title=place, reason=reason)
     key = _key(document)
     if key.group is None or key.kind is None:
         keys = ", ".join(sorted(map(str, document)))
-        reason = f"it needs apiVersion and kind, both texts; it has the keys {keys}" if keys else "it is empty"
+        reason = f"it needs apiVersion and kind, both strings; its keys are {keys}" if keys else "it is empty"
         return Version(key=key, title=place, reason=reason)
     known = _KINDS.get((key.group, key.kind))
     if known is None:
@@ -178,12 +143,12 @@ def _version(document: object, place: str) -> Version | None:
         found = known.read_version(document, level)
     except ValueError as error:
         return Version(key=key, title=title, reason=str(error))
-    note = "" if group == key.group else f"is read as one of {key.group}: write that as its group instead of {group}"
+    note = "" if group == key.group else f"is read as one of group {key.group}: write {key.group} instead of {group}"
     return None if found is None else Version(key=key, title=title, object=found, note=note)
 
 
 def _broken_list(document: Mapping[str, object], key: ObjectKey, place: str) -> Version | None:
-    """Return what to say of a list of kinds that are used, whose items are none; None for any other document."""
+    """Return the rejection of a list of a known kind whose items are not a list; None for any other document."""
     of = str(key.kind).removesuffix("List")
     any_kind = (key.group, key.kind) == ("", "List")
     if document.get("items") is None or not (any_kind or (of != key.kind and (key.group, of) in _KINDS)):
@@ -212,7 +177,7 @@ def _key(document: Mapping[str, object]) -> ObjectKey:
 
 
 def _name(document: Mapping[str, object]) -> str:
-    """Return namespace/name for messages, as far as there is any."""
+    """Return `namespace/name` for messages."""
     metadata = document.get("metadata")
     if not isinstance(metadata, Mapping):
         return "without a name"

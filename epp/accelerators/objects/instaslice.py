@@ -19,12 +19,6 @@ class Placement(Part, frozen=True, kw_only=True, rename="camel"):
     start: int
 
 
-class ProfilePlacements(Part, frozen=True, kw_only=True, rename="camel"):
-    """Where slices of one profile may lie."""
-
-    placements: tuple[Placement, ...] = ()
-
-
 class NodeGpu(Part, frozen=True, kw_only=True, rename="camel"):
     """A GPU of a node."""
 
@@ -34,29 +28,28 @@ class NodeGpu(Part, frozen=True, kw_only=True, rename="camel"):
 
 
 class NodeResources(Part, frozen=True, kw_only=True, rename="camel"):
-    """What a node's agent found there."""
+    """Hardware of a node."""
 
     node_gpus: tuple[NodeGpu, ...] = ()
-    mig_placement: Mapping[str, ProfilePlacements] = msgspec.field(default_factory=dict)
     boot_id: str = ""
 
 
 class PodAllocationRequest(Part, frozen=True, kw_only=True, rename="camel"):
-    """What a pod asks for, in generation 1."""
+    """Slice requested for a pod, generation 1."""
 
     profile: str = ""
     pod_ref: PodReference = PodReference()
 
 
 class AllocationStatus(Part, frozen=True, kw_only=True, rename="camel"):
-    """How far an allocation is: the controller's word and the daemonset's."""
+    """State of an allocation, according to the controller and to the daemonset."""
 
     allocation_status_controller: str = ""
     allocation_status_daemonset: str = ""
 
 
 class PodAllocationResult(Part, frozen=True, kw_only=True, rename="camel"):
-    """What a pod was given, in generation 1."""
+    """Slice allocated to a pod, generation 1."""
 
     allocation_status: AllocationStatus = AllocationStatus()
     mig_placement: Placement | None = None
@@ -93,7 +86,7 @@ class NodeAccelerator(Object, frozen=True, kw_only=True, rename="camel"):
 
 
 class ClaimSpec(Part, frozen=True, kw_only=True, rename="camel"):
-    """What an AllocationClaim stands for; also one entry of the annotation `mig.das.com/allocation`."""
+    """Slice of an AllocationClaim; also one entry of the pod annotation `mig.das.com/allocation`."""
 
     profile: str
     pod_ref: PodReference = PodReference()
@@ -116,7 +109,7 @@ class _Status(Part, frozen=True, kw_only=True, rename="camel"):
 
 
 class _Raw(Part, frozen=True, kw_only=True, rename="camel"):
-    """Either kind of generation 2, with what its API leaves open."""
+    """Either kind of generation 2; its API leaves the type of some fields open."""
 
     metadata: Metadata
     spec: Any = None
@@ -139,7 +132,7 @@ def read_allocation_claim(document: object) -> AllocationClaim:
 
 
 def _opened(value: object, cls: type[T], place: str) -> T:
-    """Return what raw JSON holds, whether it came as data or as text; raises ValueError."""
+    """Convert a field that is either a mapping or JSON text of one; raises ValueError."""
     if value is None:
         raise ValueError(f"{place} is missing: add it")
     if isinstance(value, (str, bytes)):

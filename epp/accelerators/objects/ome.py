@@ -22,17 +22,17 @@ class Affinity(Part, frozen=True, kw_only=True, rename="camel"):
 
 
 class DeviceSelector(Part, frozen=True, kw_only=True, rename="camel"):
-    """Which devices of ResourceSlices are of a class: an addition of this picker's to the API."""
+    """Selector of devices in ResourceSlices; an extension of the API by this picker."""
 
     driver: str = ""
     match_attributes: tuple[MatchExpression, ...] = ()
     """Tests of attributes, with or without their domain."""
     expression: str = ""
-    """CEL over `device`, as in DRA's own selectors; a class with one that cannot be evaluated matches no device."""
+    """CEL over `device`, as in the selectors of DRA; an expression that cannot be evaluated matches no device."""
 
 
 class Discovery(Part, frozen=True, kw_only=True, rename="camel"):
-    """Which nodes have accelerators of a class."""
+    """Selectors of nodes and devices of a class."""
 
     node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
     affinity: Affinity = Affinity()
@@ -42,7 +42,7 @@ class Discovery(Part, frozen=True, kw_only=True, rename="camel"):
 
 
 class ClassPerformance(Part, frozen=True, kw_only=True, rename="camel"):
-    """Figures of one accelerator of the class; `sparse` ones are halved."""
+    """Figures of one accelerator of the class; with `sparse`, those below fp32 are halved."""
 
     fp32_tflops: float | None = None
     fp16_tflops: float | None = None
@@ -53,7 +53,7 @@ class ClassPerformance(Part, frozen=True, kw_only=True, rename="camel"):
 
 
 class Capabilities(Part, frozen=True, kw_only=True, rename="camel"):
-    """What one accelerator of the class can do."""
+    """Capabilities of one accelerator of the class."""
 
     memory: Fraction | None = msgspec.field(default=None, name="memoryGB")
     compute_capability: str = ""
@@ -64,14 +64,13 @@ class Capabilities(Part, frozen=True, kw_only=True, rename="camel"):
 
 
 class ClassResource(Part, frozen=True, kw_only=True, rename="camel"):
-    """An extended resource by which pods ask for the class."""
+    """An extended resource with which pods request the class."""
 
     name: str
-    quantity: Fraction = Fraction(1)
 
 
 class Integration(Part, frozen=True, kw_only=True, rename="camel"):
-    """Names that other systems have for the class."""
+    """Names of the class in other systems."""
 
     kueue_resource_flavor: str = ""
     volcano_gpu_type: str = msgspec.field(default="", name="volcanoGPUType")
@@ -87,7 +86,7 @@ class ClassCost(Part, frozen=True, kw_only=True, rename="camel"):
 
 
 class ClassSpec(Part, frozen=True, kw_only=True, rename="camel"):
-    """What a class is."""
+    """Spec of a class."""
 
     vendor: str = ""
     family: str = ""

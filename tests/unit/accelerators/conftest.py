@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from decoding import decode
 
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.objects.decode import decode_documents
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework.endpoint import Endpoint
 
@@ -34,9 +34,9 @@ def inventory_of():
     """Build an inventory of documents, all of which must be sound."""
 
     def build(documents, previous=None):
-        decoded = decode_documents(documents, "test")
+        decoded = decode(documents, "test")
         assert decoded.problems == ()
-        return Inventory.build(decoded, previous)
+        return Inventory.build([decoded.file], previous)
 
     return build
 

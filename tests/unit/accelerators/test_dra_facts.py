@@ -3,9 +3,9 @@
 import copy
 
 import pytest
+from decoding import decode
 
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.objects.decode import decode_documents
 from epp.accelerators.tag_builder import TagBuilder
 from epp.framework.accelerators import AcceleratorKind, Routability, Sharing
 from epp.framework.endpoint import Endpoint
@@ -165,10 +165,10 @@ def test_dra_6_incomplete_pool_keeps_its_last_complete_generation(dra, tag, inve
     before = inventory_of(slices)
     # both old slices are gone, one of two new ones is there
     documents = [newer(dra["ResourceSlice"]), dra["ResourceClaim"]]
-    decoded = decode_documents(documents, "test")
-    now = Inventory.build(decoded, before)
+    decoded = decode(documents, "test")
+    now = Inventory.build([decoded.file], before)
     assert now.problems == (
-        "device pool gpu.nvidia.com/gpu-node-1: its newest generation is not complete; the last complete one is used",
+        "device pool gpu.nvidia.com/gpu-node-1: its newest generation is incomplete; the last complete one is used",
     )
     found = tag(documents, previous=before)
     assert (found.memory_bytes, found.attributes["epp/stale"]) == (81559 * MIB, True)
@@ -185,7 +185,7 @@ def test_dra_6_old_generation_that_is_still_there_counts_until_the_new_one_is_co
 
 def test_dra_6_pool_that_is_gone_stays_while_a_claim_has_devices_of_it(dra, tag, inventory_of):
     first = inventory_of([dra["ResourceSlice"], dra["counters"], dra["ResourceClaim"]])
-    second = Inventory.build(decode_documents([dra["ResourceClaim"]], "test"), first)
+    second = Inventory.build([decode([dra["ResourceClaim"]]).file], first)
     found = tag([dra["ResourceClaim"]], previous=second)
     assert (found.model, found.attributes["epp/stale"]) == ("h100", True)
 

@@ -8,7 +8,6 @@ from epp.accelerators.catalogue.gpu_catalogue import read_gpu_catalogue
 from epp.accelerators.catalogue.instance_types import InstanceType
 from epp.accelerators.facts import Rank, merge
 from epp.accelerators.labels import facts_from_labels, spot_from_labels, with_label_aliases
-from epp.accelerators.labels.node import mig_profiles
 from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Sharing
 
 GIB = 2**30
@@ -147,14 +146,14 @@ def test_defect_27_with_single_strategy_the_count_is_one_of_slices_and_the_memor
 
 def test_is_9_with_mixed_strategy_the_node_is_described_as_a_whole_gpu_and_slices_are_counted():
     tag = tag_of(NODES["a100-mixed"])
-    assert mig_profiles(NODES["a100-mixed"]) == {"3g.20gb": 2}
+    assert facts_from_labels(NODES["a100-mixed"]).mig == {"3g.20gb": 2}
     assert tag.partition.kind is Sharing.NONE
     assert tag.memory_bytes == 40 * GIB
 
 
 def test_is_9_profiles_with_media_extensions_are_counted_by_their_canonical_name():
     labels = {**NODES["a100-mixed"], "nvidia.com/mig-1g.5gb.me.count": "1", "nvidia.com/mig-junk.count": "1"}
-    assert mig_profiles(labels) == {"3g.20gb": 2, "1g.5gb+me": 1}
+    assert facts_from_labels(labels).mig == {"3g.20gb": 2, "1g.5gb+me": 1}
 
 
 @pytest.mark.parametrize(
