@@ -7,9 +7,10 @@ from typing import Annotated
 import msgspec
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
-from epp.accelerators.catalogue.product import GIB, Product
+from epp.accelerators.catalogue.product import Product
 from epp.accelerators.mig import parse_mig_profile
 from epp.framework.accelerators import Partition, Sharing
+from epp.framework.memory import GIB
 from epp.framework.quantities import exact_quantity
 
 

@@ -1,4 +1,4 @@
-"""What accelerators the machine types of the clouds have: `p5.48xlarge` has eight H100."""
+"""Accelerators of cloud machine types: `p5.48xlarge` has eight H100."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,7 +12,7 @@ class InstanceType(msgspec.Struct, frozen=True):
     product: str
     """A name that the catalogue finds: `h100-sxm-80gb`, `h100`."""
     count: int
-    """How many of it the machine has."""
+    """Devices of a machine."""
 
 
 # product -> count -> machine types
@@ -105,7 +105,7 @@ INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(
 
 
 def find_instance_type(name: str, overrides: Mapping[str, InstanceType] | None = None) -> InstanceType | None:
-    """Return what a machine type has, the overrides first; None where it is not known. Case does not count."""
+    """Return the accelerators of a machine type in any case, the overrides first; None for an unknown one."""
     key = name.lower().removeprefix("ml.")
     given = {known.lower(): value for known, value in (overrides or {}).items()}
     return given.get(name.lower()) or given.get(key) or INSTANCE_TYPES.get(key)

@@ -1,13 +1,11 @@
-"""Products found by any of the names that labels, drivers and people use for them."""
+"""Lookup of products by the names that labels, drivers and users have for them."""
 
 import re
 from collections.abc import Iterable
 
-from epp.accelerators.catalogue.product import GIB, Product
+from epp.accelerators.catalogue.product import Product
 from epp.accelerators.catalogue.products import PRODUCTS
-
-NOMINAL_TOLERANCE = 0.03
-"""What a device reports may be this much off its nominal size: a card of 80 GB has 79.6 GiB."""
+from epp.framework.memory import GIB, NOMINAL_TOLERANCE
 
 _SEPARATORS = re.compile(r"[^a-z0-9.+]+")
 _PART = re.compile(r"-(mig-[0-9].*|shared)$")
@@ -15,7 +13,7 @@ _SIZE = re.compile(r"(?<![a-z0-9.])([0-9]+)gi?b?(?![a-z0-9])")
 
 
 def same_size(nominal_bytes: float, actual_bytes: float) -> bool:
-    """Whether a device of this nominal size may report that many bytes, its GB being meant as GiB or as 10^9."""
+    """Whether a device of this nominal size may report that many bytes, with GB read as GiB or as 10^9."""
     return any(
         abs(actual_bytes - nominal) <= NOMINAL_TOLERANCE * nominal
         for nominal in (nominal_bytes, nominal_bytes * 10**9 / GIB)
@@ -33,15 +31,15 @@ class Catalogue:
         ]
 
     def find(self, text: str, memory_bytes: int | None = None) -> Product | None:
-        """Return the product that a text names; None where it names none.
+        """Return the product that a text names; None for none.
 
-        Where a model comes in several sizes, the size in the text decides, then `memory_bytes` of a whole device;
-        where both leave several, the model's usual one is meant.
+        Of several sizes of a model, the size in the text decides, then `memory_bytes` of a whole device, then the order
+        of the table.
         """
         return next(iter(self.meant(text, memory_bytes)), None)
 
     def meant(self, text: str, memory_bytes: int | None = None) -> tuple[Product, ...]:
-        """Return all products that a text may mean, the likeliest first."""
+        """Return all products that a text may name, the most likely first."""
         words = _words(text)
         if words in self._by_name:
             return (self._by_name[words],)
@@ -55,14 +53,14 @@ class Catalogue:
         return tuple([product for product in fitting if _is_variant(product, words)] or fitting)
 
     def extended(self, products: Iterable[Product]) -> "Catalogue":
-        """Return a catalogue in which these replace those of the same name; new ones go before all others."""
+        """Return a catalogue in which these replace those of the same name; new ones precede all others."""
         added = {product.name: product for product in products}
         new = [product for name, product in added.items() if name not in self._by_name]
         return Catalogue([*new, *(added.get(product.name, product) for product in self._products)])
 
 
 def _words(text: str) -> str:
-    """Lower the case, join the words by `-`, and leave out which part of the product is meant."""
+    """Return lower-case words joined by `-`, without suffixes for slices and sharing."""
     words = _SEPARATORS.sub("-", text.strip().lower()).strip("-")
     while (shorter := _PART.sub("", words)) != words:
         words = shorter

@@ -1,4 +1,4 @@
-"""One product of the catalogue, and what it says of an endpoint."""
+"""Products of the catalogue, and the facts that follow from one."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,9 @@ import msgspec
 from epp.accelerators.facts import Facts, Rank
 from epp.framework.accelerators import AcceleratorKind, Partition, Sharing
 
-GIB = 2**30
-
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """One product; numbers of one whole device, dense (without sparsity); None for not known."""
+    """One product; figures of one whole device, dense (without sparsity); None if unknown."""
 
     name: str
     """Unique: `a100-sxm-80gb`."""
@@ -19,9 +17,9 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     """`a100`."""
     vendor: str
     pattern: str
-    """Regular expression of the model in a text whose words are lower case and joined by `-`."""
+    """Regular expression for the model, in lower-case words joined by `-`."""
     variant: str = ""
-    """Regular expression that tells this one from others of the model: `sxm`."""
+    """Regular expression for this variant of the model: `sxm`."""
     family: str = ""
     kind: AcceleratorKind = AcceleratorKind.GPU
     memory_bytes: int | None = None
@@ -38,10 +36,10 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     """How a GPU catalogue file says that it can be divided, by template id."""
 
     def facts(self, source: str = "", partition: Partition | None = None) -> Facts:
-        """Return what is known of an endpoint that has this product, or the given part of it.
+        """Return the facts for an endpoint with this product, or with the given partition of it.
 
-        Rank CATALOGUE; the source is `catalogue/<name>` unless given. The memory is the part's, everything else the
-        whole device's; the partition itself is not repeated. A MIG slice has neither nvlink nor mig.
+        Of rank CATALOGUE; the default source is `catalogue/<name>`. The memory is that of the partition, all other
+        figures are those of the whole device; `partition` is not set. A MIG slice has neither nvlink nor mig.
         """
         part = partition or Partition()
         sliced = part.kind is Sharing.MIG

@@ -1,11 +1,12 @@
-"""The table of products: numbers of their data sheets, of one whole device, dense."""
+"""Table of products with the figures of their data sheets: whole devices, dense; and of NVIDIA generations."""
 
 import msgspec
 
-from epp.accelerators.catalogue.product import GIB, Product
+from epp.accelerators.catalogue.product import Product
 from epp.framework.accelerators import AcceleratorKind
+from epp.framework.memory import GIB
 
-# NVIDIA generations by compute capability: families, and the features that each generation added
+# By least compute capability: families of NVIDIA, and the features that each generation added
 _FAMILIES = (
     ((10, 0), "blackwell"),
     ((9, 0), "hopper"),
@@ -25,12 +26,12 @@ _FEATURES = (
 
 
 def family_of(compute_capability: tuple[int, ...]) -> str:
-    """Return the family, as the vendor's newer labels write it; empty for what is older than pascal."""
+    """Return the family, as current labels spell it; empty before pascal."""
     return next((family for since, family in _FAMILIES if compute_capability >= since), "")
 
 
 def features_of(compute_capability: tuple[int, ...]) -> frozenset[str]:
-    """Return `cuda`, and of `tensor-cores`, `bf16`, `fp8` and `fp4` those that this generation has."""
+    """Return `cuda`, and those of `tensor-cores`, `bf16`, `fp8` and `fp4` that this generation has."""
     return frozenset(feature for since, feature in _FEATURES if compute_capability >= since)
 
 
@@ -81,7 +82,7 @@ class _Line:
 
 
 def _nvidia(capability: tuple[int, int], *rows: Product) -> tuple[Product, ...]:
-    """Add what the compute capability says."""
+    """Return the rows with compute capability, family and features of the generation."""
     return tuple(
         msgspec.structs.replace(
             row,
@@ -94,6 +95,7 @@ def _nvidia(capability: tuple[int, int], *rows: Product) -> tuple[Product, ...]:
 
 
 _GPU = _Line(vendor="nvidia", kind=AcceleratorKind.GPU)
+_MIG = _Line(vendor="nvidia", kind=AcceleratorKind.GPU, features="nvlink mig")
 _CDNA = _Line(vendor="amd", kind=AcceleratorKind.GPU, features="rocm matrix-cores bf16")
 _MAX = _Line(vendor="intel", family="max_series", kind=AcceleratorKind.XPU, features="level-zero xmx bf16")
 _FLEX = _Line(vendor="intel", family="flex_series", kind=AcceleratorKind.XPU, features="level-zero xmx bf16")
@@ -112,63 +114,11 @@ PRODUCTS: tuple[Product, ...] = (
     *_nvidia((7, 5), _GPU("t4", "t4g?", 16, 320, 8.1, 65, None, 130, 260)),
     *_nvidia(
         (8, 0),
-        _GPU(
-            "a100-sxm-40gb",
-            "a100",
-            40,
-            1555,
-            19.5,
-            312,
-            None,
-            624,
-            1248,
-            model="a100",
-            variant="sxm",
-            features="nvlink mig",
-        ),
-        _GPU(
-            "a100-sxm-80gb",
-            "a100",
-            80,
-            2039,
-            19.5,
-            312,
-            None,
-            624,
-            1248,
-            model="a100",
-            variant="sxm",
-            features="nvlink mig",
-        ),
-        _GPU(
-            "a100-pcie-40gb",
-            "a100",
-            40,
-            1555,
-            19.5,
-            312,
-            None,
-            624,
-            1248,
-            model="a100",
-            variant="pcie",
-            features="nvlink mig",
-        ),
-        _GPU(
-            "a100-pcie-80gb",
-            "a100",
-            80,
-            1935,
-            19.5,
-            312,
-            None,
-            624,
-            1248,
-            model="a100",
-            variant="pcie",
-            features="nvlink mig",
-        ),
-        _GPU("a30", "a30", 24, 933, 10.3, 165, None, 330, 661, features="nvlink mig"),
+        _MIG("a100-sxm-40gb", "a100", 40, 1555, 19.5, 312, None, 624, 1248, model="a100", variant="sxm"),
+        _MIG("a100-sxm-80gb", "a100", 80, 2039, 19.5, 312, None, 624, 1248, model="a100", variant="sxm"),
+        _MIG("a100-pcie-40gb", "a100", 40, 1555, 19.5, 312, None, 624, 1248, model="a100", variant="pcie"),
+        _MIG("a100-pcie-80gb", "a100", 80, 1935, 19.5, 312, None, 624, 1248, model="a100", variant="pcie"),
+        _MIG("a30", "a30", 24, 933, 10.3, 165, None, 330, 661),
     ),
     *_nvidia(
         (8, 6),
@@ -187,46 +137,24 @@ PRODUCTS: tuple[Product, ...] = (
     ),
     *_nvidia(
         (9, 0),
-        # before h100, because some write `H100-GH200-96GB`; the 480 GB of `GH200-480GB` are the processor's
-        _GPU("gh200-96gb", "gh200", 96, 4000, 67, 989, 1979, 1979, model="gh200", features="nvlink mig"),
-        _GPU("gh200-144gb", "gh200", 144, 4900, 67, 989, 1979, 1979, model="gh200", features="nvlink mig"),
-        _GPU(
-            "h100-sxm-80gb",
-            "h100",
-            80,
-            3350,
-            67,
-            989,
-            1979,
-            1979,
-            model="h100",
-            variant="sxm|hbm3",
-            features="nvlink mig",
-        ),
-        _GPU(
-            "h100-sxm-96gb", "h100", 96, 3350, 67, 989, 1979, 1979, model="h100", variant="sxm", features="nvlink mig"
-        ),
-        _GPU(
-            "h100-pcie-80gb", "h100", 80, 2000, 51, 756, 1513, 1513, model="h100", variant="pcie", features="nvlink mig"
-        ),
-        _GPU(
-            "h100-nvl-94gb", "h100", 94, 3900, 60, 835, 1671, 1671, model="h100", variant="nvl", features="nvlink mig"
-        ),
-        _GPU(
-            "h200-sxm-141gb", "h200", 141, 4800, 67, 989, 1979, 1979, model="h200", variant="sxm", features="nvlink mig"
-        ),
-        _GPU(
-            "h200-nvl-141gb", "h200", 141, 4800, 60, 835, 1671, 1671, model="h200", variant="nvl", features="nvlink mig"
-        ),
-        _GPU("h20", "h20", 96, 4000, 44, 148, 296, 296, features="nvlink mig"),
+        # before h100, because of `H100-GH200-96GB`; the 480 GB of `GH200-480GB` are the memory of the CPU
+        _MIG("gh200-96gb", "gh200", 96, 4000, 67, 989, 1979, 1979, model="gh200"),
+        _MIG("gh200-144gb", "gh200", 144, 4900, 67, 989, 1979, 1979, model="gh200"),
+        _MIG("h100-sxm-80gb", "h100", 80, 3350, 67, 989, 1979, 1979, model="h100", variant="sxm|hbm3"),
+        _MIG("h100-sxm-96gb", "h100", 96, 3350, 67, 989, 1979, 1979, model="h100", variant="sxm"),
+        _MIG("h100-pcie-80gb", "h100", 80, 2000, 51, 756, 1513, 1513, model="h100", variant="pcie"),
+        _MIG("h100-nvl-94gb", "h100", 94, 3900, 60, 835, 1671, 1671, model="h100", variant="nvl"),
+        _MIG("h200-sxm-141gb", "h200", 141, 4800, 67, 989, 1979, 1979, model="h200", variant="sxm"),
+        _MIG("h200-nvl-141gb", "h200", 141, 4800, 60, 835, 1671, 1671, model="h200", variant="nvl"),
+        _MIG("h20", "h20", 96, 4000, 44, 148, 296, 296),
     ),
     *_nvidia(
         (10, 0),
-        _GPU("b200", "b200", 180, 8000, 75, 2250, 4500, 4500, features="nvlink mig"),
-        _GPU("gb200", "gb200", 186, 8000, 80, 2500, 5000, 5000, features="nvlink mig"),
+        _MIG("b200", "b200", 180, 8000, 75, 2250, 4500, 4500),
+        _MIG("gb200", "gb200", 186, 8000, 80, 2500, 5000, 5000),
     ),
     _CDNA("mi210", "mi210", 64, 1638, 22.6, 181, None, 181, 181, family="cdna2"),
-    # of MI250 modules each of the two dies is a device of its own, and the usual one to be counted
+    # each of the two dies of an MI250 module is a device, so the size of a die comes first
     _CDNA("mi250-64gb", "mi250", 64, 1638, 22.6, 181, None, 181, 181, model="mi250", family="cdna2"),
     _CDNA("mi250-128gb", "mi250", 128, 3277, 45.3, 362, None, 362, 362, model="mi250", family="cdna2"),
     _CDNA("mi250x-64gb", "mi250x", 64, 1638, 23.9, 191.5, None, 191.5, 191.5, model="mi250x", family="cdna2"),
@@ -248,4 +176,4 @@ PRODUCTS: tuple[Product, ...] = (
     _NEURON("trainium1", "trainium-?1?|trn1n?", 32, 820, 47.5, 190, 190, 380, family="neuron-v2"),
     _NEURON("trainium2", "trainium-?2|trn2", 96, 2900, 181, 667, 1299, family="neuron-v3"),
 )
-"""In the order of preference where a text leaves several: the usual one of a model first."""
+"""In order of preference for an ambiguous name: the usual variant of a model first."""

@@ -1,1 +1,1 @@
-"""Devices of dynamic resource allocation (DRA): pools, and devices allocated to an endpoint."""
+"""Dynamic resource allocation (DRA): pools of devices, and devices allocated to an endpoint."""

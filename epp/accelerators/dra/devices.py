@@ -1,4 +1,4 @@
-"""Devices that ResourceClaims gave to an endpoint, joined with the slices that describe them."""
+"""Devices allocated to an endpoint by ResourceClaims, with their description from ResourceSlices."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,13 @@ _WHOLE_RESOURCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """A device that the endpoint was given, and what is known of it."""
+    """A device allocated to the endpoint."""
 
     claim: ResourceClaim
     result: AllocatedDevice
     pool: DevicePool | None
     device: SliceDevice | None
-    """None where no slice describes it."""
+    """Its description; None without a ResourceSlice."""
 
     @property
     def driver(self) -> str:
@@ -38,17 +38,17 @@ class Allocated:
         return self.result.driver
 
     def attribute(self, name: str) -> AttributeValue | None:
-        """Return an attribute of the driver's."""
+        """Return an attribute in the domain of the driver."""
         return None if self.device is None else self.device.attributes.get(f"{self.driver}/{name}")
 
     def text(self, name: str) -> str:
-        """Return an attribute that is a text; empty where there is none."""
+        """Return an attribute that is a text; empty if there is none."""
         value = self.attribute(name)
         return value if isinstance(value, str) else ""
 
     @property
     def attributes(self) -> Mapping[str, AttributeValue]:
-        """All of them, with their domains, and its capacities in base units."""
+        """All attributes with their domains, and the capacities in base units."""
         if self.device is None:
             return {}
         capacity = {f"{CAPACITY}{name}": int(amount) for name, amount in self.device.capacity.items()}
@@ -56,7 +56,7 @@ class Allocated:
 
     @property
     def memory(self) -> int | None:
-        """Bytes of the device, or of the part of it that the claim has."""
+        """Bytes of the device, or of the part that is allocated to the claim."""
         consumed = self.result.consumed_capacity
         amount = consumed.get("memory") or consumed.get(f"{self.driver}/memory") or self.whole_memory
         return None if not amount else int(amount)
@@ -69,7 +69,7 @@ class Allocated:
 
 
 def claims_of(around: Surroundings, inventory: Inventory) -> tuple[ResourceClaim, ...]:
-    """Return the pod's claims: by its status, by its spec, for its extended resources, or reserved for it."""
+    """Return the claims of the pod: in its status or spec, for its extended resources, or reserved for it."""
     pod = around.pod
     names: list[str] = []
     if pod is not None:
@@ -83,7 +83,7 @@ def claims_of(around: Surroundings, inventory: Inventory) -> tuple[ResourceClaim
 
 
 def allocated_devices(around: Surroundings, inventory: Inventory) -> tuple[Allocated, ...]:
-    """Return the endpoint's accelerators, each once; devices of other kinds and mere observers' are none."""
+    """Return the accelerators of the endpoint, each once, without other devices and without admin access."""
     found: dict[str, Allocated] = {}
     for claim in claims_of(around, inventory):
         for result in claim.results:
@@ -98,7 +98,7 @@ def allocated_devices(around: Surroundings, inventory: Inventory) -> tuple[Alloc
 
 
 def resource_keys(devices: Sequence[Allocated], inventory: Inventory) -> frozenset[str]:
-    """Return keys of the extended resources that stand for such devices."""
+    """Return the keys of the extended resources with which pods request such devices."""
     keys = set[str]()
     for each in devices:
         profile = parse_mig_profile(each.text("profile")) if each.text("type") == "mig" else None
@@ -114,7 +114,7 @@ def resource_keys(devices: Sequence[Allocated], inventory: Inventory) -> frozens
 
 
 def health_of(pod: Pod) -> Mapping[str, str]:
-    """Return what the node says of the health of devices, by `driver/pool/device`."""
+    """Return the health of devices according to the kubelet, by `driver/pool/device`."""
     return {
         resource.resource_id: resource.health
         for container in pod.status.container_statuses

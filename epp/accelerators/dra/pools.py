@@ -1,4 +1,4 @@
-"""Pools of devices put together from ResourceSlices: the highest generation, or the last one that was complete."""
+"""Pools of devices, assembled from ResourceSlices: the newest generation, or the last complete one."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from epp.accelerators.objects.dra import AllocatedDevice, DeviceTaintRule, Resou
 
 
 class PoolName(NamedTuple):
-    """Which pool."""
+    """Identity of a pool."""
 
     driver: str
     pool: str
@@ -26,20 +26,20 @@ class DevicePool(msgspec.Struct, frozen=True, kw_only=True):
     devices: Mapping[str, SliceDevice]
     """By name."""
     nodes: Mapping[str, str]
-    """Name of the node by name of the device; empty for a device that is on no single one."""
+    """Name of the node by name of the device; empty for a device that is not on a single node."""
     counters: Mapping[tuple[str, str], Fraction]
-    """What devices of the pool have between them, by counter set and counter."""
+    """Shared amounts, by counter set and counter."""
     complete: bool = True
     stale: bool = False
-    """Whether a newer generation is known of, but not all of it."""
+    """Whether a newer generation is known, but incomplete."""
 
 
 def device_pools(
     slices: Iterable[ResourceSlice], previous: Mapping[PoolName, DevicePool], wanted: frozenset[PoolName]
 ) -> dict[PoolName, DevicePool]:
-    """Return the pools; those of `previous` stand in for pools that are not complete now.
+    """Return the pools; those of `previous` replace pools that are incomplete now.
 
-    They also stand in for pools that are gone although a claim has devices of them: `wanted` names those.
+    They also replace pools that are gone but in `wanted`: those with devices that are allocated to a claim.
     """
     by_pool: defaultdict[PoolName, list[ResourceSlice]] = defaultdict(list)
     for each in slices:
@@ -81,7 +81,7 @@ def _assembled(name: PoolName, slices: list[ResourceSlice]) -> DevicePool:
 
 
 def taints_of(result: AllocatedDevice, device: SliceDevice | None, rules: Iterable[DeviceTaintRule]) -> Iterator[Taint]:
-    """Yield the taints of a device, those that rules add included."""
+    """Yield the taints of a device, including those of rules."""
     if device is not None:
         yield from device.taints
     for rule in rules:

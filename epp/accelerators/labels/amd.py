@@ -1,14 +1,15 @@
-"""Labels of AMD's node labeller, those of today and the older ones that carry values in their keys."""
+"""Labels of AMD's node labeller, current ones and older ones with values in their keys."""
 
 import re
 from collections.abc import Mapping
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
 from epp.accelerators.catalogue.lookup import same_size
-from epp.accelerators.catalogue.product import GIB, Product
+from epp.accelerators.catalogue.product import Product
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.labels.reading import LabelReader, Reading
 from epp.framework.accelerators import AcceleratorKind, Partition, Sharing
+from epp.framework.memory import GIB
 
 _DEVICES = {
     "740f": "mi210",
@@ -23,17 +24,17 @@ _COMPUTE_UNITS = {
     (304, 192): "mi300x",
     (304, 256): "mi325x",
 }
-"""Compute units and GiB of devices that no other has."""
+"""Models that are identified by compute units and GiB."""
 _PARTITIONS = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
 _UNITS = re.compile("[0-9]{1,6}")
 _SIZE = re.compile(r"([0-9]{1,5})(?:G|Gi|GB|GiB)?")
 
 
 def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
-    """Read them; None where there are none.
+    """Return the facts; None without such labels.
 
-    `vram` is rounded to GiB, although it is written `192G`. The family label says no more than `AI`; the family comes
-    from the catalogue, where the product is known by name, by device id, or by its compute units and memory.
+    `vram` is rounded to GiB, although it is written `192G`. The family label is always `AI`; the family comes from the
+    catalogue, by product name, device id, or compute units and memory.
     """
     reader = LabelReader(labels)
     product, products = _value(reader, "product-name")
@@ -77,9 +78,9 @@ def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Rea
 
 
 def _value(reader: LabelReader, name: str) -> tuple[str, int | None]:
-    """Return what all devices have, or else most, and how many have it, where the key carries the value.
+    """Return the value that most devices have, and the number of devices if the label has it.
 
-    `amd.com/gpu.vram: 192G`, or with the value in the key and the number of devices behind it:
+    `amd.com/gpu.vram: 192G`, or with the value in the key and the number of devices as value:
     `beta.amd.com/gpu.vram.192G: "8"`.
     """
     counted: dict[str, int] = {}
@@ -91,15 +92,15 @@ def _value(reader: LabelReader, name: str) -> tuple[str, int | None]:
                 counted[key.removeprefix(f"{prefix}{name}.")] = count
     if len(counted) > 1:
         reader.warnings.append(
-            f"labels amd.com/gpu.{name}.*: the node's devices differ ({', '.join(sorted(counted))}):"
-            " it is described by the most frequent"
+            f"labels amd.com/gpu.{name}.*: the devices of the node differ ({', '.join(sorted(counted))}):"
+            " the most frequent value counts"
         )
     most = max(counted, key=lambda value: counted[value], default="")
     return plain or most, counted.get(plain or most)
 
 
 def _share(memory: int | None, parts: int, known: Product | None) -> int | None:
-    """Return the memory of one partition: the label may give that, or the whole device's."""
+    """Return the memory of one partition; the label may have that of a partition or of the whole device."""
     if memory is None or parts == 1:
         return memory
     whole = known.memory_bytes if known else None

@@ -1,4 +1,4 @@
-"""Labels of Google Kubernetes Engine: GPUs, how they are divided, and TPUs."""
+"""Labels of Google Kubernetes Engine: GPUs, their sharing, and TPUs."""
 
 import math
 import re
@@ -18,9 +18,9 @@ _FLAT, _FLAT_HOST_CHIPS, _HOST_CHIPS = 2, 8, 4
 
 
 def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
-    """Read what GPU the node has; None where it has none.
+    """Return the facts on the GPUs of the node; None without such labels.
 
-    No label tells its memory: of a slice it is what the profile says, everything else is left to the catalogue.
+    No label has the memory: that of a slice comes from its profile, that of a whole GPU from the catalogue.
     """
     reader = LabelReader(labels)
     product = reader.text(f"{_PREFIX}accelerator")
@@ -60,11 +60,11 @@ def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) ->
 
 
 def read_gke_tpu(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
-    """Read what TPU slice the node belongs to; None where it belongs to none.
+    """Return the facts on the TPU slice of the node; None without such labels.
 
-    The topology's product counts the chips of the slice, the accelerator count those of this host. Without the latter
-    a slice of up to 8 chips (of 4, where it has three dimensions) is taken for one host's, and a larger one for one of
-    hosts with 4 each.
+    The product of the topology is the number of chips in the slice; the accelerator count is that of this host. Without
+    the latter, a slice of up to 8 chips (4 with three dimensions) is assumed to be on one host, and a larger one on
+    hosts with 4 chips each.
     """
     reader = LabelReader(labels)
     product = reader.text(f"{_PREFIX}tpu-accelerator")

@@ -13,7 +13,7 @@ _DEVICES = {"0bd5": "max-1550", "0bda": "max-1100", "56c0": "flex-170"}
 
 
 def read_intel(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
-    """Read them; None where there are none."""
+    """Return the facts; None without such labels."""
     reader = LabelReader(labels)
     product = reader.text("gpu.intel.com/product")
     counts = {

@@ -1,4 +1,4 @@
-"""What the labels of a node say of its accelerators, whichever vendor or cloud has set them."""
+"""Facts on the accelerators of a node, from its labels of all vendors and clouds."""
 
 from collections.abc import Mapping
 
@@ -23,22 +23,21 @@ _READERS = (read_nvidia, read_gke_gpu, read_gke_tpu, read_amd, read_intel)
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the accelerators of one node."""
+    """Facts on the accelerators of one node."""
 
     facts: tuple[Facts, ...] = ()
-    """For each endpoint on it: those of rank LABELS, then those of rank CATALOGUE. None has `count` or `devices`.
+    """For each endpoint on the node: of rank LABELS, then of rank CATALOGUE; without `count` and `devices`.
 
-    With MIG strategy mixed they describe a whole GPU: an endpoint that asks for a slice has that slice's memory and
-    partition instead.
+    With MIG strategy mixed they describe a whole GPU; memory and partition of a slice come from the request of the pod.
     """
     count: int | None = None
-    """Devices of the node: slices where all are cut alike, GPUs (not replicas) where they are shared."""
+    """Devices of the node: slices with MIG strategy single, GPUs (not replicas) if they are shared."""
     slice_chips: int | None = None
-    """Chips of the whole TPU slice that the node belongs to."""
+    """Chips of the whole TPU slice that the node is a part of."""
     mig: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """MIG profile by its canonical name -> how many of it the node has."""
+    """Number of slices by canonical name of the MIG profile."""
     warnings: tuple[str, ...] = ()
-    """Sentences on labels that could not be read or that no vendor sets."""
+    """Sentences on labels that are not readable or that no vendor sets."""
 
 
 def facts_from_labels(
@@ -47,11 +46,11 @@ def facts_from_labels(
     instance_types: Mapping[str, InstanceType] | None = None,
     catalogue: Catalogue = CATALOGUE,
 ) -> NodeFacts:
-    """Return what a node's labels say of each endpoint on it, and of the node.
+    """Return the facts for each endpoint on the node, and the counts of the node.
 
-    What labels say and what the catalogue says of the product they name are apart, with provenance of their own. The
-    machine type, `instance_types` before the built-in table, is the last resort: it counts where no label names a
-    product that the catalogue knows. A node of which nothing is known has no facts.
+    Facts of labels and facts of the catalogue on the product that they name are separate, each with its provenance.
+    The machine type counts only if no label names a product in the catalogue; `instance_types` take precedence over the
+    built-in table.
     """
     readings = [reading for read in _READERS if (reading := read(labels, catalogue)) is not None]
     if not readings and (pci := read_pci(labels)) is not None:
@@ -78,7 +77,7 @@ def _look_up(
     instance_types: Mapping[str, InstanceType] | None,
     catalogue: Catalogue,
 ) -> tuple[list[Facts], int | None]:
-    """Return what the catalogue says of the product, and how many of it the machine type has."""
+    """Return the facts of the catalogue on the product, and the count of the machine type."""
     for reading in readings:
         if reading.lookup and (product := catalogue.find(reading.lookup, reading.device_memory_bytes)) is not None:
             return [product.facts(partition=partition)], None
@@ -89,5 +88,5 @@ def _look_up(
         return [], None
     if any(reading.facts.vendor != product.vendor for reading in readings):
         return [], None
-    # slices of the machine's GPUs are not as many as the GPUs
+    # the count of a machine type is that of GPUs, not of slices
     return [product.facts(f"instance-type/{name}", partition)], None if partition else machine.count

@@ -17,11 +17,11 @@ _SHARINGS = {"mps": Sharing.MPS, "time-slicing": Sharing.TIME_SLICING}
 
 
 def read_nvidia(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
-    """Read them; None where there are none that tell of a GPU.
+    """Return the facts; None without labels of a GPU.
 
-    `nvidia.com/gpu.memory` counts MiB. With MIG strategy single, product, memory and count are those of the slices;
-    with mixed they are those of whole GPUs, and each profile has labels of its own. Memory of a slice is what its
-    profile says; of a GPU that several share, each one's part.
+    `nvidia.com/gpu.memory` is in MiB. With MIG strategy single, product, memory and count are those of the slices; with
+    mixed they are those of whole GPUs, and each profile has its own labels. The memory of a slice comes from its
+    profile; that of a shared GPU is divided by the number of sharers.
     """
     reader = LabelReader(labels)
     product = reader.text("nvidia.com/gpu.product")
@@ -59,7 +59,7 @@ def read_nvidia(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> 
 
 
 def _memory(reader: LabelReader) -> int | None:
-    """Return bytes: the label counts MiB, although some write a quantity with a unit."""
+    """Return bytes; the label is in MiB, or a quantity with a unit."""
     key = "nvidia.com/gpu.memory"
     text = reader.text(key)
     if not text or text.isdigit():
@@ -70,12 +70,12 @@ def _memory(reader: LabelReader) -> int | None:
     except ValueError:
         reader.warnings.append(f"label {key}: {text!r} is not a whole number of MiB: ignored")
         return None
-    reader.warnings.append(f"label {key}: {text!r} has a unit, where a whole number of MiB belongs: taken as it is")
+    reader.warnings.append(f"label {key}: {text!r} has a unit, although the label is in MiB: read as a quantity")
     return size if size > 0 else None
 
 
 def _share(profile: MigProfile | None, memory: int | None, partition: Partition | None) -> int | None:
-    """Return what one endpoint has of the labelled memory, or of the slice."""
+    """Return the memory of one endpoint: of its slice, or of its share of the GPU."""
     memory = profile.memory_bytes if profile else memory
     return memory // partition.sharers if memory and partition else memory
 
@@ -88,13 +88,14 @@ def _compute_capability(reader: LabelReader) -> tuple[int, ...] | None:
     if not re.fullmatch(r"[0-9]{1,3}\.[0-9]{1,3}", text):
         return None
     reader.warnings.append(
-        "label nvidia.com/gpu.compute: no vendor sets it; read as nvidia.com/gpu.compute.major and .minor"
+        "label nvidia.com/gpu.compute: not a label of GPU feature discovery;"
+        " read as nvidia.com/gpu.compute.major and .minor"
     )
     return tuple(int(part) for part in text.split("."))
 
 
 def _single_profile(reader: LabelReader, product: str) -> MigProfile | None:
-    """Return the profile that all GPUs of the node are cut into."""
+    """Return the profile of all slices of the node, with MIG strategy single."""
     if reader.text("nvidia.com/mig.strategy").lower() == "mixed" or "-mig-" not in product.lower():
         return None
     return parse_mig_profile(product)
@@ -117,7 +118,7 @@ def _partition(
 
 
 def _sharing(reader: LabelReader, product: str) -> tuple[Sharing | None, int]:
-    """Return how a GPU is shared and by how many: without a strategy, by turns if anything tells of sharing."""
+    """Return how a GPU is shared and the number of sharers; the default strategy is time slicing."""
     sharers = max(reader.number("nvidia.com/gpu.replicas") or 1, 1)
     named = _SHARINGS.get(reader.text("nvidia.com/gpu.sharing-strategy").lower())
     if named is None and (sharers > 1 or product.upper().endswith("-SHARED")):
@@ -126,7 +127,7 @@ def _sharing(reader: LabelReader, product: str) -> tuple[Sharing | None, int]:
 
 
 def _family(reader: LabelReader, product: str, capability: tuple[int, ...] | None, catalogue: Catalogue) -> str | None:
-    """Return it from the compute capability, or leave it to the catalogue: older labels say ampere for ada-lovelace."""
+    """Return the family by compute capability, else by catalogue: older labels have ampere for ada-lovelace."""
     if capability:
         return family_of(capability) or None
     if catalogue.find(product):
@@ -145,7 +146,7 @@ def _features(reader: LabelReader, capability: tuple[int, ...] | None, *, sliced
 
 
 def _mixed_profiles(reader: LabelReader) -> dict[str, int]:
-    """Return how many of each profile there are, without those that there are none of."""
+    """Return the number of slices by profile, without zeros."""
     counts: dict[str, int] = {}
     for key in reader.labels:
         match = _MIXED.fullmatch(key)

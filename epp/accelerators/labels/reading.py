@@ -1,4 +1,4 @@
-"""What every reader of labels returns, and the labels that all clouds and vendors share: spot, topology, PCI."""
+"""Common parts of the label readers, and labels that no single vendor owns: spot, topology, PCI."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _SPOT: Mapping[str, Mapping[str, bool]] = {
     "kubernetes.azure.com/scalesetpriority": {"spot": True, "regular": False},
 }
 _PCI = re.compile(r"feature\.node\.kubernetes\.io/pci-(?P<device_class>[0-9a-f]{4})_(?P<vendor>[0-9a-f]{4})\.present")
-# class and vendor: display controllers of AMD and Intel are left out, they are mostly what a server's console is on
+# device class and vendor; without display controllers of AMD and Intel, which mostly serve the console
 _PCI_VENDORS: Mapping[tuple[str, str], tuple[str, AcceleratorKind]] = {
     ("0300", "10de"): ("nvidia", AcceleratorKind.GPU),
     ("0302", "10de"): ("nvidia", AcceleratorKind.GPU),
@@ -44,14 +44,14 @@ TRUTHS: Mapping[str, bool] = {"true": True, "false": False}
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What the labels of one vendor or cloud say."""
+    """Facts from the labels of one vendor or cloud."""
 
     facts: Facts
-    """Rank LABELS."""
+    """Of rank LABELS."""
     lookup: str = ""
-    """What to look up in the catalogue; empty for nothing."""
+    """Name to look up in the catalogue; empty for none."""
     device_memory_bytes: int | None = None
-    """Of a whole device, to tell sizes of a model from each other."""
+    """Memory of a whole device, to distinguish the sizes of a model."""
     count: int | None = None
     slice_chips: int | None = None
     mig: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -59,18 +59,18 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabelReader:
-    """Labels of one node with numbers read from them, and a warning for each that is none."""
+    """Labels of one node, read as texts, numbers and booleans; collects warnings on invalid numbers."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.labels = labels
         self.warnings: list[str] = []
 
     def text(self, key: str) -> str:
-        """Return the value; empty where there is no such label."""
+        """Return the value; empty without the label."""
         return self.labels.get(key, "").strip()
 
     def number(self, key: str) -> int | None:
-        """Return the value as a number of 0 or more; None where there is none."""
+        """Return the value as a number of 0 or more; None without the label, or for an invalid value."""
         text = self.text(key)
         if not text:
             return None
@@ -80,14 +80,14 @@ class LabelReader:
         return int(text)
 
     def truth(self, key: str) -> bool | None:
-        """Return true or false, in any case; None for anything else."""
+        """Return the value as a boolean, in any case; None for anything else."""
         return TRUTHS.get(self.text(key).lower())
 
 
 def spot_from_labels(labels: Mapping[str, str]) -> bool | None:
-    """Return whether the node can be taken away; None where no label says.
+    """Return whether the node is a spot instance; None without such labels.
 
-    Labels of Karpenter, GKE, EKS and AKS; case does not count. Of labels that differ, the one that says spot counts.
+    Labels of Karpenter, GKE, EKS and AKS, in any case. If they contradict each other, the node counts as spot.
     """
     said = [
         spot
@@ -98,7 +98,7 @@ def spot_from_labels(labels: Mapping[str, str]) -> bool | None:
 
 
 def common_facts(labels: Mapping[str, str]) -> Facts | None:
-    """Return spot, and as attributes the labels of accelerators and topology; None where there are none."""
+    """Return spot, and the labels of accelerators and topology as attributes; None without such labels."""
     spot = spot_from_labels(labels)
     attributes = {
         key: typed(value)
@@ -111,14 +111,14 @@ def common_facts(labels: Mapping[str, str]) -> Facts | None:
 
 
 def typed(value: str) -> AttributeValue:
-    """Return a label's value as the whole number or truth it is, else as text."""
+    """Return the value as a whole number or a boolean if it is one, else as text."""
     if _INTEGER.fullmatch(value):
         return int(value)
     return TRUTHS.get(value, value)
 
 
 def read_pci(labels: Mapping[str, str]) -> Reading | None:
-    """Read what node feature discovery says of PCI devices: the vendor, and no more."""
+    """Return the vendor, from the PCI labels of node feature discovery; None without such labels."""
     for key in sorted(labels):
         match = _PCI.fullmatch(key)
         if match and labels[key].lower() == "true":
@@ -130,10 +130,10 @@ def read_pci(labels: Mapping[str, str]) -> Reading | None:
 
 
 def with_label_aliases(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels, and under names that selectors use although no vendor sets them, what they mean.
+    """Return the labels with aliases that selectors use although no vendor sets them.
 
-    `nvidia.com/gpu.compute` (`9.0`) from `.major` and `.minor`, `amd.com/gpu.product` from `.product-name`; a label of
-    `ome.io/` also as one of `ome.ai/`, and the other way round. Labels that are there are never changed.
+    `nvidia.com/gpu.compute` (`9.0`) from `.major` and `.minor`, `amd.com/gpu.product` from `.product-name`; labels of
+    `ome.io/` also as `ome.ai/`, and vice versa. Existing labels take precedence.
     """
     named: dict[str, str] = {}
     major, minor = (labels.get(f"nvidia.com/gpu.compute.{part}") for part in ("major", "minor"))

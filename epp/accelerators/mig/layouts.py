@@ -1,4 +1,4 @@
-"""Where the slices of each GPU can lie, and how many more of each profile fit beside those that exist."""
+"""Placement of slices on each GPU, and the number of slices that fit beside existing ones."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from epp.accelerators.mig.profile import MigProfile, parse_mig_profile
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Where one profile can lie, in memory slots."""
+    """Placements of one profile, in memory slots."""
 
     profile: str
     """Canonical name."""
@@ -21,7 +21,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class MigGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """How one GPU can be divided."""
+    """A GPU model, and its division into slices."""
 
     name: str
     """Model and memory: `a100-40gb`."""
@@ -32,7 +32,7 @@ class MigGpu(msgspec.Struct, frozen=True, kw_only=True):
     """By canonical profile."""
 
     def layout_of(self, compute_slices: int, memory_gb: int) -> Layout | None:
-        """Return where slices of this shape can lie; None if the GPU has none such."""
+        """Return the layout of slices of this shape; None if the GPU has none."""
         for layout in self.layouts.values():
             if (layout.compute_slices, layout.memory_gb) == (compute_slices, memory_gb):
                 return layout
@@ -40,22 +40,21 @@ class MigGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A slice that exists."""
+    """An existing slice."""
 
     profile: str
     """In any spelling."""
     start: int
     """First memory slot."""
     size: int | None = None
-    """Memory slots; None for those of the profile."""
+    """Memory slots; by default those of the profile."""
 
 
 def more_that_fit(gpu: MigGpu, occupied: Iterable[Placed] = ()) -> dict[str, int]:
-    """Return for each profile how many more of it fit, if nothing else is added.
+    """Return for each profile the number of slices that still fit, if all are of this profile.
 
-    Exact: slices of one profile are all of one size, so that taking the first free place each time finds the most.
-    One slice of a GPU at most can have media extensions. Slots beyond the GPU's own, and profiles it does not know
-    whose size is not given, are left out of account.
+    Exact: slices of one profile have one size, so that always taking the first free place finds the most. At most one
+    slice of a GPU can have media extensions. Slots outside the GPU, and unknown profiles without a size, are ignored.
     """
     placed = [(one, parse_mig_profile(one.profile)) for one in occupied]
     taken = {slot for one, profile in placed for slot in _slots(gpu, one, profile)}
@@ -102,7 +101,7 @@ _QUARTERS = (
 
 
 def _gpu(model: str, memory_gb: int, *, quarters: bool = False) -> MigGpu:
-    """Return the GPU, its profiles named by their share of its memory, half a GB rounded up."""
+    """Return the GPU; names of profiles have their share of its memory in GB, rounded half up."""
     slots = 4 if quarters else 8
     layouts = []
     for compute, size, starts, media in _QUARTERS if quarters else _SEVENTHS:

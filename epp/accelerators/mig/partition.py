@@ -1,22 +1,22 @@
-"""How a product can be divided by MIG, and what a slice has of its GPU."""
+"""Share that a slice has of its GPU."""
 
 import math
 from collections.abc import Sequence
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
-from epp.accelerators.catalogue.product import GIB
 from epp.accelerators.mig.layouts import MIG_GPUS, MigGpu
 from epp.accelerators.mig.profile import MigProfile
 from epp.framework.accelerators import Partition, Sharing
+from epp.framework.memory import GIB
 
 _SLOTS = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
-"""Memory slots that a number of compute slices usually goes with, of 8."""
+"""Usual memory slots of 8, by number of compute slices."""
 
 
 def mig_gpu(product: str, memory_bytes: int | None = None, catalogue: Catalogue = CATALOGUE) -> MigGpu | None:
-    """Return how a product can be divided; None where it can not, or is not known.
+    """Return the GPU model of a product; None if it is unknown or has no MIG.
 
-    `memory_bytes` of the whole device, where known, tells sizes of a model from each other.
+    `memory_bytes` of the whole device distinguishes the sizes of a model.
     """
     known = catalogue.find(product, memory_bytes)
     if known is None or known.memory_bytes is None:
@@ -27,11 +27,10 @@ def mig_gpu(product: str, memory_bytes: int | None = None, catalogue: Catalogue 
 def partition_of(
     profile: MigProfile, gpu: MigGpu | None = None, *, start: int | None = None, parent_id: str = "", sharers: int = 1
 ) -> Partition:
-    """Return the slice's share of its GPU.
+    """Return the share of a slice: compute slices of 7 (A30: 4), memory slots of 8 (A30: 4), both over `sharers`.
 
-    Compute slices of 7 (A30: 4), memory slots of 8 (A30: 4), both divided by `sharers`, if the slice itself is shared.
-    Where the GPU is not known, a known one with this profile is taken, and if there is none, the usual division. Of a
-    compute instance the compute slices are its own, the memory is what it shares with its siblings.
+    For an unknown GPU, the largest one with this profile is assumed, else the usual division. The memory of a compute
+    instance is that of its GPU instance.
     """
     slots, compute_total, memory_total = _share(profile, gpu or _likely_gpu(profile))
     compute = profile.compute_instance_slices or profile.compute_slices
@@ -50,9 +49,9 @@ def partition_of(
 
 
 def joined(parts: Sequence[Partition]) -> Partition:
-    """Return the one partition that all are; of different ones the average, without a profile.
+    """Return equal partitions as one, different ones as their average without a profile.
 
-    So count x share is right in both cases, and nobody takes the endpoint for one that has only the first.
+    Thus count x share is right in both cases.
     """
     first = parts[0]
     alike = {(part.kind, part.profile) for part in parts}
@@ -73,7 +72,7 @@ def joined(parts: Sequence[Partition]) -> Partition:
 
 
 def _share(profile: MigProfile, gpu: MigGpu | None) -> tuple[int, int, int]:
-    """Return memory slots of the profile, and compute slices and memory slots of the GPU."""
+    """Return the memory slots of the profile, and compute slices and memory slots of the GPU."""
     if gpu is None:
         return _SLOTS.get(profile.compute_slices, profile.compute_slices), 7, 8
     layout = gpu.layout_of(profile.compute_slices, profile.memory_gb)
@@ -84,6 +83,6 @@ def _share(profile: MigProfile, gpu: MigGpu | None) -> tuple[int, int, int]:
 
 
 def _likely_gpu(profile: MigProfile) -> MigGpu | None:
-    """Return the largest GPU that has a profile of this name: where it takes the least of it."""
+    """Return the largest GPU with a profile of this name: its smallest possible share."""
     having = [gpu for gpu in MIG_GPUS.values() if gpu.layout_of(profile.compute_slices, profile.memory_gb)]
     return max(having, key=lambda gpu: gpu.memory_gb, default=None)

@@ -1,10 +1,10 @@
-"""What the name of a MIG profile says."""
+"""MIG profiles, parsed from their names."""
 
 import re
 
 import msgspec
 
-from epp.accelerators.catalogue.product import GIB
+from epp.framework.memory import GIB
 from epp.framework.mig_names import canonical_mig_name
 
 _PARTS = re.compile(r"(?:(?P<instance>\d)c\.)?(?P<compute>\d)g\.(?P<memory>\d+)gb(?P<attributes>.*)")
@@ -18,13 +18,13 @@ class MigProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Of the GPU instance: 3 in `3g.20gb`."""
     memory_gb: int
     compute_instance_slices: int | None = None
-    """Of the compute instance within it: 1 in `1c.3g.20gb`; None where it has all."""
+    """Of the compute instance: 1 in `1c.3g.20gb`; None if it has the whole GPU instance."""
     attributes: tuple[str, ...] = ()
-    """In the order written: `me`, `all`, `gfx`; `-me` where media extensions are left out."""
+    """In order of the name: `me`, `all`, `gfx`; `-me` without media extensions."""
 
     @property
     def media_extensions(self) -> bool:
-        """Whether it has media engines that only some of a GPU's slices can have."""
+        """Whether it has the media extensions of the GPU, which only one slice can have."""
         return "me" in self.attributes
 
     @property
@@ -41,12 +41,12 @@ class MigProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_bytes(self) -> int:
-        """The memory its name says, its GB being GiB."""
+        """Memory by the name, whose GB are GiB."""
         return self.memory_gb * GIB
 
 
 def parse_mig_profile(text: str) -> MigProfile | None:
-    """Return the profile of a name, a resource or a product, spelled as `canonical_mig_name` knows; None for none."""
+    """Return the profile of a name in any spelling that `canonical_mig_name` accepts; None for any other text."""
     match = _PARTS.fullmatch(canonical_mig_name(text) or "")
     if match is None:
         return None

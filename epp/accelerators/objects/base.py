@@ -19,14 +19,14 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of all parts of an object; fields that are not declared are ignored."""
 
 
-class OwnerReference(Part, frozen=True, kw_only=True, rename="camel"):
+class OwnerReference(Part, frozen=True, kw_only=True):
     """Controller that created the object."""
 
     kind: str = ""
     name: str = ""
 
 
-class Metadata(Part, frozen=True, kw_only=True, rename="camel"):
+class Metadata(Part, frozen=True, kw_only=True):
     """Name and labels."""
 
     name: str
@@ -37,7 +37,7 @@ class Metadata(Part, frozen=True, kw_only=True, rename="camel"):
     owner_references: tuple[OwnerReference, ...] = ()
 
 
-class Condition(Part, frozen=True, kw_only=True, rename="camel"):
+class Condition(Part, frozen=True, kw_only=True):
     """One condition of a status."""
 
     type: str
@@ -45,7 +45,7 @@ class Condition(Part, frozen=True, kw_only=True, rename="camel"):
     reason: str = ""
 
 
-class Object(Part, frozen=True, kw_only=True, rename="camel"):
+class Object(Part, frozen=True, kw_only=True):
     """An object of the cluster."""
 
     metadata: Metadata
@@ -62,7 +62,7 @@ class Object(Part, frozen=True, kw_only=True, rename="camel"):
         return f"{space}/{self.metadata.name}" if space else self.metadata.name
 
 
-class ClusterObject(Object, frozen=True, kw_only=True, rename="camel"):
+class ClusterObject(Object, frozen=True, kw_only=True):
     """An object of cluster scope: a namespace in its metadata is ignored."""
 
     @property

@@ -11,7 +11,7 @@ from epp.accelerators.objects.base import ClusterObject, Condition, Object, Part
 Requests: TypeAlias = Mapping[str, Fraction]
 
 
-class MatchExpression(Part, frozen=True, kw_only=True, rename="camel"):
+class MatchExpression(Part, frozen=True, kw_only=True):
     """A test of one label."""
 
     key: str
@@ -19,20 +19,20 @@ class MatchExpression(Part, frozen=True, kw_only=True, rename="camel"):
     values: tuple[str, ...] = ()
 
 
-class NodeSelectorTerm(Part, frozen=True, kw_only=True, rename="camel"):
+class NodeSelectorTerm(Part, frozen=True, kw_only=True):
     """Tests that must all hold; an empty term holds nowhere."""
 
     match_expressions: tuple[MatchExpression, ...] = ()
     match_fields: tuple[MatchExpression, ...] = ()
 
 
-class NodeSelector(Part, frozen=True, kw_only=True, rename="camel"):
+class NodeSelector(Part, frozen=True, kw_only=True):
     """Terms of which one must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class Taint(Part, frozen=True, kw_only=True, rename="camel"):
+class Taint(Part, frozen=True, kw_only=True):
     """A taint of a node or a device."""
 
     key: str
@@ -40,33 +40,33 @@ class Taint(Part, frozen=True, kw_only=True, rename="camel"):
     effect: str = ""
 
 
-class NodeInfo(Part, frozen=True, kw_only=True, rename="camel"):
+class NodeInfo(Part, frozen=True, kw_only=True):
     """System information, as reported by the kubelet."""
 
     boot_id: str = msgspec.field(default="", name="bootID")
 
 
-class NodeStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class NodeStatus(Part, frozen=True, kw_only=True):
     """Status of a node."""
 
     node_info: NodeInfo = NodeInfo()
     allocatable: Requests = msgspec.field(default_factory=dict)
 
 
-class Node(ClusterObject, frozen=True, kw_only=True, rename="camel"):
+class Node(ClusterObject, frozen=True, kw_only=True):
     """A node."""
 
     status: NodeStatus = NodeStatus()
 
 
-class ContainerResources(Part, frozen=True, kw_only=True, rename="camel"):
+class ContainerResources(Part, frozen=True, kw_only=True):
     """Resources of a container."""
 
     limits: Requests = msgspec.field(default_factory=dict)
     requests: Requests = msgspec.field(default_factory=dict)
 
 
-class Container(Part, frozen=True, kw_only=True, rename="camel"):
+class Container(Part, frozen=True, kw_only=True):
     """A container of a pod."""
 
     name: str
@@ -75,14 +75,14 @@ class Container(Part, frozen=True, kw_only=True, rename="camel"):
     """`Always` for an init container that keeps running: a sidecar."""
 
 
-class PodClaim(Part, frozen=True, kw_only=True, rename="camel"):
+class PodClaim(Part, frozen=True, kw_only=True):
     """A ResourceClaim in the spec of a pod."""
 
     name: str
     resource_claim_name: str = ""
 
 
-class PodSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class PodSpec(Part, frozen=True, kw_only=True):
     """Spec of a pod."""
 
     node_name: str = ""
@@ -91,26 +91,26 @@ class PodSpec(Part, frozen=True, kw_only=True, rename="camel"):
     resource_claims: tuple[PodClaim, ...] = ()
 
 
-class PodIP(Part, frozen=True, kw_only=True, rename="camel"):
+class PodIP(Part, frozen=True, kw_only=True):
     """One of a pod's addresses."""
 
     ip: str
 
 
-class ClaimStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class ClaimStatus(Part, frozen=True, kw_only=True):
     """Name of the ResourceClaim for a claim in the spec."""
 
     name: str
     resource_claim_name: str = ""
 
 
-class ExtendedResourceClaimStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class ExtendedResourceClaimStatus(Part, frozen=True, kw_only=True):
     """Name of the ResourceClaim behind the extended resources of the containers."""
 
     resource_claim_name: str = ""
 
 
-class ResourceHealth(Part, frozen=True, kw_only=True, rename="camel"):
+class ResourceHealth(Part, frozen=True, kw_only=True):
     """Health of one device that a container has."""
 
     resource_id: str = msgspec.field(default="", name="resourceID")
@@ -119,19 +119,19 @@ class ResourceHealth(Part, frozen=True, kw_only=True, rename="camel"):
     """Healthy, Unhealthy or Unknown."""
 
 
-class ResourceStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class ResourceStatus(Part, frozen=True, kw_only=True):
     """Devices of a container, for one of its resources."""
 
     resources: tuple[ResourceHealth, ...] = ()
 
 
-class ContainerStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class ContainerStatus(Part, frozen=True, kw_only=True):
     """Status of a container."""
 
     allocated_resources_status: tuple[ResourceStatus, ...] = ()
 
 
-class PodStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class PodStatus(Part, frozen=True, kw_only=True):
     """Status of a pod."""
 
     phase: str = ""
@@ -143,7 +143,7 @@ class PodStatus(Part, frozen=True, kw_only=True, rename="camel"):
     extended_resource_claim_status: ExtendedResourceClaimStatus = ExtendedResourceClaimStatus()
 
 
-class Pod(Object, frozen=True, kw_only=True, rename="camel"):
+class Pod(Object, frozen=True, kw_only=True):
     """A pod."""
 
     spec: PodSpec = PodSpec()
@@ -166,7 +166,7 @@ class Pod(Object, frozen=True, kw_only=True, rename="camel"):
         return frozenset(ip for ip in (self.status.pod_ip, *(each.ip for each in self.status.pod_ips)) if ip)
 
 
-class PodReference(Part, frozen=True, kw_only=True, rename="camel"):
+class PodReference(Part, frozen=True, kw_only=True):
     """A reference to a pod."""
 
     namespace: str = ""

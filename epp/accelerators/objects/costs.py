@@ -10,27 +10,27 @@ from epp.accelerators.objects.base import Metadata, Object, Part, convert
 UNIT_COSTS_NAME = "accelerator-unit-costs"
 
 
-class UnitCost(Part, frozen=True, kw_only=True, rename="camel"):
+class UnitCost(Part, frozen=True, kw_only=True):
     """Price of one accelerator, in the unit of the tagger's parameter `costUnit`."""
 
     device: str = ""
     cost: Fraction
 
 
-class UnitCosts(Object, frozen=True, kw_only=True, rename="camel"):
+class UnitCosts(Object, frozen=True, kw_only=True):
     """Prices by name of the accelerator, such as `A100`."""
 
     costs: Mapping[str, UnitCost]
 
 
-class ScaleTarget(Part, frozen=True, kw_only=True, rename="camel"):
+class ScaleTarget(Part, frozen=True, kw_only=True):
     """Workload of a variant."""
 
     kind: str = "Deployment"
     name: str = ""
 
 
-class VariantSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class VariantSpec(Part, frozen=True, kw_only=True):
     """A variant of a model's servers."""
 
     scale_target_ref: ScaleTarget = ScaleTarget()
@@ -38,13 +38,13 @@ class VariantSpec(Part, frozen=True, kw_only=True, rename="camel"):
     """Price of one replica with all its accelerators."""
 
 
-class VariantAutoscaling(Object, frozen=True, kw_only=True, rename="camel"):
+class VariantAutoscaling(Object, frozen=True, kw_only=True):
     """A variant and its price."""
 
     spec: VariantSpec = VariantSpec()
 
 
-class _ConfigMap(Part, frozen=True, kw_only=True, rename="camel"):
+class _ConfigMap(Part, frozen=True, kw_only=True):
     metadata: Metadata
     data: Mapping[str, str] = msgspec.field(default_factory=dict)
 

@@ -12,14 +12,14 @@ from epp.accelerators.objects.core import PodReference
 T = TypeVar("T")
 
 
-class Placement(Part, frozen=True, kw_only=True, rename="camel"):
+class Placement(Part, frozen=True, kw_only=True):
     """Memory slots of a GPU."""
 
     size: int
     start: int
 
 
-class NodeGpu(Part, frozen=True, kw_only=True, rename="camel"):
+class NodeGpu(Part, frozen=True, kw_only=True):
     """A GPU of a node."""
 
     gpu_uuid: str
@@ -27,28 +27,28 @@ class NodeGpu(Part, frozen=True, kw_only=True, rename="camel"):
     gpu_memory: Fraction | None = None
 
 
-class NodeResources(Part, frozen=True, kw_only=True, rename="camel"):
+class NodeResources(Part, frozen=True, kw_only=True):
     """Hardware of a node."""
 
     node_gpus: tuple[NodeGpu, ...] = ()
     boot_id: str = ""
 
 
-class PodAllocationRequest(Part, frozen=True, kw_only=True, rename="camel"):
+class PodAllocationRequest(Part, frozen=True, kw_only=True):
     """Slice requested for a pod, generation 1."""
 
     profile: str = ""
     pod_ref: PodReference = PodReference()
 
 
-class AllocationStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class AllocationStatus(Part, frozen=True, kw_only=True):
     """State of an allocation, according to the controller and to the daemonset."""
 
     allocation_status_controller: str = ""
     allocation_status_daemonset: str = ""
 
 
-class PodAllocationResult(Part, frozen=True, kw_only=True, rename="camel"):
+class PodAllocationResult(Part, frozen=True, kw_only=True):
     """Slice allocated to a pod, generation 1."""
 
     allocation_status: AllocationStatus = AllocationStatus()
@@ -57,13 +57,13 @@ class PodAllocationResult(Part, frozen=True, kw_only=True, rename="camel"):
     nodename: str = ""
 
 
-class InstasliceSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class InstasliceSpec(Part, frozen=True, kw_only=True):
     """Requests by pod UID."""
 
     pod_allocation_requests: Mapping[str, PodAllocationRequest] = msgspec.field(default_factory=dict)
 
 
-class InstasliceStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class InstasliceStatus(Part, frozen=True, kw_only=True):
     """Results by pod UID, and the node."""
 
     conditions: tuple[Condition, ...] = ()
@@ -71,21 +71,21 @@ class InstasliceStatus(Part, frozen=True, kw_only=True, rename="camel"):
     pod_allocation_results: Mapping[str, PodAllocationResult] = msgspec.field(default_factory=dict)
 
 
-class Instaslice(Object, frozen=True, kw_only=True, rename="camel"):
+class Instaslice(Object, frozen=True, kw_only=True):
     """A node and all slices on it: generation 1."""
 
     spec: InstasliceSpec = InstasliceSpec()
     status: InstasliceStatus = InstasliceStatus()
 
 
-class NodeAccelerator(Object, frozen=True, kw_only=True, rename="camel"):
+class NodeAccelerator(Object, frozen=True, kw_only=True):
     """A node: generation 2."""
 
     conditions: tuple[Condition, ...] = ()
     resources: NodeResources = NodeResources()
 
 
-class ClaimSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class ClaimSpec(Part, frozen=True, kw_only=True):
     """Slice of an AllocationClaim; also one entry of the pod annotation `mig.das.com/allocation`."""
 
     profile: str
@@ -95,20 +95,20 @@ class ClaimSpec(Part, frozen=True, kw_only=True, rename="camel"):
     nodename: str = ""
 
 
-class AllocationClaim(Object, frozen=True, kw_only=True, rename="camel"):
+class AllocationClaim(Object, frozen=True, kw_only=True):
     """One slice for one container: generation 2."""
 
     spec: ClaimSpec
     state: str = ""
 
 
-class _Status(Part, frozen=True, kw_only=True, rename="camel"):
+class _Status(Part, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     node_resources: Any = None
     state: str = ""
 
 
-class _Raw(Part, frozen=True, kw_only=True, rename="camel"):
+class _Raw(Part, frozen=True, kw_only=True):
     """Either kind of generation 2; its API leaves the type of some fields open."""
 
     metadata: Metadata

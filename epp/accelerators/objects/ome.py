@@ -9,19 +9,19 @@ from epp.accelerators.objects.base import ClusterObject, Part
 from epp.accelerators.objects.core import MatchExpression, NodeSelector
 
 
-class NodeAffinity(Part, frozen=True, kw_only=True, rename="camel"):
+class NodeAffinity(Part, frozen=True, kw_only=True):
     """Terms that a node must meet."""
 
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
-class Affinity(Part, frozen=True, kw_only=True, rename="camel"):
+class Affinity(Part, frozen=True, kw_only=True):
     """The part of an affinity that is about nodes."""
 
     node_affinity: NodeAffinity = NodeAffinity()
 
 
-class DeviceSelector(Part, frozen=True, kw_only=True, rename="camel"):
+class DeviceSelector(Part, frozen=True, kw_only=True):
     """Selector of devices in ResourceSlices; an extension of the API by this picker."""
 
     driver: str = ""
@@ -31,7 +31,7 @@ class DeviceSelector(Part, frozen=True, kw_only=True, rename="camel"):
     """CEL over `device`, as in the selectors of DRA; an expression that cannot be evaluated matches no device."""
 
 
-class Discovery(Part, frozen=True, kw_only=True, rename="camel"):
+class Discovery(Part, frozen=True, kw_only=True):
     """Selectors of nodes and devices of a class."""
 
     node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -41,7 +41,7 @@ class Discovery(Part, frozen=True, kw_only=True, rename="camel"):
     dra: DeviceSelector | None = None
 
 
-class ClassPerformance(Part, frozen=True, kw_only=True, rename="camel"):
+class ClassPerformance(Part, frozen=True, kw_only=True):
     """Figures of one accelerator of the class; with `sparse`, those below fp32 are halved."""
 
     fp32_tflops: float | None = None
@@ -52,7 +52,7 @@ class ClassPerformance(Part, frozen=True, kw_only=True, rename="camel"):
     sparse: bool = False
 
 
-class Capabilities(Part, frozen=True, kw_only=True, rename="camel"):
+class Capabilities(Part, frozen=True, kw_only=True):
     """Capabilities of one accelerator of the class."""
 
     memory: Fraction | None = msgspec.field(default=None, name="memoryGB")
@@ -63,20 +63,20 @@ class Capabilities(Part, frozen=True, kw_only=True, rename="camel"):
     performance: ClassPerformance = ClassPerformance()
 
 
-class ClassResource(Part, frozen=True, kw_only=True, rename="camel"):
+class ClassResource(Part, frozen=True, kw_only=True):
     """An extended resource with which pods request the class."""
 
     name: str
 
 
-class Integration(Part, frozen=True, kw_only=True, rename="camel"):
+class Integration(Part, frozen=True, kw_only=True):
     """Names of the class in other systems."""
 
     kueue_resource_flavor: str = ""
     volcano_gpu_type: str = msgspec.field(default="", name="volcanoGPUType")
 
 
-class ClassCost(Part, frozen=True, kw_only=True, rename="camel"):
+class ClassCost(Part, frozen=True, kw_only=True):
     """US dollars for one accelerator."""
 
     per_hour: Fraction | None = None
@@ -85,7 +85,7 @@ class ClassCost(Part, frozen=True, kw_only=True, rename="camel"):
     tier: str = ""
 
 
-class ClassSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class ClassSpec(Part, frozen=True, kw_only=True):
     """Spec of a class."""
 
     vendor: str = ""
@@ -98,19 +98,19 @@ class ClassSpec(Part, frozen=True, kw_only=True, rename="camel"):
     cost: ClassCost = ClassCost()
 
 
-class AcceleratorClass(ClusterObject, frozen=True, kw_only=True, rename="camel"):
+class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
     """A class of accelerators."""
 
     spec: ClassSpec = ClassSpec()
 
 
-class FlavorSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class FlavorSpec(Part, frozen=True, kw_only=True):
     """Labels of the nodes of a flavor."""
 
     node_labels: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-class ResourceFlavor(ClusterObject, frozen=True, kw_only=True, rename="camel"):
+class ResourceFlavor(ClusterObject, frozen=True, kw_only=True):
     """A flavor of nodes."""
 
     spec: FlavorSpec = FlavorSpec()

@@ -9,7 +9,7 @@ from epp.accelerators.objects.base import ClusterObject, Part
 from epp.accelerators.objects.core import PodReference
 
 
-class Amount(Part, frozen=True, kw_only=True, rename="camel"):
+class Amount(Part, frozen=True, kw_only=True):
     """Amounts of compute and memory."""
 
     tflops: Fraction | None = None
@@ -19,14 +19,14 @@ class Amount(Part, frozen=True, kw_only=True, rename="camel"):
     """Bytes."""
 
 
-class AppPod(PodReference, frozen=True, kw_only=True, rename="camel"):
+class AppPod(PodReference, frozen=True, kw_only=True):
     """A pod that uses a GPU."""
 
     requests: Amount = Amount()
     limits: Amount = Amount()
 
 
-class RunningApp(Part, frozen=True, kw_only=True, rename="camel"):
+class RunningApp(Part, frozen=True, kw_only=True):
     """A workload that uses a GPU."""
 
     name: str = ""
@@ -34,7 +34,7 @@ class RunningApp(Part, frozen=True, kw_only=True, rename="camel"):
     pods: tuple[AppPod, ...] = ()
 
 
-class AllocatedPartition(Part, frozen=True, kw_only=True, rename="camel"):
+class AllocatedPartition(Part, frozen=True, kw_only=True):
     """A partition of a GPU, allocated to a pod."""
 
     template_id: str = msgspec.field(default="", name="templateId")
@@ -44,7 +44,7 @@ class AllocatedPartition(Part, frozen=True, kw_only=True, rename="camel"):
     allocated_slot_start: int | None = None
 
 
-class GpuStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class GpuStatus(Part, frozen=True, kw_only=True):
     """Status of a GPU."""
 
     phase: str = ""
@@ -63,7 +63,7 @@ class GpuStatus(Part, frozen=True, kw_only=True, rename="camel"):
     allocated_partitions: Mapping[str, AllocatedPartition] = msgspec.field(default_factory=dict)
 
 
-class Gpu(ClusterObject, frozen=True, kw_only=True, rename="camel"):
+class Gpu(ClusterObject, frozen=True, kw_only=True):
     """A GPU managed by TensorFusion."""
 
     status: GpuStatus = GpuStatus()
@@ -74,20 +74,20 @@ class Gpu(ClusterObject, frozen=True, kw_only=True, rename="camel"):
         return self.status.node_selector.get("kubernetes.io/hostname", "")
 
 
-class GpuNodeSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class GpuNodeSpec(Part, frozen=True, kw_only=True):
     """Spec of a node with GPUs."""
 
     cost_per_hour: Fraction | None = None
     """US dollars for the whole node."""
 
 
-class GpuNodeStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class GpuNodeStatus(Part, frozen=True, kw_only=True):
     """Status of a node with GPUs."""
 
     total_vram: Fraction | None = msgspec.field(default=None, name="totalVRAM")
 
 
-class GpuNode(ClusterObject, frozen=True, kw_only=True, rename="camel"):
+class GpuNode(ClusterObject, frozen=True, kw_only=True):
     """A node with GPUs managed by TensorFusion."""
 
     spec: GpuNodeSpec = GpuNodeSpec()

@@ -34,8 +34,8 @@ def problem_of(document: dict) -> str:
             {"discovery": {"nodeSelector": {"a": "x", "gpu.com/count": 8, "z": 9}}},
             "spec.discovery.nodeSelector[gpu.com/count] is 8: write it in quotes",
         ),
-        ({"vendor": []}, "spec.vendor is a list: write a text"),
-        ({"vendor": "x", "model": "y" * 100, "family": {"a": "b"}}, "spec.family is a mapping: write a text"),
+        ({"vendor": []}, "spec.vendor is a list: write a string"),
+        ({"vendor": "x", "model": "y" * 100, "family": {"a": "b"}}, "spec.family is a mapping: write a string"),
     ],
 )
 def test_class_with_a_bad_field(accelerator_class, spec, problem):

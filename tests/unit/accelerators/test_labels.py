@@ -327,7 +327,7 @@ def test_defect_28_values_in_the_keys_of_old_amd_labels_are_not_lost():
 def test_defect_28_devices_that_differ_are_described_by_the_most_frequent_with_a_warning():
     node = facts_from_labels({"amd.com/gpu.vram.64G": "2", "amd.com/gpu.vram.192G": "6"})
     assert merge(node.facts).tag.memory_bytes == 192 * GIB
-    assert "devices differ (192G, 64G)" in node.warnings[0]
+    assert "devices of the node differ (192G, 64G)" in node.warnings[0]
 
 
 def test_defect_28_the_amd_family_label_is_not_taken_for_a_family():
