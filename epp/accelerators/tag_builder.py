@@ -1,4 +1,4 @@
-"""Tags endpoints: gathers what every source says of one, and merges it field by field."""
+"""Tag of an endpoint: the facts of all sources, merged field by field."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -14,7 +14,8 @@ from epp.accelerators.facts import Facts, Merged, Rank, merge
 from epp.accelerators.facts.classes import class_facts
 from epp.accelerators.facts.declared import AcceleratorOverride, Declared, class_on_pod, declared_facts
 from epp.accelerators.facts.dra import dra_facts
-from epp.accelerators.facts.instaslice import DrainOrIgnore, PassOrDrain, instaslice_facts
+from epp.accelerators.facts.instaslice import instaslice_facts
+from epp.accelerators.facts.merge import DrainOrIgnore, PassOrDrain
 from epp.accelerators.facts.pod import cpu_facts, endpoint_facts, pod_facts
 from epp.accelerators.facts.prices import CostUnit, cost_facts
 from epp.accelerators.facts.surroundings import Surroundings, surroundings_of
@@ -22,7 +23,7 @@ from epp.accelerators.facts.tensor_fusion import DOMAIN, tensor_fusion_facts, te
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases
 from epp.accelerators.objects.ome import AcceleratorClass
-from epp.accelerators.resources import asked_of, resource_key
+from epp.accelerators.resources import resource_key, resource_requests
 from epp.framework.accelerators import AcceleratorDeclaration, Partition, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
@@ -31,33 +32,33 @@ _VENDOR_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": 
 
 
 class TaggerOptions(Parameters, frozen=True):
-    """Whom to believe, and what to make of what is missing."""
+    """Trust in sources, and defaults for missing facts."""
 
     trust_pod_labels: bool = False
-    """Let pods name their class, and let labels of a pod stand for those of a node that is not known."""
+    """Use the AcceleratorClass that a pod names, and the labels of a pod in place of those of an unknown node."""
     on_missing_claim: PassOrDrain = "Pass"
-    """What to do with an endpoint whose pod asks for a slice that no claim tells of."""
+    """What to do with an endpoint whose pod requests a slice and has no claim for it."""
     on_node_not_ready: DrainOrIgnore = "Drain"
-    """What to do with slices on a node whose slicer is not ready."""
+    """What to do with endpoints on a node whose InstaSlice agent is not ready."""
     on_unhealthy_device: DrainOrIgnore = "Drain"
-    """What to do with an endpoint that has a device which its node calls unhealthy."""
+    """What to do with an endpoint that has an unhealthy device, according to the kubelet."""
     on_pending_gpu: PassOrDrain = "Drain"
-    """What to do with an endpoint that has a GPU which TensorFusion has not got running yet. To send requests there,
+    """What to do with an endpoint that has a GPU in the TensorFusion phase Pending. To send requests there,
     `allowPending` of `accelerator-availability-filter` has to be set as well, where that is configured."""
     cost_unit: CostUnit = "cents"
-    """What prices of the variant autoscaler count, per hour."""
+    """Unit of the prices of the variant autoscaler, per hour."""
     instance_types: Mapping[str, InstanceType] = msgspec.field(default_factory=dict)
-    """Accelerators of machine types, by the type's name; they go before the built-in table."""
+    """Accelerators of machine types, by name of the type; they take precedence over the built-in table."""
     overrides: tuple[AcceleratorOverride, ...] = ()
-    """What endpoints have, whatever sources say; the first that fits counts."""
+    """Accelerators of endpoints, in place of those of other sources; the first entry that matches counts."""
     tensor_fusion_domain: str = DOMAIN
-    """Domain of TensorFusion's annotations on pods."""
+    """Domain of the TensorFusion annotations on pods."""
     cluster: str = ""
-    """Name of the cluster that the objects are from; endpoints of other clusters have no pods and nodes here."""
+    """Name of the cluster of the objects; endpoints in other clusters are not looked up among its pods and nodes."""
 
 
 class TagBuilder:
-    """Tags endpoints by one inventory; build another one for another inventory."""
+    """Builds the tags of endpoints from one inventory."""
 
     def __init__(
         self, inventory: Inventory, options: TaggerOptions | None = None, catalogue: Catalogue = CATALOGUE
@@ -75,14 +76,14 @@ class TagBuilder:
         self._node_facts: dict[str, NodeFacts] = {}
 
     def build(self, endpoint: Endpoint) -> Merged:
-        """Return the endpoint's tag, with what sources contradict each other in or cannot be understood in."""
+        """Return the tag of the endpoint, and the problems of its sources."""
         options = self._options
         local = not endpoint.cluster or endpoint.cluster == options.cluster
         inventory = self._inventory if local else self._elsewhere
         around = surroundings_of(endpoint, inventory, trust_pod_labels=options.trust_pod_labels)
         declared = self._declared(around)
-        warnings = (*declared.warnings, *(() if local else self._foreign(endpoint)))
-        asked = () if around.pod is None else asked_of(around.pod, self._resource_names)
+        warnings = (*declared.warnings, *(() if local else self._cluster_warnings(endpoint)))
+        requested = () if around.pod is None else resource_requests(around.pod, self._resource_names)
         devices = allocated_devices(around, inventory)
         gpus = tensor_fusion_gpus(around, inventory, options.tensor_fusion_domain)
         allocated = [
@@ -90,7 +91,7 @@ class TagBuilder:
             *instaslice_facts(
                 around,
                 inventory,
-                asked,
+                requested,
                 on_missing_claim=options.on_missing_claim,
                 on_node_not_ready=options.on_node_not_ready,
             ),
@@ -104,38 +105,38 @@ class TagBuilder:
         ]
         place = endpoint_facts(around, inventory, options.cluster)
         if around.pod is not None and not (
-            declared.facts or asked or allocated or self._may_have_more(around, inventory)
+            declared.facts or requested or allocated or self._may_have_accelerators(around, inventory)
         ):
             return merge([cpu_facts(around.pod), place, *_spot(around.node_labels)])
         node = self._facts_of_node(around)
         labels, by_machine = _split(node.facts)
-        own = [*declared.facts, *allocated, *pod_facts(around, asked, node, inventory)]
+        own = [*declared.facts, *allocated, *pod_facts(around, requested, node, inventory)]
         if self._contradicted(own, labels):
             labels, by_machine = _spot(around.node_labels), []
-        keys = {resource_key(each.name) for each in asked} | resource_keys(devices, inventory)
+        keys = {resource_key(each.name) for each in requested} | resource_keys(devices, inventory)
         keys |= {_VENDOR_RESOURCES.get(gpu.status.vendor.lower(), "nvidia.com/gpu") for gpu in gpus}
         classes = self._classes(around, inventory, devices, [*own, *labels], keys=keys)
         of_class = [] if declared.classes or not classes else [self._of_class(classes[0], [*own, *labels])]
         names = dict.fromkeys((*declared.classes, *(each.name for each in classes)))
-        known = _shared_out([place, *own, *of_class, *labels])
-        merged = self._finished(known, by_machine, around, inventory, classes=tuple(names))
+        known = _with_shares([place, *own, *of_class, *labels])
+        merged = self._merged(known, by_machine, around, inventory, classes=tuple(names))
         return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings))
 
-    def _foreign(self, endpoint: Endpoint) -> Iterator[str]:
-        """Say so where nobody named the cluster of the objects, so that no endpoint that names one can be in it."""
+    def _cluster_warnings(self, endpoint: Endpoint) -> Iterator[str]:
+        """Yield a warning if the endpoint has a cluster and the objects have none."""
         if not self._options.cluster and (self._inventory.pods or self._inventory.nodes):
             yield (
-                f"the endpoint is in cluster {endpoint.cluster!r}, and nobody says which one the objects are from: "
-                f"their pods and nodes are left out; if it is that one, set cluster: {endpoint.cluster}"
+                f"the endpoint is in cluster {endpoint.cluster!r}, and the cluster of the object files is not set: "
+                f"their pods and nodes are ignored; if it is the same cluster, write cluster: {endpoint.cluster}"
             )
 
-    def _may_have_more(self, around: Surroundings, inventory: Inventory) -> bool:
-        """Return whether the pod has something that may yet bring it an accelerator."""
+    def _may_have_accelerators(self, around: Surroundings, inventory: Inventory) -> bool:
+        """Return whether the pod has claims or annotations for accelerators."""
         annotations = {} if around.pod is None else around.pod.metadata.annotations
         domain = f"{self._options.tensor_fusion_domain}/"
         return bool(claims_of(around, inventory)) or any(key.startswith(domain) for key in annotations)
 
-    def _finished(
+    def _merged(
         self,
         known: list[Facts],
         by_machine: list[Facts],
@@ -144,7 +145,7 @@ class TagBuilder:
         *,
         classes: tuple[str, ...],
     ) -> Merged:
-        """Return the tag, with prices and what the catalogue says of the product that it turned out to be."""
+        """Return the tag, with prices and the facts of the catalogue on its product."""
         draft = merge(known).tag
         whole = None if draft.memory_bytes is None else int(draft.memory_bytes / (draft.partition.memory_fraction or 1))
         texts = (text for text in (draft.product, draft.model) if text)
@@ -159,7 +160,7 @@ class TagBuilder:
         return Merged(tag, merged.conflicts)
 
     def _declared(self, around: Surroundings) -> Declared:
-        """Return what operators say: on the endpoint first, then in overrides; then the pod, if it is trusted."""
+        """Return declared facts: of the endpoint list, then of overrides, then of the pod if it is trusted."""
         found: list[tuple[AcceleratorDeclaration, str, Rank]] = []
         if around.endpoint.accelerator is not None:
             found.append((around.endpoint.accelerator, "endpoint list", Rank.OPERATOR))
@@ -183,7 +184,7 @@ class TagBuilder:
         )
 
     def _facts_of_node(self, around: Surroundings) -> NodeFacts:
-        """Return what labels say; for nodes, of which many endpoints ask, once."""
+        """Return the facts of labels; those of a node are read once for all its endpoints."""
         if around.node is None:
             return self._read_labels(around.node_labels)
         found = self._node_facts.get(around.node.name)
@@ -195,7 +196,7 @@ class TagBuilder:
         return facts_from_labels(labels, instance_types=self._options.instance_types, catalogue=self._catalogue)
 
     def _contradicted(self, own: Sequence[Facts], labels: Sequence[Facts]) -> bool:
-        """Return whether the endpoint has another product than labels say: they describe one of several then."""
+        """Return whether the endpoint has another product than the labels: nodes can have several."""
         said = [fact.product for fact in labels if fact.product]
         given = [fact.product or fact.model for fact in own if fact.product or fact.model]
         if not said or not given:
@@ -212,23 +213,23 @@ class TagBuilder:
         *,
         keys: set[str],
     ) -> tuple[AcceleratorClass, ...]:
-        """Return the classes that the endpoint is of; `keys` are those of the resources that it has."""
+        """Return the classes that match; `keys` are those of the resources of the endpoint."""
         part = _partition(facts)
         sliced = {f"mig/{part.profile}"} if part.kind is Sharing.MIG and part.profile else set[str]()
-        if not keys and sliced:  # as all of them are on a node where all GPUs are cut alike
+        if not keys and sliced:  # MIG strategy single: pods request slices as nvidia.com/gpu
             keys.add("nvidia.com/gpu")
         attributes = tuple((each.driver, each.attributes) for each in devices)
         evidence = Evidence(
             labels=with_label_aliases(around.node_labels),
             node=around.node_name,
-            resources=frozenset(keys | sliced) if keys or sliced or self._asks_nothing(around, facts) else None,
+            resources=frozenset(keys | sliced) if keys or sliced or self._requests_nothing(around, facts) else None,
             pci=pci_of(around.node_labels, attributes),
             devices=attributes,
         )
         return matching_classes(inventory.classes.values(), evidence, inventory.flavors, inventory.expressions)
 
-    def _asks_nothing(self, around: Surroundings, facts: Sequence[Facts]) -> bool:
-        """Return whether it is known that there is nothing that a class could be asked for by."""
+    def _requests_nothing(self, around: Surroundings, facts: Sequence[Facts]) -> bool:
+        """Return whether the resources of the endpoint are known to be none."""
         return around.pod is not None and not any(fact.rank is Rank.OPERATOR for fact in facts)
 
     def _of_class(self, each: AcceleratorClass, facts: Sequence[Facts]) -> Facts:
@@ -237,7 +238,7 @@ class TagBuilder:
 
 
 def _split(facts: Iterable[Facts]) -> tuple[list[Facts], list[Facts]]:
-    """Return what labels say, and what tables say of it."""
+    """Return the facts of labels, and those of tables."""
     found = list(facts)
     return [f for f in found if f.rank < Rank.CATALOGUE], [f for f in found if f.rank >= Rank.CATALOGUE]
 
@@ -248,26 +249,26 @@ def _spot(labels: Mapping[str, str]) -> list[Facts]:
 
 
 def _partition(facts: Iterable[Facts]) -> Partition:
-    """Return the part that counts."""
+    """Return the partition of the lowest rank."""
     parts = [(fact.rank, fact.partition) for fact in facts if fact.partition is not None]
     return min(parts, key=lambda part: part[0], default=(Rank.SELF, Partition()))[1]
 
 
-def _shared_out(facts: list[Facts]) -> list[Facts]:
-    """Return the facts with the memory of whole devices, where classes and labels say it, cut to the endpoint's part.
+def _with_shares(facts: list[Facts]) -> list[Facts]:
+    """Return the facts with the memory of whole devices, from classes and labels, multiplied by the endpoint's share.
 
-    Sources that tell of the part itself, or were given it, say the part's memory already.
+    Sources with a partition have the memory of the partition already.
     """
     part = _partition(facts)
     if part.memory_fraction == 1.0:
         return facts
     return [
         msgspec.structs.replace(fact, memory_bytes=int(fact.memory_bytes * part.memory_fraction))
-        if fact.memory_bytes is not None and fact.partition is None and _of_whole(fact)
+        if fact.memory_bytes is not None and fact.partition is None and _describes_whole_device(fact)
         else fact
         for fact in facts
     ]
 
 
-def _of_whole(fact: Facts) -> bool:
+def _describes_whole_device(fact: Facts) -> bool:
     return fact.rank in {Rank.CLASS, Rank.LABELS} or fact.source.startswith("AcceleratorClass/")

@@ -1,4 +1,4 @@
-"""Tags every endpoint with its hardware, from object files, from its labels and from what its author says of it."""
+"""The accelerator tagger: tags every endpoint with its hardware, from object files, labels and declarations."""
 
 import asyncio
 import dataclasses
@@ -16,7 +16,6 @@ from epp.accelerators.files.reading import ObjectFiles
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework.accelerators import AcceleratorDeclaration, AcceleratorKind
-from epp.framework.clock import Clock
 from epp.framework.datalayer import FollowingTagger, KnowsAccelerators, Report
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
@@ -24,26 +23,26 @@ from epp.framework.inputs import InputState
 from epp.framework.snapshot import ACCELERATOR
 from epp.watch import changes
 
-_MOST_TOLD = 100
-"""Problems of endpoints that are said before there is silence: pools may be large and wrong all over."""
+_MAX_ENDPOINT_WARNINGS = 100
+"""Warnings on endpoints that are logged for one version of the objects; large pools could flood the log."""
 
 _log = structlog.get_logger()
 
 
 class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
-    """Where objects are, and whom to believe."""
+    """Object files, and trust in sources."""
 
     paths: tuple[str, ...] = ()
-    """Files, or directories of files (.yaml, .yml, .json), with the objects of a cluster: AcceleratorClass, Node, Pod,
+    """Files, or directories of files (.yaml, .yml, .json), with objects of a cluster: AcceleratorClass, Node, Pod,
     Instaslice, NodeAccelerator, AllocationClaim, GPU, GPUNode, ResourceSlice, ResourceClaim, DeviceClass,
-    ResourceFlavor, VariantAutoscaling and cost ConfigMaps, several to a file if need be."""
+    DeviceTaintRule, ResourceFlavor, VariantAutoscaling and cost ConfigMaps. A file can have several documents."""
     watch_files: bool = True
-    """Take over new versions of the files, all at once, as soon as they are there."""
+    """Apply new versions of the files as soon as they are written, all at once."""
     missing_file_grace_period: str = "5m"
-    """Time for which the objects of a file that is gone or empty stay in effect: `0s` removes them at once. The default
-    is what Kubernetes gives a node that cannot be reached before it moves the node's pods."""
+    """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once. The default is
+    the time after which Kubernetes evicts the pods of an unreachable node."""
     defaults: AcceleratorDeclaration | None = None
-    """What an endpoint has of whose hardware nothing else is known."""
+    """Accelerator of endpoints that have no known hardware."""
 
     def __post_init__(self) -> None:
         """Check the duration; raises ValueError."""
@@ -61,51 +60,49 @@ class _Objects(NamedTuple):
 
 
 class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccelerators[AcceleratorTaggerParameters]):
-    """Merges all that is known of an endpoint's hardware into its accelerator tag, field by field.
+    """Merges the facts of all sources on an endpoint's hardware into its accelerator tag, field by field.
 
-    What counts first: `overrides` and the endpoint list's own `accelerator`; a class named by the pod, where pods are
-    trusted; claims (DRA, then InstaSlice, then TensorFusion); the AcceleratorClass that matches; labels of the node;
-    what the pod asks for; built-in tables of products and machine types. Labels of an endpoint stand for those of its
-    node where no pod of it is known.
+    Precedence: `overrides` and the endpoint list's own `accelerator`; the class named by a trusted pod; claims (DRA,
+    then InstaSlice, then TensorFusion); the matching AcceleratorClass; labels of the node; resource requests of the
+    pod; built-in tables of products and machine types. Labels of an endpoint without a known pod count as labels of its
+    node.
 
-    A new version of a file or of an object that cannot be understood changes nothing: the version before stays in
-    effect, and the log, `/healthz` and `llm_d_epp_input_problems` say why. Where there is no version before, the object
-    is left out. A file that is gone keeps its objects for `missingFileGracePeriod`.
+    An invalid version of a file or of an object changes nothing: the previous version stays in effect, and the log,
+    `/healthz` and `llm_d_epp_input_problems` have the reason. Without a previous version, the object is skipped. The
+    objects of a missing file are kept for `missingFileGracePeriod`.
     """
 
     plugin_type = "accelerator-data-source"
     writes = (ACCELERATOR,)
 
-    def __init__(
-        self, parameters: AcceleratorTaggerParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
-        self._files = ObjectFiles(self.parameters.paths)
-        self._versions = ObjectVersions(self.parameters.missing_file_grace_period)
+    def setup(self) -> None:
+        """Read the files for the first time; raises ConfigurationError for a path that does not exist."""
         self.inventory = Inventory()
         """Inventory of the objects in effect."""
-        self._told: frozenset[str] = frozenset()
-        self._told_of_endpoints: set[str] = set()
+        self._files = ObjectFiles(self.parameters.paths)
+        self._versions = ObjectVersions(self.parameters.missing_file_grace_period)
         self._builder = TagBuilder(self.inventory, self.parameters)
+        self._object_problems: frozenset[str] = frozenset()
+        self._endpoint_problems: set[str] = set()
         if (objects := self._read()) is not None:
-            self._take(objects)
+            self._apply(objects)
 
     @property
     def inputs(self) -> InputState:
-        """Files, and what of them is not in effect."""
+        """Files, and the versions of them that are not in effect."""
         return self._versions.inputs
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Return the tag; what was wrong on the way to it is said once for as long as the objects hold."""
+        """Return the tag; log each problem of endpoints once for each version of the objects."""
         merged = self.merged(endpoint)
         for problem in (*merged.conflicts, *merged.warnings):
-            if problem not in self._told_of_endpoints and len(self._told_of_endpoints) < _MOST_TOLD:
-                self._told_of_endpoints.add(problem)
-                _log.warning("accelerator of endpoint", plugin=self.name, endpoint=endpoint.id, problem=problem)
+            if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_ENDPOINT_WARNINGS:
+                self._endpoint_problems.add(problem)
+                _log.warning("endpoint accelerator problem", plugin=self.name, endpoint=endpoint.id, problem=problem)
         return Report(attributes={ACCELERATOR: merged.tag})
 
     def merged(self, endpoint: Endpoint) -> Merged:
-        """Return the tag, and what was wrong on the way to it."""
+        """Return the tag, and the problems of its sources."""
         merged = self._builder.build(endpoint)
         defaults = self.parameters.defaults
         if merged.tag.kind is not AcceleratorKind.UNKNOWN or defaults is None or endpoint.accelerator is not None:
@@ -118,12 +115,12 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
         return msgspec.structs.replace(assumed, tag=msgspec.structs.replace(assumed.tag, provenance=provenance))
 
     def knows(self, name: str) -> bool:
-        """Say whether an AcceleratorClass of the objects, or a product of the catalogue, has that name."""
+        """Return whether there is an AcceleratorClass, or a product of the catalogue, with this name."""
         wanted = name.lower()
         return any(wanted == known.lower() for known in self.inventory.classes) or find_product(name) is not None
 
     async def follow(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Take over new versions of the files until cancelled."""
+        """Apply new versions of the files until cancelled."""
         if not (self.parameters.paths and self.parameters.watch_files):
             return
         async for _ in changes(*map(Path, self.parameters.paths)):
@@ -131,22 +128,22 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
                 await changed()
 
     async def look(self) -> bool:
-        """Read the files; return whether any of them, or what is in effect of it, is another than before."""
+        """Read the files; return whether any of them, or its objects in effect, changed."""
         objects = await asyncio.to_thread(self._read)
         if objects is None:
             return False
-        self._take(objects)
-        _log.info("accelerator objects taken over", plugin=self.name, problems=len(self.inventory.problems))
+        self._apply(objects)
+        _log.info("accelerator objects updated", plugin=self.name, problems=len(self.inventory.problems))
         return True
 
     def _read(self) -> _Objects | None:
-        """Return what the files say now; None where nothing changed. Runs in a thread, so it changes nothing itself."""
+        """Return the objects in the files; None if nothing changed. Runs in a thread, so it changes no state."""
         versions = self._versions.after(self._files.read(self._versions.files), self.clock.now())
         if versions == self._versions:
             return None
         return _Objects(versions, Inventory.build(versions.in_order(self._files.order), self.inventory))
 
-    def _take(self, objects: _Objects) -> None:
+    def _apply(self, objects: _Objects) -> None:
         before = self._versions.files
         self._versions, self.inventory = objects
         self._builder = TagBuilder(self.inventory, self.parameters)
@@ -155,7 +152,7 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
                 count = len(version.objects.held)
                 _log.warning("objects of a missing file removed", plugin=self.name, file=str(file), objects=count)
         for problem in dict.fromkeys(self.inventory.problems):
-            if problem not in self._told:
-                _log.warning("accelerator object", plugin=self.name, problem=problem)
-        self._told = frozenset(self.inventory.problems)
-        self._told_of_endpoints.clear()
+            if problem not in self._object_problems:
+                _log.warning("accelerator object problem", plugin=self.name, problem=problem)
+        self._object_problems = frozenset(self.inventory.problems)
+        self._endpoint_problems.clear()

@@ -1,1 +1,1 @@
-"""AcceleratorClasses: which of them an endpoint matches, and values of theirs that are not understood."""
+"""AcceleratorClasses: matching against an endpoint, and validation."""

@@ -1,4 +1,4 @@
-"""Required node terms of an affinity, against the labels of a node."""
+"""Node affinity: required terms, evaluated on the labels of a node, and their validation."""
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
@@ -13,18 +13,18 @@ _MEBIBYTE_LABELS = frozenset({"nvidia.com/gpu.memory"})
 
 
 def matching_term(selector: NodeSelector, labels: Mapping[str, str], node: str = "") -> NodeSelectorTerm | None:
-    """Return the most detailed of the terms that hold; None where none does. A term without any test holds nowhere."""
+    """Return the term with the most tests among those that hold; None for none. An empty term never holds."""
     holding = [term for term in selector.node_selector_terms if term_holds(term, labels, node)]
     return max(holding, key=term_size, default=None)
 
 
 def term_size(term: NodeSelectorTerm) -> int:
-    """Return how many tests it has."""
+    """Return the number of tests."""
     return len(term.match_expressions) + len(term.match_fields)
 
 
 def term_holds(term: NodeSelectorTerm, labels: Mapping[str, str], node: str = "") -> bool:
-    """Return whether all tests of the term hold; the only field that nodes have is metadata.name."""
+    """Return whether all tests of the term hold; the only supported field is metadata.name."""
     fields = {"metadata.name": node} if node else {}
     return (
         term_size(term) > 0
@@ -34,7 +34,7 @@ def term_holds(term: NodeSelectorTerm, labels: Mapping[str, str], node: str = ""
 
 
 def expression_holds(test: MatchExpression, labels: Mapping[str, str]) -> bool:
-    """Return whether the test holds; one that is not understood never does."""
+    """Return whether the test holds; an invalid one never does."""
     value = labels.get(test.key)
     match test.operator:
         case "Exists":
@@ -61,26 +61,26 @@ def _number_holds(test: MatchExpression, value: str) -> bool:
 
 
 def problems_of(selector: NodeSelector) -> Iterator[str]:
-    """Yield what is not as the cluster's API wants it, with how it is read."""
+    """Yield deviations from the Kubernetes API, each with its interpretation."""
     for test in _tests(selector):
         if test.operator in _ALIASES:
             alias = f"read as {test.operator[:2]} or equal"
-            yield f"{test.key}: the operator {test.operator} is none of the cluster's; {alias}"
+            yield f"{test.key}: Kubernetes has no operator {test.operator}; {alias}"
         if not _fault_of(test) and test.operator in _NUMERIC and not test.values[0].lstrip("-").isdecimal():
             number = float(_bound(test))
-            yield f"{test.key}: {test.values[0]!r} is no integer, as the cluster wants it; read as {number:g}"
-    yield from (f"{fault}; the term holds nowhere" for fault in faults_of(selector))
+            yield f"{test.key}: {test.values[0]!r} is not an integer, as Kubernetes requires; read as {number:g}"
+    yield from (f"{fault}; the term matches no node" for fault in faults_of(selector))
 
 
 def faults_of(selector: NodeSelector) -> Iterator[str]:
-    """Yield what is not understood, so that a term holds nowhere, and what to write instead."""
+    """Yield invalid tests, whose terms match no node, each with its remedy."""
     for test in _tests(selector):
         if fault := _fault_of(test):
             yield f"{test.key}: {fault}"
     for term in selector.node_selector_terms:
         for test in term.match_fields:
             if test.key != "metadata.name":
-                yield f"matchFields {test.key!r}: nodes have only metadata.name"
+                yield f"matchFields {test.key!r}: write metadata.name, the only supported field"
 
 
 def _tests(selector: NodeSelector) -> Iterator[MatchExpression]:
@@ -102,7 +102,7 @@ def _fault_of(test: MatchExpression) -> str:
 
 
 def _bound(test: MatchExpression) -> Fraction:
-    """Return the number to compare with; a quantity with a unit is put into that of the label."""
+    """Return the number to compare with; a quantity with a unit is converted to the unit of the label."""
     text = test.values[0]
     number = quantity_of(text)
     if test.key in _MEBIBYTE_LABELS and text[-1:].isalpha():

@@ -1,4 +1,4 @@
-"""Values of an AcceleratorClass that are not understood, or not in the form that its API wants."""
+"""Validation of AcceleratorClasses: invalid values, and values in another form than the API requires."""
 
 from collections.abc import Iterator
 
@@ -9,20 +9,20 @@ from epp.framework.device_expressions import DeviceExpression
 
 
 def doubts_of(each: AcceleratorClass) -> Iterator[str]:
-    """Yield what the class says that is not as it should be, and how it is read; the rest of it counts."""
+    """Yield doubtful and invalid values of the class, each with its interpretation; all others count."""
     memory = each.spec.capabilities.memory
     if memory is not None and 0 < memory < BARE_GB_BELOW:
         number = f"{float(memory):g}"
-        yield f"memoryGB {number} would be {number} bytes, it is read as {number} GB; write {number}Gi"
+        yield f"spec.capabilities.memoryGB is {number}, which means bytes: read as {number}Gi; write {number}Gi"
     required = each.spec.discovery.affinity.node_affinity.required
     if required is not None:
         yield from affinity.problems_of(required)
-    yield from (f"{fault}; it selects nothing" for fault in _expression_faults(each))
-    yield from (f"{fault}; it is left out" for fault in _value_faults(each))
+    yield from (f"{fault}; it selects no device" for fault in _expression_faults(each))
+    yield from (f"{fault}; it is ignored" for fault in _value_faults(each))
 
 
 def faults_of(each: AcceleratorClass) -> Iterator[str]:
-    """Yield what the class says that is not understood and so has no effect: field, value and remedy."""
+    """Yield invalid values of the class, which have no effect: field, value and remedy."""
     required = each.spec.discovery.affinity.node_affinity.required
     if required is not None:
         yield from (f"spec.discovery.affinity: {fault}" for fault in affinity.faults_of(required))
@@ -31,7 +31,7 @@ def faults_of(each: AcceleratorClass) -> Iterator[str]:
 
 
 def device_expression(each: AcceleratorClass) -> DeviceExpression | None:
-    """Return what selects devices of the class, if it has that; raises ValueError that names field and remedy."""
+    """Return the CEL device selector of the class, if any; raises ValueError with field and remedy."""
     dra = each.spec.discovery.dra
     if dra is None or not dra.expression:
         return None

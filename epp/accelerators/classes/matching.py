@@ -1,4 +1,4 @@
-"""Which AcceleratorClasses an endpoint is of."""
+"""Matching of AcceleratorClasses against an endpoint."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,21 +17,21 @@ from epp.framework.device_expressions import DeviceExpression
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known of an endpoint that a class can be told by."""
+    """Properties of an endpoint that classes are matched against."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of its node."""
+    """Labels of its node."""
     node: str = ""
     resources: frozenset[str] | None = None
-    """Keys (see `resource_key`) of what its pod asks for or was given; None where nobody knows."""
+    """Keys (see `resource_key`) of the resources that its pod requests or was allocated; None if unknown."""
     pci: PciIds = NO_IDS
     devices: tuple[tuple[str, Mapping[str, AttributeValue]], ...] = ()
-    """Driver and attributes of each device that it was given."""
+    """Driver and attributes of each allocated device."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Match:
-    """A class that an endpoint is of; the smallest is the most specific."""
+    """A class that matches; the smallest is the most specific."""
 
     minus_pairs: int
     not_a_slice: bool
@@ -46,23 +46,23 @@ def matching_classes(
     flavors: Mapping[str, ResourceFlavor],
     expressions: Mapping[str, DeviceExpression] = MappingProxyType({}),
 ) -> tuple[AcceleratorClass, ...]:
-    """Return the classes that the endpoint is of, the most specific first.
+    """Return the classes that match, the most specific first.
 
-    `expressions` are the classes' selectors of devices, by the name of the class. More selector pairs go before fewer,
-    slices before whole devices, more tests before fewer, then the name decides.
+    `expressions` are CEL device selectors, by name of the class. More selector pairs precede fewer, slices precede
+    whole devices, more tests precede fewer; the rest is in order of names.
     """
     matches = (_match(each, evidence, flavors, expressions.get(each.id)) for each in classes)
     return tuple(match.found for match in sorted(match for match in matches if match is not None))
 
 
 def is_of_slices(each: AcceleratorClass) -> bool:
-    """Return whether the class is one of MIG slices: its figures are those of a slice, not of the whole device."""
+    """Return whether the class is one of MIG slices: its figures are those of a slice, not of a whole device."""
     keys = [resource_key(resource.name) for resource in each.spec.resources]
     return bool(keys) and all(key.startswith("mig/") for key in keys)
 
 
 def node_pairs(each: AcceleratorClass, flavors: Mapping[str, ResourceFlavor]) -> Mapping[str, str]:
-    """Return labels that its nodes have: its own, or those of its Kueue flavor where it has no selector at all."""
+    """Return the required labels of nodes: of the class, or of its Kueue flavor if it has no node selector."""
     discovery = each.spec.discovery
     if discovery.node_selector or discovery.affinity.node_affinity.required is not None:
         return discovery.node_selector
@@ -92,15 +92,15 @@ def _match(
     if False in verdicts:
         return None
     pci, device, resource = verdicts
-    says_nothing_of_pci = not discovery.pci_vendor_id and not discovery.device_ids
-    if not (pairs or term or pci or device or (resource and says_nothing_of_pci)):
+    without_pci = not discovery.pci_vendor_id and not discovery.device_ids
+    if not (pairs or term or pci or device or (resource and without_pci)):
         return None
     tests = (0 if term is None else term_size(term)) + bool(device) + bool(pci)
     return _Match(-len(pairs), not is_of_slices(each), -tests, each.name, each)
 
 
 def _by_pci(discovery: Discovery, known: PciIds) -> bool | None:
-    """Return whether the PCI ids fit; None where the class names none, or too little is known to tell."""
+    """Return whether the PCI ids match; None if the class has none, or if too little is known."""
     vendor = canonical_id(discovery.pci_vendor_id)
     wanted = frozenset(map(canonical_id, discovery.device_ids))
     if vendor and known.vendors and vendor not in known.vendors:
@@ -111,9 +111,9 @@ def _by_pci(discovery: Discovery, known: PciIds) -> bool | None:
 
 
 def _by_resource(each: AcceleratorClass, evidence: Evidence) -> bool | None:
-    """Return whether the pod has one of the class's resources; None where the class names none or nobody knows.
+    """Return whether the pod has one of the resources; None if the class has none, or if those of the pod are unknown.
 
-    A slice that nobody knows of is not there: all endpoints of the node would have it.
+    Classes of slices never match a pod with unknown resources: they would match all endpoints of the node.
     """
     wanted = {resource_key(resource.name) for resource in each.spec.resources}
     if not wanted:
@@ -124,7 +124,7 @@ def _by_resource(each: AcceleratorClass, evidence: Evidence) -> bool | None:
 
 
 def _by_device(selector: DeviceSelector | None, evidence: Evidence, expression: DeviceExpression | None) -> bool | None:
-    """Return whether one of the devices fits; None where the class does not select by device."""
+    """Return whether one of the devices matches; None if the class has no device selector."""
     if selector is None:
         return None
     if selector.expression and expression is None:
@@ -147,7 +147,7 @@ def _attribute_holds(test: MatchExpression, driver: str, attributes: Mapping[str
 
 
 def _version_holds(operator: str, have: tuple[int, ...], text: str) -> bool:
-    """Return how the comparison comes out; False where the text is no version."""
+    """Return the result of the comparison; False if the text is not a version."""
     bound = version_of(text)
     if not isinstance(bound, tuple):
         return False
@@ -157,7 +157,7 @@ def _version_holds(operator: str, have: tuple[int, ...], text: str) -> bool:
 
 
 def _text(value: AttributeValue) -> str:
-    """Return the value as a selector writes it."""
+    """Return the value as selectors spell it."""
     if isinstance(value, bool):
         return str(value).lower()
     return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)

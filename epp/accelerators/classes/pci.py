@@ -1,4 +1,4 @@
-"""PCI vendors and devices of a node, as far as labels and device attributes tell."""
+"""PCI ids of the accelerators of a node, from labels and device attributes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ _DEVICE_ATTRIBUTES = ("deviceID", "pciId")
 
 
 class PciIds(NamedTuple):
-    """Ids of accelerators: four hexadecimal digits; empty for not known."""
+    """Ids of accelerators, four hexadecimal digits each; empty if unknown."""
 
     vendors: frozenset[str] = frozenset()
     devices: frozenset[str] = frozenset()
@@ -37,7 +37,7 @@ def canonical_id(text: str) -> str:
 
 
 def pci_of(labels: Mapping[str, str], devices: Iterable[tuple[str, Mapping[str, AttributeValue]]] = ()) -> PciIds:
-    """Return what the labels of a node say, or the attributes of the very devices where there are any."""
+    """Return the ids in the attributes of allocated devices; without any, those in the labels of the node."""
     vendors, ids = set[str](), set[str]()
     for driver, attributes in devices:
         vendors |= {_VENDOR_DRIVERS[driver]} if driver in _VENDOR_DRIVERS else set()

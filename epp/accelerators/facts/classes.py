@@ -1,4 +1,4 @@
-"""What an AcceleratorClass says of the endpoints that are of it."""
+"""Facts from an AcceleratorClass, for the endpoints that match it."""
 
 import re
 from fractions import Fraction
@@ -17,9 +17,9 @@ TIERS = frozenset({"low", "medium", "high"})
 
 
 def class_facts(each: AcceleratorClass, catalogue: Catalogue, rank: Rank = Rank.CLASS, product: str = "") -> Facts:
-    """Return the facts, figures of a whole device. `product` is the endpoint's, where it is known better.
+    """Return the facts, with figures of a whole device; `product` is that of the endpoint, if known.
 
-    A class of slices has the figures of a slice: those of the whole device follow from the slice's share of it.
+    The figures of a class of slices are divided by the share that a slice has of its device.
     """
     spec = each.spec
     part = _partition(each, product)
@@ -60,20 +60,20 @@ def class_facts(each: AcceleratorClass, catalogue: Catalogue, rank: Rank = Rank.
 
 
 def memory_of(memory: Fraction | None) -> int | None:
-    """Return bytes; a number too small to be bytes is one of GB, as most people write it."""
+    """Return bytes; a number too small for bytes is in GiB."""
     if memory is None or memory <= 0:
         return None
     return int(memory * 2**30 if memory < BARE_GB_BELOW else memory)
 
 
 def compute_capability(capabilities: Capabilities) -> tuple[int, ...] | None:
-    """Return (9, 0) for 9.0; None for what is no version."""
+    """Return (9, 0) for 9.0; None for a text that is not a version."""
     text = capabilities.compute_capability.strip()
     return tuple(map(int, text.split("."))) if _VERSION.fullmatch(text) else None
 
 
 def _partition(each: AcceleratorClass, product: str) -> Partition | None:
-    """Return the slice that endpoints of the class have, for a class of slices."""
+    """Return the partition of a class of slices."""
     if not is_of_slices(each):
         return None
     profile = parse_mig_profile(each.spec.resources[0].name)

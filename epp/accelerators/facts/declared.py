@@ -1,4 +1,4 @@
-"""What operators say of an endpoint's accelerator, by declaration or by a class's name on the pod."""
+"""Facts that users declare: in the endpoint list, in overrides, or by the name of a class on the pod."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -15,28 +15,28 @@ from epp.framework.accelerators import AcceleratorDeclaration, Partition, Sharin
 from epp.framework.endpoint import Endpoint
 
 CLASS_NAMES_ON_PODS = ("ome.io/accelerator-class", "ome.ai/accelerator-class", "inference.optimization/acceleratorName")
-"""Annotations, or labels, that name a pod's class."""
+"""Annotations, or labels, with the AcceleratorClass of a pod."""
 
 
 class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What the endpoints that fit have; at least one of endpoint, labels and node is to be there."""
+    """Accelerator of the endpoints that match; at least one of endpoint, labels and node is required."""
 
     accelerator: AcceleratorDeclaration
-    """What they have."""
+    """Accelerator of these endpoints."""
     endpoint: str = ""
-    """Pattern with `*` and `?` for `name`, or for `namespace/name`."""
+    """Pattern for `name` or `namespace/name`, with `*` and `?`."""
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """That the endpoint has, all of them."""
+    """Labels of the endpoint; all must match."""
     node: str = ""
     """Pattern for the name of its node."""
 
     def __post_init__(self) -> None:
-        """Refuse one that would fit everything by oversight; raises ValueError."""
+        """Check that there is a condition; raises ValueError."""
         if not (self.endpoint or self.labels or self.node):
-            raise ValueError("an override fits no endpoint: write endpoint ('*' for all), labels or node")
+            raise ValueError("an override has no condition: write endpoint ('*' for all), labels or node")
 
     def fits(self, endpoint: Endpoint, node: str) -> bool:
-        """Return whether it is about this endpoint."""
+        """Return whether the override applies to this endpoint."""
         name = endpoint.id if "/" in self.endpoint else endpoint.name
         return (
             (not self.endpoint or fnmatchcase(name, self.endpoint))
@@ -46,11 +46,11 @@ class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """What a declaration comes to."""
+    """Facts of a declaration."""
 
     facts: tuple[Facts, ...] = ()
     classes: tuple[str, ...] = ()
-    """The AcceleratorClass that it names."""
+    """The AcceleratorClass in it."""
     warnings: tuple[str, ...] = ()
 
 
@@ -61,12 +61,12 @@ def declared_facts(
     catalogue: Catalogue,
     rank: Rank = Rank.OPERATOR,
 ) -> Declared:
-    """Return the facts: what is said itself first, then what the class or product named has."""
+    """Return the facts: those of the declaration first, then those of the class or product that it names."""
     warnings: list[str] = []
     name = declaration.accelerator_class
     product = catalogue.find(name) if name and name not in classes else None
     if name and product is None and name not in classes:
-        warnings.append(f"{source}: {name!r} is neither an AcceleratorClass nor a product of the catalogue; left out")
+        warnings.append(f"{source}: {name!r} is neither an AcceleratorClass nor a product of the catalogue; ignored")
     model = classes[name].spec.model if name in classes else name
     partition = _partition(declaration, model, warnings, source)
     profile = parse_mig_profile(declaration.profile) if declaration.profile else None
@@ -89,13 +89,13 @@ def declared_facts(
         facts.append(class_facts(classes[name], catalogue, rank))
     elif product is not None:
         facts.append(msgspec.structs.replace(product.facts(partition=partition), rank=rank))
-    if len(facts) > 1:  # who names one has at least one, and others may know of more
+    if len(facts) > 1:  # a class or product without a count is at least one device
         facts.append(Facts(source=source, rank=Rank.SELF, count=1))
     return Declared(tuple(facts), (name,) if name in classes else (), tuple(warnings))
 
 
 def class_on_pod(*texts: Mapping[str, str]) -> str:
-    """Return the name of the class that annotations or labels say, the first of them; empty for none."""
+    """Return the first class in annotations or labels; empty for none."""
     return next((text[key] for text in texts for key in CLASS_NAMES_ON_PODS if text.get(key)), "")
 
 
@@ -105,7 +105,7 @@ def _partition(declaration: AcceleratorDeclaration, model: str, warnings: list[s
         profile = parse_mig_profile(declaration.profile)
         if profile is not None:
             return partition_of(profile, mig_gpu(model) if model else None, sharers=sharers)
-        warnings.append(f"{source}: {declaration.profile!r} is no MIG profile such as 3g.20gb; left out")
+        warnings.append(f"{source}: {declaration.profile!r} is not a MIG profile such as 3g.20gb; ignored")
     if sharers > 1:
         share = 1 / sharers
         return Partition(kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=sharers)
@@ -118,5 +118,5 @@ def _memory(text: str, warnings: list[str], source: str) -> int | None:
     try:
         return memory_of(quantity_of(text))
     except ValueError as error:
-        warnings.append(f"{source}: memory: {error}; left out")
+        warnings.append(f"{source}: memory: {error}; ignored")
         return None

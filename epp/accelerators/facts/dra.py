@@ -1,23 +1,21 @@
-"""What ResourceClaims say of an endpoint: its devices, what they are, and whether they are to be left."""
+"""Facts from ResourceClaims: the devices of an endpoint, their properties, health and taints."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
 
 from epp.accelerators.catalogue import Catalogue
 from epp.accelerators.dra.devices import Allocated, health_of
 from epp.accelerators.dra.pools import taints_of
 from epp.accelerators.facts import Facts, Rank
+from epp.accelerators.facts.merge import DrainOrIgnore
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
 from epp.framework.accelerator_attributes import DRIVER
 from epp.framework.accelerators import AcceleratorKind, AttributeValue, Device, Partition, Routability, Sharing
 
-DrainOrIgnore: TypeAlias = Literal["Drain", "Ignore"]
-
 STALE = "epp/stale"
-"""Attribute: true where the devices are described by an older generation of their pool."""
+"""Attribute: true if the description of the devices is from an older generation of their pool."""
 _VENDORS: Mapping[str, tuple[str, AcceleratorKind]] = {
     "gpu.nvidia.com": ("nvidia", AcceleratorKind.GPU),
     "gpu.amd.com": ("amd", AcceleratorKind.GPU),
@@ -36,7 +34,7 @@ def dra_facts(
     *,
     on_unhealthy: DrainOrIgnore = "Drain",
 ) -> Iterator[Facts]:
-    """Yield facts of rank ALLOCATION; none for an endpoint that claims no accelerator."""
+    """Yield facts of rank ALLOCATION; none for an endpoint without allocated devices."""
     if not devices:
         return
     health = {} if around.pod is None else health_of(around.pod)
@@ -88,7 +86,7 @@ def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], ar
 
 
 def _partition(each: Allocated, inventory: Inventory) -> Partition:
-    """Return which part of a device it is: all of it, where nothing says otherwise."""
+    """Return the partition of the device; by default the whole of it."""
     placed = _PLACED.fullmatch(each.result.device)
     profile = parse_mig_profile(each.text("profile")) if each.text("type") == "mig" else None
     sharers = _sharers(each, inventory)
@@ -125,14 +123,14 @@ def _partition(each: Allocated, inventory: Inventory) -> Partition:
 
 
 def _sharers(each: Allocated, inventory: Inventory) -> int:
-    """Return how many pods have the device by turns; those that each have a measured part of it are not counted."""
+    """Return the number of pods that share the device by turns; 1 if each has a capacity of its own."""
     if each.result.consumed_capacity:
         return 1
     return max(len(inventory.device_users.get(each.result.id, ())), 1)
 
 
 def _share_of_counters(each: Allocated) -> float:
-    """Return the largest share that the device takes of what it has in common with others; 1 where nobody says."""
+    """Return the largest share that the device consumes of a shared counter; 1 without counters."""
     if each.device is None or each.pool is None:
         return 1.0
     shares = [
@@ -159,7 +157,7 @@ def _capability(value: AttributeValue | None) -> tuple[int, ...] | None:
 
 
 def _common_attributes(devices: Sequence[Allocated]) -> dict[str, AttributeValue]:
-    """Return the attributes that all devices have alike, and whether what is known of them is old."""
+    """Return the attributes that all devices have in common, and STALE if it applies."""
     first, *others = (each.attributes for each in devices)
     found = {name: value for name, value in first.items() if all(each.get(name) == value for each in others)}
     if len({each.driver for each in devices}) == 1:

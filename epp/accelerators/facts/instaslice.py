@@ -1,18 +1,18 @@
-"""What InstaSlice says of an endpoint: its slices, and whether they can be used."""
+"""Facts from InstaSlice: the slices of an endpoint and their state."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
 
 import msgspec
 
 from epp.accelerators.facts import Facts, Rank
+from epp.accelerators.facts.merge import DrainOrIgnore, PassOrDrain
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.mig.slices import SliceClaim, SliceNode
 from epp.accelerators.objects.base import convert
 from epp.accelerators.objects.instaslice import ClaimSpec
-from epp.accelerators.resources import SLICER_DOMAINS, Asked
+from epp.accelerators.resources import SLICER_DOMAINS, ResourceRequest
 from epp.framework.accelerator_attributes import SLOTS_FREE, SLOTS_TOTAL
 from epp.framework.accelerators import (
     AcceleratorKind,
@@ -23,11 +23,8 @@ from epp.framework.accelerators import (
     Sharing,
 )
 
-PassOrDrain: TypeAlias = Literal["Pass", "Drain"]
-DrainOrIgnore: TypeAlias = Literal["Drain", "Ignore"]
-
 SLICE = "epp/slice"
-"""Attribute: `unknown` where a pod asks for a slice and nobody says which it has."""
+"""Attribute: `unknown` if a pod requests a slice and has no claim."""
 _ANNOTATION = "mig.das.com/allocation"
 _SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
 
@@ -35,16 +32,16 @@ _SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Ro
 def instaslice_facts(
     around: Surroundings,
     inventory: Inventory,
-    asked: Sequence[Asked],
+    requested: Sequence[ResourceRequest],
     *,
     on_missing_claim: PassOrDrain = "Pass",
     on_node_not_ready: DrainOrIgnore = "Drain",
 ) -> Iterator[Facts]:
-    """Yield facts of rank SLICE_CLAIM; none for an endpoint that has no slice and asks for none."""
+    """Yield facts of rank SLICE_CLAIM; none for an endpoint without slices and requests for them."""
     claims = _claims(around, inventory) or _annotated(around)
     node_name = around.node_name or next((claim.node for claim in claims if not claim.tentative), "")
     node = inventory.slice_nodes.get(node_name)
-    wants = [each for each in asked if each.profile and (node is not None or each.name.startswith(SLICER_DOMAINS))]
+    wants = [each for each in requested if each.profile and (node is not None or each.name.startswith(SLICER_DOMAINS))]
     if not claims and not wants:
         return
     if claims:
@@ -54,7 +51,7 @@ def instaslice_facts(
             source="InstaSlice",
             rank=Rank.SLICE_CLAIM,
             state=Routability.DRAINING if on_missing_claim == "Drain" else Routability.UNKNOWN,
-            reason=f"the pod asks for {wants[0].name}, and there is no claim for it",
+            reason=f"the pod requests {wants[0].name} and has no claim for it",
             attributes={SLICE: "unknown"},
         )
     if node is not None:
@@ -62,7 +59,7 @@ def instaslice_facts(
 
 
 def _claims(around: Surroundings, inventory: Inventory) -> tuple[SliceClaim, ...]:
-    """Return the pod's claims on its own node; what the scheduler only tried counts where there is nothing else."""
+    """Return the claims of the pod on its node; staged ones only if there are no others."""
     found = [
         claim
         for claim in inventory.all_by_pod(inventory.slice_claims_by_pod, around.pod_keys)
@@ -72,7 +69,7 @@ def _claims(around: Surroundings, inventory: Inventory) -> tuple[SliceClaim, ...
 
 
 def _annotated(around: Surroundings) -> tuple[SliceClaim, ...]:
-    """Return what the device plugin wrote on the pod; nothing where that is not readable."""
+    """Return the claims in the annotation of the device plugin; none if it is invalid."""
     text = "" if around.pod is None else around.pod.metadata.annotations.get(_ANNOTATION, "")
     if not text:
         return ()
@@ -97,7 +94,7 @@ def _annotated(around: Surroundings) -> tuple[SliceClaim, ...]:
 
 
 def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_ready: bool) -> Facts:
-    """Return what the claims come to."""
+    """Return the facts of the claims."""
     worst = min(claims, key=lambda claim: _SEVERITY.index(claim.routability(pod_ready=pod_ready)))
     state = worst.routability(pod_ready=pod_ready)
     reason = None if state is Routability.ROUTABLE else f"{worst.source} is {worst.state}"
@@ -143,8 +140,8 @@ def _device(claim: SliceClaim) -> Device:
 
 
 def _of_node(node: SliceNode, claims: Sequence[SliceClaim], on_not_ready: DrainOrIgnore) -> Facts:
-    """Return what the node's agent says that concerns every slice on it."""
-    total = sum(slots_of(node, gpu.gpu_uuid) for gpu in node.gpus)
+    """Return the facts of the node, which apply to every slice on it."""
+    total = sum(_slots_of(node, gpu.gpu_uuid) for gpu in node.gpus)
     taken = sum(claim.size or 0 for claim in claims if claim.occupies)
     attributes: dict[str, AttributeValue] = {}
     if total:
@@ -159,8 +156,8 @@ def _of_node(node: SliceNode, claims: Sequence[SliceClaim], on_not_ready: DrainO
     )
 
 
-def slots_of(node: SliceNode, gpu_uuid: str) -> int:
-    """Return how many memory slots a GPU has: 8, or 4 where it is known to be a smaller one."""
+def _slots_of(node: SliceNode, gpu_uuid: str) -> int:
+    """Return the number of memory slots of a GPU; 8 for an unknown model."""
     gpu = node.gpu(gpu_uuid)
     layout = None if gpu is None else mig_gpu(gpu.gpu_name, None if gpu.gpu_memory is None else int(gpu.gpu_memory))
     return 8 if layout is None else layout.memory_slots

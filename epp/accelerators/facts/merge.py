@@ -1,7 +1,8 @@
-"""What one source says of an endpoint's hardware, and how several sources become one tag."""
+"""Facts on the hardware of an endpoint from one source, and the merge of several sources into a tag."""
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -16,14 +17,19 @@ from epp.framework.accelerators import (
     Routability,
 )
 
+PassOrDrain: TypeAlias = Literal["Pass", "Drain"]
+"""Whether an endpoint keeps getting requests, or drains."""
+DrainOrIgnore: TypeAlias = Literal["Drain", "Ignore"]
+"""Whether an endpoint drains, or its state is ignored."""
+
 
 class Rank(IntEnum):
-    """Whose word counts, field by field; lower goes first."""
+    """Precedence of sources for each field; the lowest comes first."""
 
     OPERATOR = 1
-    """The pool's configuration, or the author of the endpoint list."""
+    """Configuration of the pool, or the endpoint list."""
     POD = 2
-    """Annotations and labels of the pod in our own domain, where pods are trusted."""
+    """Class named by annotations or labels of a trusted pod."""
     ALLOCATION = 3
     """DRA claims."""
     SLICE_CLAIM = 4
@@ -33,17 +39,17 @@ class Rank(IntEnum):
     CLASS = 6
     """AcceleratorClass."""
     LABELS = 7
-    """Labels of the node, as vendors set them."""
+    """Labels of the node, set by vendors."""
     RESOURCES = 8
-    """What the pod asks for and the node has."""
+    """Resource requests of the pod, and resources of the node."""
     CATALOGUE = 9
     """Tables of products and instance types."""
     SELF = 10
-    """What the model server says of itself."""
+    """Last resort: one device of a class or product that is named without a count."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a tag as far as one source knows them; None for what it does not say."""
+    """Fields of a tag from one source; None if the source does not have the field."""
 
     source: str
     """For provenance and warnings: `labels`, `AcceleratorClass/nvidia-h100-80gb`, `ResourceClaim/llm/vllm-a`."""
@@ -56,7 +62,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...] | None = None
     count: int | None = None
     memory_bytes: int | None = None
-    """Of one device or slice, as the endpoint has it."""
+    """Of one device or slice of the endpoint."""
     compute_capability: tuple[int, ...] | None = None
     features: frozenset[str] = frozenset()
     """Added to those of the other sources."""
@@ -103,20 +109,20 @@ _SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Ro
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """A tag, and where sources of the same standing contradicted each other."""
+    """A tag, and the problems of its sources."""
 
     tag: AcceleratorTag
     conflicts: tuple[str, ...] = ()
+    """Contradictions between sources of claims."""
     warnings: tuple[str, ...] = ()
-    """What sources say that could not be understood, and how it was read."""
+    """Invalid values, each with its interpretation."""
 
 
 def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
-    """Return the tag: each field from the source of the first rank that says it, in the order given within a rank.
+    """Return the tag: each field from the source of the lowest rank that has it, in the order given within a rank.
 
-    Features, resources and attributes are those of all sources. The state is the worst that any source says: one
-    that knows the devices are being taken away is believed. A claim of other devices than those that count says
-    nothing: its figures are theirs.
+    Features, resources and attributes are those of all sources; the state is the worst of all sources. A source that
+    claims other devices than the first one does is ignored, since its figures are those of other devices.
     """
     everything = sorted(facts, key=lambda fact: fact.rank)
     contradicting, conflicts = _contradicting(everything)
@@ -163,7 +169,7 @@ def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
 
 
 def _contradicting(ranked: list[Facts]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the sources that claim other devices for the endpoint than the first that claims any, and say so."""
+    """Return the sources that claim other devices than the first source of claims, and a sentence for each."""
     claims = [fact for fact in ranked if fact.devices and Rank.ALLOCATION <= fact.rank <= Rank.ALLOCATOR]
     others = [fact.source for fact in claims[1:] if _ids(fact) != _ids(claims[0])]
     sentences = [f"{claims[0].source} and {other} claim different devices: the first one counts" for other in others]

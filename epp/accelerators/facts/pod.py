@@ -1,4 +1,4 @@
-"""What a pod itself says by what it asks for, and where its endpoint is."""
+"""Facts from the resource requests of a pod, and from its place."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +8,7 @@ from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.objects.core import Pod
-from epp.accelerators.resources import Asked, asked_of
+from epp.accelerators.resources import ResourceRequest, resource_requests
 from epp.framework.accelerator_attributes import BOOT_ID, POD_UID
 from epp.framework.accelerators import AcceleratorKind, AttributeValue, Partition, Sharing
 
@@ -16,7 +16,7 @@ _AMD_PARTITION_PREFIX = "amd.com/"
 
 
 def endpoint_facts(around: Surroundings, inventory: Inventory, local_cluster: str) -> Facts:
-    """Return where the endpoint is, and what tells whether it is still the same machine and pod."""
+    """Return node and cluster of the endpoint, and the ids that change when its node or pod is replaced."""
     attributes: dict[str, AttributeValue] = {}
     slicer = inventory.slice_nodes.get(around.node_name)
     if boot := around.boot_id or ("" if slicer is None else slicer.boot_id):
@@ -33,40 +33,41 @@ def endpoint_facts(around: Surroundings, inventory: Inventory, local_cluster: st
 
 
 def cpu_facts(pod: Pod) -> Facts:
-    """Return what a pod is that asks for no accelerator in any way."""
+    """Return the facts for a pod that requests no accelerator."""
     return Facts(source=f"Pod/{pod.id}", rank=Rank.RESOURCES, kind=AcceleratorKind.CPU)
 
 
-def pod_facts(around: Surroundings, asked: Sequence[Asked], node: NodeFacts, inventory: Inventory) -> Iterator[Facts]:
-    """Yield how many devices the endpoint has, and the slices that its pod asks for.
+def pod_facts(
+    around: Surroundings, requested: Sequence[ResourceRequest], node: NodeFacts, inventory: Inventory
+) -> Iterator[Facts]:
+    """Yield the number of devices of the endpoint, and the slices that its pod requests.
 
-    A slice that is asked for is what the endpoint has, so it ranks with claims, below them by order. Where nobody
-    knows what the pod asks for, all devices of the node are the endpoint's, if it is alone there as far as is known;
-    but a process cannot use more than one MIG slice.
+    Requested slices have the rank of claims, after them in order. Without a known pod, the endpoint has all devices of
+    the node if no known pod requests any; but only one slice, since a process cannot use more than one MIG slice.
     """
     if around.pod is None:
         part = next((fact.partition for fact in node.facts if fact.partition is not None), None)
         count = 1 if part is not None and part.kind is Sharing.MIG else node.slice_chips or node.count
-        if count is not None and _alone(around, inventory):
+        if count is not None and _node_is_free(around, inventory):
             yield Facts(source="labels", rank=Rank.RESOURCES, count=count)
         return
-    if not asked:
+    if not requested:
         return
     source = f"Pod/{around.pod.id}"
-    if slices := [each for each in asked if each.profile]:
+    if slices := [each for each in requested if each.profile]:
         yield _sliced(source, slices, node)
     yield Facts(
         source=source,
         rank=Rank.RESOURCES,
-        kind=next((each.kind for each in asked if each.kind is not AcceleratorKind.UNKNOWN), None),
-        vendor=next((each.vendor for each in asked if each.vendor), None),
-        count=sum(each.count for each in asked),
-        partition=_amd_partition(asked),
-        resources=frozenset(each.name for each in asked),
+        kind=next((each.kind for each in requested if each.kind is not AcceleratorKind.UNKNOWN), None),
+        vendor=next((each.vendor for each in requested if each.vendor), None),
+        count=sum(each.count for each in requested),
+        partition=_amd_partition(requested),
+        resources=frozenset(each.name for each in requested),
     )
 
 
-def _sliced(source: str, slices: Sequence[Asked], node: NodeFacts) -> Facts:
+def _sliced(source: str, slices: Sequence[ResourceRequest], node: NodeFacts) -> Facts:
     product = next((fact.product for fact in node.facts if fact.product), "") or ""
     layout = mig_gpu(product) if product else None
     profiles = [profile for each in slices if (profile := parse_mig_profile(each.profile)) for _ in range(each.count)]
@@ -81,15 +82,15 @@ def _sliced(source: str, slices: Sequence[Asked], node: NodeFacts) -> Facts:
     )
 
 
-def _amd_partition(asked: Sequence[Asked]) -> Partition | None:
-    """Return the partition that the name of a resource says, as `amd.com/cpx_nps4` does; its share is not known."""
-    for each in asked:
+def _amd_partition(requested: Sequence[ResourceRequest]) -> Partition | None:
+    """Return the partition in the name of a resource such as `amd.com/cpx_nps4`; its share is unknown."""
+    for each in requested:
         name = each.name.removeprefix(_AMD_PARTITION_PREFIX)
         if each.name.startswith(_AMD_PARTITION_PREFIX) and name != "gpu":
             return Partition(kind=Sharing.AMD, profile=name)
     return None
 
 
-def _alone(around: Surroundings, inventory: Inventory) -> bool:
-    """Return whether no pod that is known of asks for accelerators of the node."""
-    return not any(asked_of(pod) for pod in inventory.pods_by_node.get(around.node_name, ()))
+def _node_is_free(around: Surroundings, inventory: Inventory) -> bool:
+    """Return whether no known pod requests accelerators of the node."""
+    return not any(resource_requests(pod) for pod in inventory.pods_by_node.get(around.node_name, ()))

@@ -1,4 +1,4 @@
-"""What other systems' objects say of prices: TensorFusion's nodes, the variant autoscaler's variants and units."""
+"""Prices in objects of other systems: nodes of TensorFusion, variants and unit costs of the variant autoscaler."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -14,7 +14,7 @@ from epp.accelerators.objects.tensor_fusion import GpuNode
 from epp.framework.accelerators import AcceleratorTag
 
 CostUnit: TypeAlias = Literal["cents", "dollars"]
-"""What the numbers of the variant autoscaler count, per hour."""
+"""Unit of the prices of the variant autoscaler, per hour."""
 
 _ACCELERATOR_NAME = "inference.optimization/acceleratorName"
 
@@ -22,7 +22,7 @@ _ACCELERATOR_NAME = "inference.optimization/acceleratorName"
 def cost_facts(
     tag: AcceleratorTag, around: Surroundings, inventory: Inventory, catalogue: Catalogue, unit: CostUnit = "cents"
 ) -> Iterator[Facts]:
-    """Yield prices of rank CATALOGUE, to stand before those of tables. `tag` is what is known without them."""
+    """Yield prices of rank CATALOGUE, to precede those of tables; `tag` is the tag without them."""
     unit_dollars = Fraction(1, 100) if unit == "cents" else Fraction(1)
     node = inventory.gpu_nodes.get(around.node_name)
     devices = _devices_of(node, inventory)
@@ -41,7 +41,7 @@ def cost_facts(
 
 
 def variant_of(pod: Pod | None, inventory: Inventory) -> VariantAutoscaling | None:
-    """Return the variant that the pod is a replica of: the one whose workload owns it."""
+    """Return the variant whose workload owns the pod."""
     if pod is None:
         return None
     generation = pod.metadata.labels.get("pod-template-hash", "")
@@ -59,7 +59,7 @@ def variant_of(pod: Pod | None, inventory: Inventory) -> VariantAutoscaling | No
 
 
 def _devices_of(node: GpuNode | None, inventory: Inventory) -> int:
-    """Return how many GPUs the node has: as many as its total makes, of which not all need be known."""
+    """Return the number of GPUs of the node, by its total memory, since not all of them may be known."""
     gpus = inventory.gpus_by_node.get("" if node is None else node.name, ())
     if node is None or not gpus:
         return 0

@@ -1,4 +1,4 @@
-"""What is known around an endpoint before any source is read: its pod, its node, their labels."""
+"""Pod and node of an endpoint, and their labels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from epp.framework.endpoint import Endpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where an endpoint is."""
+    """Pod and node of an endpoint."""
 
     endpoint: Endpoint
     pod: Pod | None = None
     node: Node | None = None
     node_name: str = ""
     node_labels: Mapping[str, str]
-    """Those of the node; where no node object is known, the endpoint's own in their place."""
+    """Labels of the node; those of the endpoint if the node is unknown."""
 
     @property
     def pod_keys(self) -> tuple[str, ...]:
-        """What objects that name the pod are found by (see PodReference.keys).
+        """Keys under which objects that refer to the pod are found (see PodReference.keys).
 
-        With a known UID, those that have that UID or none; a pod of the same name that is no more has another one.
+        With a known UID, references with this UID or without any; a former pod of the same name has another UID.
         """
         uid = "" if self.pod is None else self.pod.metadata.uid
         return (uid, self.pod_id) if uid else (f"name:{self.pod_id}",)
@@ -35,14 +35,14 @@ class Surroundings:
 
     @property
     def boot_id(self) -> str:
-        """Changes when the node is started anew; empty where nobody says."""
+        """Boot id of the node; empty if unknown."""
         return "" if self.node is None else self.node.status.node_info.boot_id
 
 
 def surroundings_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_labels: bool = False) -> Surroundings:
-    """Return where the endpoint is.
+    """Return pod and node of the endpoint.
 
-    Labels of an endpoint that has a pod are the pod's own, and nobody's word on the node unless pods are trusted.
+    Labels of an endpoint with a pod are those of the pod: they describe the node only if pods are trusted.
     """
     pod = inventory.pods.get(endpoint.id) or inventory.pods_by_ip.get(endpoint.address)
     labels = endpoint.labels if pod is None or trust_pod_labels else {}

@@ -1,11 +1,11 @@
-"""What TensorFusion says of an endpoint: its GPUs, its share of them, and whether they can be used."""
+"""Facts from TensorFusion: the GPUs of an endpoint, its share of them, and their state."""
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Literal, TypeAlias
 
 from epp.accelerators.catalogue import Catalogue
 from epp.accelerators.facts import Facts, Rank
+from epp.accelerators.facts.merge import PassOrDrain
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory, gpu_users
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
@@ -21,16 +21,14 @@ from epp.framework.accelerator_attributes import (
 )
 from epp.framework.accelerators import AcceleratorKind, AttributeValue, Device, Partition, Routability, Sharing
 
-PassOrDrain: TypeAlias = Literal["Pass", "Drain"]
-
 DOMAIN = "tensor-fusion.ai"
-"""Of the attributes, whatever the domain of the annotations is."""
+"""Domain of the attributes, and the default domain of annotations."""
 _LEAVING = frozenset({"Destroying", "Migrating"})
 _OURS = frozenset({"", "tensor-fusion"})
 
 
 def tensor_fusion_gpus(around: Surroundings, inventory: Inventory, annotation_domain: str = DOMAIN) -> tuple[Gpu, ...]:
-    """Return the endpoint's GPUs: those its pod's annotation names, that run it, or that have a partition for it."""
+    """Return the GPUs of the endpoint: in the annotation of its pod, running it, or with a partition for it."""
     annotations = {} if around.pod is None else around.pod.metadata.annotations
     wanted = [name.strip() for name in annotations.get(f"{annotation_domain}/gpu-ids", "").split(",")]
     named = [inventory.gpus[name] for name in wanted if name in inventory.gpus]
@@ -101,12 +99,12 @@ def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, s
             continue
         state = Routability.DRAINING if phase in _LEAVING else Routability.BLOCKED
         if worst[0] is not Routability.BLOCKED:
-            worst = state, f"GPU {gpu.name} is {phase or 'in no phase'}, not Running"
+            worst = state, f"GPU {gpu.name} is {phase or 'without a phase'}, not Running"
     return worst
 
 
 def _partition(gpu: Gpu, around: Surroundings, annotation_domain: str) -> Partition | None:
-    """Return the share of the GPU that the endpoint has; None for all of it, or where nobody says."""
+    """Return the share of the GPU that the endpoint has; None for the whole GPU, or if unknown."""
     template = _template(gpu, around)
     if template is not None:
         return _from_template(gpu, template)
@@ -153,7 +151,7 @@ def _from_template(gpu: Gpu, template: AllocatedPartition) -> Partition:
 
 
 def _share(gpu: Gpu, around: Surroundings) -> Amount | None:
-    """Return what the pod may use of the GPU at most; what it asked for, where it has no limit."""
+    """Return the limits of the pod on this GPU, else its requests; None if it does not run there."""
     for app in gpu.status.running_apps:
         for pod in app.pods:
             if pod.keys & set(around.pod_keys):
@@ -171,7 +169,7 @@ def _amount(pod: AppPod) -> Amount:
 
 
 def _annotated_share(around: Surroundings, domain: str) -> Amount:
-    """Return what the pod's annotations ask for; what is not readable is not there."""
+    """Return the amounts in the annotations of the pod, without invalid ones."""
     annotations = {} if around.pod is None else around.pod.metadata.annotations
 
     def amount(resource: str) -> Fraction | None:
@@ -192,7 +190,7 @@ def _fraction(part: Fraction | None, whole: Fraction | None) -> float | None:
 
 
 def _attributes(gpus: Sequence[Gpu], around: Surroundings, domain: str) -> dict[str, AttributeValue]:
-    """Return what filters and scorers of this kind look at."""
+    """Return the attributes that filters and scorers read."""
     first = gpus[0]
     annotations = {} if around.pod is None else around.pod.metadata.annotations
     templates = {part.template_id for gpu in gpus if (part := _template(gpu, around)) is not None}
@@ -213,7 +211,7 @@ def _attributes(gpus: Sequence[Gpu], around: Surroundings, domain: str) -> dict[
 
 
 def _used(amounts: Sequence[tuple[Fraction | None, Fraction | None]]) -> float | None:
-    """Return the share in use of all GPUs together; -1 for no capacity, None where a GPU does not say."""
+    """Return the share in use of all GPUs together; -1 for no capacity, None if unknown for a GPU."""
     available = [left for left, _ in amounts if left is not None]
     capacity = [whole for _, whole in amounts if whole is not None]
     if len(available) < len(amounts) or len(capacity) < len(amounts):

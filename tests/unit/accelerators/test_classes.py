@@ -165,7 +165,9 @@ def test_ome_1_bare_memory_is_read_as_gb_with_a_warning(accelerator_class):
     written = accelerator_class("a", discovery={"nodeSelector": H100}, capabilities={"memoryGB": 40})
     inventory = Inventory.build([decode([written]).file])
     (problem,) = inventory.problems
-    assert problem == ("AcceleratorClass a: memoryGB 40 would be 40 bytes, it is read as 40 GB; write 40Gi")
+    assert problem == (
+        "AcceleratorClass a: spec.capabilities.memoryGB is 40, which means bytes: read as 40Gi; write 40Gi"
+    )
     found = TagBuilder(inventory).build(Endpoint("e", "10.0.0.1", 8000, labels=H100)).tag
     assert found.memory_bytes == 40 * GIB
 
@@ -247,5 +249,5 @@ def test_defect_3_class_that_is_not_there_leaves_the_endpoint_what_is_known(docu
     merged = TagBuilder(inventory_of(documents("ome-classes"))).build(endpoint)
     assert merged.tag.classes == ("nvidia-h100-80gb",)
     assert merged.warnings == (
-        "endpoint list: 'h1OO' is neither an AcceleratorClass nor a product of the catalogue; left out",
+        "endpoint list: 'h1OO' is neither an AcceleratorClass nor a product of the catalogue; ignored",
     )

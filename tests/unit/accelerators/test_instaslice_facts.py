@@ -188,7 +188,7 @@ def test_is_4_missing_claim(tag, pod):
     drained = tag(documents, options={"on_missing_claim": "Drain"})
     assert (drained.state, drained.reason) == (
         Routability.DRAINING,
-        "the pod asks for mig.das.com/3g.20gb, and there is no claim for it",
+        "the pod requests mig.das.com/3g.20gb and has no claim for it",
     )
 
 

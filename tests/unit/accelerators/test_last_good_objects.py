@@ -152,7 +152,7 @@ async def test_value_without_effect_is_left_out_where_there_is_no_better_version
     objects.write(priced("a100", 2, capabilities={"memoryGB": -80}))
     objects.start()
     assert objects.prices == {"a100": "2"}
-    assert [text for text in objects.source.inventory.problems if text.endswith("it is left out")]
+    assert [text for text in objects.source.inventory.problems if text.endswith("it is ignored")]
     objects.write(priced("a100", 3, capabilities={"memoryGB": -90}))
     assert await objects.look() == {"a100": "3"}
     objects.write(bad("a100"))

@@ -97,9 +97,9 @@ def test_endpoint_of_a_cluster_is_pointed_out_where_nobody_names_the_cluster_of_
         tagger = TagBuilder(inventory, TaggerOptions(**options))
         return tagger.build(Endpoint("vllm-a", "10.0.0.11", 8000, "llm", cluster=where)).warnings
 
-    (said,) = warnings("east")
-    assert "in cluster 'east'" in said
-    assert "set cluster: east" in said
+    (warning,) = warnings("east")
+    assert "in cluster 'east'" in warning
+    assert "write cluster: east" in warning
     assert [*warnings(""), *warnings("east", cluster="east"), *warnings("east", cluster="west")] == []
 
 
@@ -199,7 +199,7 @@ def test_options_are_read_from_a_file():
 
 
 def test_override_that_would_fit_everything_by_oversight_is_refused():
-    with pytest.raises(ValueError, match="fits no endpoint"):
+    with pytest.raises(ValueError, match="an override has no condition"):
         AcceleratorOverride(accelerator=AcceleratorDeclaration())
 
 
