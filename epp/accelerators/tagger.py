@@ -9,7 +9,8 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from epp.accelerators.catalogue import find_product
+from epp.accelerators.catalogue import CATALOGUE
+from epp.accelerators.catalogue.gpu_catalogue import GpuCatalogueEntry, with_gpu_catalogue
 from epp.accelerators.facts import Merged
 from epp.accelerators.files.last_good import ObjectVersions
 from epp.accelerators.files.reading import ObjectFiles
@@ -20,6 +21,7 @@ from epp.framework.datalayer import FollowingTagger, KnowsAccelerators, Report
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
+from epp.framework.lists_in_files import read_list
 from epp.framework.snapshot import ACCELERATOR
 from epp.watch import changes
 
@@ -41,6 +43,10 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     missing_file_grace_period: str = "5m"
     """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once. The default is
     the time after which Kubernetes evicts the pods of an unreachable node."""
+    gpu_catalogue: str = ""
+    """File with a GPU catalogue in the format of TensorFusion: a list of `{model, fullModelName, vendor, costPerHour,
+    fp16TFlops, partitionTemplates}`, which sets prices, TFLOPS and partitions of products, and adds products. Read with
+    the configuration, not watched."""
     defaults: AcceleratorDeclaration | None = None
     """Accelerator of endpoints that have no known hardware."""
 
@@ -76,12 +82,15 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
     writes = (ACCELERATOR,)
 
     def setup(self) -> None:
-        """Read the files for the first time; raises ConfigurationError for a path that does not exist."""
+        """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.inventory = Inventory()
         """Inventory of the objects in effect."""
         self._files = ObjectFiles(self.parameters.paths)
         self._versions = ObjectVersions(self.parameters.missing_file_grace_period)
-        self._builder = TagBuilder(self.inventory, self.parameters)
+        path = self.parameters.gpu_catalogue
+        entries = read_list("gpuCatalogue", path, GpuCatalogueEntry) if path else ()
+        self._catalogue = with_gpu_catalogue(entries) if entries else CATALOGUE
+        self._builder = TagBuilder(self.inventory, self.parameters, self._catalogue)
         self._object_problems: frozenset[str] = frozenset()
         self._endpoint_problems: set[str] = set()
         if (objects := self._read()) is not None:
@@ -116,8 +125,8 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
 
     def knows(self, name: str) -> bool:
         """Return whether there is an AcceleratorClass, or a product of the catalogue, with this name."""
-        wanted = name.lower()
-        return any(wanted == known.lower() for known in self.inventory.classes) or find_product(name) is not None
+        classes = {known.lower() for known in self.inventory.classes}
+        return name.lower() in classes or self._catalogue.find(name) is not None
 
     async def follow(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Apply new versions of the files until cancelled."""
@@ -146,7 +155,7 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
     def _apply(self, objects: _Objects) -> None:
         before = self._versions.files
         self._versions, self.inventory = objects
-        self._builder = TagBuilder(self.inventory, self.parameters)
+        self._builder = TagBuilder(self.inventory, self.parameters, self._catalogue)
         for file, version in before.items():
             if version.objects.missing_since is not None and not self._versions.has_objects(file):
                 count = len(version.objects.held)

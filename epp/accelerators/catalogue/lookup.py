@@ -79,8 +79,3 @@ def _is_variant(product: Product, words: str) -> bool:
 
 CATALOGUE = Catalogue()
 """The built-in products."""
-
-
-def find_product(text: str, memory_bytes: int | None = None) -> Product | None:
-    """Return the built-in product that a text names: `NVIDIA-H100-80GB-HBM3`, `tpu-v5-lite-podslice`, `h100`."""
-    return CATALOGUE.find(text, memory_bytes)

@@ -33,7 +33,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     features: frozenset[str] = frozenset()
     per_hour: float | None = None
     partitions: Mapping[str, Partition] = msgspec.field(default_factory=dict)
-    """How a GPU catalogue file says that it can be divided, by template id."""
+    """By id of the partition template, from a GPU catalogue file."""
 
     def facts(self, source: str = "", partition: Partition | None = None) -> Facts:
         """Return the facts for an endpoint with this product, or with the given partition of it.

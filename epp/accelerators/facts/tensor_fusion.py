@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from epp.accelerators.catalogue import Catalogue
+import msgspec
+
+from epp.accelerators.catalogue import Catalogue, Product
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.merge import PassOrDrain
 from epp.accelerators.facts.surroundings import Surroundings
@@ -52,7 +54,7 @@ def tensor_fusion_facts(
     memory = [int(gpu.status.capacity.vram) for gpu in gpus if gpu.status.capacity.vram]
     text = first.gpu_model or first.model
     product = catalogue.find(text, memory[0] if memory else None) if text else None
-    parts = [part for gpu in gpus if (part := _partition(gpu, around, annotation_domain)) is not None]
+    parts = [part for gpu in gpus if (part := _partition(gpu, product, around, annotation_domain)) is not None]
     part = joined(parts) if len(parts) == len(gpus) else None
     tflops = first.capacity.tflops
     state, reason = _state(gpus, on_pending)
@@ -103,11 +105,11 @@ def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, s
     return worst
 
 
-def _partition(gpu: Gpu, around: Surroundings, annotation_domain: str) -> Partition | None:
+def _partition(gpu: Gpu, product: Product | None, around: Surroundings, annotation_domain: str) -> Partition | None:
     """Return the share of the GPU that the endpoint has; None for the whole GPU, or if unknown."""
     template = _template(gpu, around)
     if template is not None:
-        return _from_template(gpu, template)
+        return _from_template(gpu, product, template)
     if gpu.status.isolation_mode == "shared":
         pods = {pod.uid or pod.id for pod in gpu_users(gpu)}
         share = 1 / max(len(pods), 1)
@@ -139,12 +141,14 @@ def _template(gpu: Gpu, around: Surroundings) -> AllocatedPartition | None:
     return None
 
 
-def _from_template(gpu: Gpu, template: AllocatedPartition) -> Partition:
+def _from_template(gpu: Gpu, product: Product | None, template: AllocatedPartition) -> Partition:
     profile = parse_mig_profile(template.template_id)
     parent = gpu.status.uuid or gpu.name
     start = template.allocated_slot_start
     if profile is None:
-        return Partition(kind=Sharing.VGPU, profile=template.template_id, parent_id=parent, start=start)
+        unknown = Partition(kind=Sharing.VGPU, profile=template.template_id)
+        partition = unknown if product is None else product.partitions.get(template.template_id, unknown)
+        return msgspec.structs.replace(partition, parent_id=parent, start=start)
     vram = gpu.status.capacity.vram
     layout = mig_gpu(gpu.status.gpu_model or gpu.status.model, None if vram is None else int(vram))
     return partition_of(profile, layout, start=start, parent_id=parent)

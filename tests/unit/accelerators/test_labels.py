@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.accelerators.catalogue.gpu_catalogue import read_gpu_catalogue
+from epp.accelerators.catalogue.gpu_catalogue import GpuCatalogueEntry, with_gpu_catalogue
 from epp.accelerators.catalogue.instance_types import InstanceType
 from epp.accelerators.facts import Rank, merge
 from epp.accelerators.labels import facts_from_labels, spot_from_labels, with_label_aliases
@@ -417,9 +417,8 @@ def test_ome_14_machine_types_can_be_added():
 
 
 def test_tf_18_prices_of_a_catalogue_file_reach_the_tag():
-    catalogue = read_gpu_catalogue(
-        [{"model": "T4", "fullModelName": "Tesla T4", "costPerHour": 0.53, "fp16TFlops": 65}]
-    )
+    entry = GpuCatalogueEntry(model="T4", full_model_name="Tesla T4", cost_per_hour=0.53, fp16=65)
+    catalogue = with_gpu_catalogue([entry])
     tag = tag_of(NODES["t4-shared"], catalogue=catalogue)
     assert tag.cost.per_hour == 0.53
     # a quarter of it, for one of four
