@@ -1,4 +1,4 @@
-"""All decoded objects at one moment, with the ways into them that tagging takes."""
+"""All cluster objects in effect at one moment, with indexes for tagging."""
 
 import contextlib
 from collections import Counter, defaultdict
@@ -6,19 +6,18 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from epp.accelerators.class_facts import device_expression, doubts_of
-from epp.accelerators.decode import Decoded
-from epp.accelerators.dra_pools import DevicePool, PoolName, device_pools
+from epp.accelerators.classes.faults import device_expression, doubts_of
+from epp.accelerators.dra.pools import DevicePool, PoolName, device_pools
+from epp.accelerators.files.last_good import FileObjects
+from epp.accelerators.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
 from epp.accelerators.objects.base import Object
 from epp.accelerators.objects.core import Node, Pod, PodReference
 from epp.accelerators.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
 from epp.accelerators.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from epp.accelerators.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
-from epp.accelerators.objects.kueue import ResourceFlavor
-from epp.accelerators.objects.ome import AcceleratorClass
+from epp.accelerators.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode
-from epp.accelerators.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
-from epp.framework.device_expressions import DeviceExpression
+from epp.framework.accelerators.device_expressions import DeviceExpression
 
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -29,38 +28,37 @@ _K = TypeVar("_K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """Immutable: build another one when objects change. Nobody may change the mappings."""
+    """All objects in effect; immutable, its mappings included."""
 
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """By `namespace/name`."""
     pods_by_ip: Mapping[str, Pod] = field(default_factory=dict)
-    """An address that several pods have, on the network of their host, leads to none."""
+    """Without addresses that several pods share on the network of their host."""
     pods_by_node: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """Those that have not ended."""
+    """Without ended pods."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     nodes_by_hostname: Mapping[str, Node] = field(default_factory=dict)
-    """By the label of that name, which need not be the node's own."""
+    """By the label `kubernetes.io/hostname`, which may differ from the name of the node."""
     classes: Mapping[str, AcceleratorClass] = field(default_factory=dict)
     expressions: Mapping[str, DeviceExpression] = field(default_factory=dict)
-    """CEL expressions by which classes select devices, by name of the class; those that can be evaluated."""
+    """CEL device selectors of classes, by name of the class; without those that cannot be evaluated."""
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
-    slice_claims: tuple[SliceClaim, ...] = ()
     slice_claims_by_pod: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
-    """By PodReference.keys, as all that is `by_pod`."""
+    """By PodReference.keys, as all `..._by_pod`."""
     slice_claims_by_node: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
     slice_nodes: Mapping[str, SliceNode] = field(default_factory=dict)
     resource_claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
     """By `namespace/name`."""
     resource_claims_by_pod: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
     device_users: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """UIDs of the pods that have a device, by `driver/pool/device`."""
+    """UIDs of the pods that use a device, by `driver/pool/device`."""
     pools: Mapping[PoolName, DevicePool] = field(default_factory=dict)
     device_classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     taint_rules: tuple[DeviceTaintRule, ...] = ()
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
-    """TensorFusion's, by name."""
+    """GPUs of TensorFusion, by name."""
     gpus_by_pod: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
-    """By keys of the pods that run there or have a partition."""
+    """By the pods that run there or have a partition."""
     gpus_by_uuid: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
     gpus_by_node: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
     gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
@@ -68,22 +66,24 @@ class Inventory:
     """By name of the accelerator."""
     variants: tuple[VariantAutoscaling, ...] = ()
     problems: tuple[str, ...] = ()
-    """What is wrong with objects, those that could not be decoded included."""
+    """Problems of objects, those not in effect included."""
     skipped: int = 0
-    """How many could not be decoded."""
+    """Number of files and objects whose newest version is not in effect."""
 
     @classmethod
-    def build(cls, decoded: Decoded, previous: "Inventory | None" = None) -> "Inventory":
-        """Return the inventory of the objects; of two with one name the later counts.
+    def build(cls, files: Iterable[FileObjects], previous: "Inventory | None" = None) -> "Inventory":
+        """Return the inventory of the files; of two objects with one name, the later one counts.
 
-        `previous` is the inventory of a moment ago: device pools that are not complete now stay as they were there.
+        Device pools that are incomplete now are kept from `previous`, the inventory before.
         """
-        problems = [*decoded.problems]
+        files = tuple(files)
+        objects = [held.object for file in files for held in file.held]
+        problems = [problem for file in files for problem in (*map(str, file.problems), *file.notes)]
 
         def by_id(kind: type[_O]) -> dict[str, _O]:
-            found = decoded.of(kind)
+            found = [each for each in objects if isinstance(each, kind)]
             twice = [name for name, count in Counter(each.id for each in found).items() if count > 1]
-            problems.extend(f"{kind.__name__} {name} is there more than once: the last one counts" for name in twice)
+            problems.extend(f"{kind.__name__} {name} occurs more than once: the last one counts" for name in twice)
             return {each.id: each for each in found}
 
         pods, nodes = by_id(Pod), by_id(Node)
@@ -113,7 +113,6 @@ class Inventory:
             classes=classes,
             expressions=_expressions(classes.values()),
             flavors=flavors,
-            slice_claims=claims,
             slice_claims_by_pod=_grouped(claims, lambda claim: claim.pod.keys),
             slice_claims_by_node=_grouped(claims, lambda claim: {claim.node} - {""}),
             slice_nodes=slice_nodes(instaslices, by_id(NodeAccelerator).values()),
@@ -139,11 +138,11 @@ class Inventory:
             unit_costs={name: cost for each in by_id(UnitCosts).values() for name, cost in each.costs.items()},
             variants=tuple(by_id(VariantAutoscaling).values()),
             problems=tuple(problems),
-            skipped=decoded.skipped,
+            skipped=sum(len(file.problems) for file in files),
         )
 
     def all_by_pod(self, index: Mapping[str, tuple[_T, ...]], keys: Iterable[str]) -> tuple[_T, ...]:
-        """Return what an index by pod has under any of the keys, each once."""
+        """Return the entries of an index by pod under any of the keys, without duplicates."""
         found = [item for key in keys for item in index.get(key, ())]
         return tuple({id(item): item for item in found}.values())
 
@@ -158,7 +157,7 @@ def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[_K]]) -> dict[_K
 
 
 def gpu_users(gpu: Gpu) -> Iterator[PodReference]:
-    """Yield the pods that use it, one that runs there and has a partition twice."""
+    """Yield the pods that use the GPU; a pod that runs there and has a partition appears twice."""
     for app in gpu.status.running_apps:
         yield from app.pods
     for uid, part in gpu.status.allocated_partitions.items():
@@ -168,15 +167,15 @@ def gpu_users(gpu: Gpu) -> Iterator[PodReference]:
 def _pool_problems(pools: Iterable[DevicePool]) -> Iterator[str]:
     for pool in pools:
         if pool.stale:
-            what = "the last complete one is used" if pool.complete else "there is no complete one to use instead"
-            yield f"device pool {pool.name.driver}/{pool.name.pool}: its newest generation is not complete; {what}"
+            used = "the last complete one is used" if pool.complete else "it is used as it is, none is complete"
+            yield f"device pool {pool.name.driver}/{pool.name.pool}: its newest generation is incomplete; {used}"
 
 
 def _expressions(classes: Iterable[AcceleratorClass]) -> dict[str, DeviceExpression]:
-    """Return the classes' selectors of devices, those that can be evaluated."""
+    """Return the valid CEL device selectors of the classes."""
     found: dict[str, DeviceExpression] = {}
     for each in classes:
-        with contextlib.suppress(ValueError):  # one of `doubts_of` the class
+        with contextlib.suppress(ValueError):  # reported by `doubts_of`
             if (expression := device_expression(each)) is not None:
                 found[each.id] = expression
     return found
@@ -189,5 +188,5 @@ def _class_problems(classes: Iterable[AcceleratorClass], flavors: Mapping[str, R
         flavor = each.spec.integration.kueue_resource_flavor
         no_selector = not discovery.node_selector and discovery.affinity.node_affinity.required is None
         if flavor and flavor not in flavors and no_selector:
-            found.append(f"there is no ResourceFlavor {flavor} to find its nodes by")
+            found.append(f"there is no ResourceFlavor {flavor} to select its nodes by: add it, or write a nodeSelector")
         yield from (f"AcceleratorClass {each.id}: {text}" for text in found)

@@ -1,36 +1,36 @@
-"""What there is and what is left of it: slices that still fit on each GPU, devices of each class."""
+"""Reports on a cluster: slices that still fit on each GPU, and devices of each class."""
 
 from collections.abc import Mapping
 from math import floor
 
 import msgspec
 
-from epp.accelerators.classes import Evidence, matching_classes
+from epp.accelerators.classes.matching import Evidence, matching_classes
+from epp.accelerators.classes.pci import pci_of
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import facts_from_labels, with_label_aliases
 from epp.accelerators.mig import mig_gpu
-from epp.accelerators.mig_layouts import Placed, more_that_fit
-from epp.accelerators.pci import pci_of
-from epp.accelerators.resources import asked_of, resource_key
+from epp.accelerators.mig.layouts import Placed, more_that_fit
+from epp.accelerators.resources import resource_key, resource_requests
 
 Fit = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""Node -> UUID of the GPU -> profile -> how many more of it fit, if nothing else is added."""
+"""Number of slices that still fit, if all are of one profile: by node, UUID of the GPU, profile."""
 
 
 class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a class has in the cluster."""
+    """Devices of a class in the cluster."""
 
     nodes: tuple[str, ...] = ()
     total: int = 0
-    """Devices, or slices, on these nodes."""
+    """Number of devices, or slices, on these nodes."""
     available: int = 0
-    """Of those, how many no pod has asked for."""
+    """Of these, the number that no pod requests."""
 
 
 def fit_report(inventory: Inventory) -> Fit:
-    """Return what still fits on the nodes that InstaSlice manages; a GPU that is not known is left out.
+    """Return the slices that still fit on nodes that InstaSlice manages, without GPUs of unknown models.
 
-    Slices that a scheduler only tried take no place.
+    Staged slices do not occupy any slots.
     """
     report: dict[str, dict[str, Mapping[str, int]]] = {}
     for name, node in sorted(inventory.slice_nodes.items()):
@@ -50,9 +50,9 @@ def fit_report(inventory: Inventory) -> Fit:
 
 
 def class_totals(inventory: Inventory) -> Mapping[str, ClassTotal]:
-    """Return what each class has: what its nodes can give of its resources, and what their pods have not asked for.
+    """Return for each class the allocatable devices of its nodes, and those that no pod requests.
 
-    Where a node does not say what it can give, its labels do.
+    For a node without allocatable resources, the counts in its labels are used.
     """
     nodes: dict[str, list[str]] = {name: [] for name in inventory.classes}
     totals, used = dict.fromkeys(inventory.classes, 0), dict.fromkeys(inventory.classes, 0)
@@ -75,18 +75,18 @@ def class_totals(inventory: Inventory) -> Mapping[str, ClassTotal]:
             given = sum(amounts.get(key, 0) for key in keys) or (0 if node.status.allocatable else said.count or 0)
             nodes[each.name].append(name)
             totals[each.name] += given
-            used[each.name] += min(given, _asked_on(inventory, name, keys))
+            used[each.name] += min(given, _requested_on(inventory, name, keys))
     return {
         name: ClassTotal(nodes=tuple(nodes[name]), total=totals[name], available=totals[name] - used[name])
         for name in inventory.classes
     }
 
 
-def _asked_on(inventory: Inventory, node: str, keys: set[str]) -> int:
-    """Return how many devices of these resources the pods of a node ask for."""
+def _requested_on(inventory: Inventory, node: str, keys: set[str]) -> int:
+    """Return the number of devices of these resources that pods of the node request."""
     return sum(
-        asked.count
+        requested.count
         for pod in inventory.pods_by_node.get(node, ())
-        for asked in asked_of(pod, keys)
-        if resource_key(asked.name) in keys
+        for requested in resource_requests(pod, keys)
+        if resource_key(requested.name) in keys
     )

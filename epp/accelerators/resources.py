@@ -1,4 +1,4 @@
-"""Extended resources: which of them are accelerators, under what names, and how many of them a pod asks for."""
+"""Extended resources of accelerators: their names, and the number that a pod requests."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,10 +8,10 @@ import msgspec
 
 from epp.accelerators.mig import parse_mig_profile
 from epp.accelerators.objects.core import Container, Pod
-from epp.framework.accelerators import AcceleratorKind
+from epp.framework.accelerators.tag import AcceleratorKind
 
 SLICER_DOMAINS = ("mig.das.com/", "instaslice.redhat.com/mig-")
-"""Resources that InstaSlice makes slices for."""
+"""Prefixes of the resources for which InstaSlice creates slices."""
 _WHOLE = {
     "nvidia.com/gpu": ("nvidia", AcceleratorKind.GPU),
     "nvidia.com/gpu.shared": ("nvidia", AcceleratorKind.GPU),
@@ -30,8 +30,8 @@ _FAMILIES = {
 _SAME_AS = {"nvidia.com/gpu.shared": "nvidia.com/gpu"}
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """An accelerator resource that a pod asks for."""
+class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource request of a pod for accelerators."""
 
     name: str
     count: int
@@ -42,50 +42,50 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resource_key(name: str) -> str:
-    """Return one name for all spellings: `mig/3g.20gb` for slices, `nvidia.com/gpu` for shared GPUs as well."""
+    """Return the same key for all spellings: `mig/3g.20gb` for slices, `nvidia.com/gpu` also for shared GPUs."""
     profile = profile_of(name)
     return f"mig/{profile}" if profile else _SAME_AS.get(name, name)
 
 
 def profile_of(name: str) -> str:
-    """Return the canonical MIG profile that a resource is for; empty where it is for none."""
+    """Return the canonical MIG profile of a resource; empty for a resource of another kind."""
     if not name.startswith((*SLICER_DOMAINS, "nvidia.com/mig-")):
         return ""
     profile = parse_mig_profile(name)
     return "" if profile is None else profile.name
 
 
-def asked_of(pod: Pod, more: Iterable[str] = ()) -> tuple[Asked, ...]:
-    """Return the accelerators that the pod asks for, by name; `more` are resources that are accelerators as well.
+def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceRequest, ...]:
+    """Return the accelerators that the pod requests, by name; `more` are further resources that count as accelerators.
 
-    As many as its containers want together, or the init container that wants most: those have ended by then.
+    The number is the sum over containers and sidecars, or the maximum over init containers if that is larger.
     """
     known = frozenset(more)
-    beside = Counter[str]()
-    for container in (*pod.spec.containers, *(each for each in pod.spec.init_containers if _stays(each))):
-        beside.update(_wanted(container))
+    total = Counter[str]()
+    for container in (*pod.spec.containers, *filter(_is_sidecar, pod.spec.init_containers)):
+        total.update(_amounts(container))
     for container in pod.spec.init_containers:
-        beside |= Counter() if _stays(container) else _wanted(container)
-    return tuple(found for name in sorted(beside) if (found := _asked(name, beside[name], known)) is not None)
+        total |= Counter() if _is_sidecar(container) else _amounts(container)
+    return tuple(found for name in sorted(total) if (found := _request(name, total[name], known)) is not None)
 
 
-def _stays(container: Container) -> bool:
+def _is_sidecar(container: Container) -> bool:
     return container.restart_policy == "Always"
 
 
-def _wanted(container: Container) -> Counter[str]:
-    asked = Counter[str]()
-    for amounts in (container.resources.limits, container.resources.requests):
-        asked |= Counter({name: ceil(amount) for name, amount in amounts.items() if "/" in name and amount > 0})
-    return asked
+def _amounts(container: Container) -> Counter[str]:
+    amounts = Counter[str]()
+    for resources in (container.resources.limits, container.resources.requests):
+        amounts |= Counter({name: ceil(amount) for name, amount in resources.items() if "/" in name and amount > 0})
+    return amounts
 
 
-def _asked(name: str, count: int, more: frozenset[str]) -> Asked | None:
+def _request(name: str, count: int, more: frozenset[str]) -> ResourceRequest | None:
     profile = profile_of(name)
     if profile:
-        return Asked(name=name, count=count, profile=profile, vendor="nvidia", kind=AcceleratorKind.GPU)
+        return ResourceRequest(name=name, count=count, profile=profile, vendor="nvidia", kind=AcceleratorKind.GPU)
     families = (found for prefix, found in _FAMILIES.items() if name.startswith(prefix))
     vendor_and_kind = _WHOLE.get(name) or next(families, None)
     if vendor_and_kind is None:
-        return Asked(name=name, count=count) if name in more else None
-    return Asked(name=name, count=count, vendor=vendor_and_kind[0], kind=vendor_and_kind[1])
+        return ResourceRequest(name=name, count=count) if name in more else None
+    return ResourceRequest(name=name, count=count, vendor=vendor_and_kind[0], kind=vendor_and_kind[1])

@@ -11,16 +11,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from epp.accelerators.reports import ClassTotal, class_totals, fit_report
+from epp.accelerators.tagger import AcceleratorTagger
 from epp.cli.consoles import new_console
 from epp.cli.flags import Endpoints
 from epp.cli.picker_options import read_config, read_endpoints
 from epp.cli.running import run
-from epp.collectors.accelerator_source import AcceleratorSource
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.datastore import Datastore
 from epp.framework import Candidates, ConfigurationError, SystemClock
-from epp.framework.accelerator_arrays import relative_capacity
-from epp.framework.accelerators import AcceleratorTag
+from epp.framework.accelerators.arrays import relative_capacity
+from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report as Tagged
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
@@ -125,20 +125,20 @@ async def _report(endpoints: str | None, config_file: Path | None, objects: str,
     )
 
 
-def _source(assembly: Assembly, builder: Builder, objects: str) -> AcceleratorSource:
+def _source(assembly: Assembly, builder: Builder, objects: str) -> AcceleratorTagger:
     """Return the configuration's source, with more paths where asked for."""
-    declared = next((tagger for tagger in assembly.taggers if isinstance(tagger, AcceleratorSource)), None)
+    declared = next((tagger for tagger in assembly.taggers if isinstance(tagger, AcceleratorTagger)), None)
     more = tuple(part for each in objects.split(",") if (part := each.strip()))
     if declared is not None and not more:
         return declared
     given: dict[str, Any] = {} if declared is None else msgspec.to_builtins(declared.parameters)
     source = builder.registry.build(
-        AcceleratorSource.plugin_type,
+        AcceleratorTagger.plugin_type,
         {**given, "paths": [*given.get("paths", ()), *more]},
-        name=AcceleratorSource.plugin_type,
+        name=AcceleratorTagger.plugin_type,
         clock=builder.clock,
     )
-    assert isinstance(source, AcceleratorSource)  # noqa: S101  its type says so
+    assert isinstance(source, AcceleratorTagger)  # noqa: S101  its type says so
     return source
 
 

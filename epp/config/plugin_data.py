@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any
 
 import epp.framework
-from epp.framework import accelerator_selection, rates, request, snapshot
+from epp.framework import rates, request, snapshot
+from epp.framework.accelerators import selection
 from epp.framework.clock import SystemClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Datum
@@ -16,7 +17,7 @@ from epp.framework.registry import Registry
 from epp.framework.request import DataKey
 from epp.framework.snapshot import Attribute, Column
 
-_MODULES = (snapshot, request, rates, accelerator_selection)
+_MODULES = (snapshot, request, rates, selection)
 _OWN = "the picker"
 _KINDS = (
     (

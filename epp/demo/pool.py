@@ -6,7 +6,7 @@ from types import MappingProxyType
 from epp.config import LoadedConfig, load_text
 from epp.demo.servers import ModelServer
 from epp.discovery import StaticDiscovery, Target
-from epp.framework.accelerators import AcceleratorDeclaration
+from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.host_port import parse_host_port
 
 PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(

@@ -7,7 +7,7 @@ from math import isnan
 from rich.table import Table
 
 from epp.framework import Candidates, Snapshot
-from epp.framework.accelerator_arrays import cost_per_hour
+from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.snapshot import (
     ACCELERATOR,
     ANSWERS,

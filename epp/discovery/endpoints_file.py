@@ -8,7 +8,7 @@ from typing import Protocol
 import yaml
 
 from epp.discovery.targets import Target
-from epp.framework.accelerators import AcceleratorDeclaration
+from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.parameters import ParameterError, read_struct

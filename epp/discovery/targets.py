@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import structlog
 
-from epp.framework.accelerators import AcceleratorDeclaration
+from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.datalayer import Pool
 from epp.framework.endpoint import Endpoint
 from epp.host_port import is_ip

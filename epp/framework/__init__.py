@@ -3,9 +3,9 @@
 from epp.framework import errors, headers
 from epp.framework import limits as _limits
 from epp.framework import roles as _roles
-from epp.framework.accelerator_arrays import tag_mask, tag_numbers
-from epp.framework.accelerator_selection import ACCELERATOR_SELECTION
-from epp.framework.accelerators import AcceleratorTag
+from epp.framework.accelerators.arrays import tag_mask, tag_numbers
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
+from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock, SystemClock

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 from typing_extensions import TypeVar
 
-from epp.framework.accelerator_arrays import relative_capacity
+from epp.framework.accelerators.arrays import relative_capacity
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.plugin import Datum, Parameters

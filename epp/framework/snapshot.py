@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 
 import numpy as np
 
-from epp.framework.accelerators import NO_TAG, AcceleratorTag
+from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag
 from epp.framework.arrays import Floats, Positions
 from epp.framework.endpoint import Endpoint
 

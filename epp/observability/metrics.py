@@ -13,7 +13,7 @@ from epp.config import ConfigObserver
 from epp.datastore import Datastore
 from epp.director import Cause, DirectorObserver, Routing
 from epp.framework import Request, RequestError, SchedulingResult
-from epp.framework.accelerators import AcceleratorTag
+from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats
 from epp.framework.clock import Clock
 from epp.framework.request import DataKey

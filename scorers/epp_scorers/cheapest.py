@@ -16,7 +16,7 @@ from epp.framework import (
     Scorer,
     tag_numbers,
 )
-from epp.framework.accelerators import AcceleratorKind, CostBasis, SpotPreference
+from epp.framework.accelerators.tag import AcceleratorKind, CostBasis, SpotPreference
 from epp.framework.scoring import lowest_over
 
 _TIERS = {"low": 1.0, "medium": 2.0, "high": 3.0}

@@ -22,12 +22,12 @@ from epp.framework import (
     Scorer,
     tag_numbers,
 )
-from epp.framework.accelerator_arrays import cost_per_hour
-from epp.framework.accelerators import CostBasis, SpotPreference
+from epp.framework.accelerators.arrays import cost_per_hour
+from epp.framework.accelerators.tag import CostBasis, SpotPreference
+from epp.framework.accelerators.throughput_profile import ThroughputProfile
 from epp.framework.lists_in_files import read_list
 from epp.framework.rates import uncached_tokens
 from epp.framework.scoring import lowest_over
-from epp.framework.throughput_profile import ThroughputProfile
 
 _SECONDS_PER_HOUR = 3600.0
 

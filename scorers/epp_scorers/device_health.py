@@ -1,8 +1,7 @@
 """Prefers endpoints with healthy devices that have no taints."""
 
 from epp.framework import ACCELERATOR, AcceleratorTag, Candidates, Category, Floats, Request, Scorer, tag_numbers
-from epp.framework.accelerator_attributes import PHASE
-from epp.framework.accelerators import Device
+from epp.framework.accelerators.tag import PHASE, Device
 
 HEALTHY = 1.0
 DOUBTFUL = 0.5

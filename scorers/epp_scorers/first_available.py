@@ -23,8 +23,8 @@ from epp.framework import (
     tag_mask,
     tag_numbers,
 )
-from epp.framework.accelerator_classes import limit_for, names_of
-from epp.framework.accelerators import Routability
+from epp.framework.accelerators.names import limit_for, names_of
+from epp.framework.accelerators.tag import Routability
 from epp.framework.limits import Threshold
 
 _UNLISTED = -1

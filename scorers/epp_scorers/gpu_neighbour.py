@@ -19,7 +19,7 @@ from epp.framework import (
     Scorer,
     Share,
 )
-from epp.framework.accelerators import Sharing
+from epp.framework.accelerators.tag import Sharing
 
 
 class GpuNeighbourParameters(Parameters, frozen=True):

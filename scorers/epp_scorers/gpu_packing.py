@@ -19,7 +19,7 @@ from epp.framework import (
     Scorer,
     Share,
 )
-from epp.framework.gpu_usage import UNKNOWN_SCORE, GpuUsageParameters, used_share
+from epp.framework.accelerators.usage import UNKNOWN_SCORE, GpuUsageParameters, used_share
 
 _MAY_READ = (KV_USAGE, RUNNING, GPU_UTILIZATION)
 _WITHIN_BAND = 0.99

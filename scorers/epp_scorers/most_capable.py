@@ -17,7 +17,7 @@ from epp.framework import (
     Scorer,
     tag_numbers,
 )
-from epp.framework.accelerators import AcceleratorKind, Precision
+from epp.framework.accelerators.tag import AcceleratorKind, Precision
 from epp.framework.limits import Weight
 from epp.framework.scoring import require_weights
 

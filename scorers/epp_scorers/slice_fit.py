@@ -14,9 +14,9 @@ from epp.framework import (
     Scorer,
     tag_numbers,
 )
-from epp.framework.accelerator_requirements import Memory, read_memory
-from epp.framework.accelerators import AcceleratorKind
-from epp.framework.memory import memory_suffices
+from epp.framework.accelerators.memory import memory_suffices
+from epp.framework.accelerators.requirements import Memory, read_memory
+from epp.framework.accelerators.tag import AcceleratorKind
 
 _SLOTS = 8
 """Slots of a whole device."""

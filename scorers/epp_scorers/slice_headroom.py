@@ -16,7 +16,7 @@ from epp.framework import (
     Scorer,
     tag_numbers,
 )
-from epp.framework.accelerator_attributes import SLOTS_FREE, SLOTS_TOTAL
+from epp.framework.accelerators.tag import SLOTS_FREE, SLOTS_TOTAL
 
 
 class SliceHeadroomParameters(Parameters, frozen=True):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from epp.framework import Headers, Request
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Cost, Device
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Device
 from epp.framework.clock import SystemClock
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR

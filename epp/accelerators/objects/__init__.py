@@ -1,1 +1,1 @@
-"""The parts of cluster objects that say something about accelerators: one module for each API."""
+"""Cluster objects, as far as they bear on accelerators: one module for each API, and their decoding."""

@@ -1,4 +1,4 @@
-"""What all cluster objects share: metadata, conditions, and how plain data becomes one of them."""
+"""Base of cluster objects: metadata, conditions, quantities, and conversion from plain data."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -16,17 +16,17 @@ _QUANTITY_REMEDY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A part of an object: fields that are not known here are ignored."""
+    """Base of all parts of an object; fields that are not declared are ignored."""
 
 
-class OwnerReference(Part, frozen=True, kw_only=True, rename="camel"):
-    """What made the object."""
+class OwnerReference(Part, frozen=True, kw_only=True):
+    """Controller that created the object."""
 
     kind: str = ""
     name: str = ""
 
 
-class Metadata(Part, frozen=True, kw_only=True, rename="camel"):
+class Metadata(Part, frozen=True, kw_only=True):
     """Name and labels."""
 
     name: str
@@ -37,16 +37,15 @@ class Metadata(Part, frozen=True, kw_only=True, rename="camel"):
     owner_references: tuple[OwnerReference, ...] = ()
 
 
-class Condition(Part, frozen=True, kw_only=True, rename="camel"):
+class Condition(Part, frozen=True, kw_only=True):
     """One condition of a status."""
 
     type: str
     status: str = ""
     reason: str = ""
-    message: str = ""
 
 
-class Object(Part, frozen=True, kw_only=True, rename="camel"):
+class Object(Part, frozen=True, kw_only=True):
     """An object of the cluster."""
 
     metadata: Metadata
@@ -58,13 +57,13 @@ class Object(Part, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def id(self) -> str:
-        """`namespace/name`, or the name of an object that is in no namespace."""
+        """`namespace/name`; the name alone without a namespace."""
         space = self.metadata.namespace
         return f"{space}/{self.metadata.name}" if space else self.metadata.name
 
 
-class ClusterObject(Object, frozen=True, kw_only=True, rename="camel"):
-    """An object that is in no namespace, whatever its author wrote."""
+class ClusterObject(Object, frozen=True, kw_only=True):
+    """An object of cluster scope: a namespace in its metadata is ignored."""
 
     @property
     def id(self) -> str:
@@ -103,14 +102,14 @@ def without_nulls(value: Any) -> Any:
 
 
 def quantity_of(text: str | float) -> Fraction:
-    """Return the number that a quantity stands for; raises ValueError, also for one of more digits than sizes have."""
+    """Return the value of a quantity; raises ValueError, also for one of more than 64 characters."""
     if isinstance(text, str) and len(text) > _QUANTITY_CHARACTERS:
         raise ValueError(f"{text[:_QUANTITY_CHARACTERS]!r}... is too long for a quantity")
     return exact_quantity(text)
 
 
 def _quantity(cls: type, value: object) -> object:
-    """Read what is declared as a Fraction: a quantity, quoted or not; raises ValueError that says what to write."""
+    """Convert a quantity, quoted or not, to a Fraction; raises ValueError with the remedy."""
     if cls is Fraction and isinstance(value, (str, int, float)) and not isinstance(value, bool):
         text = str(value)
         try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -11,7 +11,7 @@ from epp.accelerators.objects.base import ClusterObject, Condition, Object, Part
 Requests: TypeAlias = Mapping[str, Fraction]
 
 
-class MatchExpression(Part, frozen=True, kw_only=True, rename="camel"):
+class MatchExpression(Part, frozen=True, kw_only=True):
     """A test of one label."""
 
     key: str
@@ -19,20 +19,20 @@ class MatchExpression(Part, frozen=True, kw_only=True, rename="camel"):
     values: tuple[str, ...] = ()
 
 
-class NodeSelectorTerm(Part, frozen=True, kw_only=True, rename="camel"):
+class NodeSelectorTerm(Part, frozen=True, kw_only=True):
     """Tests that must all hold; an empty term holds nowhere."""
 
     match_expressions: tuple[MatchExpression, ...] = ()
     match_fields: tuple[MatchExpression, ...] = ()
 
 
-class NodeSelector(Part, frozen=True, kw_only=True, rename="camel"):
+class NodeSelector(Part, frozen=True, kw_only=True):
     """Terms of which one must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class Taint(Part, frozen=True, kw_only=True, rename="camel"):
+class Taint(Part, frozen=True, kw_only=True):
     """A taint of a node or a device."""
 
     key: str
@@ -40,120 +40,99 @@ class Taint(Part, frozen=True, kw_only=True, rename="camel"):
     effect: str = ""
 
 
-class NodeInfo(Part, frozen=True, kw_only=True, rename="camel"):
-    """What the node's agent says of it."""
+class NodeInfo(Part, frozen=True, kw_only=True):
+    """System information, as reported by the kubelet."""
 
     boot_id: str = msgspec.field(default="", name="bootID")
 
 
-class NodeSpec(Part, frozen=True, kw_only=True, rename="camel"):
-    """What is wanted of a node."""
+class NodeStatus(Part, frozen=True, kw_only=True):
+    """Status of a node."""
 
-    taints: tuple[Taint, ...] = ()
-
-
-class NodeStatus(Part, frozen=True, kw_only=True, rename="camel"):
-    """How a node is."""
-
-    conditions: tuple[Condition, ...] = ()
     node_info: NodeInfo = NodeInfo()
     allocatable: Requests = msgspec.field(default_factory=dict)
 
 
-class Node(ClusterObject, frozen=True, kw_only=True, rename="camel"):
-    """A machine."""
+class Node(ClusterObject, frozen=True, kw_only=True):
+    """A node."""
 
-    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
-class ClaimUse(Part, frozen=True, kw_only=True, rename="camel"):
-    """A claim that a container uses, by the pod's name for it."""
-
-    name: str
-    request: str = ""
-
-
-class ContainerResources(Part, frozen=True, kw_only=True, rename="camel"):
-    """What a container asks for."""
+class ContainerResources(Part, frozen=True, kw_only=True):
+    """Resources of a container."""
 
     limits: Requests = msgspec.field(default_factory=dict)
     requests: Requests = msgspec.field(default_factory=dict)
-    claims: tuple[ClaimUse, ...] = ()
 
 
-class Container(Part, frozen=True, kw_only=True, rename="camel"):
+class Container(Part, frozen=True, kw_only=True):
     """A container of a pod."""
 
     name: str
     resources: ContainerResources = ContainerResources()
     restart_policy: str = ""
-    """Always, for an init container that goes on running beside the others."""
+    """`Always` for an init container that keeps running: a sidecar."""
 
 
-class PodClaim(Part, frozen=True, kw_only=True, rename="camel"):
-    """A claim that a pod asks for."""
+class PodClaim(Part, frozen=True, kw_only=True):
+    """A ResourceClaim in the spec of a pod."""
 
     name: str
     resource_claim_name: str = ""
-    resource_claim_template_name: str = ""
 
 
-class PodSpec(Part, frozen=True, kw_only=True, rename="camel"):
-    """What is wanted of a pod."""
+class PodSpec(Part, frozen=True, kw_only=True):
+    """Spec of a pod."""
 
     node_name: str = ""
-    host_network: bool = False
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     resource_claims: tuple[PodClaim, ...] = ()
 
 
-class PodIP(Part, frozen=True, kw_only=True, rename="camel"):
+class PodIP(Part, frozen=True, kw_only=True):
     """One of a pod's addresses."""
 
     ip: str
 
 
-class ClaimStatus(Part, frozen=True, kw_only=True, rename="camel"):
-    """Which claim was made for a pod's request."""
+class ClaimStatus(Part, frozen=True, kw_only=True):
+    """Name of the ResourceClaim for a claim in the spec."""
 
     name: str
     resource_claim_name: str = ""
 
 
-class ExtendedResourceClaimStatus(Part, frozen=True, kw_only=True, rename="camel"):
-    """Which claim stands for the extended resources that the containers ask for."""
+class ExtendedResourceClaimStatus(Part, frozen=True, kw_only=True):
+    """Name of the ResourceClaim behind the extended resources of the containers."""
 
     resource_claim_name: str = ""
 
 
-class ResourceHealth(Part, frozen=True, kw_only=True, rename="camel"):
+class ResourceHealth(Part, frozen=True, kw_only=True):
     """Health of one device that a container has."""
 
     resource_id: str = msgspec.field(default="", name="resourceID")
-    """`driver/pool/device`, or what a device plugin calls it."""
-    health: Literal["Healthy", "Unhealthy", "Unknown"] | str = ""  # noqa: PYI051  # those are the ones in use
-    message: str = ""
+    """`driver/pool/device`, or the device plugin's own id."""
+    health: str = ""
+    """Healthy, Unhealthy or Unknown."""
 
 
-class ResourceStatus(Part, frozen=True, kw_only=True, rename="camel"):
-    """Devices that a container was given for one of its resources."""
+class ResourceStatus(Part, frozen=True, kw_only=True):
+    """Devices of a container, for one of its resources."""
 
-    name: str = ""
-    """`claim:<claim>/<request>`, or an extended resource."""
     resources: tuple[ResourceHealth, ...] = ()
 
 
-class ContainerStatus(Part, frozen=True, kw_only=True, rename="camel"):
-    """How a container is."""
+class ContainerStatus(Part, frozen=True, kw_only=True):
+    """Status of a container."""
 
-    name: str = ""
     allocated_resources_status: tuple[ResourceStatus, ...] = ()
 
 
-class PodStatus(Part, frozen=True, kw_only=True, rename="camel"):
-    """How a pod is."""
+class PodStatus(Part, frozen=True, kw_only=True):
+    """Status of a pod."""
 
     phase: str = ""
     pod_ip: str = msgspec.field(default="", name="podIP")
@@ -164,7 +143,7 @@ class PodStatus(Part, frozen=True, kw_only=True, rename="camel"):
     extended_resource_claim_status: ExtendedResourceClaimStatus = ExtendedResourceClaimStatus()
 
 
-class Pod(Object, frozen=True, kw_only=True, rename="camel"):
+class Pod(Object, frozen=True, kw_only=True):
     """A pod."""
 
     spec: PodSpec = PodSpec()
@@ -172,13 +151,13 @@ class Pod(Object, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def ready(self) -> bool:
-        """Whether it says that it takes requests."""
+        """Whether its condition Ready is True."""
         condition = condition_of(self.status.conditions, "Ready")
         return condition is not None and condition.status == "True"
 
     @property
     def ended(self) -> bool:
-        """Whether it has run to its end."""
+        """Whether its phase is Succeeded or Failed."""
         return self.status.phase in {"Succeeded", "Failed"}
 
     @property
@@ -187,8 +166,8 @@ class Pod(Object, frozen=True, kw_only=True, rename="camel"):
         return frozenset(ip for ip in (self.status.pod_ip, *(each.ip for each in self.status.pod_ips)) if ip)
 
 
-class PodReference(Part, frozen=True, kw_only=True, rename="camel"):
-    """A pod, as other objects name it."""
+class PodReference(Part, frozen=True, kw_only=True):
+    """A reference to a pod."""
 
     namespace: str = ""
     name: str = ""
@@ -196,10 +175,10 @@ class PodReference(Part, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def id(self) -> str:
-        """`namespace/name`; empty where the name is."""
+        """`namespace/name`; empty without a name."""
         return f"{self.namespace}/{self.name}" if self.name else ""
 
     @property
     def keys(self) -> frozenset[str]:
-        """What to look it up by: the UID, or the id where it has none; and `name:` with the id in any case."""
+        """Index keys: the UID, or the id without one; and always `name:` followed by the id."""
         return frozenset({self.uid or self.id, f"name:{self.id}"} if self.id else {self.uid}) - {""}

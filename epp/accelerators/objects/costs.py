@@ -10,42 +10,41 @@ from epp.accelerators.objects.base import Metadata, Object, Part, convert
 UNIT_COSTS_NAME = "accelerator-unit-costs"
 
 
-class UnitCost(Part, frozen=True, kw_only=True, rename="camel"):
-    """The price of one accelerator, in the unit that whoever wrote it had in mind."""
+class UnitCost(Part, frozen=True, kw_only=True):
+    """Price of one accelerator, in the unit of the tagger's parameter `costUnit`."""
 
     device: str = ""
     cost: Fraction
 
 
-class UnitCosts(Object, frozen=True, kw_only=True, rename="camel"):
-    """Prices by the name of the accelerator, `A100`."""
+class UnitCosts(Object, frozen=True, kw_only=True):
+    """Prices by name of the accelerator, such as `A100`."""
 
     costs: Mapping[str, UnitCost]
 
 
-class ScaleTarget(Part, frozen=True, kw_only=True, rename="camel"):
-    """The workload that a variant is."""
+class ScaleTarget(Part, frozen=True, kw_only=True):
+    """Workload of a variant."""
 
     kind: str = "Deployment"
     name: str = ""
 
 
-class VariantSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class VariantSpec(Part, frozen=True, kw_only=True):
     """A variant of a model's servers."""
 
     scale_target_ref: ScaleTarget = ScaleTarget()
-    model_id: str = msgspec.field(default="", name="modelID")
     variant_cost: Fraction = Fraction(10)
-    """Of one replica, with all its accelerators."""
+    """Price of one replica with all its accelerators."""
 
 
-class VariantAutoscaling(Object, frozen=True, kw_only=True, rename="camel"):
-    """A variant and what it costs."""
+class VariantAutoscaling(Object, frozen=True, kw_only=True):
+    """A variant and its price."""
 
     spec: VariantSpec = VariantSpec()
 
 
-class _ConfigMap(Part, frozen=True, kw_only=True, rename="camel"):
+class _ConfigMap(Part, frozen=True, kw_only=True):
     metadata: Metadata
     data: Mapping[str, str] = msgspec.field(default_factory=dict)
 

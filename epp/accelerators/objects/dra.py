@@ -9,33 +9,33 @@ import msgspec
 
 from epp.accelerators.objects.base import ClusterObject, Metadata, Object, Part, convert
 from epp.accelerators.objects.core import PodReference, Taint
-from epp.framework.accelerators import AttributeValue
+from epp.framework.accelerators.tag import AttributeValue
 
 _NUMBERS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})*")
 
 
-class Counter(Part, frozen=True, kw_only=True, rename="camel"):
-    """So much of something."""
+class Counter(Part, frozen=True, kw_only=True):
+    """Amount of a counter or of a capacity."""
 
     value: Fraction
 
 
-class CounterSet(Part, frozen=True, kw_only=True, rename="camel"):
-    """What devices that share hardware have between them."""
+class CounterSet(Part, frozen=True, kw_only=True):
+    """Counters that devices on the same hardware share."""
 
     name: str
     counters: Mapping[str, Counter] = msgspec.field(default_factory=dict)
 
 
-class CounterUse(Part, frozen=True, kw_only=True, rename="camel"):
-    """What a device takes of a counter set."""
+class CounterUse(Part, frozen=True, kw_only=True):
+    """Part of a counter set that a device consumes."""
 
     counter_set: str
     counters: Mapping[str, Counter] = msgspec.field(default_factory=dict)
 
 
-class SliceDevice(Part, frozen=True, kw_only=True, rename="camel"):
-    """A device that a driver offers; names of attributes and capacities have their domain."""
+class SliceDevice(Part, frozen=True, kw_only=True):
+    """A device in a ResourceSlice; names of attributes and capacities include their domain."""
 
     name: str
     attributes: Mapping[str, AttributeValue]
@@ -45,27 +45,27 @@ class SliceDevice(Part, frozen=True, kw_only=True, rename="camel"):
     node_name: str = ""
 
 
-class ResourceSlice(ClusterObject, frozen=True, kw_only=True, rename="camel"):
-    """Some of the devices, or counter sets, of a pool."""
+class ResourceSlice(ClusterObject, frozen=True, kw_only=True):
+    """Part of the devices, or of the counter sets, of a pool."""
 
     driver: str
     pool: str
     generation: int
     slices: int
-    """How many slices of this generation make the pool complete."""
+    """Number of slices in the complete pool of this generation."""
     node_name: str = ""
     devices: tuple[SliceDevice, ...] = ()
     shared_counters: tuple[CounterSet, ...] = ()
 
 
-class AllocatedDevice(Part, frozen=True, kw_only=True, rename="camel"):
-    """A device that a claim was given."""
+class AllocatedDevice(Part, frozen=True, kw_only=True):
+    """A device allocated to a claim."""
 
     driver: str
     pool: str
     device: str
     request: str = ""
-    """`request`, or `request/sub` where there were alternatives."""
+    """`request`, or `request/sub` for one of several alternatives."""
     admin_access: bool = False
     consumed_capacity: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
 
@@ -75,25 +75,25 @@ class AllocatedDevice(Part, frozen=True, kw_only=True, rename="camel"):
         return f"{self.driver}/{self.pool}/{self.device}"
 
 
-class ResourceClaim(Object, frozen=True, kw_only=True, rename="camel"):
-    """A claim and what it was given."""
+class ResourceClaim(Object, frozen=True, kw_only=True):
+    """A claim and the devices allocated to it."""
 
     results: tuple[AllocatedDevice, ...] = ()
     reserved_for: tuple[PodReference, ...] = ()
     device_classes: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Name of the DeviceClass by name of the request, alternatives as `request/sub`."""
     sharing: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """How a driver was told to share devices, by name of the request, `*` for all: TimeSlicing, MPS."""
+    """Sharing strategy in the driver's parameters, by name of the request, `*` for all: TimeSlicing, MPS."""
 
 
-class DeviceClass(ClusterObject, frozen=True, kw_only=True, rename="camel"):
+class DeviceClass(ClusterObject, frozen=True, kw_only=True):
     """A class of devices."""
 
     extended_resource_name: str = ""
 
 
-class DeviceTaintRule(ClusterObject, frozen=True, kw_only=True, rename="camel"):
-    """A taint for the devices that fit; an empty field fits all."""
+class DeviceTaintRule(ClusterObject, frozen=True, kw_only=True):
+    """A taint of all matching devices; an empty field matches all."""
 
     taint: Taint
     driver: str = ""
@@ -101,13 +101,13 @@ class DeviceTaintRule(ClusterObject, frozen=True, kw_only=True, rename="camel"):
     device: str = ""
 
 
-class _Pool(Part, frozen=True, kw_only=True, rename="camel"):
+class _Pool(Part, frozen=True, kw_only=True):
     name: str
     generation: int = 1
     resource_slice_count: int = 1
 
 
-class _SliceSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class _SliceSpec(Part, frozen=True, kw_only=True):
     driver: str
     pool: _Pool
     node_name: str = ""
@@ -115,19 +115,15 @@ class _SliceSpec(Part, frozen=True, kw_only=True, rename="camel"):
     shared_counters: tuple[CounterSet, ...] = ()
 
 
-class _Slice(Part, frozen=True, kw_only=True, rename="camel"):
+class _Slice(Part, frozen=True, kw_only=True):
     metadata: Metadata
     spec: _SliceSpec
 
 
-class _Capacity(Part, frozen=True, kw_only=True, rename="camel"):
-    value: Fraction
-
-
-class _Device(Part, frozen=True, kw_only=True, rename="camel"):
+class _Device(Part, frozen=True, kw_only=True):
     name: str
     attributes: Mapping[str, dict[str, Any]] = msgspec.field(default_factory=dict)
-    capacity: Mapping[str, _Capacity] = msgspec.field(default_factory=dict)
+    capacity: Mapping[str, Counter] = msgspec.field(default_factory=dict)
     consumes_counters: tuple[CounterUse, ...] = ()
     taints: tuple[Taint, ...] = ()
     node_name: str = ""
@@ -150,12 +146,12 @@ def read_resource_slice(document: object) -> ResourceSlice:
 
 
 def qualified(name: str, driver: str) -> str:
-    """Return the name with its domain: that of the driver, where it has none."""
+    """Return the name with its domain, by default that of the driver."""
     return name if "/" in name else f"{driver}/{name}"
 
 
 def _device(data: Mapping[str, Any], driver: str, place: str) -> SliceDevice:
-    basic = data.get("basic")  # where v1beta1 has what a device is
+    basic = data.get("basic")  # v1beta1 has the fields of a device there
     device = convert({**data, **basic} if isinstance(basic, Mapping) else data, _Device, place)
     return SliceDevice(
         name=device.name,
@@ -172,7 +168,7 @@ def _device(data: Mapping[str, Any], driver: str, place: str) -> SliceDevice:
 
 
 def _attribute(box: Mapping[str, Any], place: str) -> AttributeValue | None:
-    """Return the one value in the box; None for a type of value that is not known yet."""
+    """Return the one value in the box; None for an unknown type."""
     for kind, cls in (("int", int), ("bool", bool), ("string", str)):
         if kind in box:
             return convert(box[kind], cls, f"{place}.{kind}")  # type: ignore[return-value]  # one of the three
@@ -187,67 +183,67 @@ def _attribute(box: Mapping[str, Any], place: str) -> AttributeValue | None:
 
 
 def version_of(text: str) -> tuple[int, ...] | str:
-    """Return (9, 0, 0) for 9.0.0, and the text of a version with more to it than numbers."""
+    """Return (9, 0, 0) for 9.0.0; the text itself for a version that does not only consist of numbers."""
     return tuple(map(int, text.split("."))) if _NUMBERS.fullmatch(text) else text
 
 
-class _SubRequest(Part, frozen=True, kw_only=True, rename="camel"):
+class _SubRequest(Part, frozen=True, kw_only=True):
     name: str = ""
     device_class_name: str = ""
 
 
-class _Request(_SubRequest, frozen=True, kw_only=True, rename="camel"):
+class _Request(_SubRequest, frozen=True, kw_only=True):
     exactly: _SubRequest | None = None
     first_available: tuple[_SubRequest, ...] = ()
 
 
-class _ClaimDevices(Part, frozen=True, kw_only=True, rename="camel"):
+class _ClaimDevices(Part, frozen=True, kw_only=True):
     requests: tuple[_Request, ...] = ()
 
 
-class _ClaimSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class _ClaimSpec(Part, frozen=True, kw_only=True):
     devices: _ClaimDevices = _ClaimDevices()
 
 
-class _Sharing(Part, frozen=True, kw_only=True, rename="camel"):
+class _Sharing(Part, frozen=True, kw_only=True):
     strategy: str = ""
 
 
-class _OpaqueParameters(Part, frozen=True, kw_only=True, rename="camel"):
+class _OpaqueParameters(Part, frozen=True, kw_only=True):
     sharing: _Sharing = _Sharing()
 
 
-class _Opaque(Part, frozen=True, kw_only=True, rename="camel"):
+class _Opaque(Part, frozen=True, kw_only=True):
     parameters: Any = None
 
 
-class _Config(Part, frozen=True, kw_only=True, rename="camel"):
+class _Config(Part, frozen=True, kw_only=True):
     requests: tuple[str, ...] = ()
     opaque: _Opaque = _Opaque()
 
 
-class _Allocated(Part, frozen=True, kw_only=True, rename="camel"):
+class _Allocated(Part, frozen=True, kw_only=True):
     results: tuple[AllocatedDevice, ...] = ()
     config: tuple[_Config, ...] = ()
 
 
-class _Allocation(Part, frozen=True, kw_only=True, rename="camel"):
+class _Allocation(Part, frozen=True, kw_only=True):
     devices: _Allocated = _Allocated()
 
 
-class _Consumer(Part, frozen=True, kw_only=True, rename="camel"):
+class _Consumer(Part, frozen=True, kw_only=True):
     api_group: str = ""
     resource: str = ""
     name: str = ""
     uid: str = ""
 
 
-class _ClaimStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class _ClaimStatus(Part, frozen=True, kw_only=True):
     allocation: _Allocation = _Allocation()
     reserved_for: tuple[_Consumer, ...] = ()
 
 
-class _Claim(Part, frozen=True, kw_only=True, rename="camel"):
+class _Claim(Part, frozen=True, kw_only=True):
     metadata: Metadata
     spec: _ClaimSpec = _ClaimSpec()
     status: _ClaimStatus = _ClaimStatus()
@@ -282,18 +278,18 @@ def read_resource_claim(document: object) -> ResourceClaim:
 
 
 def _sharing_strategy(parameters: object) -> str:
-    """Return what a driver's own parameters say of sharing; a driver may mean anything by them."""
+    """Return the sharing strategy in the parameters of a driver; empty if they have another form."""
     try:
         return convert(parameters, _OpaqueParameters).sharing.strategy
     except ValueError:
         return ""
 
 
-class _ClassSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class _ClassSpec(Part, frozen=True, kw_only=True):
     extended_resource_name: str = ""
 
 
-class _Class(Part, frozen=True, kw_only=True, rename="camel"):
+class _Class(Part, frozen=True, kw_only=True):
     metadata: Metadata
     spec: _ClassSpec = _ClassSpec()
 
@@ -304,7 +300,7 @@ def read_device_class(document: object) -> DeviceClass:
     return DeviceClass(metadata=found.metadata, extended_resource_name=found.spec.extended_resource_name)
 
 
-class _RuleSelector(Part, frozen=True, kw_only=True, rename="camel"):
+class _RuleSelector(Part, frozen=True, kw_only=True):
     driver: str = ""
     pool: str = ""
     device: str = ""
@@ -312,18 +308,18 @@ class _RuleSelector(Part, frozen=True, kw_only=True, rename="camel"):
     selectors: tuple[Any, ...] = ()
 
 
-class _RuleSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class _RuleSpec(Part, frozen=True, kw_only=True):
     taint: Taint
     device_selector: _RuleSelector = _RuleSelector()
 
 
-class _Rule(Part, frozen=True, kw_only=True, rename="camel"):
+class _Rule(Part, frozen=True, kw_only=True):
     metadata: Metadata
     spec: _RuleSpec
 
 
 def read_device_taint_rule(document: object) -> DeviceTaintRule:
-    """Return the rule; raises ValueError, also for one that selects by class or expression, as v1alpha3 could."""
+    """Return the rule; raises ValueError, also for a selector by class or expression, as v1alpha3 allowed."""
     found = convert(document, _Rule)
     selector = found.spec.device_selector
     for name, value in (("deviceClassName", selector.device_class_name), ("selectors", list(selector.selectors))):

@@ -1,4 +1,4 @@
-"""Names the field of an object that cannot be converted, its value, and what to write instead."""
+"""Errors of conversion in the form `field is value: remedy`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _EXPECTED = re.compile(r"Expected `([a-z]+)(?: \| null)?`.*", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _REMEDIES = {
-    "str": "write a text",
+    "str": "write a string",
     "int": "write a whole number",
     "float": "write a number",
     "bool": "write true or false",
@@ -24,16 +24,16 @@ Convert = Callable[[Any], object]
 
 
 def explain(error: msgspec.ValidationError, data: object, convert: Convert, place: str) -> str:
-    """Return `field is value: remedy`, with the field's path from `place` on.
+    """Return `field is value: remedy`, the path of the field beginning with `place`.
 
-    msgspec writes `[...]` for any key of a mapping: `convert`, which raised the error for `data`, finds out which.
+    msgspec writes `[...]` for any key of a mapping: the key is found by `convert`, which raised the error for `data`.
     """
     found = _WITH_PLACE.fullmatch(str(error))
     message, of_key, steps = (found[1], found[2], found[3]) if found else (str(error), None, "")
     path = _path(error, data, convert, steps)
     value = data
     for step in path:
-        value = value[step]  # type: ignore[index]  # msgspec has been there
+        value = value[step]  # type: ignore[index]  # the path is that of msgspec
     field = place + "".join(f"[{step}]" if _bracketed(step) else f".{step}" for step in path)
     field = field.removeprefix(".")
     if of_key and isinstance(value, Mapping):
@@ -49,7 +49,7 @@ def explain(error: msgspec.ValidationError, data: object, convert: Convert, plac
 
 
 def _path(error: msgspec.ValidationError, data: Any, convert: Convert, steps: str) -> list[str | int]:
-    """Return the keys and indexes that lead to the value at fault."""
+    """Return the path to the invalid value."""
     path: list[str | int] = []
     value = data
     for name, index in _STEP.findall(steps):
@@ -74,7 +74,7 @@ def _fails_alike(error: msgspec.ValidationError, convert: Convert, data: object)
 
 
 def _with_one_key(data: Any, path: list[str | int], key: str) -> Any:
-    """Return the data, with one key of the mapping at that path."""
+    """Return the data, reduced to one key in the mapping at this path."""
     if not path:
         return {key: data[key]}
     copy = dict(data) if isinstance(data, Mapping) else list(data)
@@ -83,7 +83,7 @@ def _with_one_key(data: Any, path: list[str | int], key: str) -> Any:
 
 
 def _bracketed(step: str | int) -> bool:
-    """Return whether the step is an index, or a key such as `nvidia.com/gpu`, where a dot would mislead."""
+    """Return whether the step is an index, or a key such as `nvidia.com/gpu`, which contains a dot."""
     return isinstance(step, int) or not step.replace("-", "").replace("_", "").isalnum()
 
 

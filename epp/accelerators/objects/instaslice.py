@@ -12,20 +12,14 @@ from epp.accelerators.objects.core import PodReference
 T = TypeVar("T")
 
 
-class Placement(Part, frozen=True, kw_only=True, rename="camel"):
+class Placement(Part, frozen=True, kw_only=True):
     """Memory slots of a GPU."""
 
     size: int
     start: int
 
 
-class ProfilePlacements(Part, frozen=True, kw_only=True, rename="camel"):
-    """Where slices of one profile may lie."""
-
-    placements: tuple[Placement, ...] = ()
-
-
-class NodeGpu(Part, frozen=True, kw_only=True, rename="camel"):
+class NodeGpu(Part, frozen=True, kw_only=True):
     """A GPU of a node."""
 
     gpu_uuid: str
@@ -33,30 +27,29 @@ class NodeGpu(Part, frozen=True, kw_only=True, rename="camel"):
     gpu_memory: Fraction | None = None
 
 
-class NodeResources(Part, frozen=True, kw_only=True, rename="camel"):
-    """What a node's agent found there."""
+class NodeResources(Part, frozen=True, kw_only=True):
+    """Hardware of a node."""
 
     node_gpus: tuple[NodeGpu, ...] = ()
-    mig_placement: Mapping[str, ProfilePlacements] = msgspec.field(default_factory=dict)
     boot_id: str = ""
 
 
-class PodAllocationRequest(Part, frozen=True, kw_only=True, rename="camel"):
-    """What a pod asks for, in generation 1."""
+class PodAllocationRequest(Part, frozen=True, kw_only=True):
+    """Slice requested for a pod, generation 1."""
 
     profile: str = ""
     pod_ref: PodReference = PodReference()
 
 
-class AllocationStatus(Part, frozen=True, kw_only=True, rename="camel"):
-    """How far an allocation is: the controller's word and the daemonset's."""
+class AllocationStatus(Part, frozen=True, kw_only=True):
+    """State of an allocation, according to the controller and to the daemonset."""
 
     allocation_status_controller: str = ""
     allocation_status_daemonset: str = ""
 
 
-class PodAllocationResult(Part, frozen=True, kw_only=True, rename="camel"):
-    """What a pod was given, in generation 1."""
+class PodAllocationResult(Part, frozen=True, kw_only=True):
+    """Slice allocated to a pod, generation 1."""
 
     allocation_status: AllocationStatus = AllocationStatus()
     mig_placement: Placement | None = None
@@ -64,13 +57,13 @@ class PodAllocationResult(Part, frozen=True, kw_only=True, rename="camel"):
     nodename: str = ""
 
 
-class InstasliceSpec(Part, frozen=True, kw_only=True, rename="camel"):
+class InstasliceSpec(Part, frozen=True, kw_only=True):
     """Requests by pod UID."""
 
     pod_allocation_requests: Mapping[str, PodAllocationRequest] = msgspec.field(default_factory=dict)
 
 
-class InstasliceStatus(Part, frozen=True, kw_only=True, rename="camel"):
+class InstasliceStatus(Part, frozen=True, kw_only=True):
     """Results by pod UID, and the node."""
 
     conditions: tuple[Condition, ...] = ()
@@ -78,22 +71,22 @@ class InstasliceStatus(Part, frozen=True, kw_only=True, rename="camel"):
     pod_allocation_results: Mapping[str, PodAllocationResult] = msgspec.field(default_factory=dict)
 
 
-class Instaslice(Object, frozen=True, kw_only=True, rename="camel"):
+class Instaslice(Object, frozen=True, kw_only=True):
     """A node and all slices on it: generation 1."""
 
     spec: InstasliceSpec = InstasliceSpec()
     status: InstasliceStatus = InstasliceStatus()
 
 
-class NodeAccelerator(Object, frozen=True, kw_only=True, rename="camel"):
+class NodeAccelerator(Object, frozen=True, kw_only=True):
     """A node: generation 2."""
 
     conditions: tuple[Condition, ...] = ()
     resources: NodeResources = NodeResources()
 
 
-class ClaimSpec(Part, frozen=True, kw_only=True, rename="camel"):
-    """What an AllocationClaim stands for; also one entry of the annotation `mig.das.com/allocation`."""
+class ClaimSpec(Part, frozen=True, kw_only=True):
+    """Slice of an AllocationClaim; also one entry of the pod annotation `mig.das.com/allocation`."""
 
     profile: str
     pod_ref: PodReference = PodReference()
@@ -102,21 +95,21 @@ class ClaimSpec(Part, frozen=True, kw_only=True, rename="camel"):
     nodename: str = ""
 
 
-class AllocationClaim(Object, frozen=True, kw_only=True, rename="camel"):
+class AllocationClaim(Object, frozen=True, kw_only=True):
     """One slice for one container: generation 2."""
 
     spec: ClaimSpec
     state: str = ""
 
 
-class _Status(Part, frozen=True, kw_only=True, rename="camel"):
+class _Status(Part, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     node_resources: Any = None
     state: str = ""
 
 
-class _Raw(Part, frozen=True, kw_only=True, rename="camel"):
-    """Either kind of generation 2, with what its API leaves open."""
+class _Raw(Part, frozen=True, kw_only=True):
+    """Either kind of generation 2; its API leaves the type of some fields open."""
 
     metadata: Metadata
     spec: Any = None
@@ -139,7 +132,7 @@ def read_allocation_claim(document: object) -> AllocationClaim:
 
 
 def _opened(value: object, cls: type[T], place: str) -> T:
-    """Return what raw JSON holds, whether it came as data or as text; raises ValueError."""
+    """Convert a field that is either a mapping or JSON text of one; raises ValueError."""
     if value is None:
         raise ValueError(f"{place} is missing: add it")
     if isinstance(value, (str, bytes)):

@@ -1,4 +1,4 @@
-"""AcceleratorClass of ome.io."""
+"""AcceleratorClass of ome.io, and ResourceFlavor of kueue.x-k8s.io, whose node labels a class can refer to."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -9,30 +9,30 @@ from epp.accelerators.objects.base import ClusterObject, Part
 from epp.accelerators.objects.core import MatchExpression, NodeSelector
 
 
-class NodeAffinity(Part, frozen=True, kw_only=True, rename="camel"):
+class NodeAffinity(Part, frozen=True, kw_only=True):
     """Terms that a node must meet."""
 
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
-class Affinity(Part, frozen=True, kw_only=True, rename="camel"):
+class Affinity(Part, frozen=True, kw_only=True):
     """The part of an affinity that is about nodes."""
 
     node_affinity: NodeAffinity = NodeAffinity()
 
 
-class DeviceSelector(Part, frozen=True, kw_only=True, rename="camel"):
-    """Which devices of ResourceSlices are of a class: an addition of this picker's to the API."""
+class DeviceSelector(Part, frozen=True, kw_only=True):
+    """Selector of devices in ResourceSlices; an extension of the API by this picker."""
 
     driver: str = ""
     match_attributes: tuple[MatchExpression, ...] = ()
     """Tests of attributes, with or without their domain."""
     expression: str = ""
-    """CEL over `device`, as in DRA's own selectors; a class with one that cannot be evaluated matches no device."""
+    """CEL over `device`, as in the selectors of DRA; an expression that cannot be evaluated matches no device."""
 
 
-class Discovery(Part, frozen=True, kw_only=True, rename="camel"):
-    """Which nodes have accelerators of a class."""
+class Discovery(Part, frozen=True, kw_only=True):
+    """Selectors of nodes and devices of a class."""
 
     node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
     affinity: Affinity = Affinity()
@@ -41,8 +41,8 @@ class Discovery(Part, frozen=True, kw_only=True, rename="camel"):
     dra: DeviceSelector | None = None
 
 
-class ClassPerformance(Part, frozen=True, kw_only=True, rename="camel"):
-    """Figures of one accelerator of the class; `sparse` ones are halved."""
+class ClassPerformance(Part, frozen=True, kw_only=True):
+    """Figures of one accelerator of the class; with `sparse`, those below fp32 are halved."""
 
     fp32_tflops: float | None = None
     fp16_tflops: float | None = None
@@ -52,8 +52,8 @@ class ClassPerformance(Part, frozen=True, kw_only=True, rename="camel"):
     sparse: bool = False
 
 
-class Capabilities(Part, frozen=True, kw_only=True, rename="camel"):
-    """What one accelerator of the class can do."""
+class Capabilities(Part, frozen=True, kw_only=True):
+    """Capabilities of one accelerator of the class."""
 
     memory: Fraction | None = msgspec.field(default=None, name="memoryGB")
     compute_capability: str = ""
@@ -63,21 +63,20 @@ class Capabilities(Part, frozen=True, kw_only=True, rename="camel"):
     performance: ClassPerformance = ClassPerformance()
 
 
-class ClassResource(Part, frozen=True, kw_only=True, rename="camel"):
-    """An extended resource by which pods ask for the class."""
+class ClassResource(Part, frozen=True, kw_only=True):
+    """An extended resource with which pods request the class."""
 
     name: str
-    quantity: Fraction = Fraction(1)
 
 
-class Integration(Part, frozen=True, kw_only=True, rename="camel"):
-    """Names that other systems have for the class."""
+class Integration(Part, frozen=True, kw_only=True):
+    """Names of the class in other systems."""
 
     kueue_resource_flavor: str = ""
     volcano_gpu_type: str = msgspec.field(default="", name="volcanoGPUType")
 
 
-class ClassCost(Part, frozen=True, kw_only=True, rename="camel"):
+class ClassCost(Part, frozen=True, kw_only=True):
     """US dollars for one accelerator."""
 
     per_hour: Fraction | None = None
@@ -86,8 +85,8 @@ class ClassCost(Part, frozen=True, kw_only=True, rename="camel"):
     tier: str = ""
 
 
-class ClassSpec(Part, frozen=True, kw_only=True, rename="camel"):
-    """What a class is."""
+class ClassSpec(Part, frozen=True, kw_only=True):
+    """Spec of a class."""
 
     vendor: str = ""
     family: str = ""
@@ -99,7 +98,19 @@ class ClassSpec(Part, frozen=True, kw_only=True, rename="camel"):
     cost: ClassCost = ClassCost()
 
 
-class AcceleratorClass(ClusterObject, frozen=True, kw_only=True, rename="camel"):
+class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
     """A class of accelerators."""
 
     spec: ClassSpec = ClassSpec()
+
+
+class FlavorSpec(Part, frozen=True, kw_only=True):
+    """Labels of the nodes of a flavor."""
+
+    node_labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class ResourceFlavor(ClusterObject, frozen=True, kw_only=True):
+    """A flavor of nodes."""
+
+    spec: FlavorSpec = FlavorSpec()

@@ -16,15 +16,16 @@ from epp.framework import (
     Share,
     tag_mask,
 )
-from epp.framework.accelerator_attributes import (
+from epp.framework.accelerators.tag import (
     ISOLATION_MODE,
     PARTITION_TEMPLATE,
     PHASE,
     TFLOPS_USED,
     USED_BY,
     VRAM_USED,
+    Device,
+    Routability,
 )
-from epp.framework.accelerators import Device, Routability
 
 _RUNNING, _PENDING = "Running", "Pending"
 _NOBODY_ELSE = (None, "tensor-fusion")

@@ -27,8 +27,8 @@ from epp.framework import (
     Request,
     tag_numbers,
 )
-from epp.framework.accelerator_classes import limit_for, names_of
-from epp.framework.accelerators import SpotPreference
+from epp.framework.accelerators.names import limit_for, names_of
+from epp.framework.accelerators.tag import SpotPreference
 
 _ORDERS_REMEMBERED = 256
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from epp.framework import ConfigurationError, Headers
-from epp.framework.accelerator_requirements import SelectionParameters
-from epp.framework.accelerator_selection import ANY, Selection, combined
+from epp.framework.accelerators.requirements import SelectionParameters
+from epp.framework.accelerators.selection import ANY, Selection, combined
 from epp.framework.headers import ACCELERATOR_PREFIX
 from epp.framework.hints import hint_at
 from epp.framework.parameters import read_parameters

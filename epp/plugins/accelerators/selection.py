@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from epp.framework import ACCELERATOR_SELECTION, Admitter, Candidates, DataKey, Parameters, Producer, Request
-from epp.framework.accelerator_requirements import SelectionParameters
-from epp.framework.accelerator_selection import Refusal, Selection, Selections, Tightened, combined, tightened
+from epp.framework.accelerators.requirements import SelectionParameters
+from epp.framework.accelerators.selection import Refusal, Selection, Selections, Tightened, combined, tightened
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX
 from epp.plugins.accelerators.headers import header_of, read_wishes

@@ -17,8 +17,9 @@ from epp.framework import (
     Request,
     tag_mask,
 )
-from epp.framework.accelerator_fit import NO_ACCELERATOR, fit_mask, rejection
-from epp.framework.accelerator_requirements import (
+from epp.framework.accelerators.device_expressions import DeviceExpression
+from epp.framework.accelerators.fit import NO_ACCELERATOR, fit_mask, rejection
+from epp.framework.accelerators.requirements import (
     Memory,
     SelectionParameters,
     UnknownRule,
@@ -26,9 +27,8 @@ from epp.framework.accelerator_requirements import (
     read_profiles,
     unknown_passes,
 )
-from epp.framework.accelerator_selection import ANY, Selection
-from epp.framework.accelerators import AcceleratorKind
-from epp.framework.device_expressions import DeviceExpression
+from epp.framework.accelerators.selection import ANY, Selection
+from epp.framework.accelerators.tag import AcceleratorKind
 from epp.framework.roles import FP
 
 _PREFERENCES = ("policy", "min_compute_performance_tflops", "preferred_precisions", "preference_order")

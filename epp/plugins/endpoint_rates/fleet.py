@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework import ACCELERATOR, AcceleratorTag, Endpoint, Records, Snapshot
-from epp.framework.accelerator_attributes import BOOT_ID, POD_UID
+from epp.framework.accelerators.tag import BOOT_ID, POD_UID
 from epp.plugins.endpoint_rates.table import Hardware, hardware_of
 
 EMPTY = Hardware()

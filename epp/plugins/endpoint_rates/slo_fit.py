@@ -20,8 +20,8 @@ from epp.framework import (
     Mask,
     Request,
 )
-from epp.framework.accelerator_arrays import cost_per_hour
-from epp.framework.accelerators import SpotPreference
+from epp.framework.accelerators.arrays import cost_per_hour
+from epp.framework.accelerators.tag import SpotPreference
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.rates import EndpointRates, batch_sizes, uncached_tokens
 

@@ -5,7 +5,7 @@ from math import log, nan
 from typing import NamedTuple
 
 from epp.framework import AcceleratorTag
-from epp.framework.accelerators import AcceleratorKind
+from epp.framework.accelerators.tag import AcceleratorKind
 from epp.plugins.endpoint_rates.profile import RateProfile, model_key, plain_key
 from epp.plugins.endpoint_rates.seeds import (
     DEFAULT_ITL_BASE_SECONDS,

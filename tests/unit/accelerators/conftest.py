@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from decoding import decode
 
-from epp.accelerators.decode import decode_documents
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.tagger import EndpointTagger, TaggerOptions
+from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework.endpoint import Endpoint
 
 DATA = Path(__file__).parents[2] / "data" / "accelerators"
@@ -34,9 +34,9 @@ def inventory_of():
     """Build an inventory of documents, all of which must be sound."""
 
     def build(documents, previous=None):
-        decoded = decode_documents(documents, "test")
+        decoded = decode(documents, "test")
         assert decoded.problems == ()
-        return Inventory.build(decoded, previous)
+        return Inventory.build([decoded.file], previous)
 
     return build
 
@@ -46,8 +46,8 @@ def tag(inventory_of):
     """Tag the endpoint of a pod, `llm/vllm-a` unless said otherwise, by documents."""
 
     def tagged(documents, *, name="vllm-a", previous=None, options=None, **endpoint):
-        tagger = EndpointTagger(inventory_of(documents, previous), TaggerOptions(**options or {}))
-        return tagger.tag(Endpoint(name, endpoint.pop("address", "10.0.0.11"), 8000, "llm", **endpoint)).tag
+        tagger = TagBuilder(inventory_of(documents, previous), TaggerOptions(**options or {}))
+        return tagger.build(Endpoint(name, endpoint.pop("address", "10.0.0.11"), 8000, "llm", **endpoint)).tag
 
     return tagged
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.accelerators.affinity import expression_holds, matching_term, problems_of
+from epp.accelerators.classes.affinity import expression_holds, matching_term, problems_of
 from epp.accelerators.objects.base import convert
 from epp.accelerators.objects.core import MatchExpression, NodeSelector
 

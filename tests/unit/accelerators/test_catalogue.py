@@ -1,11 +1,11 @@
 import pytest
 
-from epp.accelerators.catalogue import CATALOGUE, Catalogue, find_product, same_size
+from epp.accelerators.catalogue import CATALOGUE, Catalogue, Product
+from epp.accelerators.catalogue.lookup import same_size
+from epp.accelerators.catalogue.products import PRODUCTS
 from epp.accelerators.facts import Rank
 from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
-from epp.accelerators.product import Product
-from epp.accelerators.products import PRODUCTS
-from epp.framework.accelerators import AcceleratorKind
+from epp.framework.accelerators.tag import AcceleratorKind
 
 GIB = 2**30
 
@@ -65,19 +65,19 @@ GIB = 2**30
     ],
 )
 def test_defect_27_products_are_found_in_every_spelling(text, name):
-    product = find_product(text)
+    product = CATALOGUE.find(text)
     assert product is not None
     assert product.name == name
 
 
 @pytest.mark.parametrize("text", ["", "m7i.4xlarge", "Matrox-G200", "A100X", "T400", "L400"])
 def test_what_is_no_known_product_is_not_taken_for_one(text):
-    assert find_product(text) is None
+    assert CATALOGUE.find(text) is None
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda product: product.name)
 def test_every_product_is_found_by_its_own_name(product):
-    assert find_product(product.name) is product
+    assert CATALOGUE.find(product.name) is product
     assert product.fp16
 
 
@@ -97,7 +97,7 @@ def test_every_product_is_found_by_its_own_name(product):
     ],
 )
 def test_defect_10_a_memory_hint_tells_sizes_of_a_model_apart(text, mebibytes, name):
-    product = find_product(text, mebibytes * 2**20)
+    product = CATALOGUE.find(text, mebibytes * 2**20)
     assert product is not None
     assert product.name == name
 
@@ -111,13 +111,13 @@ def test_defect_10_a_card_of_80_gb_that_reports_a_little_less_is_one_of_80_gb():
 
 @pytest.mark.parametrize(("name", "tflops"), [("h100", 989), ("a100", 312), ("t4", 65), ("mi300x", 1307), ("v5e", 197)])
 def test_defect_9_figures_are_dense_never_with_sparsity(name, tflops):
-    product = find_product(name)
+    product = CATALOGUE.find(name)
     assert product is not None
     assert product.fp16 == tflops
 
 
 def test_defect_26_an_h200_has_141_gb():
-    product = find_product("NVIDIA-H200")
+    product = CATALOGUE.find("NVIDIA-H200")
     assert product is not None
     assert product.memory_bytes == 141 * GIB
 
@@ -137,7 +137,7 @@ def test_defect_26_an_h200_has_141_gb():
     ],
 )
 def test_features_and_family_follow_from_the_generation(name, family, has, has_not):
-    product = find_product(name)
+    product = CATALOGUE.find(name)
     assert product is not None
     assert product.family == family
     assert set(has.split()) <= product.features
@@ -145,7 +145,7 @@ def test_features_and_family_follow_from_the_generation(name, family, has, has_n
 
 
 def test_facts_of_a_product_are_those_of_a_whole_device():
-    product = find_product("h100")
+    product = CATALOGUE.find("h100")
     assert product is not None
     facts = product.facts()
     assert (facts.source, facts.rank) == ("catalogue/h100-sxm-80gb", Rank.CATALOGUE)
@@ -156,7 +156,7 @@ def test_facts_of_a_product_are_those_of_a_whole_device():
 
 
 def test_facts_of_a_slice_have_its_memory_and_the_whole_devices_performance():
-    product, profile = find_product("a100-sxm-40gb"), parse_mig_profile("3g.20gb")
+    product, profile = CATALOGUE.find("a100-sxm-40gb"), parse_mig_profile("3g.20gb")
     assert product is not None
     assert profile is not None
     facts = product.facts(partition=partition_of(profile, mig_gpu(product.name)))
@@ -172,5 +172,5 @@ def test_products_added_replace_those_of_the_same_name_and_go_first():
     catalogue = CATALOGUE.extended([own, new])
     assert catalogue.find("Tesla-T4") is own
     assert catalogue.find("ACME X1") is new
-    assert find_product("t4") is not own
+    assert CATALOGUE.find("t4") is not own
     assert Catalogue([]).find("t4") is None

@@ -1,11 +1,11 @@
 """Which classes an endpoint is of, and what it has from them."""
 
 import pytest
+from decoding import decode
 
-from epp.accelerators.decode import decode_documents
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.tagger import EndpointTagger
-from epp.framework.accelerators import AcceleratorDeclaration
+from epp.accelerators.tag_builder import TagBuilder
+from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.endpoint import Endpoint
 
 GIB = 2**30
@@ -118,9 +118,11 @@ def test_ome_13_flavor_finds_the_nodes_of_a_class_without_discovery(accelerator_
     assert found.classes == ("h100",)
     assert found.attributes["ome.io/volcanoGPUType"] == "H100"
     assert tag([flavored, *flavors, node(), pod(GPU)]).classes == ()
-    decoded = decode_documents([flavored], "file")
-    assert Inventory.build(decoded).problems == (
-        "AcceleratorClass h100: there is no ResourceFlavor h100-flavor to find its nodes by",
+    decoded = decode([flavored])
+    (problem,) = Inventory.build([decoded.file]).problems
+    assert problem == (
+        "AcceleratorClass h100: there is no ResourceFlavor h100-flavor to select its nodes by: "
+        "add it, or write a nodeSelector"
     )
 
 
@@ -147,7 +149,7 @@ def test_dra_3_class_by_the_attributes_of_devices(accelerator_class, documents, 
 
 def test_dra_3_expression_that_is_not_supported_is_reported_and_selects_nothing(accelerator_class, documents, tag):
     by_cel = accelerator_class("cel", discovery={"dra": {"expression": "device.nothing()"}})
-    (problem,) = Inventory.build(decode_documents([by_cel], "file")).problems
+    (problem,) = Inventory.build([decode([by_cel]).file]).problems
     assert problem.startswith("AcceleratorClass cel: spec.discovery.dra.expression: unsupported expression at line 1")
     assert tag([by_cel, *documents("dra")]).classes == ()
 
@@ -161,10 +163,12 @@ def test_class_of_whole_devices_serves_claims_too(documents, tag, node):
 
 def test_ome_1_bare_memory_is_read_as_gb_with_a_warning(accelerator_class):
     written = accelerator_class("a", discovery={"nodeSelector": H100}, capabilities={"memoryGB": 40})
-    inventory = Inventory.build(decode_documents([written], "file"))
+    inventory = Inventory.build([decode([written]).file])
     (problem,) = inventory.problems
-    assert problem == ("AcceleratorClass a: memoryGB 40 would be 40 bytes, it is read as 40 GB; write 40Gi")
-    found = EndpointTagger(inventory).tag(Endpoint("e", "10.0.0.1", 8000, labels=H100)).tag
+    assert problem == (
+        "AcceleratorClass a: spec.capabilities.memoryGB is 40, which means bytes: read as 40Gi; write 40Gi"
+    )
+    found = TagBuilder(inventory).build(Endpoint("e", "10.0.0.1", 8000, labels=H100)).tag
     assert found.memory_bytes == 40 * GIB
 
 
@@ -215,11 +219,11 @@ def test_ome_11_one_bad_class_leaves_the_others(accelerator_class):
         ),
         accelerator_class("good", discovery={"nodeSelector": {**H100, "zone": "z"}}),
     ]  # fmt: skip
-    inventory = Inventory.build(decode_documents(documents, "file"))
+    inventory = Inventory.build([decode(documents).file])
     assert inventory.skipped == 2
     assert [text.split(":")[0] for text in inventory.problems[2:]] == ["AcceleratorClass odd"] * 2
     endpoint = Endpoint("e", "10.0.0.1", 8000, labels={**H100, "zone": "z"})
-    assert EndpointTagger(inventory).tag(endpoint).tag.classes == ("good", "odd")
+    assert TagBuilder(inventory).build(endpoint).tag.classes == ("good", "odd")
 
 
 def test_numbers_of_any_length_stop_nothing(accelerator_class):
@@ -232,9 +236,9 @@ def test_numbers_of_any_length_stop_nothing(accelerator_class):
         accelerator_class("b", discovery={"affinity": required}),
         accelerator_class("c", discovery={"nodeSelector": H100}, capabilities=capabilities),
     ]
-    inventory = Inventory.build(decode_documents(documents, "file"))
+    inventory = Inventory.build([decode(documents).file])
     assert (inventory.skipped, sorted(inventory.classes)) == (1, ["b", "c"])
-    tag = EndpointTagger(inventory).tag(Endpoint("e", "10.0.0.1", 8000, labels={**H100, "a": "7"})).tag
+    tag = TagBuilder(inventory).build(Endpoint("e", "10.0.0.1", 8000, labels={**H100, "a": "7"})).tag
     assert tag.classes == ("c",)
     assert tag.tflops() == 989  # the catalogue's
 
@@ -242,8 +246,8 @@ def test_numbers_of_any_length_stop_nothing(accelerator_class):
 def test_defect_3_class_that_is_not_there_leaves_the_endpoint_what_is_known(documents, inventory_of, node_labels):
     declared = AcceleratorDeclaration(accelerator_class="h1OO")
     endpoint = Endpoint("e", "10.0.0.1", 8000, labels=node_labels["h100-node"], accelerator=declared)
-    merged = EndpointTagger(inventory_of(documents("ome-classes"))).tag(endpoint)
+    merged = TagBuilder(inventory_of(documents("ome-classes"))).build(endpoint)
     assert merged.tag.classes == ("nvidia-h100-80gb",)
     assert merged.warnings == (
-        "endpoint list: 'h1OO' is neither an AcceleratorClass nor a product of the catalogue; left out",
+        "endpoint list: 'h1OO' is neither an AcceleratorClass nor a product of the catalogue; ignored",
     )

@@ -3,15 +3,14 @@
 from fractions import Fraction
 
 import pytest
+from decoding import decode
 
-from epp.accelerators.decode import decode_documents
 from epp.accelerators.objects.core import Node, Pod
 from epp.accelerators.objects.costs import UnitCosts, VariantAutoscaling
 from epp.accelerators.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from epp.accelerators.objects.instaslice import AllocationClaim, NodeAccelerator
-from epp.accelerators.objects.kueue import ResourceFlavor
-from epp.accelerators.objects.ome import AcceleratorClass
-from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
+from epp.accelerators.objects.ome import AcceleratorClass, ResourceFlavor
+from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode
 
 GIB = 2**30
 
@@ -27,7 +26,7 @@ def claim(spec, name="claim-1"):
 
 
 def test_ome_1_every_class_of_the_sample_is_read(documents):
-    decoded = decode_documents(documents("ome-classes"), "ome-classes.yaml")
+    decoded = decode(documents("ome-classes"), "ome-classes.yaml")
     assert decoded.problems == ()
     memory = {each.name: each.spec.capabilities.memory for each in decoded.of(AcceleratorClass)}
     assert memory == {
@@ -51,30 +50,21 @@ def test_ome_1_every_class_of_the_sample_is_read(documents):
     ],
 )
 def test_ome_1_quantities_have_the_full_grammar(accelerator_class, written, number):
-    decoded = decode_documents([accelerator_class("a", capabilities={"memoryGB": written})], "file")
+    decoded = decode([accelerator_class("a", capabilities={"memoryGB": written})])
     assert decoded.of(AcceleratorClass)[0].spec.capabilities.memory == number
 
 
 def test_all_kinds_of_the_samples_are_read(documents):
-    decoded = decode_documents(
-        documents("instaslice-generation-2", "tensor-fusion", "dra", "kueue-and-costs"), "samples"
-    )
-    kinds = (NodeAccelerator, AllocationClaim, Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate)
+    decoded = decode(documents("instaslice-generation-2", "tensor-fusion", "dra", "kueue-and-costs"), "samples")
+    kinds = (NodeAccelerator, AllocationClaim, Gpu, GpuNode)
     kinds += (ResourceSlice, ResourceClaim, ResourceFlavor, UnitCosts, VariantAutoscaling, Pod)
     assert {type(each) for each in decoded.objects} == set(kinds)
     assert decoded.problems == ()
 
 
-def test_quota_and_placement_mode(documents):
-    decoded = decode_documents(documents("tensor-fusion"), "samples")
-    quota = decoded.of(GpuResourceQuota)[0].spec
-    assert (quota.total.requests.tflops, quota.total.requests.vram, quota.single.max_gpu_count) == (500, 200 * GIB, 4)
-    assert decoded.of(SchedulingConfigTemplate)[0].spec.placement.mode == "NodeCompactGPULowLoad"
-
-
 def test_is_1_malformed_claim_is_skipped_counted_and_named():
     bad = [claim("not json", "text"), claim({"podRef": {}}, "no-profile"), claim(None, "no-spec")]
-    decoded = decode_documents([*bad, claim({"profile": "1g.5gb"})], "claims.yaml")
+    decoded = decode([*bad, claim({"profile": "1g.5gb"})], "claims.yaml")
     assert [each.spec.profile for each in decoded.of(AllocationClaim)] == ["1g.5gb"]
     assert decoded.skipped == 3
     assert decoded.problems[0].startswith(
@@ -86,7 +76,7 @@ def test_is_1_malformed_claim_is_skipped_counted_and_named():
 def test_is_1_raw_spec_may_be_data_or_text():
     text = '{"profile": "1g.5gb+me", "gpuUUID": "GPU-a", "migPlacement": {"size": 1, "start": 2}}'
     as_data = {"profile": "1g.5gb+me", "gpuUUID": "GPU-a", "migPlacement": {"size": 1, "start": 2}}
-    first, second = decode_documents([claim(text), claim(as_data)], "claims").of(AllocationClaim)
+    first, second = decode([claim(text), claim(as_data)], "claims").of(AllocationClaim)
     assert first == second
     assert (first.spec.gpu_uuid, first.spec.mig_placement.start) == ("GPU-a", 2)
 
@@ -112,7 +102,7 @@ def test_dra_1_all_versions_of_a_slice_read_alike():
         slices("v1beta2", {"name": "gpu-0", "attributes": attributes, "capacity": capacity}),
         slices("v1beta1", {"name": "gpu-0", "basic": {"attributes": attributes, "capacity": capacity}}),
     ]
-    decoded = decode_documents(documents, "slices")
+    decoded = decode(documents, "slices")
     assert decoded.problems == ()
     v1, v1beta2, v1beta1 = decoded.of(ResourceSlice)
     assert v1 == v1beta2 == v1beta1
@@ -134,7 +124,7 @@ def test_dra_1_all_forms_of_a_request_read_alike():
         }
 
     subs = [{"name": "big", "deviceClassName": "h100"}, {"name": "small", "deviceClassName": "t4"}]
-    decoded = decode_documents(
+    decoded = decode(
         [
             claims("v1", {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}),
             claims("v1beta1", {"name": "gpu", "deviceClassName": "gpu.nvidia.com"}),
@@ -148,7 +138,7 @@ def test_dra_1_all_forms_of_a_request_read_alike():
 
 
 def test_dra_1_device_classes_and_taint_rules():
-    decoded = decode_documents(
+    decoded = decode(
         [
             {
                 "apiVersion": "resource.k8s.io/v1",
@@ -171,7 +161,7 @@ def test_dra_1_device_classes_and_taint_rules():
 
 def test_unknown_version_of_a_known_kind_is_a_problem():
     document = {"apiVersion": "ome.io/v9", "kind": "AcceleratorClass", "metadata": {"name": "a"}}
-    decoded = decode_documents([document], "file")
+    decoded = decode([document])
     assert decoded.problems == ("file: AcceleratorClass a is skipped: apiVersion is 'ome.io/v9': write ome.io/v1beta1",)
 
 
@@ -185,13 +175,13 @@ def test_unknown_version_of_a_known_kind_is_a_problem():
     ],
 )
 def test_kinds_that_are_not_used_are_passed_over(document):
-    decoded = decode_documents([document], "file")
+    decoded = decode([document])
     assert (decoded.objects, decoded.problems, decoded.skipped) == ((), (), 0)
 
 
 @pytest.mark.parametrize("document", ["text", 7, [], {}, {"kind": "Pod"}, {"apiVersion": 1, "kind": "Pod"}])
 def test_what_is_no_object_is_a_problem(document):
-    assert decode_documents([document], "file").skipped == 1
+    assert decode([document]).skipped == 1
 
 
 def test_lists_are_unpacked():
@@ -201,7 +191,7 @@ def test_lists_are_unpacked():
         "items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b", "namespace": "llm"}}],
     }
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
-    decoded = decode_documents([{"apiVersion": "v1", "kind": "List", "items": [pods, node]}], "file")
+    decoded = decode([{"apiVersion": "v1", "kind": "List", "items": [pods, node]}])
     assert [each.id for each in decoded.of(Pod)] == ["default/a", "llm/b"]
     assert [each.id for each in decoded.of(Node)] == ["n"]
 
@@ -211,19 +201,19 @@ def test_null_means_absent(pod):
     document["spec"].update(containers=None, initContainers=None, resourceClaims=None)
     document["metadata"].update(labels=None)
     document["status"].update(podIPs=None, conditions=[None])
-    decoded = decode_documents([document], "file")
+    decoded = decode([document])
     assert decoded.problems == ()
     assert decoded.of(Pod)[0].spec.containers == ()
 
 
 def test_wrong_type_is_named_with_its_place():
     document = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"a": 1}}}
-    (problem,) = decode_documents([document], "file").problems
+    (problem,) = decode([document]).problems
     assert problem == "file: Node n is skipped: metadata.labels.a is 1: write it in quotes"
 
 
 def test_bad_quantity_is_named_with_its_place(accelerator_class):
-    decoded = decode_documents([accelerator_class("a", capabilities={"memoryGB": "lots"})], "file")
+    decoded = decode([accelerator_class("a", capabilities={"memoryGB": "lots"})])
     (problem,) = decoded.problems
     remedy = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
     assert problem == f"file: AcceleratorClass a is skipped: spec.capabilities.memoryGB is 'lots': {remedy}"
@@ -231,9 +221,9 @@ def test_bad_quantity_is_named_with_its_place(accelerator_class):
 
 def test_defect_26_the_other_prefix_is_taken_with_a_warning(accelerator_class):
     document = {**accelerator_class("a"), "apiVersion": "ome.ai/v1beta1"}
-    decoded = decode_documents([document], "file")
+    decoded = decode([document])
     assert len(decoded.of(AcceleratorClass)) == 1
     assert decoded.skipped == 0
     assert decoded.problems == (
-        "file: AcceleratorClass a is read as one of ome.io: write that as its group instead of ome.ai",
+        "file: AcceleratorClass a is read as one of group ome.io: write ome.io instead of ome.ai",
     )

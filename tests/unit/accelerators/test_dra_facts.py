@@ -3,11 +3,11 @@
 import copy
 
 import pytest
+from decoding import decode
 
-from epp.accelerators.decode import decode_documents
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.tagger import EndpointTagger
-from epp.framework.accelerators import AcceleratorKind, Routability, Sharing
+from epp.accelerators.tag_builder import TagBuilder
+from epp.framework.accelerators.tag import AcceleratorKind, Routability, Sharing
 from epp.framework.endpoint import Endpoint
 
 MIB = 2**20
@@ -165,10 +165,10 @@ def test_dra_6_incomplete_pool_keeps_its_last_complete_generation(dra, tag, inve
     before = inventory_of(slices)
     # both old slices are gone, one of two new ones is there
     documents = [newer(dra["ResourceSlice"]), dra["ResourceClaim"]]
-    decoded = decode_documents(documents, "test")
-    now = Inventory.build(decoded, before)
+    decoded = decode(documents, "test")
+    now = Inventory.build([decoded.file], before)
     assert now.problems == (
-        "device pool gpu.nvidia.com/gpu-node-1: its newest generation is not complete; the last complete one is used",
+        "device pool gpu.nvidia.com/gpu-node-1: its newest generation is incomplete; the last complete one is used",
     )
     found = tag(documents, previous=before)
     assert (found.memory_bytes, found.attributes["epp/stale"]) == (81559 * MIB, True)
@@ -185,7 +185,7 @@ def test_dra_6_old_generation_that_is_still_there_counts_until_the_new_one_is_co
 
 def test_dra_6_pool_that_is_gone_stays_while_a_claim_has_devices_of_it(dra, tag, inventory_of):
     first = inventory_of([dra["ResourceSlice"], dra["counters"], dra["ResourceClaim"]])
-    second = Inventory.build(decode_documents([dra["ResourceClaim"]], "test"), first)
+    second = Inventory.build([decode([dra["ResourceClaim"]]).file], first)
     found = tag([dra["ResourceClaim"]], previous=second)
     assert (found.model, found.attributes["epp/stale"]) == ("h100", True)
 
@@ -254,7 +254,7 @@ def test_is_15_partitions_of_amd(tag, pod):
 
 def test_claims_of_two_systems_that_differ_are_a_conflict(dra, documents, inventory_of):
     inventory = inventory_of([*documents("instaslice-generation-2"), *documents("dra")[:3]])
-    merged = EndpointTagger(inventory).tag(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
+    merged = TagBuilder(inventory).build(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
     assert merged.tag.devices[0].id == GPU_A
     assert merged.conflicts == (
         "ResourceClaim/llm/vllm-a-gpu-x7k2p and InstaSlice claim different devices: the first one counts",
@@ -263,7 +263,7 @@ def test_claims_of_two_systems_that_differ_are_a_conflict(dra, documents, invent
 
 def test_figures_of_devices_that_do_not_count_do_not_count_either(dra, documents, inventory_of):
     inventory = inventory_of([*documents("tensor-fusion"), *documents("dra")])  # an A100 of 312 TFLOPS, and an H100
-    merged = EndpointTagger(inventory).tag(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
+    merged = TagBuilder(inventory).build(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
     assert (merged.tag.model, merged.tag.performance.fp16) == ("h100", 989)
     assert not any(name.startswith("tensor-fusion.ai/") for name in merged.tag.attributes)
     assert merged.conflicts == (

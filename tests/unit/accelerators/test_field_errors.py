@@ -1,14 +1,13 @@
 """What is wrong with an object is said with field, value and remedy."""
 
 import pytest
-
-from epp.accelerators.decode import decode_documents
+from decoding import decode
 
 QUANTITY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
 
 
 def problem_of(document: dict) -> str:
-    (problem,) = decode_documents([document], "file").problems
+    (problem,) = decode([document]).problems
     return problem.removeprefix("file: ")
 
 
@@ -35,8 +34,8 @@ def problem_of(document: dict) -> str:
             {"discovery": {"nodeSelector": {"a": "x", "gpu.com/count": 8, "z": 9}}},
             "spec.discovery.nodeSelector[gpu.com/count] is 8: write it in quotes",
         ),
-        ({"vendor": []}, "spec.vendor is a list: write a text"),
-        ({"vendor": "x", "model": "y" * 100, "family": {"a": "b"}}, "spec.family is a mapping: write a text"),
+        ({"vendor": []}, "spec.vendor is a list: write a string"),
+        ({"vendor": "x", "model": "y" * 100, "family": {"a": "b"}}, "spec.family is a mapping: write a string"),
     ],
 )
 def test_class_with_a_bad_field(accelerator_class, spec, problem):
@@ -141,7 +140,7 @@ def test_taint_rule_that_selects_by_class():
     [
         (7, "document 2 is skipped: it is 7: write an object with apiVersion, kind and metadata"),
         ({}, "document 2 is skipped: it is empty"),
-        ({"kind": "Node"}, "document 2 is skipped: it needs apiVersion and kind, both texts; it has the keys kind"),
+        ({"kind": "Node"}, "document 2 is skipped: it needs apiVersion and kind, both strings; its keys are kind"),
         ({"apiVersion": "v1", "kind": "NodeList", "items": 7}, "document 2 is skipped: items is 7: write a list"),
         (
             {"apiVersion": "v1", "kind": "List", "items": [{}, "x"]},
@@ -150,4 +149,4 @@ def test_taint_rule_that_selects_by_class():
     ],
 )
 def test_document_that_is_no_object_is_named_by_its_place(node, document, problem):
-    assert f"file: {problem}" in decode_documents([node(), document], "file").problems
+    assert f"file: {problem}" in decode([node(), document]).problems

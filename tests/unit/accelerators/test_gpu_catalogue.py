@@ -1,9 +1,20 @@
-import pytest
+"""A GPU catalogue file adds products, and prices known ones."""
 
-from epp.accelerators.gpu_catalogue import read_gpu_catalogue
-from epp.framework.accelerators import Sharing
+import msgspec
+import pytest
+import yaml
+
+from epp.accelerators.catalogue.gpu_catalogue import GpuCatalogueEntry, with_gpu_catalogue
+from epp.framework import ConfigurationError, Endpoint, ManualClock
+from epp.framework.accelerators.tag import Sharing
+from epp.framework.registry import Registry
+from epp.framework.snapshot import ACCELERATOR
 
 T4 = {"model": "T4", "fullModelName": "Tesla T4", "vendor": "NVIDIA", "costPerHour": 0.53, "fp16TFlops": 65}
+
+
+def read_gpu_catalogue(entries):
+    return with_gpu_catalogue(msgspec.convert(entries, tuple[GpuCatalogueEntry, ...]))
 
 
 def found(catalogue, text):
@@ -68,14 +79,58 @@ def test_tf_18_partition_templates_are_shares_of_the_product():
     assert partition.memory_fraction == pytest.approx(0.125)
 
 
+@pytest.fixture
+def tagger(tmp_path):
+    """Build the tagger with a catalogue file, and maybe with objects."""
+
+    def build(entries, *objects):
+        catalogue, cluster = tmp_path / "gpus.yaml", tmp_path / "cluster.yaml"
+        catalogue.write_text(yaml.safe_dump(entries))
+        cluster.write_text(yaml.safe_dump_all(objects))
+        parameters = {"gpuCatalogue": str(catalogue), "paths": [str(cluster)]}
+        return Registry().build("accelerator-data-source", parameters, name="hardware", clock=ManualClock())
+
+    return build
+
+
+def test_tf_18_endpoints_get_the_figures_of_the_file(tagger):
+    built = tagger([{**T4, "costPerHour": 0.35, "fp16TFlops": 64}, {"model": "Abacus", "costPerHour": 0.01}])
+    endpoint = Endpoint(
+        "a", "10.0.0.1", 8000, labels={"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1"}
+    )
+    tag = built.tag(endpoint).attributes[ACCELERATOR]
+    assert (tag.cost_per_hour(), tag.tflops()) == (0.35, 64)
+    assert tag.provenance["per_hour"] == "catalogue/t4"
+    assert built.knows("abacus")
+
+
+def test_tf_18_partition_of_the_file_is_the_share_of_its_endpoint(tagger):
+    template = {"templateId": "half", "name": "half", "memoryGigabytes": 4, "computePercent": 50}
+    gpu = {
+        "apiVersion": "tensor-fusion.ai/v1",
+        "kind": "GPU",
+        "metadata": {"name": "gpu-0"},
+        "status": {
+            "phase": "Running",
+            "gpuModel": "T4",
+            "capacity": {"tflops": "65", "vram": "16Gi"},
+            "allocatedPartitions": {"uid": {"templateId": "half", "namespace": "default", "podName": "a"}},
+        },
+    }
+    tag = tagger([{**T4, "partitionTemplates": [template]}], gpu).tag(Endpoint("a", "10.0.0.1", 8000))
+    partition = tag.attributes[ACCELERATOR].partition
+    # 4 of 16 GiB
+    assert (partition.profile, partition.compute_fraction, partition.memory_fraction) == ("half", 0.5, 0.25)
+
+
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
-        ({"costPerHour": 1}, "entry 0: neither model nor fullModelName"),
-        ({"model": "T4", "costPerHour": "cheap"}, "entry 0: 'cheap' is not a quantity"),
-        ({"model": 4}, "entry 0: .*model"),
+        ({"costPerHour": 1}, "gpuCatalogue, entry 0: add model or fullModelName"),
+        ({"model": "T4", "costPerHour": "cheap"}, "gpuCatalogue, entry 0: 'cheap' is not a quantity"),
+        ({"model": 4}, "gpuCatalogue .*gpus.yaml.*model"),
     ],
 )
-def test_tf_18_an_entry_of_another_shape_is_refused(entry, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        read_gpu_catalogue([entry])
+def test_tf_18_an_invalid_entry_is_refused(tagger, entry, complaint):
+    with pytest.raises(ConfigurationError, match=complaint):
+        tagger([entry])

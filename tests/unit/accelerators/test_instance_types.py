@@ -1,7 +1,7 @@
 import pytest
 
-from epp.accelerators.catalogue import find_product
-from epp.accelerators.instance_types import INSTANCE_TYPES, InstanceType, find_instance_type
+from epp.accelerators.catalogue import CATALOGUE
+from epp.accelerators.catalogue.instance_types import INSTANCE_TYPES, InstanceType, find_instance_type
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,14 @@ from epp.accelerators.instance_types import INSTANCE_TYPES, InstanceType, find_i
 def test_ome_14_machine_types_tell_the_accelerators(name, model, count):
     machine = find_instance_type(name)
     assert machine is not None
-    product = find_product(machine.product)
+    product = CATALOGUE.find(machine.product)
     assert product is not None
     assert (product.model, machine.count) == (model, count)
 
 
 @pytest.mark.parametrize("name", sorted({machine.product for machine in INSTANCE_TYPES.values()}))
 def test_every_product_of_the_table_is_in_the_catalogue(name):
-    product = find_product(name)
+    product = CATALOGUE.find(name)
     assert product is not None
     assert product.name == name
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from epp.accelerators.slices import SliceClaim
-from epp.framework.accelerators import Routability, Sharing
+from epp.accelerators.mig.slices import SliceClaim
+from epp.framework.accelerators.tag import Routability, Sharing
 
 GIB = 2**30
 POD_UID = "3f0c6c5e-0d61-4e57-9a0e-2d1a7f7f1111"
@@ -188,7 +188,7 @@ def test_is_4_missing_claim(tag, pod):
     drained = tag(documents, options={"on_missing_claim": "Drain"})
     assert (drained.state, drained.reason) == (
         Routability.DRAINING,
-        "the pod asks for mig.das.com/3g.20gb, and there is no claim for it",
+        "the pod requests mig.das.com/3g.20gb and has no claim for it",
     )
 
 

@@ -1,24 +1,23 @@
 """Objects at one moment."""
 
+from decoding import decode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.accelerators.decode import decode_documents
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.tagger import EndpointTagger
+from epp.accelerators.tag_builder import TagBuilder
 from epp.framework.endpoint import Endpoint
 
 
 def test_of_two_objects_with_one_name_the_last_counts(node):
-    decoded = decode_documents([node({"a": "1"}), node({"a": "2"})], "file")
-    inventory = Inventory.build(decoded)
+    decoded = decode([node({"a": "1"}), node({"a": "2"})])
+    inventory = Inventory.build([decoded.file])
     assert inventory.nodes["gpu-node-1"].metadata.labels == {"a": "2"}
-    assert inventory.problems == ("Node gpu-node-1 is there more than once: the last one counts",)
+    assert inventory.problems == ("Node gpu-node-1 occurs more than once: the last one counts",)
 
 
 def test_objects_of_several_files_are_one_inventory(node, pod):
-    both = decode_documents([node(), "x"], "one").with_more(decode_documents([pod(), 1], "two"))
-    inventory = Inventory.build(both)
+    inventory = Inventory.build([decode([node(), "x"], "one").file, decode([pod(), 1], "two").file])
     assert (list(inventory.nodes), list(inventory.pods), inventory.skipped) == (["gpu-node-1"], ["llm/vllm-a"], 2)
 
 
@@ -53,6 +52,6 @@ DOCUMENTS = st.builds(
 
 @given(st.lists(DOCUMENTS | JSON, max_size=6))
 def test_whatever_the_documents_are_endpoints_get_a_tag(documents):
-    decoded = decode_documents(documents, "file")
-    inventory = Inventory.build(decoded)
-    EndpointTagger(Inventory.build(decoded, inventory)).tag(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
+    decoded = decode(documents)
+    inventory = Inventory.build([decoded.file])
+    TagBuilder(Inventory.build([decoded.file], inventory)).build(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))

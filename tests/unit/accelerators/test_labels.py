@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.accelerators.catalogue.gpu_catalogue import GpuCatalogueEntry, with_gpu_catalogue
+from epp.accelerators.catalogue.instance_types import InstanceType
 from epp.accelerators.facts import Rank, merge
-from epp.accelerators.gpu_catalogue import read_gpu_catalogue
-from epp.accelerators.instance_types import InstanceType
-from epp.accelerators.labels import facts_from_labels, mig_profiles, spot_from_labels, with_label_aliases
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Sharing
+from epp.accelerators.labels import facts_from_labels, spot_from_labels, with_label_aliases
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Sharing
 
 GIB = 2**30
 MIB = 2**20
@@ -146,14 +146,14 @@ def test_defect_27_with_single_strategy_the_count_is_one_of_slices_and_the_memor
 
 def test_is_9_with_mixed_strategy_the_node_is_described_as_a_whole_gpu_and_slices_are_counted():
     tag = tag_of(NODES["a100-mixed"])
-    assert mig_profiles(NODES["a100-mixed"]) == {"3g.20gb": 2}
+    assert facts_from_labels(NODES["a100-mixed"]).mig == {"3g.20gb": 2}
     assert tag.partition.kind is Sharing.NONE
     assert tag.memory_bytes == 40 * GIB
 
 
 def test_is_9_profiles_with_media_extensions_are_counted_by_their_canonical_name():
     labels = {**NODES["a100-mixed"], "nvidia.com/mig-1g.5gb.me.count": "1", "nvidia.com/mig-junk.count": "1"}
-    assert mig_profiles(labels) == {"3g.20gb": 2, "1g.5gb+me": 1}
+    assert facts_from_labels(labels).mig == {"3g.20gb": 2, "1g.5gb+me": 1}
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_defect_28_values_in_the_keys_of_old_amd_labels_are_not_lost():
 def test_defect_28_devices_that_differ_are_described_by_the_most_frequent_with_a_warning():
     node = facts_from_labels({"amd.com/gpu.vram.64G": "2", "amd.com/gpu.vram.192G": "6"})
     assert merge(node.facts).tag.memory_bytes == 192 * GIB
-    assert "devices differ (192G, 64G)" in node.warnings[0]
+    assert "devices of the node differ (192G, 64G)" in node.warnings[0]
 
 
 def test_defect_28_the_amd_family_label_is_not_taken_for_a_family():
@@ -417,9 +417,8 @@ def test_ome_14_machine_types_can_be_added():
 
 
 def test_tf_18_prices_of_a_catalogue_file_reach_the_tag():
-    catalogue = read_gpu_catalogue(
-        [{"model": "T4", "fullModelName": "Tesla T4", "costPerHour": 0.53, "fp16TFlops": 65}]
-    )
+    entry = GpuCatalogueEntry(model="T4", full_model_name="Tesla T4", cost_per_hour=0.53, fp16=65)
+    catalogue = with_gpu_catalogue([entry])
     tag = tag_of(NODES["t4-shared"], catalogue=catalogue)
     assert tag.cost.per_hour == 0.53
     # a quarter of it, for one of four

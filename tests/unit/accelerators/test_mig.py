@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.accelerators.mig import mig_gpu, nominal_gb, parse_mig_profile, partition_of
-from epp.accelerators.mig_layouts import MIG_GPUS, Placed, free_slots, more_that_fit
-from epp.framework.accelerators import Sharing
+from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig.layouts import MIG_GPUS, Placed, more_that_fit
+from epp.framework.accelerators.tag import Sharing
 
 GIB = 2**30
 
@@ -142,15 +142,6 @@ def test_a_shared_slice_is_divided_once_more():
 
 
 @pytest.mark.parametrize(
-    ("fraction", "gibibytes", "gigabytes"),
-    [(1 / 2, 39.5, 20), (1 / 8, 79.6, 10), (1 / 2, 140.4, 71), (1 / 8, 179.1, 23), (1 / 7, 39.5, 10)],
-)
-def test_is_2_the_gb_of_a_name_is_the_rounded_share(fraction, gibibytes, gigabytes):
-    # ceil(8 x 1/2) / 8 x ceil(140.4) = 70.5, rounded up; ceil(8/7) = 2 slots
-    assert nominal_gb(fraction, int(gibibytes * GIB)) == gigabytes
-
-
-@pytest.mark.parametrize(
     ("gpu", "profiles"),
     [
         ("a100-40gb", "1g.5gb 1g.5gb+me 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb"),
@@ -207,7 +198,6 @@ def test_is_13_placements_may_be_spelled_in_any_way(profile):
 def test_is_13_a_placement_counts_by_its_own_size_if_the_profile_is_not_known():
     # slots 4-7 are taken
     assert more_that_fit(MIG_GPUS["a100-40gb"], [Placed("3g.99gb", 4, size=4)])["4g.20gb"] == 1
-    assert free_slots(MIG_GPUS["a100-40gb"], [Placed("3g.20gb", 0), Placed("1g.5gb", 6)]) == 8 - 4 - 1
 
 
 @given(st.sampled_from(sorted(MIG_GPUS)), st.data())

@@ -1,252 +1,134 @@
-"""Whose word counts for which field of a tag."""
+"""Endpoints are tagged from files, labels and declarations, and anew when files change."""
 
-import msgspec
+import asyncio
+
 import pytest
+import yaml
+from structlog.testing import capture_logs
 
-from epp.accelerators.declared import AcceleratorOverride
-from epp.accelerators.instance_types import InstanceType
-from epp.accelerators.tagger import EndpointTagger, TaggerOptions
-from epp.framework.accelerators import AcceleratorDeclaration, AcceleratorKind, Sharing
-from epp.framework.endpoint import Endpoint
+from epp.accelerators.tagger import AcceleratorTagger
+from epp.collectors import Tagging
+from epp.datastore import Datastore
+from epp.framework import ConfigurationError, Endpoint, ManualClock
+from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, AcceleratorTag
+from epp.framework.registry import Registry
+from epp.framework.snapshot import ACCELERATOR
 
-GIB = 2**30
-H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
-GPU = {"nvidia.com/gpu": "1"}
-
-
-def test_ome_8_pod_without_devices_is_a_cpu(documents, tag, pod, node):
-    found = tag([*documents("ome-classes"), node(H100), pod({"cpu": "4", "memory": "8Gi"})])
-    assert (found.kind, found.has_accelerator, found.classes) == (AcceleratorKind.CPU, False, ())
-    assert (found.vendor, found.memory_bytes, found.node) == ("", None, "gpu-node-1")
+T4 = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1"}
 
 
-def test_ome_8_pod_that_nobody_knows_is_no_cpu(tag):
-    assert tag([]).kind is AcceleratorKind.UNKNOWN
+def source(**parameters) -> AcceleratorTagger:
+    return Registry().build("accelerator-data-source", parameters, name="hardware", clock=ManualClock())
 
 
-def test_ome_8_pod_whose_claim_is_not_there_yet_is_no_cpu(tag, pod, documents):
-    waiting = pod(status={"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]})
-    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "llm"}}
-    assert tag([waiting, claim]).kind is AcceleratorKind.UNKNOWN
-    annotated = pod(metadata={"annotations": {"tensor-fusion.ai/gpu-count": "1"}})
-    assert tag([annotated]).kind is AcceleratorKind.UNKNOWN
+def tag(built: AcceleratorTagger, **fields) -> AcceleratorTag:
+    return built.tag(Endpoint("a", "10.0.0.1", 8000, **fields)).attributes[ACCELERATOR]
 
 
-def test_ome_8_operators_know_better(tag, pod):
-    declared = AcceleratorDeclaration(accelerator_class="h100", count=1)
-    assert tag([pod()], accelerator=declared).model == "h100"
-    assert tag([], accelerator=AcceleratorDeclaration(kind=AcceleratorKind.CPU)).kind is AcceleratorKind.CPU
-
-
-def test_ome_10_pods_name_their_class_only_where_they_are_trusted(documents, tag, pod, node):
-    claimed = {"annotations": {"ome.io/accelerator-class": "amd-mi300x"}}
-    world = [*documents("ome-classes"), node(H100), pod(GPU, metadata=claimed)]
-    assert tag(world).classes == ("nvidia-h100-80gb",)
-    trusted = tag(world, options={"trust_pod_labels": True})
-    assert trusted.classes == ("amd-mi300x", "nvidia-h100-80gb")
-    labels = {"inference.optimization/acceleratorName": "amd-mi300x"}
-    assert tag(documents("ome-classes"), labels=labels).classes == ()
-    assert tag(documents("ome-classes"), labels=labels, options={"trust_pod_labels": True}).vendor == "amd"
-
-
-def test_ome_10_labels_of_pods_are_not_those_of_nodes(tag, pod):
-    world = [pod(GPU, node="")]
-    assert tag(world, labels=H100).model == ""
-    assert tag(world, labels=H100, options={"trust_pod_labels": True}).model == "h100"
-
-
-def test_labels_of_an_endpoint_without_a_pod_stand_for_its_node(tag, node_labels):
-    found = tag([], labels=node_labels["h100-node"])
-    assert (found.vendor, found.family, found.model, found.count) == ("nvidia", "hopper", "h100", 8)
-    assert found.memory_bytes == 81559 * 2**20
-    assert found.compute_capability == (9, 0)
-    assert {"fp8", "bf16"} <= found.features
-
-
-def test_node_is_found_by_the_endpoint_the_pod_or_the_label(tag, pod, node):
-    world = [node(H100, name="n1"), node({"kubernetes.io/hostname": "host-2", **H100}, name="n2")]
-    assert tag(world, node="n1").model == "h100"
-    assert tag([*world, pod(GPU, node="n1")]).node == "n1"
-    by_label = tag(world, labels={"kubernetes.io/hostname": "host-2"})
-    assert (by_label.node, by_label.model) == ("n2", "h100")
-
-
-def test_pod_is_found_by_its_address(tag, pod):
-    assert tag([pod({"nvidia.com/gpu": "3"})], name="some-name").count == 3
-    twice = [pod(GPU, name="a"), pod(GPU, name="b", uid="uid-b")]
-    assert tag(twice, name="some-name").count == 0
-
-
-def test_pod_that_has_ended_has_no_address(tag, pod):
-    ended = pod({"nvidia.com/gpu": "3"}, name="old", uid="old", status={"phase": "Succeeded"})
-    assert tag([ended, pod(GPU, name="new")], name="some-name").count == 1
-
-
-def test_objects_of_this_cluster_say_nothing_of_endpoints_elsewhere(tag, pod):
-    world = [pod({"nvidia.com/gpu": "3"})]
-    assert tag(world, cluster="east").count == 0
-    here = tag(world, cluster="east", options={"cluster": "east"})
-    assert (here.count, here.cluster) == (3, "east")
-    assert tag(world, options={"cluster": "east"}).cluster == "east"
-
-
-def test_endpoint_of_a_cluster_is_pointed_out_where_nobody_names_the_cluster_of_the_objects(inventory_of, pod):
-    inventory = inventory_of([pod({"nvidia.com/gpu": "3"})])
-
-    def warnings(where, **options):
-        tagger = EndpointTagger(inventory, TaggerOptions(**options))
-        return tagger.tag(Endpoint("vllm-a", "10.0.0.11", 8000, "llm", cluster=where)).warnings
-
-    (said,) = warnings("east")
-    assert "in cluster 'east'" in said
-    assert "set cluster: east" in said
-    assert [*warnings(""), *warnings("east", cluster="east"), *warnings("east", cluster="west")] == []
-
-
-def test_containers_add_up_and_the_largest_init_container_counts(tag, pod):
-    def gpus(number, **more):
-        return {"name": f"c{number}", "resources": {"limits": {"nvidia.com/gpu": str(number)}}, **more}
-
-    def count(containers, init):
-        return tag([pod(spec={"containers": containers, "initContainers": init})]).count
-
-    assert count([gpus(1), gpus(2)], []) == 3
-    assert count([gpus(1), gpus(2)], [gpus(4), gpus(2)]) == 4
-    assert count([gpus(1), gpus(2)], [gpus(1)]) == 3
-    assert count([gpus(1)], [gpus(2, restartPolicy="Always")]) == 3
-
-
-def test_defect_27_memory_labels_count_mebibytes(tag, pod, node):
-    unlisted = {"nvidia.com/gpu.product": "NVIDIA-X1", "nvidia.com/gpu.memory": "1024"}
-    assert tag([node(unlisted), pod(GPU)]).memory_bytes == GIB
-
-
-def test_defect_10_declared_memory_without_a_unit_is_gb(tag):
-    assert tag([], accelerator=AcceleratorDeclaration(memory="80")).memory_bytes == 80 * GIB
-
-
-def test_declaration_goes_before_all_other_sources(documents, tag, pod, node):
-    declared = AcceleratorDeclaration(
-        accelerator_class="nvidia-h100-80gb", count=2, memory="70Gi", cost_per_hour=3.0, spot=True
-    )
-    found = tag([*documents("ome-classes"), node({}), pod(GPU)], accelerator=declared)
-    assert (found.classes, found.count, found.memory_bytes) == (("nvidia-h100-80gb",), 2, 70 * GIB)
-    assert (found.cost.per_hour, found.cost.spot_per_hour, found.cost.spot) == (3.0, 1.9, True)
-    assert found.provenance["count"] == "endpoint list"
-    assert found.provenance["spot_per_hour"] == "AcceleratorClass/nvidia-h100-80gb"
-
-
-def test_declared_product_of_the_catalogue(tag):
-    found = tag([], accelerator=AcceleratorDeclaration(accelerator_class="h100", count=4))
-    assert (found.vendor, found.model, found.count, found.classes) == ("nvidia", "h100", 4, ())
-    assert found.tflops() == 4 * 989
-
-
-def test_declared_slice_and_declared_sharing(tag):
-    found = tag([], accelerator=AcceleratorDeclaration(accelerator_class="a100-sxm-40gb", profile="3g.20gb"))
-    assert (found.partition.profile, found.memory_bytes) == ("3g.20gb", 20 * GIB)
-    assert found.partition.compute_fraction == 3 / 7
-    shared = tag([], accelerator=AcceleratorDeclaration(accelerator_class="t4", sharers=4, count=1))
-    assert (shared.partition.kind, shared.memory_bytes) == (Sharing.TIME_SLICING, 4 * GIB)
-    assert shared.tflops() == 65 / 4
-
-
-def test_declared_class_of_slices_makes_a_slice(documents, tag):
-    found = tag(
-        documents("ome-classes"), accelerator=AcceleratorDeclaration(accelerator_class="nvidia-a100-40gb-mig-3g20gb")
-    )
-    assert (found.partition.profile, found.memory_bytes) == ("3g.20gb", 20 * GIB)
-    assert found.cost.per_hour * found.partition.memory_fraction == pytest.approx(0.9)
-
-
-@pytest.mark.parametrize("declared", [{"profile": "big"}, {"memory": "lots"}, {"accelerator_class": "no such thing"}])
-def test_declaration_that_is_not_understood_is_left_out_with_a_warning(inventory_of, declared):
-    endpoint = Endpoint("e", "10.0.0.1", 8000, accelerator=AcceleratorDeclaration(**declared, count=2))
-    merged = EndpointTagger(inventory_of([])).tag(endpoint)
-    assert merged.tag.count == 2
-    (warning,) = merged.warnings
-    assert warning.startswith("endpoint list: ")
-
-
-@pytest.mark.parametrize(
-    ("where", "fits"),
-    [
-        ({"endpoint": "vllm-*"}, True),
-        ({"endpoint": "llm/vllm-a"}, True),
-        ({"endpoint": "other/*"}, False),
-        ({"node": "gpu-node-?"}, True),
-        ({"node": "gpu-node-2"}, False),
-        ({"labels": {"pool": "x"}}, True),
-        ({"labels": {"pool": "x"}, "endpoint": "sglang-*"}, False),
-    ],
-)
-def test_overrides_by_name_label_or_node(tag, pod, where, fits):
-    override = AcceleratorOverride(accelerator=AcceleratorDeclaration(accelerator_class="l4"), **where)
-    found = tag([pod(GPU)], labels={"pool": "x"}, options={"overrides": (override,)})
-    assert found.model == ("l4" if fits else "")
-
-
-def test_options_are_read_from_a_file():
-    written = {
-        "trustPodLabels": True,
-        "onMissingClaim": "Drain",
-        "instanceTypes": {"x.large": {"product": "l4", "count": 2}},
-        "overrides": [{"endpoint": "a", "accelerator": {"class": "h100", "count": 2}}],
+def accelerator_class(price: str, *, name: str = "cheap-t4") -> dict:
+    return {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "AcceleratorClass",
+        "metadata": {"name": name},
+        "spec": {"discovery": {"nodeSelector": T4}, "cost": {"perHour": price}},
     }
-    options = msgspec.convert(written, TaggerOptions)
-    assert options.instance_types["x.large"].count == 2
-    assert options.overrides[0].accelerator.accelerator_class == "h100"
 
 
-def test_override_that_would_fit_everything_by_oversight_is_refused():
-    with pytest.raises(ValueError, match="fits no endpoint"):
-        AcceleratorOverride(accelerator=AcceleratorDeclaration())
+def test_labels_of_the_endpoint_are_enough():
+    found = tag(source(), labels=T4)
+    assert (found.vendor, found.model, found.count) == ("nvidia", "t4", 1)
+    assert found.provenance["product"] == "labels"
 
 
-def test_spot_comes_from_the_node_and_decides_the_price(documents, tag, pod, node):
-    def price(labels):
-        return tag([*documents("ome-classes"), node({**H100, **labels}), pod(GPU)]).cost_per_hour()
-
-    assert price({"karpenter.sh/capacity-type": "spot"}) == 1.90
-    assert price({"karpenter.sh/capacity-type": "on-demand"}) == 4.25
-    assert price({}) == 4.25
-
-
-def test_ome_14_machine_type_is_the_last_resort_and_may_be_overridden(tag, pod, node):
-    world = [node({"node.kubernetes.io/instance-type": "p5.48xlarge"}), pod({"nvidia.com/gpu": "2"})]
-    found = tag(world)
+def test_declaration_of_the_endpoint_list_goes_first():
+    found = tag(source(), labels=T4, accelerator=AcceleratorDeclaration(accelerator_class="h100", count=2))
     assert (found.model, found.count) == ("h100", 2)
-    other = tag(world, options={"instance_types": {"p5.48xlarge": InstanceType("h200", 8)}})
-    assert other.model == "h200"
-    assert tag(world[:1], node="gpu-node-1").count == 8
 
 
-def test_devices_of_a_node_are_not_all_the_endpoints_where_others_ask_for_some(tag, pod, node, node_labels):
-    alone = [node(node_labels["h100-node"])]
-    other = pod(GPU, name="other", uid="o")
-    other["status"]["podIP"] = "10.0.0.99"
-    assert tag(alone, node="gpu-node-1").count == 8
-    assert tag([*alone, other], node="gpu-node-1").count == 0
+def test_defaults_are_for_endpoints_of_which_nothing_is_known():
+    built = source(defaults={"class": "l4", "costPerHour": 0.7})
+    assert tag(built, labels=T4).model == "t4"
+    assumed = tag(built)
+    assert (assumed.model, assumed.cost_per_hour()) == ("l4", 0.7)
+    assert assumed.provenance["per_hour"] == "defaults"
+    assert tag(source()).kind is AcceleratorKind.UNKNOWN
 
 
-def test_labels_of_another_product_on_a_mixed_node_do_not_describe_the_device(documents, tag, node):
-    labels = {
-        "nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.compute.major": "7",
-        "karpenter.sh/capacity-type": "spot",
-    }  # fmt: skip
-    found = tag([*documents("dra"), node(labels)])
-    assert (found.model, found.compute_capability, found.cost.spot) == ("h100", (9, 0), True)
-    assert "nvidia.com/gpu.product" not in found.attributes
+def test_classes_of_the_files_tag_the_endpoints_they_match(tmp_path):
+    (tmp_path / "classes.yaml").write_text(yaml.safe_dump(accelerator_class("0.53")))
+    found = tag(source(paths=[str(tmp_path)]), labels=T4)
+    assert (found.primary_class, found.cost_per_hour()) == ("cheap-t4", 0.53)
+    assert found.provenance["per_hour"] == "AcceleratorClass/cheap-t4"
 
 
-def test_every_field_says_where_it_is_from(documents, tag, node):
-    found = tag([*documents("ome-classes", "dra"), node(H100)])
-    claim = "ResourceClaim/llm/vllm-a-gpu-x7k2p"
-    of_class = "AcceleratorClass/nvidia-h100-80gb"
-    assert found.provenance["devices"] == found.provenance["memory_bytes"] == claim
-    assert found.provenance["per_hour"] == found.provenance["bandwidth_gbps"] == of_class
+def test_ome_11_object_that_is_malformed_costs_that_one_alone(tmp_path):
+    bad = {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": "bad"}, "spec": 7}
+    (tmp_path / "classes.yaml").write_text(yaml.safe_dump_all([bad, accelerator_class("0.53")]))
+    (tmp_path / "broken.yaml").write_text("{")
+    built = source(paths=[str(tmp_path)])
+    assert tag(built, labels=T4).primary_class == "cheap-t4"
+    assert built.inventory.skipped == 2
+    assert any("classes.yaml" in problem and "bad" in problem for problem in built.inventory.problems)
+    assert any("broken.yaml" in problem for problem in built.inventory.problems)
 
 
-def test_tpu_slice(tag, pod, node, node_labels):
-    found = tag([node(node_labels["gke-tpu"]), pod({"google.com/tpu": "8"})])
-    assert (found.kind, found.vendor, found.count) == (AcceleratorKind.TPU, "google", 8)
+def test_path_where_there_is_nothing_is_refused_when_it_is_built(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"^paths: there is neither file nor directory"):
+        source(paths=[str(tmp_path / "nowhere")])
+
+
+async def test_changed_file_tags_all_endpoints_anew(tmp_path):
+    path = tmp_path / "classes.yaml"
+    path.write_text(yaml.safe_dump(accelerator_class("0.53")))
+    built = source(paths=[str(tmp_path)])
+    store = Datastore(ManualClock())
+    store.replace([Endpoint("a", "10.0.0.1", 8000, labels=T4), Endpoint("b", "10.0.0.2", 8000)])
+    tagging = Tagging(store, [built])
+    seen = asyncio.Event()
+
+    async def changed() -> None:
+        await tagging.refresh()
+        seen.set()
+
+    following = asyncio.create_task(built.follow(changed))
+    try:
+        fresh = tmp_path / "fresh"
+        fresh.write_text(yaml.safe_dump(accelerator_class("0.35", name="cheaper-t4")))
+        fresh.replace(path)
+        async with asyncio.timeout(20):
+            await seen.wait()
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    first, second, *_ = store.snapshot().records(ACCELERATOR).values
+    assert (first.primary_class, first.cost_per_hour()) == ("cheaper-t4", 0.35)
+    assert second.kind is AcceleratorKind.UNKNOWN
+
+
+async def test_without_paths_there_is_nothing_to_follow():
+    async with asyncio.timeout(20):
+        await source().follow(never)
+
+
+async def never() -> None:
+    raise AssertionError
+
+
+def test_what_is_wrong_with_an_endpoint_is_said_once(tmp_path):
+    path = tmp_path / "classes.yaml"
+    path.write_text(yaml.safe_dump(accelerator_class("0.53")))
+    built = source(paths=[str(path)])
+    with capture_logs() as logs:
+        for _ in range(3):
+            tag(built, accelerator=AcceleratorDeclaration(accelerator_class="abacus"))
+    (entry,) = logs
+    assert entry["endpoint"] == "default/a"
+    assert entry["problem"].startswith("endpoint list: 'abacus' is neither an AcceleratorClass nor a product")
+
+
+def test_pool_that_is_wrong_all_over_does_not_fill_the_log():
+    built = source()
+    with capture_logs() as logs:
+        for number in range(150):
+            tag(built, accelerator=AcceleratorDeclaration(accelerator_class=f"abacus-{number}"))
+    assert len(logs) == 100

@@ -4,8 +4,7 @@ import copy
 
 import pytest
 
-from epp.framework.accelerator_attributes import ISOLATION_MODE, PHASE, TFLOPS_USED, VRAM_USED
-from epp.framework.accelerators import Routability, Sharing
+from epp.framework.accelerators.tag import ISOLATION_MODE, PHASE, TFLOPS_USED, VRAM_USED, Routability, Sharing
 
 GIB = 2**30
 POD_UID = "3f0c6c5e-0d61-4e57-9a0e-2d1a7f7f1111"

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.tagger import EndpointTagger
+from epp.accelerators.tag_builder import TagBuilder
 from epp.config import Builder, assemble, load_file
 from epp.framework import Endpoint, ManualClock, Producer, Request, RequestBody, SchedulingResult
-from epp.framework.accelerators import AcceleratorDeclaration
+from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
@@ -24,9 +24,9 @@ NAMES = {f"e{slot}": name for slot, name in enumerate(HARDWARE)}
 
 def schedule(file: str, *, tokens: int = 1000, labels=(), headers=(), **load) -> SchedulingResult:
     """Run the profile for a cold prompt; loads are by endpoint, in the order of HARDWARE."""
-    tagger = EndpointTagger(Inventory())
+    tagger = TagBuilder(Inventory())
     tags = [
-        tagger.tag(Endpoint(name, "10.0.0.1", 8000, accelerator=declared)).tag for name, declared in HARDWARE.items()
+        tagger.build(Endpoint(name, "10.0.0.1", 8000, accelerator=declared)).tag for name, declared in HARDWARE.items()
     ]
     numbers = {"waiting": [0, 0, 0], "running": [0, 0, 0], "kv_usage": [0.1, 0.1, 0.1], **load}
     pool = candidates(records={ACCELERATOR: tags}, labels=labels, **numbers)

@@ -26,7 +26,7 @@ from epp.framework import (
     SchedulingResult,
     Scorer,
 )
-from epp.framework.accelerators import AcceleratorTag
+from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH, SESSION_ID
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT_TOKENS, LORA, TOPOLOGY, WAITING, Column

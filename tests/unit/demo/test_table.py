@@ -7,7 +7,7 @@ from rich.console import Console
 
 from epp.demo.table import Row, line, rows, table
 from epp.framework import Endpoint, Records, Snapshot
-from epp.framework.accelerators import AcceleratorTag, Cost, Partition
+from epp.framework.accelerators.tag import AcceleratorTag, Cost, Partition
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 

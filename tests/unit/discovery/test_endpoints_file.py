@@ -3,7 +3,7 @@ import pytest
 from epp.discovery.endpoints_file import read_content, read_targets
 from epp.discovery.targets import Target
 from epp.framework import ConfigurationError
-from epp.framework.accelerators import AcceleratorDeclaration
+from epp.framework.accelerators.tag import AcceleratorDeclaration
 
 
 def read(text: str):

@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework.accelerator_fit import rejection
-from epp.framework.accelerator_selection import ANY, Refusal, Selection, combined, tightened
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Cost
+from epp.framework.accelerators.fit import rejection
+from epp.framework.accelerators.selection import ANY, Refusal, Selection, combined, tightened
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 
 NAMES = st.sampled_from(["a100", "h100", "t4", "l4"])
 LISTS = st.lists(NAMES, unique=True, max_size=3).map(tuple)

@@ -1,7 +1,7 @@
 import pytest
 
-from epp.framework.accelerators import AcceleratorTag
-from epp.framework.device_expressions import DeviceExpression
+from epp.framework.accelerators.device_expressions import DeviceExpression
+from epp.framework.accelerators.tag import AcceleratorTag
 
 H100 = AcceleratorTag(
     attributes={

@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.framework.memory import GIB, memory_suffices, parse_memory
+from epp.framework.accelerators.memory import GIB, memory_suffices, parse_memory
 
 
 @pytest.mark.parametrize(

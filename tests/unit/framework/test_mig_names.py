@@ -1,6 +1,6 @@
 import pytest
 
-from epp.framework.mig_names import canonical_mig_name, compute_slices
+from epp.framework.accelerators.mig_names import canonical_mig_name, compute_slices
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from epp.framework import Records
-from epp.framework.accelerator_arrays import tag_mask, tag_numbers
-from epp.framework.accelerators import AcceleratorTag
+from epp.framework.accelerators.arrays import tag_mask, tag_numbers
+from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 

@@ -17,7 +17,7 @@ from epp.framework import (
     RequestBody,
     SchedulingResult,
 )
-from epp.framework.accelerators import AcceleratorTag
+from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, REFUSES, RUNNING, WAITING

@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import ManualClock, Request, RequestBody
-from epp.framework.accelerator_attributes import SLOTS_FREE, SLOTS_TOTAL, TFLOPS_USED, VRAM_USED
-from epp.framework.accelerators import (
+from epp.framework.accelerators.tag import (
+    SLOTS_FREE,
+    SLOTS_TOTAL,
+    TFLOPS_USED,
+    VRAM_USED,
     AcceleratorKind,
     AcceleratorTag,
     Cost,

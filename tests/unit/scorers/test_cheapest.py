@@ -5,7 +5,7 @@ from math import inf, nan
 import msgspec
 import pytest
 
-from epp.framework.accelerators import NO_TAG, AcceleratorKind, AcceleratorTag, Cost, Partition, Sharing
+from epp.framework.accelerators.tag import NO_TAG, AcceleratorKind, AcceleratorTag, Cost, Partition, Sharing
 from epp_scorers.cheapest import CheapestScorer
 
 

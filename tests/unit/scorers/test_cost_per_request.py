@@ -6,7 +6,7 @@ from math import nan
 import pytest
 
 from epp.framework import ConfigurationError, ManualClock, Request, RequestBody
-from epp.framework.accelerators import AcceleratorTag, Cost
+from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR

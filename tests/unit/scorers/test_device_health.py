@@ -1,7 +1,6 @@
 """Health and taints of devices."""
 
-from epp.framework.accelerator_attributes import PHASE
-from epp.framework.accelerators import NO_TAG, AcceleratorTag, Device
+from epp.framework.accelerators.tag import NO_TAG, PHASE, AcceleratorTag, Device
 from epp_scorers.device_health import DeviceHealthScorer
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.framework.accelerators import NO_TAG, AcceleratorTag, Routability
+from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Routability
 from epp_scorers.first_available import FirstAvailableScorer
 
 ORDER = ["nvidia-h100", "nvidia-a100", "nvidia-t4"]

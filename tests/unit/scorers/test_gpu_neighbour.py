@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from epp.framework import ConfigurationError, Request
-from epp.framework.accelerators import NO_TAG, AcceleratorTag, Device, Partition, Sharing
+from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, Partition, Sharing
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp_scorers.gpu_neighbour import GpuNeighbourScorer

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from epp.framework import ConfigurationError, Request
-from epp.framework.accelerator_attributes import TFLOPS_USED, VRAM_USED
-from epp.framework.accelerators import NO_TAG, AcceleratorTag
+from epp.framework.accelerators.tag import NO_TAG, TFLOPS_USED, VRAM_USED, AcceleratorTag
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp_scorers.gpu_packing import CompactFirstScorer, LowLoadFirstScorer, NodeCompactGpuLowLoadScorer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from epp.framework import ConfigurationError, Request, RequestBody
-from epp.framework.accelerators import NO_TAG, AcceleratorTag, Performance
+from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Performance
 from epp.framework.rates import ENDPOINT_RATES, EndpointRates
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, WAITING
 from epp.framework.testing import candidates

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.framework.accelerators import NO_TAG, AcceleratorKind, AcceleratorTag, Partition
-from epp.framework.memory import GIB
+from epp.framework.accelerators.memory import GIB
+from epp.framework.accelerators.tag import NO_TAG, AcceleratorKind, AcceleratorTag, Partition
 from epp_scorers.most_capable import MostCapableScorer
 
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from epp.framework import ConfigurationError, Headers, LoraState, Request, RequestBody
-from epp.framework.accelerators import NO_TAG
+from epp.framework.accelerators.tag import NO_TAG
 from epp.framework.snapshot import ACCELERATOR, LORA
 from epp.framework.testing import candidates
 from epp_scorers.preference_order import TIE, PreferenceOrderScorer

@@ -4,9 +4,16 @@ import msgspec
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.framework.accelerator_attributes import SLOTS_FREE, SLOTS_TOTAL
-from epp.framework.accelerators import NO_TAG, AcceleratorKind, AcceleratorTag, Partition, Sharing
-from epp.framework.memory import GIB
+from epp.framework.accelerators.memory import GIB
+from epp.framework.accelerators.tag import (
+    NO_TAG,
+    SLOTS_FREE,
+    SLOTS_TOTAL,
+    AcceleratorKind,
+    AcceleratorTag,
+    Partition,
+    Sharing,
+)
 from epp_scorers.slice_fit import SliceFitScorer
 from epp_scorers.slice_headroom import SliceHeadroomScorer
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
-from epp.framework.accelerators import AcceleratorTag, Performance
+from epp.framework.accelerators.tag import AcceleratorTag, Performance
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH

@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Request
-from epp.framework.accelerator_fit import NO_ACCELERATOR, rejection
-from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, Selection, Selections
-from epp.framework.accelerators import (
+from epp.framework.accelerators.device_expressions import DeviceExpression
+from epp.framework.accelerators.fit import NO_ACCELERATOR, rejection
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
+from epp.framework.accelerators.tag import (
     AcceleratorKind,
     AcceleratorTag,
     Cost,
@@ -14,7 +15,6 @@ from epp.framework.accelerators import (
     Sharing,
 )
 from epp.framework.clock import ManualClock
-from epp.framework.device_expressions import DeviceExpression
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from epp.framework import Request
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Device, Routability
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Device, Routability
 from epp.framework.clock import ManualClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Request
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Cost
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.clock import ManualClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry

@@ -1,8 +1,8 @@
 import pytest
 
 from epp.framework import Request
-from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, Selection, Selections
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Partition, Sharing
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Partition, Sharing
 from epp.framework.clock import ManualClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry

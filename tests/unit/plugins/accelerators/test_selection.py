@@ -4,7 +4,7 @@ from epp.config import Builder, assemble, load_text
 from epp.datastore import Datastore
 from epp.director import Director
 from epp.framework import Endpoint, Headers, Request, RequestBody
-from epp.framework.accelerator_selection import ACCELERATOR_SELECTION
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
 from epp.framework.clock import ManualClock
 from epp.framework.errors import AdmissionDeniedError, BadRequestError, ConfigurationError
 from epp.framework.registry import Registry

@@ -23,7 +23,7 @@ from epp.framework import (
     SchedulingResult,
     Usage,
 )
-from epp.framework.accelerators import AcceleratorTag, Cost, Performance
+from epp.framework.accelerators.tag import AcceleratorTag, Cost, Performance
 from epp.framework.datalayer import Report
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry

@@ -4,7 +4,7 @@ from math import isnan, nan
 
 import pytest
 
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Partition, Performance, Sharing
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Partition, Performance, Sharing
 from epp.framework.parameters import ParameterError, read_parameters
 from epp.plugins.endpoint_rates.profile import RateProfile, model_key
 from epp.plugins.endpoint_rates.table import RateTable, hardware_of

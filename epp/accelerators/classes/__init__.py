@@ -1,0 +1,1 @@
+"""AcceleratorClasses: matching against an endpoint, and validation."""

@@ -1,0 +1,174 @@
+"""Facts from ResourceClaims: the devices of an endpoint, their properties, health and taints."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from epp.accelerators.catalogue import Catalogue
+from epp.accelerators.dra.devices import Allocated, health_of
+from epp.accelerators.dra.pools import taints_of
+from epp.accelerators.facts import Facts, Rank
+from epp.accelerators.facts.merge import DrainOrIgnore
+from epp.accelerators.facts.surroundings import Surroundings
+from epp.accelerators.inventory import Inventory
+from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
+from epp.framework.accelerators.tag import (
+    DRIVER,
+    AcceleratorKind,
+    AttributeValue,
+    Device,
+    Partition,
+    Routability,
+    Sharing,
+)
+
+STALE = "epp/stale"
+"""Attribute: true if the description of the devices is from an older generation of their pool."""
+_VENDORS: Mapping[str, tuple[str, AcceleratorKind]] = {
+    "gpu.nvidia.com": ("nvidia", AcceleratorKind.GPU),
+    "gpu.amd.com": ("amd", AcceleratorKind.GPU),
+    "gpu.intel.com": ("intel", AcceleratorKind.XPU),
+    "tpu.google.com": ("google", AcceleratorKind.TPU),
+}
+_PLACED = re.compile(r".*-mig-.+-\d+-(\d+)")
+_UNHEALTHY = "Unhealthy"
+
+
+def dra_facts(
+    around: Surroundings,
+    inventory: Inventory,
+    devices: Sequence[Allocated],
+    catalogue: Catalogue,
+    *,
+    on_unhealthy: DrainOrIgnore = "Drain",
+) -> Iterator[Facts]:
+    """Yield facts of rank ALLOCATION; none for an endpoint without allocated devices."""
+    if not devices:
+        return
+    health = {} if around.pod is None else health_of(around.pod)
+    described = tuple(_device(each, inventory, health, around) for each in devices)
+    first = devices[0]
+    vendor, kind = _VENDORS.get(first.driver, (None, None))
+    memories = [each.memory // _sharers(each, inventory) for each in devices if each.memory is not None]
+    text = first.text("productName") or first.text("model")
+    product = catalogue.find(text, first.whole_memory) if text else None
+    architecture = first.text("architecture").lower().replace(" ", "-")
+    parts = [_partition(each, inventory) for each in devices if each.device is not None]
+    state, reason = _state(described, on_unhealthy)
+    yield Facts(
+        source=f"ResourceClaim/{first.claim.id}",
+        rank=Rank.ALLOCATION,
+        kind=kind or (None if product is None else product.kind),
+        vendor=vendor,
+        family=(architecture if product is None else product.family) or None,
+        model=None if product is None else product.model,
+        product=text or None,
+        devices=described,
+        count=len(devices),
+        memory_bytes=min(memories) if len(memories) == len(devices) else None,
+        compute_capability=_capability(first.attribute("cudaComputeCapability")),
+        partition=joined(parts) if len(parts) == len(devices) else None,
+        state=state,
+        reason=reason,
+        node=next((device.node for device in described if device.node), None),
+        attributes=_common_attributes(devices),
+    )
+
+
+def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], around: Surroundings) -> Device:
+    index, numa = each.attribute("index"), each.attribute("numa")
+    root = each.attributes.get("resource.kubernetes.io/pcieRoot")
+    taints = (taint.effect for taint in taints_of(each.result, each.device, inventory.taint_rules))
+    return Device(
+        id=each.text("uuid") or each.result.id,
+        node="" if each.pool is None else each.pool.nodes.get(each.result.device, ""),
+        parent_id=each.text("parentUUID"),
+        index=index if isinstance(index, int) else None,
+        numa=numa if isinstance(numa, int) else None,
+        pcie_root=root if isinstance(root, str) else "",
+        clique=around.node_labels.get("nvidia.com/gpu.clique", ""),
+        fraction=1.0 / _sharers(each, inventory),
+        health=health.get(each.result.id, ""),
+        taints=tuple(sorted({effect for effect in taints if effect in {"NoSchedule", "NoExecute"}})),
+    )
+
+
+def _partition(each: Allocated, inventory: Inventory) -> Partition:
+    """Return the partition of the device; by default the whole of it."""
+    placed = _PLACED.fullmatch(each.result.device)
+    profile = parse_mig_profile(each.text("profile")) if each.text("type") == "mig" else None
+    sharers = _sharers(each, inventory)
+    if profile is not None:
+        return partition_of(
+            profile,
+            mig_gpu(each.text("productName")),
+            start=None if placed is None else int(placed[1]),
+            parent_id=each.text("parentUUID"),
+            sharers=sharers,
+        )
+    if each.text("partitionProfile") and each.text("type") != "amdgpu":
+        share = _share_of_counters(each)
+        return Partition(
+            kind=Sharing.AMD,
+            profile=each.text("partitionProfile"),
+            compute_fraction=share / sharers,
+            memory_fraction=share / sharers,
+            parent_id=each.text("parentUUID") or each.text("pciAddr"),
+            sharers=sharers,
+        )
+    consumed, whole = each.memory, each.whole_memory
+    if consumed and whole and consumed < whole:
+        return Partition(kind=Sharing.VGPU, compute_fraction=consumed / whole, memory_fraction=consumed / whole)
+    if sharers == 1:
+        return Partition()
+    strategy = each.claim.sharing.get(each.result.request.partition("/")[0]) or each.claim.sharing.get("*", "")
+    return Partition(
+        kind=Sharing.MPS if strategy.upper() == "MPS" else Sharing.TIME_SLICING,
+        compute_fraction=1 / sharers,
+        memory_fraction=1 / sharers,
+        sharers=sharers,
+    )
+
+
+def _sharers(each: Allocated, inventory: Inventory) -> int:
+    """Return the number of pods that share the device by turns; 1 if each has a capacity of its own."""
+    if each.result.consumed_capacity:
+        return 1
+    return max(len(inventory.device_users.get(each.result.id, ())), 1)
+
+
+def _share_of_counters(each: Allocated) -> float:
+    """Return the largest share that the device consumes of a shared counter; 1 without counters."""
+    if each.device is None or each.pool is None:
+        return 1.0
+    shares = [
+        float(amount.value / total)
+        for use in each.device.consumes_counters
+        for counter, amount in use.counters.items()
+        if (total := each.pool.counters.get((use.counter_set, counter)))
+    ]
+    return max(shares, default=1.0)
+
+
+def _state(devices: Sequence[Device], on_unhealthy: DrainOrIgnore) -> tuple[Routability, str | None]:
+    for device in devices:
+        if "NoExecute" in device.taints:
+            return Routability.DRAINING, f"device {device.id} has a taint with effect NoExecute"
+        if device.health == _UNHEALTHY and on_unhealthy == "Drain":
+            return Routability.DRAINING, f"device {device.id} is unhealthy"
+    return Routability.ROUTABLE, None
+
+
+def _capability(value: AttributeValue | None) -> tuple[int, ...] | None:
+    """Return (9, 0) for the version 9.0.0."""
+    return value[:2] if isinstance(value, tuple) else None
+
+
+def _common_attributes(devices: Sequence[Allocated]) -> dict[str, AttributeValue]:
+    """Return the attributes that all devices have in common, and STALE if it applies."""
+    first, *others = (each.attributes for each in devices)
+    found = {name: value for name, value in first.items() if all(each.get(name) == value for each in others)}
+    if len({each.driver for each in devices}) == 1:
+        found[DRIVER] = devices[0].driver
+    if any(each.pool is not None and each.pool.stale for each in devices):
+        found[STALE] = True
+    return found

@@ -1,0 +1,180 @@
+"""Facts on the hardware of an endpoint from one source, and the merge of several sources into a tag."""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from epp.framework.accelerators.tag import (
+    AcceleratorKind,
+    AcceleratorTag,
+    AttributeValue,
+    Cost,
+    Device,
+    Partition,
+    Performance,
+    Routability,
+)
+
+PassOrDrain: TypeAlias = Literal["Pass", "Drain"]
+"""Whether an endpoint keeps getting requests, or drains."""
+DrainOrIgnore: TypeAlias = Literal["Drain", "Ignore"]
+"""Whether an endpoint drains, or its state is ignored."""
+
+
+class Rank(IntEnum):
+    """Precedence of sources for each field; the lowest comes first."""
+
+    OPERATOR = 1
+    """Configuration of the pool, or the endpoint list."""
+    POD = 2
+    """Class named by annotations or labels of a trusted pod."""
+    ALLOCATION = 3
+    """DRA claims."""
+    SLICE_CLAIM = 4
+    """AllocationClaim and Instaslice."""
+    ALLOCATOR = 5
+    """TensorFusion."""
+    CLASS = 6
+    """AcceleratorClass."""
+    LABELS = 7
+    """Labels of the node, set by vendors."""
+    RESOURCES = 8
+    """Resource requests of the pod, and resources of the node."""
+    CATALOGUE = 9
+    """Tables of products and instance types."""
+    SELF = 10
+    """Last resort: one device of a class or product that is named without a count."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of a tag from one source; None if the source does not have the field."""
+
+    source: str
+    """For provenance and warnings: `labels`, `AcceleratorClass/nvidia-h100-80gb`, `ResourceClaim/llm/vllm-a`."""
+    rank: Rank
+    kind: AcceleratorKind | None = None
+    vendor: str | None = None
+    family: str | None = None
+    model: str | None = None
+    product: str | None = None
+    devices: tuple[Device, ...] | None = None
+    count: int | None = None
+    memory_bytes: int | None = None
+    """Of one device or slice of the endpoint."""
+    compute_capability: tuple[int, ...] | None = None
+    features: frozenset[str] = frozenset()
+    """Added to those of the other sources."""
+    fp32: float | None = None
+    fp16: float | None = None
+    fp8: float | None = None
+    int8: float | None = None
+    int4: float | None = None
+    bandwidth_gbps: float | None = None
+    partition: Partition | None = None
+    per_hour: float | None = None
+    spot_per_hour: float | None = None
+    per_million_tokens: float | None = None
+    cost_tier: str | None = None
+    spot: bool | None = None
+    state: Routability | None = None
+    reason: str | None = None
+    resources: frozenset[str] = frozenset()
+    """Added to those of the other sources."""
+    node: str | None = None
+    cluster: str | None = None
+    attributes: Mapping[str, AttributeValue] = msgspec.field(default_factory=dict)
+    """Added to those of the other sources, name by name."""
+
+
+_SINGLE = (
+    "kind",
+    "vendor",
+    "family",
+    "model",
+    "product",
+    "devices",
+    "count",
+    "memory_bytes",
+    "compute_capability",
+    "bandwidth_gbps",
+    "partition",
+    "node",
+    "cluster",
+)
+_PERFORMANCE = ("fp32", "fp16", "fp8", "int8", "int4")
+_COST = ("per_hour", "spot_per_hour", "per_million_tokens", "spot")
+_SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """A tag, and the problems of its sources."""
+
+    tag: AcceleratorTag
+    conflicts: tuple[str, ...] = ()
+    """Contradictions between sources of claims."""
+    warnings: tuple[str, ...] = ()
+    """Invalid values, each with its interpretation."""
+
+
+def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
+    """Return the tag: each field from the source of the lowest rank that has it, in the order given within a rank.
+
+    Features, resources and attributes are those of all sources; the state is the worst of all sources. A source that
+    claims other devices than the first one does is ignored, since its figures are those of other devices.
+    """
+    everything = sorted(facts, key=lambda fact: fact.rank)
+    contradicting, conflicts = _contradicting(everything)
+    ranked = [fact for fact in everything if fact.source not in contradicting]
+    provenance: dict[str, str] = {}
+
+    def first(name: str) -> object:
+        for fact in ranked:
+            value = getattr(fact, name)
+            if value is not None:
+                provenance[name] = fact.source
+                return value
+        return None
+
+    def several(names: Iterable[str]) -> dict[str, object]:
+        return {name: value for name in names if (value := first(name)) is not None}
+
+    fields = several(_SINGLE)
+    tier = first("cost_tier")
+    cost = msgspec.convert({**several(_COST), **({} if tier is None else {"tier": tier})}, Cost)
+    worst = min(
+        (fact for fact in ranked if fact.state is not None),
+        key=lambda fact: _SEVERITY.index(fact.state or Routability.UNKNOWN),
+        default=None,
+    )
+    if worst is not None:
+        provenance["state"] = worst.source
+    attributes: dict[str, AttributeValue] = {}
+    for fact in reversed(ranked):
+        attributes.update(fact.attributes)
+    tag = AcceleratorTag(
+        **fields,  # type: ignore[arg-type]  # named and typed alike in both structs
+        classes=classes,
+        features=frozenset().union(*(fact.features for fact in ranked)),
+        resources=frozenset().union(*(fact.resources for fact in ranked)),
+        performance=msgspec.convert(several(_PERFORMANCE), Performance),
+        cost=cost,
+        state=Routability.UNKNOWN if worst is None or worst.state is None else worst.state,
+        reason="" if worst is None or worst.reason is None else worst.reason,
+        attributes=attributes,
+        provenance=provenance,
+    )
+    return Merged(tag, conflicts)
+
+
+def _contradicting(ranked: list[Facts]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the sources that claim other devices than the first source of claims, and a sentence for each."""
+    claims = [fact for fact in ranked if fact.devices and Rank.ALLOCATION <= fact.rank <= Rank.ALLOCATOR]
+    others = [fact.source for fact in claims[1:] if _ids(fact) != _ids(claims[0])]
+    sentences = [f"{claims[0].source} and {other} claim different devices: the first one counts" for other in others]
+    return frozenset(others), tuple(sentences)
+
+
+def _ids(fact: Facts) -> frozenset[str]:
+    return frozenset(device.id for device in fact.devices or ())

@@ -1,0 +1,95 @@
+"""Facts from the resource requests of a pod, and from its place."""
+
+from collections.abc import Iterator, Sequence
+
+from epp.accelerators.facts import Facts, Rank
+from epp.accelerators.facts.surroundings import Surroundings
+from epp.accelerators.inventory import Inventory
+from epp.accelerators.labels import NodeFacts
+from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.objects.core import Pod
+from epp.accelerators.resources import ResourceRequest, resource_requests
+from epp.framework.accelerators.tag import BOOT_ID, POD_UID, AcceleratorKind, AttributeValue, Partition, Sharing
+
+_AMD_PARTITION_PREFIX = "amd.com/"
+
+
+def endpoint_facts(around: Surroundings, inventory: Inventory, local_cluster: str) -> Facts:
+    """Return node and cluster of the endpoint, and the ids that change when its node or pod is replaced."""
+    attributes: dict[str, AttributeValue] = {}
+    slicer = inventory.slice_nodes.get(around.node_name)
+    if boot := around.boot_id or ("" if slicer is None else slicer.boot_id):
+        attributes[BOOT_ID] = boot
+    if around.pod is not None and around.pod.metadata.uid:
+        attributes[POD_UID] = around.pod.metadata.uid
+    return Facts(
+        source="endpoint" if around.pod is None else f"Pod/{around.pod.id}",
+        rank=Rank.OPERATOR,
+        node=around.node_name or None,
+        cluster=around.endpoint.cluster or local_cluster or None,
+        attributes=attributes,
+    )
+
+
+def cpu_facts(pod: Pod) -> Facts:
+    """Return the facts for a pod that requests no accelerator."""
+    return Facts(source=f"Pod/{pod.id}", rank=Rank.RESOURCES, kind=AcceleratorKind.CPU)
+
+
+def pod_facts(
+    around: Surroundings, requested: Sequence[ResourceRequest], node: NodeFacts, inventory: Inventory
+) -> Iterator[Facts]:
+    """Yield the number of devices of the endpoint, and the slices that its pod requests.
+
+    Requested slices have the rank of claims, after them in order. Without a known pod, the endpoint has all devices of
+    the node if no known pod requests any; but only one slice, since a process cannot use more than one MIG slice.
+    """
+    if around.pod is None:
+        part = next((fact.partition for fact in node.facts if fact.partition is not None), None)
+        count = 1 if part is not None and part.kind is Sharing.MIG else node.slice_chips or node.count
+        if count is not None and _node_is_free(around, inventory):
+            yield Facts(source="labels", rank=Rank.RESOURCES, count=count)
+        return
+    if not requested:
+        return
+    source = f"Pod/{around.pod.id}"
+    if slices := [each for each in requested if each.profile]:
+        yield _sliced(source, slices, node)
+    yield Facts(
+        source=source,
+        rank=Rank.RESOURCES,
+        kind=next((each.kind for each in requested if each.kind is not AcceleratorKind.UNKNOWN), None),
+        vendor=next((each.vendor for each in requested if each.vendor), None),
+        count=sum(each.count for each in requested),
+        partition=_amd_partition(requested),
+        resources=frozenset(each.name for each in requested),
+    )
+
+
+def _sliced(source: str, slices: Sequence[ResourceRequest], node: NodeFacts) -> Facts:
+    product = next((fact.product for fact in node.facts if fact.product), "") or ""
+    layout = mig_gpu(product) if product else None
+    profiles = [profile for each in slices if (profile := parse_mig_profile(each.profile)) for _ in range(each.count)]
+    return Facts(
+        source=source,
+        rank=Rank.SLICE_CLAIM,
+        kind=AcceleratorKind.GPU,
+        vendor="nvidia",
+        count=len(profiles),
+        memory_bytes=sum(profile.memory_bytes for profile in profiles) // len(profiles),
+        partition=joined([partition_of(profile, layout) for profile in profiles]),
+    )
+
+
+def _amd_partition(requested: Sequence[ResourceRequest]) -> Partition | None:
+    """Return the partition in the name of a resource such as `amd.com/cpx_nps4`; its share is unknown."""
+    for each in requested:
+        name = each.name.removeprefix(_AMD_PARTITION_PREFIX)
+        if each.name.startswith(_AMD_PARTITION_PREFIX) and name != "gpu":
+            return Partition(kind=Sharing.AMD, profile=name)
+    return None
+
+
+def _node_is_free(around: Surroundings, inventory: Inventory) -> bool:
+    """Return whether no known pod requests accelerators of the node."""
+    return not any(resource_requests(pod) for pod in inventory.pods_by_node.get(around.node_name, ()))

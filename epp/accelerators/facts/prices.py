@@ -1,0 +1,71 @@
+"""Prices in objects of other systems: nodes of TensorFusion, variants and unit costs of the variant autoscaler."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Literal, TypeAlias
+
+from epp.accelerators.catalogue import Catalogue
+from epp.accelerators.facts import Facts, Rank
+from epp.accelerators.facts.surroundings import Surroundings
+from epp.accelerators.inventory import Inventory
+from epp.accelerators.objects.core import Pod
+from epp.accelerators.objects.costs import VariantAutoscaling
+from epp.accelerators.objects.tensor_fusion import GpuNode
+from epp.framework.accelerators.tag import AcceleratorTag
+
+CostUnit: TypeAlias = Literal["cents", "dollars"]
+"""Unit of the prices of the variant autoscaler, per hour."""
+
+_ACCELERATOR_NAME = "inference.optimization/acceleratorName"
+
+
+def cost_facts(
+    tag: AcceleratorTag, around: Surroundings, inventory: Inventory, catalogue: Catalogue, unit: CostUnit = "cents"
+) -> Iterator[Facts]:
+    """Yield prices of rank CATALOGUE, to precede those of tables; `tag` is the tag without them."""
+    unit_dollars = Fraction(1, 100) if unit == "cents" else Fraction(1)
+    node = inventory.gpu_nodes.get(around.node_name)
+    devices = _devices_of(node, inventory)
+    if node is not None and node.spec.cost_per_hour is not None and devices:
+        yield _price(f"GPUNode/{node.name}", node.spec.cost_per_hour / devices)
+    variant = variant_of(around.pod, inventory)
+    share = max(tag.count, 1) * tag.partition.memory_fraction
+    if variant is not None and share > 0:
+        yield _price(f"VariantAutoscaling/{variant.id}", variant.spec.variant_cost * unit_dollars / Fraction(share))
+    name = "" if variant is None else variant.metadata.labels.get(_ACCELERATOR_NAME, "")
+    for key, cost in inventory.unit_costs.items():
+        product = catalogue.find(cost.device or key)
+        names = {key.lower()} | ({product.model} if product is not None else set())
+        if name == key or (not name and tag.model in names):
+            yield _price(f"accelerator-unit-costs/{key}", cost.cost * unit_dollars)
+
+
+def variant_of(pod: Pod | None, inventory: Inventory) -> VariantAutoscaling | None:
+    """Return the variant whose workload owns the pod."""
+    if pod is None:
+        return None
+    generation = pod.metadata.labels.get("pod-template-hash", "")
+    owners = {
+        ("Deployment", owner.name.removesuffix(f"-{generation}"))
+        if owner.kind == "ReplicaSet"
+        else (owner.kind, owner.name)
+        for owner in pod.metadata.owner_references
+    }
+    for variant in inventory.variants:
+        target = variant.spec.scale_target_ref
+        if variant.metadata.namespace == pod.metadata.namespace and (target.kind, target.name) in owners:
+            return variant
+    return None
+
+
+def _devices_of(node: GpuNode | None, inventory: Inventory) -> int:
+    """Return the number of GPUs of the node, by its total memory, since not all of them may be known."""
+    gpus = inventory.gpus_by_node.get("" if node is None else node.name, ())
+    if node is None or not gpus:
+        return 0
+    total, each = node.status.total_vram, gpus[0].status.capacity.vram
+    return max(len(gpus), round(total / each) if total and each else 0)
+
+
+def _price(source: str, per_hour: Fraction) -> Facts:
+    return Facts(source=source, rank=Rank.CATALOGUE, per_hour=float(per_hour))

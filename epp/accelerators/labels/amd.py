@@ -1,0 +1,107 @@
+"""Labels of AMD's node labeller, current ones and older ones with values in their keys."""
+
+import re
+from collections.abc import Mapping
+
+from epp.accelerators.catalogue import CATALOGUE, Catalogue
+from epp.accelerators.catalogue.lookup import same_size
+from epp.accelerators.catalogue.product import Product
+from epp.accelerators.facts import Facts, Rank
+from epp.accelerators.labels.reading import LabelReader, Reading
+from epp.framework.accelerators.memory import GIB
+from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
+
+_DEVICES = {
+    "740f": "mi210",
+    "7408": "mi250x",
+    "740c": "mi250",
+    "74a1": "mi300x",
+    "74a5": "mi325x",
+    "75a3": "mi355x",
+}
+_COMPUTE_UNITS = {
+    (110, 64): "mi250x",
+    (304, 192): "mi300x",
+    (304, 256): "mi325x",
+}
+"""Models that are identified by compute units and GiB."""
+_PARTITIONS = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
+_UNITS = re.compile("[0-9]{1,6}")
+_SIZE = re.compile(r"([0-9]{1,5})(?:G|Gi|GB|GiB)?")
+
+
+def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
+    """Return the facts; None without such labels.
+
+    `vram` is rounded to GiB, although it is written `192G`. The family label is always `AI`; the family comes from the
+    catalogue, by product name, device id, or compute units and memory.
+    """
+    reader = LabelReader(labels)
+    product, products = _value(reader, "product-name")
+    size, sizes = _value(reader, "vram")
+    units, unit_counts = _value(reader, "cu-count")
+    device_id, ids = _value(reader, "device-id")
+    if not (product or size or units or device_id):
+        return None
+    match = _SIZE.fullmatch(size)
+    memory = int(match[1]) * GIB if match else None
+    if size and match is None:
+        reader.warnings.append(f"label amd.com/gpu.vram: {size!r} is not of the form 192G: ignored")
+    mode = reader.text("amd.com/gpu.compute-memory-partition") or reader.text("amd.com/compute-memory-partition")
+    parts = _PARTITIONS.get(mode.lower().partition("_")[0], 1)
+    lookup = product if catalogue.find(product) else _DEVICES.get(device_id.lower().removeprefix("0x"), "")
+    if not lookup and memory and _UNITS.fullmatch(units):
+        lookup = _COMPUTE_UNITS.get((int(units) * parts, memory // GIB), "")
+    known = catalogue.find(lookup, memory)
+    partition = None
+    if parts > 1:
+        partition = Partition(
+            kind=Sharing.AMD, profile=mode.lower(), compute_fraction=1 / parts, memory_fraction=1 / parts
+        )
+    facts = Facts(
+        source="labels",
+        rank=Rank.LABELS,
+        kind=AcceleratorKind.GPU,
+        vendor="amd",
+        product=product or None,
+        memory_bytes=_share(memory, parts, known),
+        features=frozenset({"rocm"}),
+        partition=partition,
+    )
+    return Reading(
+        facts=facts,
+        lookup=lookup,
+        device_memory_bytes=memory,
+        count=next((count for count in (products, sizes, unit_counts, ids) if count), None),
+        warnings=tuple(reader.warnings),
+    )
+
+
+def _value(reader: LabelReader, name: str) -> tuple[str, int | None]:
+    """Return the value that most devices have, and the number of devices if the label has it.
+
+    `amd.com/gpu.vram: 192G`, or with the value in the key and the number of devices as value:
+    `beta.amd.com/gpu.vram.192G: "8"`.
+    """
+    counted: dict[str, int] = {}
+    plain = ""
+    for prefix in ("amd.com/gpu.", "beta.amd.com/gpu."):
+        plain = plain or reader.text(f"{prefix}{name}")
+        for key in sorted(reader.labels):
+            if key.startswith(f"{prefix}{name}.") and (count := reader.number(key)):
+                counted[key.removeprefix(f"{prefix}{name}.")] = count
+    if len(counted) > 1:
+        reader.warnings.append(
+            f"labels amd.com/gpu.{name}.*: the devices of the node differ ({', '.join(sorted(counted))}):"
+            " the most frequent value counts"
+        )
+    most = max(counted, key=lambda value: counted[value], default="")
+    return plain or most, counted.get(plain or most)
+
+
+def _share(memory: int | None, parts: int, known: Product | None) -> int | None:
+    """Return the memory of one partition; the label may have that of a partition or of the whole device."""
+    if memory is None or parts == 1:
+        return memory
+    whole = known.memory_bytes if known else None
+    return memory // parts if whole is None or same_size(whole, memory) else memory

@@ -1,0 +1,40 @@
+"""Labels of Intel's GPU plugin and node feature rules."""
+
+import re
+from collections.abc import Mapping
+
+from epp.accelerators.catalogue import CATALOGUE, Catalogue
+from epp.accelerators.facts import Facts, Rank
+from epp.accelerators.labels.reading import LabelReader, Reading
+from epp.framework.accelerators.tag import AcceleratorKind
+
+_DEVICE_COUNT = re.compile(r"gpu\.intel\.com/device-id\.(?P<id>[0-9a-f]{4}(?:-[0-9a-f]{4})?)\.count")
+_DEVICES = {"0bd5": "max-1550", "0bda": "max-1100", "56c0": "flex-170"}
+
+
+def read_intel(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
+    """Return the facts; None without such labels."""
+    reader = LabelReader(labels)
+    product = reader.text("gpu.intel.com/product")
+    counts = {
+        match["id"].rpartition("-")[2]: count
+        for key in sorted(labels)
+        if (match := _DEVICE_COUNT.fullmatch(key)) and (count := reader.number(key))
+    }
+    if not (product or counts or reader.truth("intel.feature.node.kubernetes.io/gpu")):
+        return None
+    facts = Facts(
+        source="labels",
+        rank=Rank.LABELS,
+        kind=AcceleratorKind.XPU,
+        vendor="intel",
+        family=reader.text("gpu.intel.com/family").lower() or None,
+        product=product or None,
+        features=frozenset({"level-zero"}),
+    )
+    return Reading(
+        facts=facts,
+        lookup=product or next((_DEVICES[device] for device in counts if device in _DEVICES), ""),
+        count=reader.number("gpu.intel.com/device.count") or sum(counts.values()) or None,
+        warnings=tuple(reader.warnings),
+    )

@@ -1,0 +1,6 @@
+"""MIG: names of profiles, layouts of GPUs, the share that a slice has of its GPU, and slices made by InstaSlice."""
+
+from epp.accelerators.mig.partition import joined, mig_gpu, partition_of
+from epp.accelerators.mig.profile import MigProfile, parse_mig_profile
+
+__all__ = ["MigProfile", "joined", "mig_gpu", "parse_mig_profile", "partition_of"]

@@ -1,0 +1,274 @@
+"""Tag of an endpoint: the facts of all sources, merged field by field."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from epp.accelerators.catalogue import CATALOGUE, Catalogue
+from epp.accelerators.catalogue.instance_types import InstanceType
+from epp.accelerators.catalogue.products import features_of
+from epp.accelerators.classes.matching import Evidence, matching_classes
+from epp.accelerators.classes.pci import pci_of
+from epp.accelerators.dra.devices import Allocated, allocated_devices, claims_of, resource_keys
+from epp.accelerators.facts import Facts, Merged, Rank, merge
+from epp.accelerators.facts.classes import class_facts
+from epp.accelerators.facts.declared import AcceleratorOverride, Declared, class_on_pod, declared_facts
+from epp.accelerators.facts.dra import dra_facts
+from epp.accelerators.facts.instaslice import instaslice_facts
+from epp.accelerators.facts.merge import DrainOrIgnore, PassOrDrain
+from epp.accelerators.facts.pod import cpu_facts, endpoint_facts, pod_facts
+from epp.accelerators.facts.prices import CostUnit, cost_facts
+from epp.accelerators.facts.surroundings import Surroundings, surroundings_of
+from epp.accelerators.facts.tensor_fusion import DOMAIN, tensor_fusion_facts, tensor_fusion_gpus
+from epp.accelerators.inventory import Inventory
+from epp.accelerators.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases
+from epp.accelerators.objects.ome import AcceleratorClass
+from epp.accelerators.resources import resource_key, resource_requests
+from epp.framework.accelerators.tag import AcceleratorDeclaration, Partition, Sharing
+from epp.framework.endpoint import Endpoint
+from epp.framework.plugin import Parameters
+
+_VENDOR_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
+
+
+class TaggerOptions(Parameters, frozen=True):
+    """Trust in sources, and defaults for missing facts."""
+
+    trust_pod_labels: bool = False
+    """Use the AcceleratorClass that a pod names, and the labels of a pod in place of those of an unknown node."""
+    on_missing_claim: PassOrDrain = "Pass"
+    """What to do with an endpoint whose pod requests a slice and has no claim for it."""
+    on_node_not_ready: DrainOrIgnore = "Drain"
+    """What to do with endpoints on a node whose InstaSlice agent is not ready."""
+    on_unhealthy_device: DrainOrIgnore = "Drain"
+    """What to do with an endpoint that has an unhealthy device, according to the kubelet."""
+    on_pending_gpu: PassOrDrain = "Drain"
+    """What to do with an endpoint that has a GPU in the TensorFusion phase Pending. To send requests there,
+    `allowPending` of `accelerator-availability-filter` has to be set as well, where that is configured."""
+    cost_unit: CostUnit = "cents"
+    """Unit of the prices of the variant autoscaler, per hour."""
+    instance_types: Mapping[str, InstanceType] = msgspec.field(default_factory=dict)
+    """Accelerators of machine types, by name of the type; they take precedence over the built-in table."""
+    overrides: tuple[AcceleratorOverride, ...] = ()
+    """Accelerators of endpoints, in place of those of other sources; the first entry that matches counts."""
+    tensor_fusion_domain: str = DOMAIN
+    """Domain of the TensorFusion annotations on pods."""
+    cluster: str = ""
+    """Name of the cluster of the objects; endpoints in other clusters are not looked up among its pods and nodes."""
+
+
+class TagBuilder:
+    """Builds the tags of endpoints from one inventory."""
+
+    def __init__(
+        self, inventory: Inventory, options: TaggerOptions | None = None, catalogue: Catalogue = CATALOGUE
+    ) -> None:
+        self._options = options or TaggerOptions()
+        self._catalogue = catalogue
+        self._inventory = inventory
+        self._elsewhere = Inventory(
+            classes=inventory.classes, flavors=inventory.flavors, expressions=inventory.expressions
+        )
+        self._resource_names = frozenset(
+            [resource.name for each in inventory.classes.values() for resource in each.spec.resources]
+            + [each.extended_resource_name for each in inventory.device_classes.values() if each.extended_resource_name]
+        )
+        self._node_facts: dict[str, NodeFacts] = {}
+
+    def build(self, endpoint: Endpoint) -> Merged:
+        """Return the tag of the endpoint, and the problems of its sources."""
+        options = self._options
+        local = not endpoint.cluster or endpoint.cluster == options.cluster
+        inventory = self._inventory if local else self._elsewhere
+        around = surroundings_of(endpoint, inventory, trust_pod_labels=options.trust_pod_labels)
+        declared = self._declared(around)
+        warnings = (*declared.warnings, *(() if local else self._cluster_warnings(endpoint)))
+        requested = () if around.pod is None else resource_requests(around.pod, self._resource_names)
+        devices = allocated_devices(around, inventory)
+        gpus = tensor_fusion_gpus(around, inventory, options.tensor_fusion_domain)
+        allocated = [
+            *dra_facts(around, inventory, devices, self._catalogue, on_unhealthy=options.on_unhealthy_device),
+            *instaslice_facts(
+                around,
+                inventory,
+                requested,
+                on_missing_claim=options.on_missing_claim,
+                on_node_not_ready=options.on_node_not_ready,
+            ),
+            *tensor_fusion_facts(
+                around,
+                gpus,
+                self._catalogue,
+                annotation_domain=options.tensor_fusion_domain,
+                on_pending=options.on_pending_gpu,
+            ),
+        ]
+        place = endpoint_facts(around, inventory, options.cluster)
+        if around.pod is not None and not (
+            declared.facts or requested or allocated or self._may_have_accelerators(around, inventory)
+        ):
+            return merge([cpu_facts(around.pod), place, *_spot(around.node_labels)])
+        node = self._facts_of_node(around)
+        labels, by_machine = _split(node.facts)
+        own = [*declared.facts, *allocated, *pod_facts(around, requested, node, inventory)]
+        if self._contradicted(own, labels):
+            labels, by_machine = _spot(around.node_labels), []
+        keys = {resource_key(each.name) for each in requested} | resource_keys(devices, inventory)
+        keys |= {_VENDOR_RESOURCES.get(gpu.status.vendor.lower(), "nvidia.com/gpu") for gpu in gpus}
+        classes = self._classes(around, inventory, devices, [*own, *labels], keys=keys)
+        of_class = [] if declared.classes or not classes else [self._of_class(classes[0], [*own, *labels])]
+        names = dict.fromkeys((*declared.classes, *(each.name for each in classes)))
+        known = _with_shares([place, *own, *of_class, *labels])
+        merged = self._merged(known, by_machine, around, inventory, classes=tuple(names))
+        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings))
+
+    def _cluster_warnings(self, endpoint: Endpoint) -> Iterator[str]:
+        """Yield a warning if the endpoint has a cluster and the objects have none."""
+        if not self._options.cluster and (self._inventory.pods or self._inventory.nodes):
+            yield (
+                f"the endpoint is in cluster {endpoint.cluster!r}, and the cluster of the object files is not set: "
+                f"their pods and nodes are ignored; if it is the same cluster, write cluster: {endpoint.cluster}"
+            )
+
+    def _may_have_accelerators(self, around: Surroundings, inventory: Inventory) -> bool:
+        """Return whether the pod has claims or annotations for accelerators."""
+        annotations = {} if around.pod is None else around.pod.metadata.annotations
+        domain = f"{self._options.tensor_fusion_domain}/"
+        return bool(claims_of(around, inventory)) or any(key.startswith(domain) for key in annotations)
+
+    def _merged(
+        self,
+        known: list[Facts],
+        by_machine: list[Facts],
+        around: Surroundings,
+        inventory: Inventory,
+        *,
+        classes: tuple[str, ...],
+    ) -> Merged:
+        """Return the tag, with prices and the facts of the catalogue on its product."""
+        draft = merge(known).tag
+        whole = None if draft.memory_bytes is None else int(draft.memory_bytes / (draft.partition.memory_fraction or 1))
+        texts = (text for text in (draft.product, draft.model) if text)
+        product = next((found for text in texts if (found := self._catalogue.find(text, whole)) is not None), None)
+        table = by_machine if product is None else [product.facts(partition=draft.partition)]
+        draft = merge([*known, *table]).tag
+        known += cost_facts(draft, around, inventory, self._catalogue, self._options.cost_unit)
+        merged = merge([*known, *table], classes)
+        tag = merged.tag
+        if tag.vendor == "nvidia" and tag.compute_capability:
+            tag = msgspec.structs.replace(tag, features=tag.features | features_of(tag.compute_capability))
+        return Merged(tag, merged.conflicts)
+
+    def _declared(self, around: Surroundings) -> Declared:
+        """Return declared facts: of the endpoint list, then of overrides, then of the pod if it is trusted."""
+        found: list[tuple[AcceleratorDeclaration, str, Rank]] = []
+        if around.endpoint.accelerator is not None:
+            found.append((around.endpoint.accelerator, "endpoint list", Rank.OPERATOR))
+        for number, override in enumerate(self._options.overrides):
+            if override.fits(around.endpoint, around.node_name):
+                found.append((override.accelerator, f"override {number + 1}", Rank.OPERATOR))
+                break
+        if self._options.trust_pod_labels:
+            pod = around.pod
+            texts = () if pod is None else (pod.metadata.annotations, pod.metadata.labels)
+            if name := class_on_pod(*texts, around.endpoint.labels):
+                found.append((AcceleratorDeclaration(accelerator_class=name), "pod labels", Rank.POD))
+        parts = [
+            declared_facts(declaration, source, self._inventory.classes, self._catalogue, rank)
+            for declaration, source, rank in found
+        ]
+        return Declared(
+            tuple(fact for part in parts for fact in part.facts),
+            tuple(name for part in parts for name in part.classes),
+            tuple(warning for part in parts for warning in part.warnings),
+        )
+
+    def _facts_of_node(self, around: Surroundings) -> NodeFacts:
+        """Return the facts of labels; those of a node are read once for all its endpoints."""
+        if around.node is None:
+            return self._read_labels(around.node_labels)
+        found = self._node_facts.get(around.node.name)
+        if found is None:
+            found = self._node_facts[around.node.name] = self._read_labels(around.node_labels)
+        return found
+
+    def _read_labels(self, labels: Mapping[str, str]) -> NodeFacts:
+        return facts_from_labels(labels, instance_types=self._options.instance_types, catalogue=self._catalogue)
+
+    def _contradicted(self, own: Sequence[Facts], labels: Sequence[Facts]) -> bool:
+        """Return whether the endpoint has another product than the labels: nodes can have several."""
+        said = [fact.product for fact in labels if fact.product]
+        given = [fact.product or fact.model for fact in own if fact.product or fact.model]
+        if not said or not given:
+            return False
+        theirs, ours = self._catalogue.find(said[0]), self._catalogue.find(given[0] or "")
+        return theirs is not None and ours is not None and theirs.model != ours.model
+
+    def _classes(
+        self,
+        around: Surroundings,
+        inventory: Inventory,
+        devices: Sequence[Allocated],
+        facts: Sequence[Facts],
+        *,
+        keys: set[str],
+    ) -> tuple[AcceleratorClass, ...]:
+        """Return the classes that match; `keys` are those of the resources of the endpoint."""
+        part = _partition(facts)
+        sliced = {f"mig/{part.profile}"} if part.kind is Sharing.MIG and part.profile else set[str]()
+        if not keys and sliced:  # MIG strategy single: pods request slices as nvidia.com/gpu
+            keys.add("nvidia.com/gpu")
+        attributes = tuple((each.driver, each.attributes) for each in devices)
+        evidence = Evidence(
+            labels=with_label_aliases(around.node_labels),
+            node=around.node_name,
+            resources=frozenset(keys | sliced) if keys or sliced or self._requests_nothing(around, facts) else None,
+            pci=pci_of(around.node_labels, attributes),
+            devices=attributes,
+        )
+        return matching_classes(inventory.classes.values(), evidence, inventory.flavors, inventory.expressions)
+
+    def _requests_nothing(self, around: Surroundings, facts: Sequence[Facts]) -> bool:
+        """Return whether the resources of the endpoint are known to be none."""
+        return around.pod is not None and not any(fact.rank is Rank.OPERATOR for fact in facts)
+
+    def _of_class(self, each: AcceleratorClass, facts: Sequence[Facts]) -> Facts:
+        product = next((fact.product for fact in facts if fact.product), "") or ""
+        return class_facts(each, self._catalogue, product=product)
+
+
+def _split(facts: Iterable[Facts]) -> tuple[list[Facts], list[Facts]]:
+    """Return the facts of labels, and those of tables."""
+    found = list(facts)
+    return [f for f in found if f.rank < Rank.CATALOGUE], [f for f in found if f.rank >= Rank.CATALOGUE]
+
+
+def _spot(labels: Mapping[str, str]) -> list[Facts]:
+    spot = spot_from_labels(labels)
+    return [] if spot is None else [Facts(source="labels", rank=Rank.LABELS, spot=spot)]
+
+
+def _partition(facts: Iterable[Facts]) -> Partition:
+    """Return the partition of the lowest rank."""
+    parts = [(fact.rank, fact.partition) for fact in facts if fact.partition is not None]
+    return min(parts, key=lambda part: part[0], default=(Rank.SELF, Partition()))[1]
+
+
+def _with_shares(facts: list[Facts]) -> list[Facts]:
+    """Return the facts with the memory of whole devices, from classes and labels, multiplied by the endpoint's share.
+
+    Sources with a partition have the memory of the partition already.
+    """
+    part = _partition(facts)
+    if part.memory_fraction == 1.0:
+        return facts
+    return [
+        msgspec.structs.replace(fact, memory_bytes=int(fact.memory_bytes * part.memory_fraction))
+        if fact.memory_bytes is not None and fact.partition is None and _describes_whole_device(fact)
+        else fact
+        for fact in facts
+    ]
+
+
+def _describes_whole_device(fact: Facts) -> bool:
+    return fact.rank in {Rank.CLASS, Rank.LABELS} or fact.source.startswith("AcceleratorClass/")

@@ -1,0 +1,197 @@
+"""Whether an accelerator is within the bounds of a selection, and if not, why."""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+
+from epp.framework.accelerators.memory import GIB, NOMINAL_TOLERANCE, memory_suffices
+from epp.framework.accelerators.mig_names import canonical_mig_name, compute_slices
+from epp.framework.accelerators.names import names_of
+from epp.framework.accelerators.selection import Selection
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Sharing
+from epp.framework.arrays import Mask, Positions
+from epp.framework.candidates import Candidates
+from epp.framework.snapshot import ACCELERATOR
+
+NO_ACCELERATOR = "no-accelerator"
+"""Why a CPU is turned away wherever anything is asked of an accelerator."""
+
+_EVERY_SLICE = 7
+_ROUNDING = 1 + 1e-9
+"""Sums of prices are not exact: 3 * 0.1 is no more than 0.3."""
+
+Finding = tuple[str, str | None]
+
+
+def rejection(tag: AcceleratorTag, selection: Selection, unknown_passes: frozenset[str] = frozenset()) -> str | None:
+    """Return why the accelerator is out of the bounds, as a clause such as `memory 16 GiB is below 40 GiB`; or None.
+
+    What is not known of it is out of bounds, but for the bounds named in `unknown_passes`: `minMemory` and so on, as
+    files spell them.
+    """
+    if tag.kind is AcceleratorKind.CPU:
+        return NO_ACCELERATOR if selection.wants_accelerator else None
+    for bound, reason in _findings(tag, selection):
+        if reason is not None:
+            return reason
+        if bound not in unknown_passes:
+            return f"not known whether within {bound}"
+    return None
+
+
+def fit_mask(candidates: Candidates, selection: Selection, unknown_passes: frozenset[str] = frozenset()) -> Mask:
+    """Return true for each candidate that is within the bounds.
+
+    Endpoints with equal accelerators are judged once, so that bounds that come with requests cost little.
+    """
+    if not selection.has_bounds:
+        return np.ones(len(candidates), dtype=np.bool_)
+    records = candidates.snapshot.records(ACCELERATOR)
+    return records.derive(_fits, records.derive(_grouped), selection, unknown_passes)[candidates.slots]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Groups:
+    """Groups of tags that no selection tells apart: the first tag of each, and the group of each slot."""
+
+    tags: tuple[AcceleratorTag, ...]
+    numbers: Positions
+
+
+def _fits(_: tuple[AcceleratorTag, ...], groups: _Groups, selection: Selection, unknown_passes: frozenset[str]) -> Mask:
+    fits = [rejection(tag, selection, unknown_passes) is None for tag in groups.tags]
+    return np.array(fits, dtype=np.bool_)[groups.numbers]
+
+
+def _grouped(tags: tuple[AcceleratorTag, ...]) -> _Groups:
+    numbers: dict[Hashable, int] = {}
+    members: list[int] = []
+    groups = np.empty(len(tags), dtype=np.intp)
+    for slot, tag in enumerate(tags):
+        number = numbers.setdefault(_essence(tag), len(members))
+        if number == len(members):
+            members.append(slot)
+        groups[slot] = number
+    return _Groups(tuple(tags[slot] for slot in members), groups)
+
+
+def _essence(tag: AcceleratorTag) -> Hashable:
+    """Return everything of the tag that `rejection` looks at."""
+    part = tag.partition
+    return (
+        (tag.kind, tag.vendor, tag.family, tag.model, tag.classes, tag.resources, tag.features, tag.count),
+        (tag.memory_bytes, tag.compute_capability, tag.cost),
+        (part.kind, part.profile, part.compute_slices, part.compute_fraction, part.memory_fraction),
+    )
+
+
+def _findings(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
+    """Yield each bound that the tag breaks, with the reason, or with None where the tag does not say."""
+    yield from _identity(tag, selection)
+    yield from _memory(tag, selection)
+    yield from _capabilities(tag, selection)
+    yield from _slices(tag, selection)
+    yield from _cost(tag, selection)
+
+
+def _identity(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
+    classes = frozenset(names_of(tag))
+    if selection.excluded_classes:
+        excluded = classes & selection.excluded_classes
+        if not classes or excluded:
+            yield "excludedClasses", f"class {min(excluded)} is excluded" if excluded else None
+    if selection.classes and classes.isdisjoint(selection.classes):
+        yield "acceleratorClasses", _no_match("class", sorted(classes), selection.classes)
+    families = [tag.family, f"{tag.vendor}-{tag.family}"] if tag.family else []
+    if selection.families and not set(families) & set(selection.families):
+        yield "architectureFamilies", _no_match("family", families[:1], selection.families)
+    for bound, what, own, allowed in (
+        ("vendors", "vendor", tag.vendor, selection.vendors),
+        ("models", "model", tag.model, selection.models),
+        ("kinds", "kind", "" if tag.kind is AcceleratorKind.UNKNOWN else tag.kind.value, selection.kinds),
+    ):
+        if allowed and own not in allowed:
+            yield bound, _no_match(what, [own] if own else [], allowed)
+    if selection.resources and tag.resources.isdisjoint(selection.resources):
+        yield "resources", _no_match("resource", sorted(tag.resources), selection.resources)
+
+
+def _no_match(what: str, own: list[str], allowed: tuple[str, ...]) -> str | None:
+    return f"{what} {', '.join(own)} is not among {', '.join(allowed)}" if own else None
+
+
+def _memory(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
+    have, total = tag.memory_bytes, tag.total_memory_bytes
+    least, most, least_total = selection.min_memory_bytes, selection.max_memory_bytes, selection.min_total_memory_bytes
+    if least and (have is None or not memory_suffices(have, least)):
+        yield "minMemory", None if have is None else f"memory {_gib(have)} is below {_gib(least)}"
+    if most is not None and (have is None or have > most * (1 + NOMINAL_TOLERANCE)):
+        yield "maxMemory", None if have is None else f"memory {_gib(have)} is above {_gib(most)}"
+    if least_total and (total is None or not memory_suffices(total, least_total)):
+        yield "minTotalMemory", None if total is None else f"total memory {_gib(total)} is below {_gib(least_total)}"
+
+
+def _capabilities(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
+    have, least = tag.compute_capability, selection.min_compute_capability
+    if least and (not have or _is_less(have, least)):
+        reason = f"compute capability {_version(have)} is below {_version(least)}" if have else None
+        yield "minArchitectureVersion", reason
+    missing = selection.required_features - tag.features
+    if missing:
+        yield "requiredFeatures", f"lacks {', '.join(sorted(missing))}" if tag.features else None
+
+
+def _slices(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
+    part = tag.partition
+    unknown = not tag.has_accelerator and part.kind is Sharing.NONE
+    profile = canonical_mig_name(part.profile) or ""
+    sliced = part.kind is Sharing.MIG
+    if selection.whole_device_only and (unknown or part.kind is not Sharing.NONE):
+        yield "wholeDeviceOnly", None if unknown else f"is not a whole device but shared by {part.kind.value}"
+    if selection.mig_profiles and (unknown or profile not in selection.mig_profiles):
+        own = [profile] if profile else [] if unknown or sliced else ["none"]
+        yield "migProfiles", _no_match("MIG profile", own, selection.mig_profiles)
+    if selection.excluded_mig_profiles:
+        if profile in selection.excluded_mig_profiles:
+            yield "excludedMigProfiles", f"MIG profile {profile} is excluded"
+        elif unknown or (sliced and not profile):
+            yield "excludedMigProfiles", None
+    if selection.min_compute_slices:
+        slices = part.compute_slices or compute_slices(profile) or part.compute_fraction * _EVERY_SLICE
+        unknown = unknown or (sliced and not (part.compute_slices or profile))
+        if unknown or slices < selection.min_compute_slices:
+            reason = None if unknown else f"{slices:g} compute slices are fewer than {selection.min_compute_slices}"
+            yield "minComputeSlices", reason
+
+
+def _cost(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
+    whole = tag.cost_per_hour(selection.spot_preference or "auto")
+    each = None if whole is None else whole / max(tag.count, 1)
+    for bound, what, cap, price in (
+        ("maxCostPerHour", "an hour", selection.max_endpoint_cost_per_hour, whole),
+        ("maxCostPerHour", "an hour for each device", selection.max_device_cost_per_hour, each),
+        (
+            "maxCostPerMillionTokens",
+            "for a million tokens",
+            selection.max_cost_per_million_tokens,
+            tag.cost.per_million_tokens,
+        ),
+    ):
+        if cap is not None and (price is None or price > cap * _ROUNDING):
+            yield bound, None if price is None else f"${price:g} {what} is more than ${cap:g}"
+
+
+def _is_less(have: tuple[int, ...], least: tuple[int, ...]) -> bool:
+    """Compare number by number, `9` being `9.0`."""
+    pairs = tuple(zip_longest(have, least, fillvalue=0))
+    return tuple(one for one, _ in pairs) < tuple(other for _, other in pairs)
+
+
+def _version(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.4g} GiB"

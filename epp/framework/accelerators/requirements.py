@@ -1,0 +1,210 @@
+"""Bounds and preferences for accelerators as configuration files spell them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from epp.framework.accelerators.memory import parse_memory
+from epp.framework.accelerators.mig_names import canonical_mig_name
+from epp.framework.accelerators.selection import Selection
+from epp.framework.accelerators.tag import PRECISIONS, AcceleratorKind, SpotPreference
+from epp.framework.hints import hint_at
+from epp.framework.limits import Natural, NonNegative
+from epp.framework.plugin import Parameters
+from epp.framework.roles import FilterParameters
+
+Memory: TypeAlias = str | float
+"""A quantity such as `40Gi`, or a number of GiB."""
+
+POLICIES: Mapping[str, str] = {
+    "bestfit": "best-fit",
+    "balanced": "best-fit",
+    "cheapest": "cheapest",
+    "cost": "cheapest",
+    "mostcapable": "most-capable",
+    "performance": "most-capable",
+    "firstavailable": "first-available",
+}
+_KINDS = tuple(kind.value for kind in AcceleratorKind if kind is not AcceleratorKind.UNKNOWN)
+_BOUNDS = (
+    "acceleratorClasses",
+    "excludedClasses",
+    "architectureFamilies",
+    "vendors",
+    "kinds",
+    "models",
+    "resources",
+    "requiredFeatures",
+    "minMemory",
+    "maxMemory",
+    "minTotalMemory",
+    "minArchitectureVersion",
+    "maxCostPerHour",
+    "maxCostPerMillionTokens",
+    "migProfiles",
+    "excludedMigProfiles",
+    "minComputeSlices",
+    "wholeDeviceOnly",
+)
+
+_Word: TypeAlias = Literal["Pass", "Fail"]
+UnknownRule: TypeAlias = _Word | dict[str, _Word]
+
+
+class CostCap(Parameters, frozen=True):
+    """A cap on what an endpoint costs in an hour, and of what it is."""
+
+    value: NonNegative
+    """US dollars an hour."""
+    basis: Literal["endpoint", "device"] = "endpoint"
+    """`endpoint`: all its devices together; `device`: each device or slice."""
+
+
+class SelectionParameters(FilterParameters, frozen=True):
+    """Bounds on accelerators, which are hard, and preferences among those within them, which scorers read."""
+
+    accelerator_classes: tuple[str, ...] = ()
+    """Keep only these AcceleratorClasses. An endpoint of no class goes by its accelerator's model, such as `h100`. A
+    name that nothing goes by keeps nobody, and takes nothing away from the others."""
+    excluded_classes: tuple[str, ...] = ()
+    """Drop these AcceleratorClasses."""
+    architecture_families: tuple[str, ...] = ()
+    """Keep only these families: `hopper`, or `nvidia-hopper` with the vendor."""
+    vendors: tuple[str, ...] = ()
+    """Keep only these vendors: `nvidia`, `amd`, `intel`, `google`."""
+    kinds: tuple[str, ...] = ()
+    """Keep only these kinds: `gpu`, `tpu`, `xpu`, `npu` or `cpu`. With any other bound, CPUs are dropped."""
+    models: tuple[str, ...] = ()
+    """Keep only these models: `h100`, `mi300x`."""
+    resources: tuple[str, ...] = ()
+    """Keep only endpoints whose pod asked for one of these: `nvidia.com/gpu`, `nvidia.com/mig-3g.20gb`."""
+    required_features: tuple[str, ...] = ()
+    """Keep only what has all of these features, upper and lower case alike: `fp8`, `nvlink`."""
+    min_memory: Memory | None = None
+    """Least memory of each device or slice: a quantity such as `80Gi`, or a number of GiB. 3 % less is enough, since
+    devices have a little less than their name says."""
+    max_memory: Memory | None = None
+    """Most memory of each device or slice; 3 % more is let through."""
+    min_total_memory: Memory | None = None
+    """Least memory of all devices or slices of the endpoint together; 3 % less is enough."""
+    min_architecture_version: str | float = ""
+    """Least compute capability, such as `9.0`, compared number by number."""
+    max_cost_per_hour: NonNegative | CostCap | None = None
+    """Most that the endpoint may cost, in US dollars an hour; as an object, with its basis."""
+    max_cost_per_million_tokens: NonNegative | None = None
+    """Most that a million tokens may cost, in US dollars."""
+    spot_preference: SpotPreference | None = None
+    """Which price counts: the spot price where the node is spot (`auto`, the default), wherever there is one
+    (`always`), or nowhere (`never`)."""
+    mig_profiles: tuple[str, ...] = ()
+    """Keep only slices of these MIG profiles, in any spelling: `3g.20gb`, `nvidia.com/mig-1g.5gb.me`."""
+    excluded_mig_profiles: tuple[str, ...] = ()
+    """Drop slices of these MIG profiles."""
+    min_compute_slices: Natural = 0
+    """Least compute slices of each slice; a whole device has 7."""
+    whole_device_only: bool = False
+    """Drop slices, and devices that are shared in any other way."""
+    policy: str = ""
+    """Preference: `BestFit` (or `balanced`), `Cheapest` (`cost`), `MostCapable` (`performance`), `FirstAvailable`."""
+    min_compute_performance_tflops: NonNegative = msgspec.field(default=0.0, name="minComputePerformanceTFLOPS")
+    """Preference: TFLOPS that are wanted; an endpoint with less is not dropped."""
+    preferred_precisions: tuple[str, ...] = ()
+    """Preference: precisions the best first, of `fp32`, `fp16`, `fp8`, `int8`, `int4`."""
+    preference_order: tuple[str, ...] = ()
+    """Preference: classes, the best first."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a bound."""
+        self.selection()
+
+    def selection(self) -> Selection:
+        """Return the same in numbers and lower case; raises ValueError."""
+        endpoint_cap, device_cap = _cost_caps(self.max_cost_per_hour)
+        return Selection(
+            policy=_policy(self.policy),
+            classes=_names("acceleratorClasses", self.accelerator_classes),
+            excluded_classes=frozenset(_names("excludedClasses", self.excluded_classes)),
+            families=_names("architectureFamilies", self.architecture_families),
+            vendors=_names("vendors", self.vendors),
+            kinds=_names("kinds", self.kinds, of=_KINDS),
+            models=_names("models", self.models),
+            resources=_names("resources", self.resources),
+            required_features=frozenset(_names("requiredFeatures", self.required_features)),
+            min_memory_bytes=read_memory("minMemory", self.min_memory) or 0,
+            max_memory_bytes=read_memory("maxMemory", self.max_memory),
+            min_total_memory_bytes=read_memory("minTotalMemory", self.min_total_memory) or 0,
+            min_compute_capability=_version(str(self.min_architecture_version)),
+            max_endpoint_cost_per_hour=endpoint_cap,
+            max_device_cost_per_hour=device_cap,
+            max_cost_per_million_tokens=self.max_cost_per_million_tokens,
+            spot_preference=self.spot_preference,
+            mig_profiles=read_profiles("migProfiles", self.mig_profiles),
+            excluded_mig_profiles=frozenset(read_profiles("excludedMigProfiles", self.excluded_mig_profiles)),
+            min_compute_slices=self.min_compute_slices,
+            whole_device_only=self.whole_device_only,
+            min_tflops=self.min_compute_performance_tflops,
+            preferred_precisions=_names("preferredPrecisions", self.preferred_precisions, of=PRECISIONS),
+            preference_order=_names("preferenceOrder", self.preference_order),
+        )
+
+
+def unknown_passes(rule: UnknownRule) -> frozenset[str]:
+    """Return the bounds that what is not known passes: of `Pass` all, of `Fail` none; raises ValueError."""
+    rules = dict.fromkeys(_BOUNDS, rule) if isinstance(rule, str) else rule
+    for bound in rules:
+        if bound not in _BOUNDS:
+            raise ValueError(f"onUnknown names {bound!r}, which is no bound; {hint_at(bound, _BOUNDS)}")
+    return frozenset(bound for bound, word in rules.items() if word == "Pass")
+
+
+def _names(field: str, names: Iterable[str], *, of: tuple[str, ...] = ()) -> tuple[str, ...]:
+    lower = tuple(dict.fromkeys(name.strip().lower() for name in names))
+    if "" in lower:
+        raise ValueError(f"{field} has an empty entry; write a name or remove it")
+    for name in lower:
+        if of and name not in of:
+            raise ValueError(f"{field} has {name!r}; use {', '.join(of)}")
+    return lower
+
+
+def read_profiles(field: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return canonical names of MIG profiles; raises ValueError that names the field."""
+    found = {name: canonical_mig_name(name) for name in names}
+    for name, canonical in found.items():
+        if canonical is None:
+            raise ValueError(f"{field} has {name!r}, which is no MIG profile; write one such as 3g.20gb or 1g.5gb+me")
+    return tuple(dict.fromkeys(canonical for canonical in found.values() if canonical))
+
+
+def read_memory(field: str, size: Memory | None) -> int | None:
+    """Return bytes, or None for None; raises ValueError that names the field."""
+    if size is None:
+        return None
+    try:
+        return parse_memory(size)
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from error
+
+
+def _version(text: str) -> tuple[int, ...]:
+    parts = text.split(".") if text else []
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise ValueError(f"minArchitectureVersion is {text!r}; write a version such as 9.0")
+    return tuple(map(int, parts))
+
+
+def _cost_caps(cap: float | CostCap | None) -> tuple[float | None, float | None]:
+    """Return the caps for the endpoint and for each device."""
+    if isinstance(cap, CostCap):
+        return (cap.value, None) if cap.basis == "endpoint" else (None, cap.value)
+    return cap, None
+
+
+def _policy(name: str) -> str:
+    if not name:
+        return ""
+    found = POLICIES.get(name.strip().lower().replace("-", ""))
+    if found is None:
+        raise ValueError(f"policy is {name!r}; use BestFit, Cheapest, MostCapable or FirstAvailable")
+    return found

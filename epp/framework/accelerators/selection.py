@@ -1,0 +1,190 @@
+"""Which accelerators a request may and would best be served by, and how several layers of such wishes become one."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from epp.framework.accelerators.tag import AcceleratorKind, SpotPreference
+from epp.framework.request import DataKey
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
+    """Bounds on accelerators, and preferences among those within them. Empty, 0 and None mean: no bound, no preference.
+
+    Names are in lower case.
+    """
+
+    policy: str = ""
+    """Preference: best-fit, cheapest, most-capable or first-available."""
+    classes: tuple[str, ...] = ()
+    """Names of AcceleratorClasses, one of which it must be."""
+    excluded_classes: frozenset[str] = frozenset()
+    families: tuple[str, ...] = ()
+    """`hopper`, or `nvidia-hopper` with the vendor."""
+    vendors: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    """Values of AcceleratorKind."""
+    models: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    """Extended resources, one of which the pod must have asked for."""
+    required_features: frozenset[str] = frozenset()
+    """All of them must be there."""
+    min_memory_bytes: int = 0
+    """Of each device or slice."""
+    max_memory_bytes: int | None = None
+    """Of each device or slice."""
+    min_total_memory_bytes: int = 0
+    """Of all devices or slices together."""
+    min_compute_capability: tuple[int, ...] = ()
+    max_endpoint_cost_per_hour: float | None = None
+    """US dollars for all devices or slices together."""
+    max_device_cost_per_hour: float | None = None
+    """US dollars for each device or slice."""
+    max_cost_per_million_tokens: float | None = None
+    """US dollars."""
+    spot_preference: SpotPreference | None = None
+    """Which prices count; None is `auto`."""
+    mig_profiles: tuple[str, ...] = ()
+    """Canonical names of MIG profiles, one of which each slice must have."""
+    excluded_mig_profiles: frozenset[str] = frozenset()
+    min_compute_slices: int = 0
+    """Of the compute slices of a device, 7 on most; a whole device has all."""
+    whole_device_only: bool = False
+    """No slices, and nothing shared."""
+    min_tflops: float = 0.0
+    """Preference: TFLOPS that are wanted, no bound."""
+    preferred_precisions: tuple[str, ...] = ()
+    """Preference: fp32, fp16, fp8, int8 or int4, the best first."""
+    preference_order: tuple[str, ...] = ()
+    """Preference: classes, the best first."""
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether there is any accelerator that it turns away."""
+        return bool(self.kinds) or self._has_bounds_beyond_kinds
+
+    @property
+    def wants_accelerator(self) -> bool:
+        """Whether CPUs are out of the question: with any bound, but for kinds among which they are."""
+        return self._has_bounds_beyond_kinds or (bool(self.kinds) and AcceleratorKind.CPU not in self.kinds)
+
+    @property
+    def _has_bounds_beyond_kinds(self) -> bool:
+        return any(getattr(self, name) for name in _BOUNDS) or any(getattr(self, name) is not None for name in _CAPS)
+
+
+ANY = Selection()
+
+_ALLOW_LISTS = ("classes", "families", "vendors", "kinds", "models", "resources", "mig_profiles")
+_EXCLUSIONS = ("excluded_classes", "excluded_mig_profiles")
+_MINIMUMS = (
+    "min_memory_bytes",
+    "min_total_memory_bytes",
+    "min_compute_capability",
+    "min_compute_slices",
+    "whole_device_only",
+    "min_tflops",
+)
+_CAPS = (
+    "max_memory_bytes",
+    "max_endpoint_cost_per_hour",
+    "max_device_cost_per_hour",
+    "max_cost_per_million_tokens",
+)
+_PREFERENCES = ("policy", "preferred_precisions", "preference_order")
+_BOUNDS = tuple(
+    name
+    for name in (*_ALLOW_LISTS, *_EXCLUSIONS, *_MINIMUMS, "required_features")
+    if name not in {"kinds", "min_tflops"}
+)
+
+
+def combined(lower: Selection, higher: Selection) -> Selection:
+    """Return both layers as one: what the higher one lists or names replaces what the lower one does.
+
+    Exclusions add up, and of minimums and caps the stricter one counts, whichever layer it is from.
+    """
+    fields = _stricter(lower, higher)
+    for name in (*_ALLOW_LISTS, "required_features", "spot_preference", *_PREFERENCES):
+        fields[name] = getattr(higher, name) or getattr(lower, name)
+    return Selection(**fields)  # type: ignore[arg-type]  # fields of the same struct
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A wish that the bounds do not allow."""
+
+    field: str
+    """Of Selection."""
+    wished: tuple[str, ...]
+    allowed: tuple[str, ...]
+
+
+class Tightened(msgspec.Struct, frozen=True):
+    """Bounds made stricter by wishes, and the wishes that would have loosened them."""
+
+    selection: Selection
+    refused: tuple[Refusal, ...] = ()
+
+
+def tightened(bounds: Selection, wish: Selection) -> Tightened:
+    """Return the bounds with a client's wish added, never looser than they were.
+
+    Of an allow list what the wish and the bounds have in common stays; all of it, where they have nothing in common.
+    Required features add up; preferences replace.
+    """
+    fields = _stricter(bounds, wish)
+    refused: list[Refusal] = []
+    for name in _ALLOW_LISTS:
+        allowed, wished = getattr(bounds, name), getattr(wish, name)
+        narrow = _common_families if name == "families" else _common
+        common = {one: narrow(one, allowed) for one in wished}
+        outside = tuple(one for one, found in common.items() if allowed and not found)
+        if outside:
+            refused.append(Refusal(name, outside, allowed))
+        kept = tuple(dict.fromkeys(one for found in common.values() for one in found))
+        fields[name] = (kept or allowed) if allowed else wished
+    fields["required_features"] = bounds.required_features | wish.required_features
+    fields["spot_preference"] = bounds.spot_preference
+    if wish.spot_preference not in {None, bounds.spot_preference}:
+        allowed = (bounds.spot_preference or "auto",)
+        refused.append(Refusal("spot_preference", (str(wish.spot_preference),), allowed))
+    for name in _PREFERENCES:
+        fields[name] = getattr(wish, name) or getattr(bounds, name)
+    return Tightened(Selection(**fields), tuple(refused))  # type: ignore[arg-type]  # fields of the same struct
+
+
+def _stricter(one: Selection, other: Selection) -> dict[str, object]:
+    """Return what holds of both: exclusions, minimums and caps."""
+    fields: dict[str, object] = {name: getattr(one, name) | getattr(other, name) for name in _EXCLUSIONS}
+    fields |= {name: max(getattr(one, name), getattr(other, name)) for name in _MINIMUMS}
+    for name in _CAPS:
+        fields[name] = min((cap for cap in (getattr(one, name), getattr(other, name)) if cap is not None), default=None)
+    return fields
+
+
+def _common(wished: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    return (wished,) if wished in allowed else ()
+
+
+def _common_families(wished: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the narrower of each two names that go together: `nvidia-hopper` of that and `hopper`."""
+    if wished in allowed or any(wished.endswith(f"-{family}") for family in allowed):
+        return (wished,)
+    return tuple(family for family in allowed if family.endswith(f"-{wished}"))
+
+
+class Selections(msgspec.Struct, frozen=True):
+    """What holds for one request in each profile."""
+
+    default: Selection = ANY
+    by_profile: Mapping[str, Selection] = msgspec.field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    """What the request asked for and did not get."""
+
+    def of(self, profile: str) -> Selection:
+        """Return what holds in the profile of that name."""
+        return self.by_profile.get(profile, self.default)
+
+
+ACCELERATOR_SELECTION: DataKey[Selections] = DataKey("accelerator-selection", "accelerator-selection-producer")
+"""Bounds and preferences for the request, from the layers of configuration and its own headers."""
