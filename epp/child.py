@@ -1,8 +1,7 @@
-"""Child processes that end with their parent, however it went.
+"""Child processes that are killed when their parent ends, in whatever way it ends.
 
-Run as a script it stands between the two: `python -I -S child.py PARENT_PID PROGRAM ARGUMENT...` ties its own life to
-its parent's, then becomes the program. A `preexec_fn` could do the same, but would run Python between fork and exec
-in a program full of threads.
+Run as a script, `python -I -S child.py PARENT_PID PROGRAM ARGUMENT...` asks the kernel for that and then executes the
+program. A `preexec_fn` could do the same, but would run Python between fork and exec in a process with threads.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def tied_to_parent(*command: str) -> list[str]:
-    """Return the command line that runs `command` so that it is killed when this process, its parent, is gone.
+    """Return a command line that runs `command` and is killed when this process, its parent, ends.
 
-    The kernel watches the thread that starts it: start it from the main thread. Elsewhere than on Linux, the command
-    itself.
+    The kernel watches the thread that starts it: start it from the main thread. On systems other than Linux, this is
+    the command itself.
     """
     if sys.platform != "linux":
         return list(command)
@@ -27,9 +26,9 @@ def tied_to_parent(*command: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Become the program, to be killed by the kernel as soon as the parent is gone."""
+    """Execute the program, to be killed by the kernel as soon as the parent ends."""
     parent_pid, *command = arguments
-    # Survives exec. SIGKILL, because nobody is left to insist after a SIGTERM.
+    # Survives exec. SIGKILL, since no process would remain to follow up on a SIGTERM.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent_pid):
         sys.exit(f"the parent ended before {command[0]} was started")

@@ -1,4 +1,4 @@
-"""A picker and an Envoy in front of it, on this machine, as one thing to start and stop."""
+"""A picker and an Envoy in front of it, started and stopped together."""
 
 import asyncio
 import tempfile
@@ -16,18 +16,18 @@ from epp.picker import Picker, PickerSettings
 
 @dataclass(frozen=True, slots=True)
 class LocalGateway:
-    """Both halves, running."""
+    """A running picker and Envoy."""
 
     picker: Picker
     envoy: EnvoyProcess
 
     @property
     def url(self) -> str:
-        """Where clients send their requests."""
+        """The base URL for clients."""
         return f"http://{self.envoy.address}"
 
-    async def until(self, stop: asyncio.Event) -> None:
-        """Wait for `stop`; raises EnvoyDiedError when Envoy ends by itself."""
+    async def wait(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`; raises EnvoyDiedError when Envoy exits before."""
         died = asyncio.ensure_future(self.envoy.wait())
         stopped = asyncio.ensure_future(stop.wait())
         try:
@@ -42,10 +42,10 @@ class LocalGateway:
 
 @asynccontextmanager
 async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> AsyncIterator[LocalGateway]:
-    """Run both until the block ends; the two talk over a unix socket, so no port but the gateway's is taken.
+    """Run both until the block ends; they talk over a unix socket, so that the gateway's port is the only one.
 
-    The picker comes first: Envoy counts as started only once its health check has seen it. For an override-host cluster
-    the EDS file follows the picker's pool; it is a temporary one unless the settings name it.
+    The picker starts first: Envoy is ready after its first health check of it. For an override-host cluster the EDS
+    file follows the picker's pool; it is a temporary file unless the settings name one.
     """
     with tempfile.TemporaryDirectory(prefix="epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"

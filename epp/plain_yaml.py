@@ -1,28 +1,28 @@
-"""Reads YAML that others wrote into plain data, and refuses what would end the process."""
+"""Untrusted YAML as plain data, without input that would end the process."""
 
 import yaml
 
 try:
-    from yaml import CSafeLoader as _Fast  # the other takes seconds for 1 MiB
+    from yaml import CSafeLoader as _Loader  # the other takes seconds for 1 MiB
 except ImportError:
-    from yaml import SafeLoader as _Fast  # type: ignore[assignment]  # where libyaml is missing
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]  # without libyaml
 
 
-class PlainLoader(_Fast):
-    """Dates stay as they are written, which is how Kubernetes means them."""
+class PlainLoader(_Loader):
+    """Leaves dates as strings, as Kubernetes does."""
 
 
-def _as_written(loader: PlainLoader, node: yaml.ScalarNode) -> object:
+def _as_string(loader: PlainLoader, node: yaml.ScalarNode) -> object:
     return loader.construct_scalar(node)
 
 
-PlainLoader.add_constructor("tag:yaml.org,2002:timestamp", _as_written)
+PlainLoader.add_constructor("tag:yaml.org,2002:timestamp", _as_string)
 
 
 def refuse_deep_nesting(text: str, limit: int) -> None:
-    """Raise ValueError before a loader, which recurses in C, is given what is nested deeper than that."""
+    """Raise ValueError for text that is nested deeper than `limit`: the loader recurses in C."""
     depth = 0
-    for event in yaml.parse(text, Loader=_Fast):
+    for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > limit:

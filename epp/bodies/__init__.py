@@ -1,7 +1,6 @@
-"""JSON and SSE bodies as bytes: the few values that matter are read and changed in place, however a body was cut."""
+"""JSON and SSE bodies as bytes: a few values are read and changed in place, however the body is cut."""
 
-from epp.bodies.json_edit import with_model, with_model_added
-from epp.bodies.model_restore import ModelRestorer
+from epp.bodies.model_member import ModelRestorer, with_model, with_model_added
 from epp.bodies.partial import completed
 from epp.bodies.usage import UsageReader
 

@@ -1,7 +1,7 @@
-"""Points at the values of wanted members of a JSON object that arrives in pieces.
+"""Positions of the values of wanted members in a JSON object that arrives in pieces.
 
-Nothing is decoded and nothing kept but the state of the walk. Escaped quotes are first overwritten with a filler of the
-same length, so that every quote left opens or closes a string, and searches at C speed can run from one to the next.
+Nothing is decoded, and only the state of the scan is kept. Escaped quotes are first overwritten with a filler of the
+same length, so that every remaining quote opens or closes a string, and searches at C speed can find them.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-_KEY_BYTES = 64
+_MAX_KEY_BYTES = 64
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPEN, _CLOSE = b"{}"
@@ -24,28 +24,29 @@ _TO_BRACKETS = re.compile(rb'[^"{}\[\]]*+(?:"[^"]*+"[^"{}\[\]]*+)*+([{\[]++|[}\]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Names of members to look for.
+    """Names of members to find.
 
     Attributes:
         key: matches a wanted key between its quotes, in any spelling.
-        stretch: matches members that are plainly not wanted, each with its comma, and then either the last of them with
-            the bracket that ends the object, or a wanted one whose value is a string, the group `value`, and its comma.
+        run: matches, for speed, several members at once: unwanted ones, each with its comma, followed by either the
+            last one with the bracket that ends the object, or a wanted one whose value is a string, the group `value`,
+            with its comma.
     """
 
     key: re.Pattern[bytes]
-    stretch: re.Pattern[bytes]
+    run: re.Pattern[bytes]
 
     @classmethod
     def named(cls, *names: str) -> Self:
-        """Look for these names: lower-case ASCII of at most ten characters, so that any spelling fits 64 bytes."""
+        """Find these names: lower-case ASCII of at most ten characters, so that any spelling fits 64 bytes."""
         plain = "|".join(re.escape(name) for name in names)
         spelled = "|".join("".join(rf"(?:{re.escape(c)}|\\u00(?i:{ord(c):02x}))" for c in name) for name in names)
         space, string = r"[ \t\n\r]*+", r'"[^"]*+"'
         other = rf'{space}"(?!(?:{plain})")[^"\\]*+"{space}:{space}(?:{string}|[-+.0-9A-Za-z]++|{_nested(7)}){space}'
         wanted = rf'{space}"(?:{plain})"{space}:{space}(?P<value>{string}){space},?+'
         # No member follows the bracket that ends the object.
-        stretch = rf"(?:(?<!\}}){other}[,}}])*+(?:(?<!\}}){wanted})?+"
-        return cls(re.compile(spelled.encode()), re.compile(stretch.encode()))
+        run = rf"(?:(?<!\}}){other}[,}}])*+(?:(?<!\}}){wanted})?+"
+        return cls(re.compile(spelled.encode()), re.compile(run.encode()))
 
 
 def _nested(depth: int) -> str:
@@ -54,10 +55,10 @@ def _nested(depth: int) -> str:
 
 
 class MemberScanner:
-    """Walks one JSON object, fed in pieces, and marks where the values of wanted members start and end.
+    """Scans one JSON object, fed in pieces, for the start and end of the values of wanted members.
 
-    Only members of the outermost object count. Its own syntax is checked, but not that of the values in it beyond
-    strings and the number of brackets. What is found does not depend on how the bytes were cut.
+    Only members of the outermost object count. Its syntax is checked; of the syntax of values, only strings and the
+    number of brackets. The result does not depend on how the bytes were cut.
     """
 
     __slots__ = ("_depth", "_escaped", "_is_wanted", "_key", "_state", "_wanted")
@@ -72,19 +73,19 @@ class MemberScanner:
 
     @property
     def complete(self) -> bool:
-        """Whether the object has ended, and nothing but whitespace followed."""
+        """Whether the object has ended, followed by nothing but whitespace."""
         return self._state is MemberScanner._after_object
 
     @property
-    def refused(self) -> bool:
-        """Whether the bytes turned out to be no JSON object; they are not looked at any more."""
-        return self._state is MemberScanner._refuse
+    def invalid(self) -> bool:
+        """Whether the bytes are no JSON object; further ones are ignored."""
+        return self._state is MemberScanner._invalid
 
     def feed(self, piece: bytes) -> list[int]:
-        """Return the positions in this piece at which wanted values start and end, in turn.
+        """Return the positions in this piece where wanted values start and end, alternately.
 
-        An end is the position behind the value. A value that is open when a piece ends goes on in the next one, whose
-        first mark is then its end. A number or literal has ended once the byte behind it is there.
+        An end is the position behind the value. A value that is open at the end of a piece continues in the next one,
+        whose first mark is then its end. A number or literal ends with the arrival of the byte behind it.
         """
         marks: list[int] = []
         if piece:
@@ -95,11 +96,11 @@ class MemberScanner:
         return marks
 
     def end_line(self) -> None:
-        """Take note of a line end that was not fed: whitespace between values, an error within a string."""
+        """Process a line end that was not fed: whitespace between values, an error within a string."""
         if self.complete:
             return
         if self._state in {MemberScanner._in_key, MemberScanner._in_string, MemberScanner._in_nested_string}:
-            self._state = MemberScanner._refuse
+            self._state = MemberScanner._invalid
         else:
             self.feed(b"\n")
 
@@ -114,33 +115,33 @@ class MemberScanner:
 
     def _before_object(self, data: bytes, position: int, _marks: list[int]) -> int:
         if data[position] in _SPACE:
-            return _past(_SPACES, data, position)
-        self._state = MemberScanner._before_first_key if data[position] == _OPEN else MemberScanner._refuse
+            return _skip(_SPACES, data, position)
+        self._state = MemberScanner._before_first_key if data[position] == _OPEN else MemberScanner._invalid
         return position + 1
 
     def _before_first_key(self, data: bytes, position: int, marks: list[int]) -> int:
         if data[position] in _SPACE:
-            return _past(_SPACES, data, position)
+            return _skip(_SPACES, data, position)
         if data[position] == _CLOSE:
             self._state = MemberScanner._after_object
             return position + 1
         return self._before_key(data, position, marks)
 
     def _before_key(self, data: bytes, position: int, marks: list[int]) -> int:
-        stretch = self._wanted.stretch.match(data, position)
-        if stretch and stretch.end() > position:
-            return self._after_stretch(data, stretch, marks)
+        run = self._wanted.run.match(data, position)
+        if run and run.end() > position:
+            return self._after_run(data, run, marks)
         if data[position] in _SPACE:
-            return _past(_SPACES, data, position)
+            return _skip(_SPACES, data, position)
         self._key = b""
-        self._state = MemberScanner._in_key if data[position] == _QUOTE else MemberScanner._refuse
+        self._state = MemberScanner._in_key if data[position] == _QUOTE else MemberScanner._invalid
         return position + 1
 
-    def _after_stretch(self, data: bytes, stretch: re.Match[bytes], marks: list[int]) -> int:
-        end = stretch.end()
+    def _after_run(self, data: bytes, run: re.Match[bytes], marks: list[int]) -> int:
+        end = run.end()
         closing = data[end - 1]
-        if stretch.end("value") >= 0:
-            marks += stretch.span("value")
+        if run.end("value") >= 0:
+            marks += run.span("value")
             self._state = MemberScanner._before_key if closing == _COMMA else MemberScanner._after_value
         else:
             self._state = MemberScanner._before_key if closing == _COMMA else MemberScanner._after_object
@@ -149,8 +150,8 @@ class MemberScanner:
     def _in_key(self, data: bytes, position: int, _marks: list[int]) -> int:
         quote = data.find(b'"', position)
         end = len(data) if quote < 0 else quote
-        # One byte more than any spelling of a wanted key is enough to know that it is none.
-        self._key = (self._key + data[position : min(end, position + _KEY_BYTES + 1)])[: _KEY_BYTES + 1]
+        # One byte more than the longest spelling of a wanted key is enough to reject a key.
+        self._key = (self._key + data[position : min(end, position + _MAX_KEY_BYTES + 1)])[: _MAX_KEY_BYTES + 1]
         if quote < 0:
             return end
         self._is_wanted = self._wanted.key.fullmatch(self._key) is not None
@@ -159,14 +160,14 @@ class MemberScanner:
 
     def _after_key(self, data: bytes, position: int, _marks: list[int]) -> int:
         if data[position] in _SPACE:
-            return _past(_SPACES, data, position)
-        self._state = MemberScanner._before_value if data[position] == _COLON else MemberScanner._refuse
+            return _skip(_SPACES, data, position)
+        self._state = MemberScanner._before_value if data[position] == _COLON else MemberScanner._invalid
         return position + 1
 
     def _before_value(self, data: bytes, position: int, marks: list[int]) -> int:
         byte = data[position]
         if byte in _SPACE:
-            return _past(_SPACES, data, position)
+            return _skip(_SPACES, data, position)
         if byte == _QUOTE:
             self._state = MemberScanner._in_string
         elif byte in _OPENERS:
@@ -175,7 +176,7 @@ class MemberScanner:
         elif byte in _SCALAR:
             self._state = MemberScanner._in_scalar
         else:
-            self._state = MemberScanner._refuse
+            self._state = MemberScanner._invalid
             return position
         if self._is_wanted:
             marks.append(position)
@@ -186,7 +187,7 @@ class MemberScanner:
         return len(data) if quote < 0 else self._end_value(quote + 1, marks)
 
     def _in_scalar(self, data: bytes, position: int, marks: list[int]) -> int:
-        end = _past(_SCALARS, data, position)
+        end = _skip(_SCALARS, data, position)
         return end if end == len(data) else self._end_value(end, marks)
 
     def _in_nested(self, data: bytes, position: int, marks: list[int]) -> int:
@@ -195,7 +196,7 @@ class MemberScanner:
             start, end = found.span(1)
             if start == end:
                 break
-            if data[start] == _QUOTE:  # it does not close in this piece
+            if data[start] == _QUOTE:  # not closed in this piece
                 self._state = MemberScanner._in_nested_string
                 break
             if data[start] in _OPENERS:
@@ -223,26 +224,26 @@ class MemberScanner:
     def _after_value(self, data: bytes, position: int, _marks: list[int]) -> int:
         byte = data[position]
         if byte in _SPACE:
-            return _past(_SPACES, data, position)
+            return _skip(_SPACES, data, position)
         if byte == _COMMA:
             self._state = MemberScanner._before_key
         else:
-            self._state = MemberScanner._after_object if byte == _CLOSE else MemberScanner._refuse
+            self._state = MemberScanner._after_object if byte == _CLOSE else MemberScanner._invalid
         return position + 1
 
     def _after_object(self, data: bytes, position: int, _marks: list[int]) -> int:
-        end = _past(_SPACES, data, position)
+        end = _skip(_SPACES, data, position)
         if end < len(data):
-            self._state = MemberScanner._refuse
+            self._state = MemberScanner._invalid
         return end
 
-    def _refuse(self, data: bytes, _position: int, _marks: list[int]) -> int:
+    def _invalid(self, data: bytes, _position: int, _marks: list[int]) -> int:
         return len(data)
 
 
 _State = Callable[[MemberScanner, bytes, int, list[int]], int]
 
 
-def _past(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
+def _skip(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
     found = pattern.match(data, position)
     return found.end() if found else position

@@ -1,10 +1,10 @@
-"""Makes a whole JSON document of one that was cut off: what is open is closed, what is half said is dropped."""
+"""Completion of truncated JSON: open strings and brackets are closed, incomplete members dropped."""
 
 import re
 
 _TOKEN = re.compile(
     rb"""
-      (?P<string>"[^"\\]*(?:\\.[^"\\]*)*(?P<closed>")?)   # one that is not closed runs to the end
+      (?P<string>"[^"\\]*(?:\\.[^"\\]*)*(?P<closed>")?)   # an unclosed one runs to the end
     | (?P<open>[{\[])
     | (?P<close>[}\]])
     | (?P<colon>:)
@@ -14,41 +14,41 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CLOSERS = {b"{": b"}", b"[": b"]"}
-_HALF_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
-_HALF_CHARACTER = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z")
+_INCOMPLETE_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_INCOMPLETE_CHARACTER = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z")
 
 
 def completed(body: bytes) -> bytes:
-    """Return the longest beginning of a JSON text that can be closed, closed.
+    """Return a truncated JSON text as a complete one.
 
-    A string value that was cut keeps what is there of it; a key without its value, and a number or word that may go
-    on, are left out. A text that was not cut off is returned as it is, and so is one that is no JSON.
+    A truncated string value is closed. A key without a value, and a number or literal that may be incomplete, are
+    dropped. A complete text is returned unchanged, and so is one that is no JSON.
     """
     scan = _Scan(len(body))
     for token in _TOKEN.finditer(body):
-        if not scan.take(token):
+        if not scan.feed(token):
             break
-    if scan.broken:
+    if scan.invalid:
         return body
     if scan.in_string_value:
         return _closed_string(body) + b"".join(reversed(scan.closers))
-    return body[: scan.kept] + scan.kept_closers if scan.kept_closers else body
+    return body[: scan.cut] + scan.cut_closers if scan.cut_closers else body
 
 
 class _Scan:
-    """Where one is in a JSON text, and the last place at which all that is open can be closed."""
+    """The state of a scan over tokens, and the last position at which the text can be cut and closed."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._expects_value = True
         self.closers: list[bytes] = []
-        self.kept = 0
-        self.kept_closers = b""
+        self.cut = 0
+        self.cut_closers = b""
         self.in_string_value = False
-        self.broken = False
+        self.invalid = False
 
-    def take(self, token: re.Match[bytes]) -> bool:
-        """Go on over one token; false when the text ends in it, or is no JSON."""
+    def feed(self, token: re.Match[bytes]) -> bool:
+        """Process one token; return False where the text is truncated in it, or is no JSON."""
         kind = token.lastgroup
         if kind == "colon":
             self._expects_value = True
@@ -57,52 +57,52 @@ class _Scan:
         elif kind == "open":
             self.closers.append(_CLOSERS[token[0]])
             self._expects_value = token[0] == b"["
-            self._keep(token)
+            self._mark_cut(token)
         elif kind == "close":
-            self.broken = not self.closers or self.closers.pop() != token[0]
-            self._value_ends(token)
+            self.invalid = not self.closers or self.closers.pop() != token[0]
+            self._end_value(token)
         elif kind == "word":
-            return token.end() < self._size and self._value_ends(token)
+            return token.end() < self._size and self._end_value(token)
         else:
-            return self._take_string(token)
-        return not self.broken
+            return self._feed_string(token)
+        return not self.invalid
 
-    def _take_string(self, token: re.Match[bytes]) -> bool:
+    def _feed_string(self, token: re.Match[bytes]) -> bool:
         if token["closed"] is None:
             self.in_string_value = self._expects_value
             return False
         if self._expects_value:
-            self._value_ends(token)
-        return True  # a key says nothing without its value
+            self._end_value(token)
+        return True  # the text cannot be cut after a key
 
-    def _value_ends(self, token: re.Match[bytes]) -> bool:
+    def _end_value(self, token: re.Match[bytes]) -> bool:
         self._expects_value = False
-        self._keep(token)
+        self._mark_cut(token)
         return True
 
-    def _keep(self, token: re.Match[bytes]) -> None:
-        self.kept = token.end()
-        self.kept_closers = b"".join(reversed(self.closers))
+    def _mark_cut(self, token: re.Match[bytes]) -> None:
+        self.cut = token.end()
+        self.cut_closers = b"".join(reversed(self.closers))
 
 
 def _closed_string(body: bytes) -> bytes:
-    """Close the string that the body ends in, without the escape or character that was cut in two."""
-    escape = _HALF_ESCAPE.search(body)
-    if escape is not None and _escapes(body, escape.start()):
+    """Close the string that the body ends in, without an incomplete escape or character."""
+    escape = _INCOMPLETE_ESCAPE.search(body)
+    if escape is not None and _starts_escape(body, escape.start()):
         body = body[: escape.start()]
-    character = _HALF_CHARACTER.search(body)
-    if character is not None and not _whole(character[0]):
+    character = _INCOMPLETE_CHARACTER.search(body)
+    if character is not None and not _is_complete(character[0]):
         body = body[: character.start()]
     return body + b'"'
 
 
-def _escapes(body: bytes, at: int) -> bool:
-    """Say whether the backslash there starts an escape: not if an odd number of them stands before it."""
+def _starts_escape(body: bytes, at: int) -> bool:
+    """Whether the backslash at this position starts an escape: an even number of them precedes it."""
     before = len(body[:at]) - len(body[:at].rstrip(b"\\"))
     return before % 2 == 0
 
 
-def _whole(character: bytes) -> bool:
+def _is_complete(character: bytes) -> bool:
     try:
         character.decode()
     except UnicodeDecodeError:

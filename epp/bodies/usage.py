@@ -1,4 +1,4 @@
-"""Reads from a response how many tokens the request took, and tolerates everything else in it."""
+"""Token counts in a response; anything else in it is ignored."""
 
 from typing import TypeVar
 
@@ -7,10 +7,10 @@ import msgspec
 from epp.bodies.members import MemberScanner, Wanted
 from epp.framework.response import Usage
 
-_LONGEST_LINE_BYTES = 1024 * 1024
-_LONGEST_VALUE_BYTES = 64 * 1024
-_LARGEST_COUNT = 10**15
-_LONGEST_COUNT = 15
+_MAX_LINE_BYTES = 1024 * 1024
+_MAX_VALUE_BYTES = 64 * 1024
+_MAX_COUNT = 10**15
+_MAX_COUNT_DIGITS = 15
 _TOTALS = Wanted.named("usage", "meta_info")
 _ENDED = frozenset({b'"response.completed"', b'"response.incomplete"', b'"response.failed"'})
 _STARTED = b'"message_start"'
@@ -26,31 +26,31 @@ _COUNTED = (
 
 
 class UsageReader:
-    """Finds the token counts in a response, fed in pieces, whatever API of whatever engine it comes from.
+    """Finds the token counts in a response, fed in pieces.
 
-    Known are the `usage` of chat, completions, embeddings, Responses and Messages, and SGLang's `meta_info`. Where
-    several are sent, each field has the last value sent for it. What cannot be read is passed over; nothing raises.
+    Supported are the `usage` of chat, completions, embeddings, Responses and Messages, and SGLang's `meta_info`. Of
+    several, each field has the last value. Unreadable parts are skipped; nothing raises.
 
-    Of an event stream, the line begun is kept, up to 1 MiB; a longer line is not read. Of any other body only the value
-    of `usage` or `meta_info` is kept, up to 64 KiB.
+    Of an event stream, the incomplete line is kept, up to 1 MiB; longer lines are skipped. Of any other body only the
+    value of `usage` or `meta_info` is kept, up to 64 KiB.
     """
 
     def __init__(self, *, event_stream: bool) -> None:
         self._event_stream = event_stream
         self._counts: dict[str, int] = {}
         self._kept = bytearray()
-        self._gives_up_line = False
+        self._skips_line = False
         self._scanner = MemberScanner(_TOTALS)
         self._in_value = False
 
     @property
     def usage(self) -> Usage | None:
-        """What is known so far; None where no count has been seen. A count that was not sent is 0."""
+        """The counts so far; None before the first one. A missing count is 0."""
         counts = self._counts
         if not counts:
             return None
         cache_read = counts.get("cache_read_input_tokens", 0)
-        # The Messages API counts cached tokens apart from the other input; no other API has these fields.
+        # The Messages API counts cached tokens separately from other input; no other API has these fields.
         input_tokens = counts.get("input_tokens", 0) + cache_read + counts.get("cache_creation_input_tokens", 0)
         return Usage(
             prompt_tokens=counts.get("prompt_tokens", input_tokens),
@@ -59,7 +59,7 @@ class UsageReader:
         )
 
     def feed(self, piece: bytes, *, last: bool) -> None:
-        """Read on; with `last`, a line without an end is read too."""
+        """Read a piece; with `last`, also an incomplete last line."""
         if not self._event_stream:
             self._read_members(piece)
             return
@@ -72,19 +72,19 @@ class UsageReader:
             self._read_lines(bytes(self._kept))
 
     def _keep_line(self, part: bytes) -> None:
-        if len(self._kept) + len(part) > _LONGEST_LINE_BYTES:
-            self._gives_up_line = True
+        if len(self._kept) + len(part) > _MAX_LINE_BYTES:
+            self._skips_line = True
             self._kept.clear()
-        elif not self._gives_up_line:
+        elif not self._skips_line:
             self._kept += part
 
     def _read_lines(self, text: bytes) -> None:
-        first = 1 if self._gives_up_line else 0
-        self._gives_up_line = False
+        first = 1 if self._skips_line else 0
+        self._skips_line = False
         if b"usage" not in text and b"meta_info" not in text:
             return
         for line in text.splitlines()[first:]:
-            if line.startswith(b"data:") and len(line) <= _LONGEST_LINE_BYTES:
+            if line.startswith(b"data:") and len(line) <= _MAX_LINE_BYTES:
                 self._read_event(line)
 
     def _read_event(self, line: bytes) -> None:
@@ -115,8 +115,8 @@ class UsageReader:
             self._keep_value(piece[position:])
 
     def _keep_value(self, part: bytes) -> None:
-        # A value that is too long is cut short, and so unreadable.
-        self._kept += part[: _LONGEST_VALUE_BYTES - len(self._kept)]
+        # A value that is too long is truncated, and therefore unreadable.
+        self._kept += part[: _MAX_VALUE_BYTES - len(self._kept)]
 
     def _read_totals(self, value: msgspec.Raw | bytearray) -> None:
         totals = _decoded(_TOTALS_OBJECT, value) if value else None
@@ -149,14 +149,14 @@ _T = TypeVar("_T")
 def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes | bytearray | msgspec.Raw) -> _T | None:
     try:
         return decoder.decode(data)
-    except (ValueError, RecursionError):  # malformed, of another type, not UTF-8, or nested without end
+    except (ValueError, RecursionError):  # malformed, of another type, not UTF-8, or nested too deep
         return None
 
 
 def _count(value: object) -> int | None:
-    """Read a number or its decimal spelling; anything that counts no tokens is None."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _LONGEST_COUNT:
+    """Return a whole number, given as such or as decimal digits; None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MAX_COUNT_DIGITS:
         return int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST_COUNT:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_COUNT:
         return None
     return int(value) if value == int(value) else None

@@ -66,7 +66,7 @@ def demo(
                 async with _sending(gateway.url, traffic), _showing(gateway):
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(duration):
-                            await gateway.until(stop)
+                            await gateway.wait(stop)
 
     run(work, ConfigurationError, GatewayError, ServerFailedError)
 

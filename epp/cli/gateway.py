@@ -13,6 +13,7 @@ from epp.cli.running import run
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
 from epp.gateway import ClusterType, FailureMode, GatewayError, GatewaySettings, bootstrap_yaml
+from epp.gateway.settings import parse_tcp_address
 from epp.local import local_gateway
 from epp.observability import logs
 from epp.picker import PickerSettings
@@ -80,7 +81,7 @@ def gateway(
         async with local_gateway(picker, settings()) as running:
             pool = ", ".join(endpoint.hostport for endpoint in running.picker.store.endpoints)
             typer.echo(f"listening on {running.url} for {pool or 'no endpoints yet'}; Ctrl-C stops")
-            await running.until(stop)
+            await running.wait(stop)
 
     if print_envoy_config:
         try:
@@ -93,9 +94,6 @@ def gateway(
 
 
 def read_listen(text: str, concurrency: int) -> GatewaySettings:
-    """Return the gateway's settings for `host:port`; raises ConfigurationError or GatewayError."""
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal():
-        raise ConfigurationError(f"--listen {text!r} is not host:port")
-    host = "127.0.0.1" if host in {"", "localhost"} else host.removeprefix("[").removesuffix("]")
-    return GatewaySettings(listen_host=host, listen_port=int(port), concurrency=concurrency)
+    """Return the gateway's settings for `host:port` or `:port`; raises SettingsError."""
+    address = parse_tcp_address(f"127.0.0.1{text}" if text.startswith(":") else text, setting="--listen")
+    return GatewaySettings(listen_host=address.host, listen_port=address.port, concurrency=concurrency)

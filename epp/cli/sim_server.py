@@ -9,8 +9,9 @@ import typer
 from epp.cli.flags import Verbosity
 from epp.cli.running import run
 from epp.observability import logs
-from epp.sim import PRESETS, serve
+from epp.sim import PRESETS, running
 
+_DRAIN_SECONDS = 30.0
 _NAMES = ", ".join(PRESETS)
 
 
@@ -47,9 +48,9 @@ def sim_server(
         changes = {key: value for key, value in given.items() if value is not None}
         profile = msgspec.structs.replace(PRESETS[preset], **changes)
 
-        def ready(host: str, port: int) -> None:
-            typer.echo(f"{profile.name}: {profile.model} on http://{host}:{port}")
-
-        await serve(profile, host, port, ready=ready, stop=stop)
+        async with running(profile, host, port) as sim:
+            typer.echo(f"{profile.name}: {profile.model} on http://{sim.address}")
+            await stop.wait()
+            await sim.drain(_DRAIN_SECONDS)
 
     run(work, ValueError, OSError)

@@ -1,4 +1,4 @@
-"""Whom the demo routes among, and by what: three kinds of hardware at three prices."""
+"""The demo's pool and configuration: three kinds of hardware at three prices."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -7,6 +7,7 @@ from epp.config import LoadedConfig, load_text
 from epp.demo.servers import ModelServer
 from epp.discovery import StaticDiscovery, Target
 from epp.framework.accelerators import AcceleratorDeclaration
+from epp.host_port import parse_host_port
 
 PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(
     {
@@ -17,7 +18,7 @@ PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(
         "t4": AcceleratorDeclaration(accelerator_class="t4", count=1, cost_per_hour=0.53),
     }
 )
-"""Presets of the simulated servers, with what they stand for; US dollars for a whole device."""
+"""The hardware that each preset simulates; US dollars for a whole device."""
 
 _CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
@@ -41,14 +42,14 @@ schedulingProfiles:
 
 
 def demo_config() -> LoadedConfig:
-    """Return the profile: the cheapest hardware until that is full, and there the prompt's own cache."""
-    return load_text(_CONFIG, "the demo's profile")
+    """Return a configuration that fills the cheapest hardware first, and prefers cached prompts within it."""
+    return load_text(_CONFIG, "demo configuration")
 
 
 def demo_discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
-    """Return the pool of the servers, each with what it stands for."""
+    """Return the pool of the servers, each with its hardware."""
     targets = []
     for server in servers:
-        host, _, port = server.address.rpartition(":")
-        targets.append(Target(server.name, host, int(port), accelerator=PRESETS[server.name]))
+        place = parse_host_port(server.address)
+        targets.append(Target(server.name, place.host, place.port, accelerator=PRESETS[server.name]))
     return StaticDiscovery(targets)

@@ -1,4 +1,4 @@
-"""Simulated model servers as processes of their own, each on a port that was free."""
+"""Simulated model servers, each in its own process, on free ports."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ class ModelServer:
 
 
 class ServerFailedError(Exception):
-    """A simulated server did not come up."""
+    """A simulated server did not start."""
 
 
 @asynccontextmanager
@@ -31,9 +31,9 @@ async def model_servers(presets: Sequence[str], model: str) -> AsyncIterator[tup
     """Run one `epp sim-server` for each preset until the block ends; raises ServerFailedError."""
     async with AsyncExitStack() as stack:
         processes = []
-        for preset in presets:  # all at once: each takes most of a second to come up
+        for preset in presets:  # in parallel: each takes most of a second to start
             process = await _spawn(preset, model)
-            stack.push_async_callback(_end, process)
+            stack.push_async_callback(_stop, process)
             processes.append(process)
         yield tuple(
             [
@@ -52,7 +52,7 @@ async def _spawn(preset: str, model: str) -> asyncio.subprocess.Process:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for the parent, which stops its children in order
+        start_new_session=True,  # so that Ctrl-C reaches only the parent, which stops it
     )
 
 
@@ -60,12 +60,12 @@ async def _announced_address(process: asyncio.subprocess.Process, preset: str) -
     line = await process.stdout.readline() if process.stdout else b""
     _, found, address = line.decode().strip().rpartition("http://")
     if not found:
-        said = (await process.stderr.read()).decode().strip() if process.stderr else ""
-        raise ServerFailedError(f"simulated server {preset!r} did not start: {said or line.decode()}")
+        errors = (await process.stderr.read()).decode().strip() if process.stderr else ""
+        raise ServerFailedError(f"simulated server {preset!r} did not start: {errors or line.decode()}")
     return address
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _stop(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:

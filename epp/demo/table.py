@@ -1,4 +1,4 @@
-"""The endpoints of a pool as a table for people, or as plain lines where there is no terminal."""
+"""The endpoints of a pool as a table for terminals, and as one plain line."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ _STATES = {ANSWERS: "up", SILENT: "silent", REFUSES: "unreachable"}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One endpoint, as text."""
+    """One endpoint, as strings."""
 
     name: str
     address: str
     accelerator: str
-    """What it runs on, as far as is known."""
+    """Model and slice, where they are known."""
     dollars_per_hour: str
     waiting: str
     running: str
@@ -42,7 +42,7 @@ class Row:
     in_flight: str
     served: str
     prefix_hits: str
-    """Share of prompt tokens that the engine found in its prefix cache since it started."""
+    """Share of prompt tokens found in the engine's prefix cache, since its start."""
     state: str
 
 
@@ -72,15 +72,15 @@ def rows(snapshot: Snapshot) -> Iterator[Row]:
 
 def table(snapshot: Snapshot) -> Table:
     """Return the table for a terminal."""
-    drawn = Table(title="endpoints", title_justify="left")
-    drawn.add_column("endpoint", style="bold")
-    drawn.add_column("address", style="dim")
-    drawn.add_column("accelerator")
+    result = Table(title="endpoints", title_justify="left")
+    result.add_column("endpoint", style="bold")
+    result.add_column("address", style="dim")
+    result.add_column("accelerator")
     for heading in ("$/h", "waiting", "running", "KV", "in flight", "served", "prefix hits"):
-        drawn.add_column(heading, justify="right")
-    drawn.add_column("state")
+        result.add_column(heading, justify="right")
+    result.add_column("state")
     for row in rows(snapshot):
-        drawn.add_row(
+        result.add_row(
             row.name,
             row.address,
             row.accelerator,
@@ -94,7 +94,7 @@ def table(snapshot: Snapshot) -> Table:
             row.state,
             style=None if row.state == "up" else "red",
         )
-    return drawn
+    return result
 
 
 def line(snapshot: Snapshot) -> str:

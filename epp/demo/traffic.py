@@ -1,4 +1,4 @@
-"""A little traffic, so that there is something to watch: conversations that grow turn by turn."""
+"""Traffic for the demo: conversations that grow turn by turn."""
 
 import asyncio
 import itertools
@@ -19,19 +19,16 @@ _QUESTIONS = (
 
 
 class Traffic:
-    """Several clients that talk to a gateway until cancelled.
+    """Several clients, with one conversation each, that send requests to a gateway.
 
-    In all they send so many requests a second, or fewer: each waits for its answer before it pauses.
+    Together they send at most `requests_per_second`: each waits for its answer, then pauses.
     """
 
-    def __init__(
-        self, url: str, model: str, requests_per_second: float, *, conversations: int = 6, seed: int = 0
-    ) -> None:
+    def __init__(self, url: str, model: str, requests_per_second: float, *, conversations: int) -> None:
         self._url = f"{url}/v1/chat/completions"
         self._model = model
         self._conversations = conversations
         self._pause_seconds = conversations / requests_per_second
-        self._seed = seed
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -40,7 +37,7 @@ class Traffic:
                 clients.create_task(self._client(session, number))
 
     async def _client(self, session: aiohttp.ClientSession, number: int) -> None:
-        generator = random.Random(self._seed + number)  # noqa: S311  what clients ask is no secret
+        generator = random.Random(number)  # noqa: S311  not for secrets
         for conversation in itertools.count():
             messages = [{"role": "system", "content": _SYSTEM.format(number=number)}]
             for turn in range(_TURNS):
@@ -53,7 +50,7 @@ class Traffic:
                 messages.append({"role": "assistant", "content": answer})
 
     async def _ask(self, session: aiohttp.ClientSession, messages: list[dict[str, str]]) -> str | None:
-        """Return the answer, None for any failure: who watches sees it in the table."""
+        """Return the answer; None for any failure, which the table shows."""
         body = {"model": self._model, "messages": messages, "max_tokens": 48}
         try:
             async with session.post(self._url, json=body) as response:

@@ -169,13 +169,17 @@ class Director:
 
     def _screened(self, arrival: _Arrival, candidates: Candidates) -> Candidates:
         """Return the candidates that all screeners keep."""
-        kept = np.ones(len(candidates), dtype=np.bool_)
-        for screener in arrival.pipeline.of(Screener):
-            mask = self._guard.call(Screener.role, screener, screener.mask, arrival.request, candidates)
-            kept &= True if isinstance(mask, Failure) else mask
-        if not kept.any():
+        masks = [
+            self._guard.call(Screener.role, screener, screener.mask, arrival.request, candidates)
+            for screener in arrival.pipeline.of(Screener)
+        ]
+        kept = [mask for mask in masks if not isinstance(mask, Failure)]
+        if not kept:
+            return candidates
+        left = candidates.keep(np.logical_and.reduce(kept))
+        if not len(left):
             raise ScreenedOutError
-        return candidates if kept.all() else candidates.keep(kept)
+        return left
 
     async def _wait(self, arrival: _Arrival, hold: _Hold) -> Routing:
         """Proceed each time that an admitter releases the request: on a new snapshot, since the old one has aged."""
@@ -202,7 +206,7 @@ class Director:
 
     async def _released(self, hold: _Hold) -> None:
         try:
-            await self._guard.wait(Admitter.role, hold.admitter, hold.awaited)
+            await self._guard.wait(Admitter.role, hold.admitter, _end_of(hold.awaited))
         except RequestError as error:
             raise AdmissionDeniedError(error) from error
 
@@ -227,6 +231,17 @@ class Director:
         if slots:
             for observer in self._pipeline.of(EndpointObserver):
                 observer.slots_removed(slots)
+
+
+async def _end_of(awaited: Awaitable[None]) -> None:
+    """Wait for it; raises RuntimeError where it was cancelled by others than this task, whose end that is not."""
+    try:
+        await awaited
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("what held the request was cancelled") from None
 
 
 def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, incomplete: bool) -> Parsed:

@@ -1,7 +1,7 @@
-"""Who is in the pool: endpoints from the command line or from a file."""
+"""Sources of endpoints: the command line or a file."""
 
 from epp.discovery.file import FileDiscovery
 from epp.discovery.static import StaticDiscovery, parse_targets
-from epp.discovery.target import Target
+from epp.discovery.targets import Target
 
 __all__ = ["FileDiscovery", "StaticDiscovery", "Target", "parse_targets"]

@@ -1,4 +1,4 @@
-"""Reads a file of endpoints, YAML or JSON, and refuses a bad one with entry, field, line and remedy."""
+"""The format of endpoint files: YAML or JSON; errors name entry, field, line and remedy."""
 
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -7,27 +7,28 @@ from typing import Protocol
 
 import yaml
 
-from epp.discovery.target import Target, read_host, read_port
+from epp.discovery.targets import Target
 from epp.framework.accelerators import AcceleratorDeclaration
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.parameters import ParameterError, read_struct
+from epp.host_port import parse_host, parse_port
 from epp.plain_yaml import PlainLoader, refuse_deep_nesting
 
-_LIMIT_BYTES = 1024 * 1024
-_DEPTH_LIMIT = 16
+_MAX_BYTES = 1024 * 1024
+_MAX_DEPTH = 16
 _FIELDS = ("name", "namespace", "address", "port", "labels", "node", "cluster", "accelerator")
 
 
 class _Mark(Protocol):
-    """A place in a file; the fast and the slow loader have a class each."""
+    """A position in a file; each of the two YAML loaders has a class of its own for it."""
 
     @property
     def line(self) -> int: ...
 
 
 class _BadEntryError(ValueError):
-    """What is wrong with which field of an entry; without a field, with all of it."""
+    """An invalid field, or an invalid entry as a whole."""
 
     def __init__(self, problem: str, field: str = "") -> None:
         super().__init__(f"{field}: {problem}" if field else problem)
@@ -35,35 +36,35 @@ class _BadEntryError(ValueError):
 
 
 def read_content(path: str) -> bytes:
-    """Return the file's bytes; raises ConfigurationError when it cannot be read or has more than 1 MiB."""
+    """Return the file's bytes; raises ConfigurationError when it cannot be read or is larger than 1 MiB."""
     try:
         with Path(path).open("rb") as file:
-            content = file.read(_LIMIT_BYTES + 1)
+            content = file.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigurationError(f"endpoints file {path}: {error.strerror}") from error
-    if len(content) > _LIMIT_BYTES:
-        raise ConfigurationError(f"endpoints file {path}: it has more than {_LIMIT_BYTES} bytes")
+        raise ConfigurationError(f"endpoints file {path} cannot be read: {error.strerror}") from error
+    if len(content) > _MAX_BYTES:
+        raise ConfigurationError(f"endpoints file {path} is larger than {_MAX_BYTES} bytes, the limit")
     return content
 
 
 def read_targets(content: bytes, path: str) -> tuple[Target, ...]:
-    """Return the endpoints of a file's content; raises ConfigurationError. `path` is for the message."""
+    """Return the endpoints in a file's content; raises ConfigurationError, which names `path`."""
     root, data = _load(content, path)
     if not isinstance(data, dict) or "endpoints" not in data:
-        raise ConfigurationError(f"endpoints file {path}: it has no list 'endpoints': for none write 'endpoints: []'")
+        raise ConfigurationError(f"endpoints file {path}: no list 'endpoints': for none write 'endpoints: []'")
     try:
-        _refuse_unknown(data, ("endpoints",))
+        _check_keys(data, ("endpoints",))
     except _BadEntryError as error:
         raise ConfigurationError(f"endpoints file {path}: {error}") from None
     entries = data["endpoints"]
     if not isinstance(entries, list):
         raise ConfigurationError(f"endpoints file {path}: 'endpoints' is not a list: for none write 'endpoints: []'")
     targets: list[Target] = []
-    taken: dict[object, int] = {}
+    first_use: dict[object, int] = {}
     for index, entry in enumerate(entries):
         try:
             target = _read_entry(entry)
-            _refuse_duplicate(target, index, taken)
+            _check_unique(target, index, first_use)
         except _BadEntryError as error:
             place = _describe(entry, index, _line_of(root, index, error.field))
             raise ConfigurationError(f"endpoints file {path}: {place}: {error}") from None
@@ -75,8 +76,8 @@ def _load(content: bytes, path: str) -> tuple[yaml.Node | None, object]:
     try:
         text = content.decode("utf-8-sig")
         if text.lstrip().startswith("{"):
-            text = text.replace("\t", " ")  # the one thing in a JSON file that YAML does not take
-        refuse_deep_nesting(text, _DEPTH_LIMIT)
+            text = text.replace("\t", " ")  # tabs are the only part of JSON that YAML rejects
+        refuse_deep_nesting(text, _MAX_DEPTH)
         loader = PlainLoader(text)
         try:
             root = loader.get_single_node()
@@ -97,33 +98,50 @@ def _line(mark: _Mark | None) -> str:
 def _read_entry(entry: object) -> Target:
     if not isinstance(entry, dict):
         raise _BadEntryError(f"not a mapping: write the fields {', '.join(_FIELDS)}")
-    _refuse_unknown(entry, _FIELDS)
+    _check_keys(entry, _FIELDS)
     for key in ("name", "address", "port"):
         if entry.get(key) in (None, ""):
             raise _BadEntryError("missing: every endpoint has name, address and port", key)
-    name, address = _text(entry, "name"), _text(entry, "address")
-    namespace = _text(entry, "namespace") if entry.get("namespace") is not None else "default"
-    labels = entry.get("labels")
-    if labels is None:
-        labels = {}
-    if not isinstance(labels, dict):
-        raise _BadEntryError("not a mapping: write key: value", "labels")
-    for key, value in labels.items():
-        if not (isinstance(key, str) and isinstance(value, str)):
-            raise _BadEntryError(
-                f"{reprlib.repr(key)}: {reprlib.repr(value)} is not a pair of texts: put both in quotes", "labels"
-            )
+    address = _string(entry, "address")
     try:
-        host = read_host(address)
+        host = parse_host(address)
     except ValueError as error:
         raise _BadEntryError(str(error), "address") from None
     try:
-        port = read_port(entry["port"])
+        port = parse_port(entry["port"])
     except ValueError as error:
         raise _BadEntryError(str(error), "port") from None
-    node = _text(entry, "node") if entry.get("node") is not None else ""
-    cluster = _text(entry, "cluster") if entry.get("cluster") is not None else ""
-    return Target(name, host, port, namespace, labels, node, cluster, _accelerator(entry.get("accelerator")))
+    return Target(
+        _string(entry, "name"),
+        host,
+        port,
+        _string(entry, "namespace", "default"),
+        _labels(entry.get("labels")),
+        _string(entry, "node", ""),
+        _string(entry, "cluster", ""),
+        _accelerator(entry.get("accelerator")),
+    )
+
+
+def _string(entry: Mapping[object, object], key: str, default: str | None = None) -> str:
+    value = entry.get(key)
+    if value in (None, "") and default is not None:
+        return default
+    if not isinstance(value, str):
+        raise _BadEntryError(f"{reprlib.repr(value)} is not a string: put it in quotes", key)
+    return value
+
+
+def _labels(value: object) -> Mapping[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _BadEntryError("not a mapping: write key: value", "labels")
+    for key, label in value.items():
+        if not (isinstance(key, str) and isinstance(label, str)):
+            pair = f"{reprlib.repr(key)}: {reprlib.repr(label)}"
+            raise _BadEntryError(f"{pair} is not a pair of strings: put both in quotes", "labels")
+    return value
 
 
 def _accelerator(value: object) -> AcceleratorDeclaration | None:
@@ -138,27 +156,20 @@ def _accelerator(value: object) -> AcceleratorDeclaration | None:
         raise _BadEntryError(f"{place}: {error}" if place else str(error), "accelerator") from None
 
 
-def _text(entry: Mapping[object, object], key: str) -> str:
-    value = entry[key]
-    if not isinstance(value, str) or not value:
-        raise _BadEntryError(f"{reprlib.repr(value)} is not a text: put it in quotes", key)
-    return value
-
-
-def _refuse_unknown(given: Iterable[object], known: tuple[str, ...]) -> None:
+def _check_keys(given: Iterable[object], known: tuple[str, ...]) -> None:
     for key in given:
         if key not in known:
             raise _BadEntryError(f"unknown field {key!r}: {hint_at(str(key), known)}", str(key))
 
 
-def _refuse_duplicate(target: Target, index: int, taken: dict[object, int]) -> None:
+def _check_unique(target: Target, index: int, first_use: dict[object, int]) -> None:
     for key, field, what in (
         ((target.namespace, target.name), "name", f"{target.name!r} in namespace {target.namespace!r}"),
         ((target.host.lower(), target.port), "address", f"{target.host!r} with port {target.port}"),
     ):
-        first = taken.setdefault((field, key), index)
+        first = first_use.setdefault((field, key), index)
         if first != index:
-            raise _BadEntryError(f"{what} is that of endpoints[{first}] already: leave one out", field)
+            raise _BadEntryError(f"{what} repeats endpoints[{first}]: leave one out", field)
 
 
 def _describe(entry: object, index: int, line: int | None) -> str:

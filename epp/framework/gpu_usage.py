@@ -12,7 +12,7 @@ from epp.framework.candidates import Candidates
 from epp.framework.limits import Count, Weight
 from epp.framework.plugin import Parameters
 from epp.framework.scoring import require_weights
-from epp.framework.snapshot import GPU_UTILIZATION
+from epp.framework.snapshot import GPU_UTILIZATION, KV_USAGE, RUNNING
 
 UNKNOWN_SCORE = 0.5
 
@@ -40,9 +40,11 @@ def used_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[
     vram = tag_numbers(candidates, _fraction, VRAM_USED)
     tflops = tag_numbers(candidates, _fraction, TFLOPS_USED)
     empty = np.isinf(vram) | np.isinf(tflops)
-    batch = candidates.running / parameters.max_num_seqs
+    batch = candidates.values(RUNNING) / parameters.max_num_seqs
     busy = np.where(np.isnan(batch), candidates.values(GPU_UTILIZATION), batch)
-    shares = np.array([np.where(np.isnan(vram), candidates.kv_usage, vram), np.where(np.isnan(tflops), busy, tflops)])
+    shares = np.array(
+        [np.where(np.isnan(vram), candidates.values(KV_USAGE), vram), np.where(np.isnan(tflops), busy, tflops)]
+    )
     weights = np.array([[parameters.vram_weight], [parameters.tflops_weight]])
     known = np.isfinite(shares)
     weight = (weights * known).sum(axis=0)

@@ -1,6 +1,6 @@
 """A local Envoy with a picker behind it: its configuration, and the process.
 
-Nothing here loads Envoy's typed classes (most of a second) before a configuration is asked for.
+Envoy's typed classes take most of a second to load; they are imported when a configuration is built.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from epp.gateway.settings import (
     GatewaySettings,
     HeaderMode,
     PipeAddress,
-    TcpAddress,
 )
 from epp.gateway.standalone import standalone_override_host_yaml, standalone_yaml
 
@@ -44,7 +43,6 @@ __all__ = [
     "PipeAddress",
     "PortTakenError",
     "SettingsError",
-    "TcpAddress",
     "bootstrap_dict",
     "bootstrap_json",
     "bootstrap_yaml",

@@ -1,4 +1,4 @@
-"""The Envoy bootstrap as typed resources: one listener that asks the picker, and what stands behind it."""
+"""The Envoy bootstrap as typed resources: one listener, its filters and the clusters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from betterproto2 import Casing
 from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
 from envoy_data_plane.envoy.config.bootstrap.v3 import Admin, Bootstrap, BootstrapStaticResources
 from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation as OneHeaderMutation
-from envoy_data_plane.envoy.config.core.v3 import Node
+from envoy_data_plane.envoy.config.core.v3 import GrpcService, GrpcServiceEnvoyGrpc, Node
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
 from envoy_data_plane.envoy.config.overload.v3 import OverloadManager, ResourceMonitor
 from envoy_data_plane.envoy.config.route.v3 import (
@@ -19,6 +19,14 @@ from envoy_data_plane.envoy.config.route.v3 import (
     VirtualHost,
 )
 from envoy_data_plane.envoy.extensions.access_loggers.stream.v3 import StdoutAccessLog
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
+    ExternalProcessor,
+    MetadataOptions,
+    MetadataOptionsMetadataNamespaces,
+    ProcessingMode,
+    ProcessingModeBodySendMode,
+    ProcessingModeHeaderSendMode,
+)
 from envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 import HeaderMutation, Mutations
 from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
@@ -28,13 +36,19 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from envoy_data_plane.envoy.extensions.resource_monitors.downstream_connections.v3 import (
     DownstreamConnectionsConfig,
 )
+from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
 from envoy_data_plane.google.protobuf import Any
 
-from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
-from epp.gateway._addresses import envoy_address
-from epp.gateway._endpoint_picker import endpoint_picker, external_processor
-from epp.gateway._limits import NO_LIMIT
-from epp.gateway._model_servers import model_servers, retry_policy
+from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, OBEYED_BY_ENDPOINTS, SUBSET_NAMESPACE
+from epp.gateway._clusters import (
+    ENDPOINT_PICKER,
+    NO_LIMIT,
+    endpoint_picker,
+    envoy_address,
+    model_servers,
+    retry_policy,
+)
+from epp.gateway.errors import SettingsError
 from epp.gateway.settings import LISTENER, MODEL_SERVERS, ClusterType, FailureMode, GatewaySettings, parse_address
 
 __all__ = ["Casing", "build_bootstrap"]
@@ -43,7 +57,11 @@ _NEVER = timedelta(0)
 
 
 def build_bootstrap(settings: GatewaySettings) -> Bootstrap:
-    """Return the whole configuration of one Envoy."""
+    """Return the whole configuration of one Envoy; `SettingsError` for settings that do not fit together."""
+    if parse_address(settings.picker_address, setting="picker_address") == settings.listen:
+        raise SettingsError(
+            "picker_address", f"{settings.listen} is the listen address too: choose another listen_port"
+        )
     return Bootstrap(
         node=_node(settings),
         admin=_admin(settings),
@@ -56,7 +74,7 @@ def build_bootstrap(settings: GatewaySettings) -> Bootstrap:
 
 
 def _node(settings: GatewaySettings) -> Node | None:
-    # Whoever follows a file of endpoints must have a name, Envoy says.
+    # Envoy requires a node name where it reads endpoints from a file.
     return Node(id=LISTENER, cluster=LISTENER) if settings.cluster_type is ClusterType.OVERRIDE_HOST else None
 
 
@@ -67,7 +85,7 @@ def _admin(settings: GatewaySettings) -> Admin | None:
 
 
 def _connection_limit() -> OverloadManager:
-    # Envoy warns at every start when there is no limit at all.
+    # Without any limit Envoy logs a warning at every start.
     limit = DownstreamConnectionsConfig(max_active_downstream_connections=NO_LIMIT)
     monitor = ResourceMonitor(
         name="envoy.resource_monitors.global_downstream_max_connections", typed_config=Any.pack(limit)
@@ -81,16 +99,14 @@ def _listener(settings: GatewaySettings) -> Listener:
         access_log=_access_logs(settings),
         route_config=_routes(settings),
         http_filters=[
-            HttpFilter(
-                name="envoy.filters.http.header_mutation", typed_config=Any.pack(_nothing_for_endpoints(settings))
-            ),
-            HttpFilter(name="envoy.filters.http.ext_proc", typed_config=Any.pack(external_processor(settings))),
+            HttpFilter(name="envoy.filters.http.header_mutation", typed_config=Any.pack(_header_removal(settings))),
+            HttpFilter(name="envoy.filters.http.ext_proc", typed_config=Any.pack(_external_processor(settings))),
             HttpFilter(name="envoy.filters.http.router", typed_config=Any.pack(Router())),
         ],
-        # A model may think for minutes before its first token.
+        # The first token may take minutes.
         stream_idle_timeout=_NEVER,
         use_remote_address=True,
-        # The caller's request id is what decisions are looked up by.
+        # The picker uses the client's request id, as its seed for example.
         preserve_external_request_id=True,
     )
     return Listener(
@@ -115,14 +131,44 @@ def _routes(settings: GatewaySettings) -> RouteConfiguration:
     to_model_servers = Route(match=RouteMatch(prefix="/"), route=RouteAction(cluster=MODEL_SERVERS, timeout=_NEVER))
     if settings.cluster_type is ClusterType.OVERRIDE_HOST and to_model_servers.route is not None:
         to_model_servers.route.retry_policy = retry_policy()
-        # What is held of a body for a retry, or for a picker that is shown bodies whole.
+        # Limits the body that is buffered for a retry, or for a picker that gets bodies whole.
         to_model_servers.request_body_buffer_limit = settings.max_body_bytes
     everything = VirtualHost(name=MODEL_SERVERS, domains=["*"], routes=[to_model_servers])
     return RouteConfiguration(name=MODEL_SERVERS, virtual_hosts=[everything])
 
 
-def _nothing_for_endpoints(settings: GatewaySettings) -> HeaderMutation:
-    # Envoy goes wherever the destination header says. When a request passes without the picker, a client could
+def _external_processor(settings: GatewaySettings) -> ExternalProcessor:
+    """Return the filter that sends every request to the picker."""
+    return ExternalProcessor(
+        grpc_service=GrpcService(
+            envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=ENDPOINT_PICKER, skip_envoy_headers=True),
+        ),
+        processing_mode=ProcessingMode(
+            request_header_mode=ProcessingModeHeaderSendMode[settings.request_header_mode],
+            request_body_mode=ProcessingModeBodySendMode[settings.body_modes.request],
+            request_trailer_mode=ProcessingModeHeaderSendMode[settings.request_trailer_mode],
+            response_header_mode=ProcessingModeHeaderSendMode[settings.response_header_mode],
+            response_body_mode=ProcessingModeBodySendMode[settings.body_modes.response],
+            response_trailer_mode=ProcessingModeHeaderSendMode[settings.response_trailer_mode],
+        ),
+        failure_mode_allow=settings.failure_mode is FailureMode.FAIL_OPEN,
+        message_timeout=timedelta(seconds=settings.message_timeout),
+        # Bodies would be chunked otherwise, in all modes but NONE and BUFFERED. The picker sets the exact length of a
+        # body that it changes, or removes the length.
+        allow_content_length_header=True,
+        # An unreachable picker is a temporary condition of the service, not a fault of the request.
+        status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
+        metadata_options=MetadataOptions(
+            forwarding_namespaces=MetadataOptionsMetadataNamespaces(untyped=[SUBSET_NAMESPACE, DESTINATION_NAMESPACE]),
+            receiving_namespaces=MetadataOptionsMetadataNamespaces(
+                untyped=[DESTINATION_NAMESPACE, *sorted(set(settings.metadata_namespaces) - {DESTINATION_NAMESPACE})]
+            ),
+        ),
+    )
+
+
+def _header_removal(settings: GatewaySettings) -> HeaderMutation:
+    # Envoy connects to the address in the destination header. When a request passes without the picker, a client could
     # otherwise choose its server, and those that the server's sidecar calls.
     names = [DESTINATION]
     if settings.failure_mode is FailureMode.FAIL_OPEN:

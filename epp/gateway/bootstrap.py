@@ -1,4 +1,4 @@
-"""The Envoy configuration for one `GatewaySettings`, as text that Envoy reads and people can copy."""
+"""Envoy's configuration for one `GatewaySettings`, as data and as text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 def bootstrap_dict(settings: GatewaySettings) -> dict[str, Json]:
     """Return the bootstrap as plain data in protobuf's JSON mapping, field names in snake case.
 
-    Every `typed_config` is written out under its `@type`. Raises `PackageMissingError` without `envoy-data-plane`,
-    and `SettingsError` for an override-host cluster without `eds_file`.
+    Each `typed_config` is expanded, with its `@type`. Raises `PackageMissingError` without `envoy-data-plane`, and
+    `SettingsError` for settings that do not fit together, such as an override-host cluster without `eds_file`.
     """
     # Imported here: the typed classes take most of a second to load, and are an optional package.
     with warnings.catch_warnings():
-        # Their own use of pydantic is deprecated, which nobody here can mend.
+        # The package uses pydantic in a deprecated way.
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             from epp.gateway._resources import Casing, build_bootstrap  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The pool as a file that Envoy follows: written when the pool changes, beside the requests and never in their way."""
+"""The EDS file: the pool as a file that Envoy watches, written in the background when the pool changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["EdsFile", "discovery_response"]
 
 _RETRY_SECONDS = 1.0
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 def discovery_response(endpoints: Iterable[Endpoint]) -> bytes:
@@ -45,11 +45,11 @@ def discovery_response(endpoints: Iterable[Endpoint]) -> bytes:
 
 
 class EdsFile:
-    """Keeps the file at `path` equal to the pool for as long as the `async with` block lasts.
+    """Keeps the file at `path` equal to the pool while the `async with` block runs; the file remains afterwards.
 
-    The first version is there when the block begins; Envoy refuses to start without it. The file stays. Each version
-    replaces the last one as a whole, so that Envoy never reads half of one; when it cannot be written, the last one
-    stays in force and it is tried again every second. Entering raises `SettingsError` if `path` cannot be written.
+    The first version exists when the block begins, as Envoy does not start without it. A version replaces the one
+    before atomically. One that cannot be written is retried every second, and the one before stays in force. Entering
+    the block raises `SettingsError` if `path` cannot be written.
     """
 
     def __init__(self, path: Path, store: Datastore) -> None:
@@ -65,8 +65,8 @@ class EdsFile:
             await self._write()
         except OSError as error:
             raise SettingsError(
-                f"eds_file: cannot write {str(self._path)!r}: {error.strerror}; choose a directory that this process "
-                "may write to"
+                "eds_file",
+                f"cannot write {str(self._path)!r}: {error.strerror}; choose a directory with write permission",
             ) from error
         self._task = asyncio.create_task(self._follow(), name="EDS file")
         return self
@@ -86,7 +86,7 @@ class EdsFile:
             try:
                 await self._write()
             except OSError as error:
-                logger.error("eds_file_not_written", path=str(self._path), error=error.strerror)  # noqa: TRY400  the traceback says nothing
+                _log.warning("EDS file not written, retrying", path=str(self._path), error=error.strerror)
                 self._changed.set()
                 await asyncio.sleep(_RETRY_SECONDS)
 
@@ -94,7 +94,7 @@ class EdsFile:
         self._changed.clear()
         text = discovery_response(self._store.endpoints)
         self._writing = asyncio.ensure_future(asyncio.to_thread(_replace, self._path, text))
-        await asyncio.shield(self._writing)  # a thread cannot be cancelled; the end of the block waits for it
+        await asyncio.shield(self._writing)  # a thread cannot be cancelled: `__aexit__` waits for it
 
 
 def _replace(path: Path, text: bytes) -> None:

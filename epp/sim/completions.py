@@ -1,127 +1,248 @@
-"""The two completion handlers: a body in, the machine's tokens out, as one JSON or as a stream of events."""
+"""The completion handlers: decode a request, run it on the machine, and answer whole or as a stream of events."""
 
+import hashlib
 import time
+from abc import ABC, abstractmethod
+from collections import deque
 from itertools import count
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import xxhash
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 
 from epp.framework.headers import REQUEST_ID
 from epp.sim.driver import Driver, Emissions
-from epp.sim.intake import decode, plan
-from epp.sim.openai_api import ApiError, ChatRequest, CompletionRequest
-from epp.sim.replies import ChatReplies, Replies, TextReplies
-from epp.sim.request_log import RequestLog, RequestRecord
+from epp.sim.machine import Emission
+from epp.sim.openai_api import (
+    AnswerMessage,
+    ApiError,
+    CachedTokens,
+    ChatChoice,
+    ChatRequest,
+    ChunkChoice,
+    CompletionRequest,
+    Delta,
+    Reply,
+    TextChoice,
+    Usage,
+)
+from epp.sim.plan import Plan, decode, make_plan
 
-__all__ = ["CompletionHandlers"]
+__all__ = ["CompletionHandlers", "RequestRecord"]
 
 _EVENT_STREAM: Final = {"content-type": "text/event-stream; charset=utf-8"}
+_MAX_RECORDS = 1000
+
+
+class RequestRecord(msgspec.Struct, kw_only=True):
+    """One request to a completion path.
+
+    Attributes:
+        id: the id of the answer; None when the request was refused before it got one.
+        path: the path with its query, as it arrived.
+        model: the requested model; None when the body could not be read.
+        prompt_tokens: None when the request was refused before they were counted.
+        cached_tokens: None until the first output token.
+        finish_reason: `stop`, `length` or `abort` (also for a client that disconnected); None while it is in flight
+            and when it was refused.
+        body_bytes: length of the body.
+        body_sha256: hexadecimal digest of the body.
+        headers: (lower-case name, value) in order of arrival, with duplicates.
+    """
+
+    id: str | None = None
+    path: str
+    model: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+    body_bytes: int
+    body_sha256: str
+    headers: tuple[tuple[str, str], ...]
 
 
 class CompletionHandlers:
-    """Answers completion requests with one driver and writes each one into the log.
+    """Answers completion requests with one driver, and records the last 1,000 of them.
 
-    Once `refuse_new` is called, requests get what a vLLM that is going down gives: HTTP 500.
+    After `refuse_new`, requests get the answer of a vLLM that shuts down: HTTP 500.
     """
 
-    def __init__(self, driver: Driver, log: RequestLog) -> None:
+    def __init__(self, driver: Driver) -> None:
+        self.records: deque[RequestRecord] = deque(maxlen=_MAX_RECORDS)
         self._driver = driver
-        self._log = log
         self._profile = driver.machine.profile
         self._numbers = count()
-        self._going_down = False
+        self._shutting_down = False
 
     def refuse_new(self) -> None:
-        """Answer no further request; those in flight go on."""
-        self._going_down = True
+        """Refuse new requests; those in flight continue."""
+        self._shutting_down = True
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
-        entry = _LogEntry(self._log, request, await request.read())
-        return await self._answer(request, entry, decode(entry.body, ChatRequest))
+        return await self._answer(request, ChatRequest)
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
-        entry = _LogEntry(self._log, request, await request.read())
-        return await self._answer(request, entry, decode(entry.body, CompletionRequest))
+        return await self._answer(request, CompletionRequest)
 
     async def _answer(
-        self, request: web.Request, entry: "_LogEntry", body: ChatRequest | CompletionRequest
+        self, request: web.Request, kind: type[ChatRequest] | type[CompletionRequest]
     ) -> web.StreamResponse:
-        number = next(self._numbers)
-        entry.note(model=body.model)
-        if self._going_down:
+        content = await request.read()
+        record = _record(request, content)
+        self.records.append(record)
+        body = decode(content, kind)
+        record.model = body.model
+        if self._shutting_down:
             raise ApiError(500, "InternalServerError", "This server is shutting down and takes no new requests")
-        planned = plan(body, self._profile, number)
+        number = next(self._numbers)
+        plan = make_plan(body, self._profile, number)
         unique = request.headers.get(REQUEST_ID) or self._make_id(number)
-        prefix, make_replies = ("chatcmpl", ChatReplies) if isinstance(body, ChatRequest) else ("cmpl", TextReplies)
-        answer_id = f"{prefix}-{unique}"
-        entry.note(id=answer_id, model=planned.model, prompt_tokens=planned.request.prompt_tokens)
-        replies = make_replies(answer_id, planned, created=int(time.time()))
+        replies = _ChatReplies(unique, plan) if isinstance(body, ChatRequest) else _TextReplies(unique, plan)
+        record.id, record.model, record.prompt_tokens = replies.id, plan.model, plan.request.prompt_tokens
         try:
-            with self._driver.submitted(planned.request) as emissions:
+            with self._driver.submitted(plan.request) as emissions:
                 if not body.stream:
-                    return await _whole(entry, replies, emissions)
+                    return await _whole(record, replies, emissions)
                 with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-                return await _stream(request, entry, replies, emissions, with_usage=with_usage)
+                return await _stream(request, record, replies, emissions, with_usage=with_usage)
         finally:
-            entry.close()
+            record.finish_reason = record.finish_reason or "abort"
 
     def _make_id(self, number: int) -> str:
-        # The same ids in every run; the name of the server keeps those of two servers apart.
+        # The same ids in every run; the server's name distinguishes those of two servers.
         return xxhash.xxh3_64_hexdigest(f"{self._profile.name}/{number}".encode())
 
 
-class _LogEntry:
-    """One record in the log, growing while its request is served."""
-
-    def __init__(self, log: RequestLog, request: web.Request, body: bytes) -> None:
-        self.body = body
-        self._log = log
-        self._record = RequestRecord.arrived(request.raw_path, body, request.raw_headers)
-        self._number = log.add(self._record)
-
-    def note(self, **known: str | int | None) -> None:
-        """Fill in fields of the record."""
-        self._record = msgspec.structs.replace(self._record, **known)
-        self._log.replace(self._number, self._record)
-
-    def close(self) -> None:
-        """Say that the request is over: one that did not finish was given up."""
-        if self._record.finish_reason is None:
-            self.note(finish_reason="abort")
+def _record(request: web.Request, body: bytes) -> RequestRecord:
+    return RequestRecord(
+        path=request.raw_path,
+        body_bytes=len(body),
+        body_sha256=hashlib.sha256(body).hexdigest(),
+        headers=tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in request.raw_headers),
+    )
 
 
-async def _whole(entry: _LogEntry, replies: Replies, emissions: Emissions) -> web.Response:
+class _Replies(ABC):
+    """The JSON of one answer: an opening, one chunk for each token, or all of it as a whole."""
+
+    prefix: Literal["chatcmpl", "cmpl"]
+    whole_object: Literal["chat.completion", "text_completion"]
+    chunk_object: Literal["chat.completion.chunk", "text_completion"]
+
+    def __init__(self, unique: str, plan: Plan) -> None:
+        self.id = f"{self.prefix}-{unique}"
+        self._plan = plan
+        self._created = int(time.time())
+
+    def opening(self) -> Reply | None:
+        """Return the chunk before the first token, if there is one."""
+        return None
+
+    def chunk(self, emission: Emission) -> Reply:
+        """Return the chunk of one token; the last one has the finish reason."""
+        text = self._text(emission, first=emission.index)
+        return self._reply(self.chunk_object, self._chunk_choices(text, emission.finish_reason))
+
+    def usage_chunk(self, last: Emission) -> Reply:
+        """Return the chunk after the last token, with the usage and no choices."""
+        return self._reply(self.chunk_object, [], self._usage(last))
+
+    def whole(self, last: Emission) -> Reply:
+        """Return the unstreamed answer, which ended with the emission `last`."""
+        choices = self._whole_choices(self._text(last, first=0), last.finish_reason)
+        return self._reply(self.whole_object, choices, self._usage(last))
+
+    @abstractmethod
+    def _chunk_choices(self, text: str, reason: str | None) -> list[ChunkChoice] | list[TextChoice]: ...
+
+    @abstractmethod
+    def _whole_choices(self, text: str, reason: str | None) -> list[ChatChoice] | list[TextChoice]: ...
+
+    def _text(self, emission: Emission, *, first: int) -> str:
+        return "".join(self._plan.words[first : _tokens_until(emission)])
+
+    def _usage(self, last: Emission) -> Usage:
+        prompt_tokens, completion_tokens = self._plan.request.prompt_tokens, _tokens_until(last)
+        return Usage(
+            prompt_tokens=prompt_tokens,
+            total_tokens=prompt_tokens + completion_tokens,
+            completion_tokens=completion_tokens,
+            prompt_tokens_details=CachedTokens(last.cached_tokens),
+        )
+
+    def _reply(
+        self,
+        kind: Literal["chat.completion", "chat.completion.chunk", "text_completion"],
+        choices: list[ChatChoice] | list[ChunkChoice] | list[TextChoice],
+        usage: Usage | UnsetType = UNSET,
+    ) -> Reply:
+        model = self._plan.model
+        return Reply(id=self.id, object=kind, created=self._created, model=model, choices=choices, usage=usage)
+
+
+class _ChatReplies(_Replies):
+    prefix = "chatcmpl"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def opening(self) -> Reply:
+        return self._reply(self.chunk_object, [ChunkChoice(delta=Delta(role="assistant", content=""))])
+
+    def _chunk_choices(self, text: str, reason: str | None) -> list[ChunkChoice]:
+        return [ChunkChoice(delta=Delta(content=text), finish_reason=reason, stop_reason=None if reason else UNSET)]
+
+    def _whole_choices(self, text: str, reason: str | None) -> list[ChatChoice]:
+        return [ChatChoice(message=AnswerMessage(content=text), finish_reason=reason)]
+
+
+class _TextReplies(_Replies):
+    prefix = "cmpl"
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def _chunk_choices(self, text: str, reason: str | None) -> list[TextChoice]:
+        return [TextChoice(text=text, finish_reason=reason)]
+
+    _whole_choices = _chunk_choices
+
+
+def _tokens_until(emission: Emission) -> int:
+    # The emission of an aborted request has no token.
+    return emission.index + (emission.finish_reason != "abort")
+
+
+async def _whole(record: RequestRecord, replies: _Replies, emissions: Emissions) -> web.Response:
     while (emission := await emissions.get()).finish_reason is None:
-        entry.note(cached_tokens=emission.cached_tokens)
-    entry.note(cached_tokens=emission.cached_tokens, finish_reason=emission.finish_reason)
+        record.cached_tokens = emission.cached_tokens
+    record.cached_tokens, record.finish_reason = emission.cached_tokens, emission.finish_reason
     return web.Response(body=msgspec.json.encode(replies.whole(emission)), content_type="application/json")
 
 
 async def _stream(
-    request: web.Request, entry: _LogEntry, replies: Replies, emissions: Emissions, *, with_usage: bool
+    request: web.Request, record: RequestRecord, replies: _Replies, emissions: Emissions, *, with_usage: bool
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers=_EVENT_STREAM)
     await response.prepare(request)
     emission = await emissions.get()
-    entry.note(cached_tokens=emission.cached_tokens)
+    record.cached_tokens = emission.cached_tokens
     opening = replies.opening()
     if opening is not None:
-        await response.write(_event(msgspec.json.encode(opening)))
+        await response.write(_event(opening))
     while emission.finish_reason is None:
-        await response.write(_event(msgspec.json.encode(replies.chunk(emission))))
+        await response.write(_event(replies.chunk(emission)))
         emission = await emissions.get()
-    entry.note(finish_reason=emission.finish_reason)
-    await response.write(_event(msgspec.json.encode(replies.chunk(emission))))
+    record.finish_reason = emission.finish_reason
+    await response.write(_event(replies.chunk(emission)))
     if with_usage:
-        await response.write(_event(msgspec.json.encode(replies.usage_chunk(emission))))
-    await response.write(_event(b"[DONE]"))
+        await response.write(_event(replies.usage_chunk(emission)))
+    await response.write(b"data: [DONE]\n\n")
     await response.write_eof()
     return response
 
 
-def _event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
+def _event(reply: Reply) -> bytes:
+    return b"data: " + msgspec.json.encode(reply) + b"\n\n"

@@ -1,4 +1,4 @@
-"""The KV cache: reference-counted blocks, of which full ones are found again by the hash of their prefix."""
+"""The KV cache: reference-counted blocks; full ones are found by the hash of their prefix."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ class _Table:
 
 
 class KVCache:
-    """`num_blocks` blocks, each one free or held by one owner or shared by several.
+    """`num_blocks` blocks, each free, held by one owner or shared by several.
 
-    An owner is admitted with all it may ever need: what it does not take at once is reserved, so growing never
-    fails. A free block keeps its content until it is taken again, least recently freed first; the blocks of one
-    owner are freed last block first, since a prefix is worth more than what follows it.
+    An owner is admitted with all the blocks it may need: those that it does not take at once are reserved, so that
+    growing never fails. A free block keeps its content until it is taken again, least recently freed first; the blocks
+    of one owner are freed last block first, since a prefix is worth more than the blocks after it.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -32,7 +32,7 @@ class KVCache:
 
     @property
     def used_blocks(self) -> int:
-        """Blocks held by at least one owner; a free block that still has content is not used."""
+        """Blocks held by at least one owner; free blocks with content are not among them."""
         return self._num_blocks - len(self._free)
 
     @property
@@ -43,8 +43,8 @@ class KVCache:
     def admit(self, owner: int, *, prefix: Sequence[bytes], first_blocks: int, total_blocks: int) -> int | None:
         """Give `owner` its first blocks, sharing those of its prefix that are cached, and reserve the rest.
 
-        `prefix` are the chained hashes that may be shared (at most `first_blocks`). Returns how many leading ones
-        were found; None, changing nothing, when `total_blocks` do not fit now. `ValueError` for a known owner.
+        `prefix` are the chained hashes that may be shared (at most `first_blocks`). Returns the number of leading ones
+        that were found; None, with nothing changed, when `total_blocks` do not fit. `ValueError` for a known owner.
         """
         if owner in self._tables:
             raise ValueError(f"owner {owner} is in the cache already; release it first")
@@ -70,16 +70,16 @@ class KVCache:
             raise ValueError(f"owner {owner} has {table.reserved} blocks reserved and asks for {missing}")
         for _ in range(missing):
             block, _ = self._free.popitem(last=False)
-            self._forget(block)
+            self._drop_content(block)
             self._references[block] = 1
             table.blocks.append(block)
         table.reserved -= missing
         self._reserved -= missing
 
     def commit(self, owner: int, index: int, block_hash: bytes) -> None:
-        """Say that block `index` of `owner` is full and what its prefix hash is: others may share it from now on.
+        """Mark block `index` of `owner` as full, with its prefix hash: others may share it from now on.
 
-        The first block with a given hash is the one that is found; a later twin stays private to its owner.
+        The first block with a given hash is the one that is found; a later duplicate stays private to its owner.
         """
         block = self._tables[owner].blocks[index]
         if block_hash not in self._block_of and block not in self._hash_of:
@@ -87,7 +87,7 @@ class KVCache:
             self._hash_of[block] = block_hash
 
     def release(self, owner: int) -> None:
-        """Take back all that `owner` holds or has reserved; `KeyError` for an unknown owner."""
+        """Free all blocks that `owner` holds or has reserved; `KeyError` for an unknown owner."""
         table = self._tables.pop(owner)
         self._reserved -= table.reserved
         for block in reversed(table.blocks):
@@ -106,7 +106,7 @@ class KVCache:
             blocks.append(block)
         return blocks
 
-    def _forget(self, block: int) -> None:
+    def _drop_content(self, block: int) -> None:
         block_hash = self._hash_of.pop(block, None)
         if block_hash is not None:
             del self._block_of[block_hash]

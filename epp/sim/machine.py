@@ -1,17 +1,80 @@
-"""The simulated machine: a queue, a batch and a KV cache that move in steps of virtual time, without I/O."""
+"""The simulated machine: a queue, a batch and a KV cache that advance in virtual time, without I/O."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
 
 from epp.sim.kv_cache import KVCache
-from epp.sim.meters import Meters
+from epp.sim.metrics import SimMetrics
 from epp.sim.profile import SimProfile
-from epp.sim.records import Emission, Occupation, OccupationError, SimRequest
 
-__all__ = ["Machine"]
+__all__ = ["Emission", "FinishReason", "Machine", "Occupation", "OccupationError", "SimRequest"]
 
 _OCCUPATION_OWNER = -1
 _TICK_SECONDS = 1e-6
+
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class SimRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as the machine sees it.
+
+    Attributes:
+        request_id: unique in this machine, 0 or more.
+        prompt_tokens: at least 1.
+        output_tokens: length of the answer, at least 1.
+        finish_reason: the reason for the end of the answer.
+        block_hashes: chained hashes of all full blocks of prompt and output.
+        lora_adapter: None for the base model.
+    """
+
+    request_id: int
+    prompt_tokens: int
+    output_tokens: int
+    finish_reason: Literal["stop", "length"] = "stop"
+    block_hashes: tuple[bytes, ...] = ()
+    lora_adapter: str | None = None
+
+    @property
+    def kv_tokens(self) -> int:
+        """Most tokens it has in the KV cache: the last output token is never fed back."""
+        return self.prompt_tokens + self.output_tokens - 1
+
+
+class Emission(msgspec.Struct, frozen=True):
+    """One output token, number `index` from 0, at `at_seconds`; the last one has a finish reason.
+
+    An aborted request gets one more emission, with the index of the missing token.
+    """
+
+    request_id: int
+    index: int
+    at_seconds: float
+    cached_tokens: int
+    finish_reason: FinishReason | None = None
+
+
+class Occupation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Synthetic load, held until it is replaced.
+
+    Attributes:
+        running: requests in the batch; they slow every decode step.
+        waiting: requests that only count in the gauge; others do not wait behind them.
+        kv_usage: share of the KV cache in use by them, 0..1, rounded down to blocks.
+        lora_adapter: the adapter of all of them; it takes a slot if any of them runs.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    lora_adapter: str | None = None
+
+
+class OccupationError(ValueError):
+    """The machine has no room for the synthetic load."""
 
 
 @dataclass(slots=True)
@@ -31,40 +94,39 @@ class _Running:
 @dataclass(slots=True, frozen=True)
 class _Step:
     ends_at: float
-    tokens: tuple[tuple[int, int], ...]  # (request id, tokens of it that the step computes)
+    tokens: tuple[tuple[int, int], ...]  # (request id, tokens to compute)
 
 
 class Machine:
-    """One server without its network. Time is whatever `advance` was last told, and never runs back.
+    """One server without its network. Time is that of the last `advance`, and never runs back.
 
     A step computes one token for every request that decodes, and chunks of prompts, oldest request first, up to
     `max_num_batched_tokens`. It takes `uncached prompt tokens / prefill_tokens_per_second`, plus
     `seconds_per_output_token * (1 + batch_slope * (n - 1))` when `n > 0` requests decode, times `time_scale`.
-    Requests join only between steps, in order of arrival: one whose worst case does not fit in the KV cache holds up
-    those behind it, one whose adapter has no slot does not. Nothing that runs is ever preempted.
+    Requests join only between steps, in order of arrival: one whose worst case does not fit in the KV cache blocks
+    those behind it, one whose adapter has no slot does not. A running request is never preempted.
     """
 
     def __init__(self, profile: SimProfile, *, now: float = 0.0) -> None:
         self.profile = profile
-        self.meters = Meters()
+        self.metrics = SimMetrics(profile)
         self._cache = KVCache(profile.num_gpu_blocks)
         self._now = now
         self._waiting: dict[int, tuple[SimRequest, float]] = {}
         self._running: dict[int, _Running] = {}
         self._step: _Step | None = None
         self._occupation = Occupation()
-        self._lora_series: dict[tuple[str, str], float] = {}
-        self._last_lora_stamp = now
-        self._stamp_lora_series()
+        self._adapters_at = now
+        self._update_gauges()
 
     @property
     def now(self) -> float:
-        """The time of the last `advance`, in seconds."""
+        """Time of the last `advance`, in seconds."""
         return self._now
 
     @property
     def next_event_at(self) -> float | None:
-        """When the step in progress ends; None while the machine is idle."""
+        """End of the step in progress; None while the machine is idle."""
         return self._step.ends_at if self._step is not None else None
 
     @property
@@ -84,7 +146,7 @@ class Machine:
 
     @property
     def occupation(self) -> Occupation:
-        """The synthetic load held now."""
+        """The current synthetic load."""
         return self._occupation
 
     @property
@@ -99,16 +161,8 @@ class Machine:
         held = [self._occupation.lora_adapter] if self._occupation.waiting else []
         return _sorted_names([*held, *(request.lora_adapter for request, _ in self._waiting.values())])
 
-    @property
-    def lora_series(self) -> dict[tuple[str, str], float]:
-        """When each pair of running and waiting adapters (joined with commas) was last the true one, in seconds.
-
-        No two have the same time, so the newest one is the present state.
-        """
-        return dict(self._lora_series)
-
     def advance(self, now: float) -> list[Emission]:
-        """Let time pass until `now` and return what came out, in order of time; `ValueError` if time runs back."""
+        """Let time pass until `now` and return the emissions in order of time; `ValueError` if time runs back."""
         if now < self._now:
             raise ValueError(f"time runs back from {self._now} to {now} seconds")
         emissions: list[Emission] = []
@@ -116,12 +170,12 @@ class Machine:
             self._now = self._step.ends_at
             emissions += self._finish(self._step)
             self._step = self._begin_step()
-            self._stamp_lora_series()
+            self._update_gauges()
         self._now = now
         return emissions
 
     def submit(self, request: SimRequest) -> None:
-        """Queue a request at the present time.
+        """Queue a request at the current time.
 
         `ValueError` for an id that is in use, for no tokens, and for a request longer than `max_model_len`.
         """
@@ -138,7 +192,7 @@ class Machine:
         self._start_if_idle()
 
     def abort(self, request_id: int) -> Emission | None:
-        """Forget a request and free what it holds; None when it is unknown or has finished."""
+        """Remove a request and free its blocks; None when it is unknown or has finished."""
         if self._waiting.pop(request_id, None) is not None:
             emission = Emission(request_id, 0, self._now, 0, "abort")
         elif (running := self._running.pop(request_id, None)) is not None:
@@ -146,14 +200,14 @@ class Machine:
             emission = Emission(request_id, running.emitted_tokens, self._now, running.cached_tokens, "abort")
         else:
             return None
-        self.meters.finished["abort"] += 1
+        self.metrics.finished["abort"].inc()
         self._start_if_idle()
         return emission
 
     def occupy(self, occupation: Occupation) -> None:
         """Replace the synthetic load; `Occupation()` ends it.
 
-        `OccupationError`, changing nothing, when slots, blocks or the adapter are not to be had now.
+        `OccupationError`, with nothing changed, when slots, blocks or the adapter are not available.
         """
         self._check_occupation(occupation)
         if self._occupation.kv_usage:
@@ -161,14 +215,14 @@ class Machine:
         if occupation.kv_usage and not self._hold_blocks(occupation.kv_usage):
             if self._occupation.kv_usage:
                 self._hold_blocks(self._occupation.kv_usage)
-            raise OccupationError(f"kv_usage {occupation.kv_usage} is more than the requests in flight leave free")
+            raise OccupationError(f"kv_usage {occupation.kv_usage} is more than is free besides the requests in flight")
         self._occupation = occupation
         self._start_if_idle()
 
     def _check_occupation(self, wanted: Occupation) -> None:
         slots = self.profile.max_num_seqs - len(self._running)
         if not 0 <= wanted.running <= slots:
-            raise OccupationError(f"running {wanted.running} must be 0 to {slots}, the slots that are free")
+            raise OccupationError(f"running {wanted.running} must be 0 to {slots}, the number of free slots")
         if wanted.waiting < 0:
             raise OccupationError(f"waiting {wanted.waiting} must be 0 or more")
         if not 0 <= wanted.kv_usage <= 1:
@@ -176,10 +230,12 @@ class Machine:
         if wanted.lora_adapter is None:
             return
         if wanted.lora_adapter not in self.profile.lora_adapters:
-            raise OccupationError(f"lora_adapter {wanted.lora_adapter!r} is none of {self.profile.lora_adapters}")
+            raise OccupationError(f"lora_adapter {wanted.lora_adapter!r} is not one of {self.profile.lora_adapters}")
         names = _sorted_names([wanted.lora_adapter, *(item.request.lora_adapter for item in self._running.values())])
         if wanted.running and len(names) > self.profile.max_lora:
-            raise OccupationError(f"lora_adapter {wanted.lora_adapter!r} finds no free slot of {self.profile.max_lora}")
+            raise OccupationError(
+                f"lora_adapter {wanted.lora_adapter!r} has no free slot: max_lora is {self.profile.max_lora}"
+            )
 
     def _hold_blocks(self, kv_usage: float) -> bool:
         blocks = int(kv_usage * self.profile.num_gpu_blocks)
@@ -188,7 +244,7 @@ class Machine:
     def _start_if_idle(self) -> None:
         if self._step is None:
             self._step = self._begin_step()
-        self._stamp_lora_series()
+        self._update_gauges()
 
     def _begin_step(self) -> _Step | None:
         self._admit_waiting()
@@ -219,7 +275,7 @@ class Machine:
             adapter = request.lora_adapter
             if adapter is not None and adapter not in adapters and len(adapters) >= self.profile.max_lora:
                 continue
-            # At least one prompt token is computed, for only that gives the first output token.
+            # At least one prompt token must be computed: that gives the first output token.
             shareable = request.block_hashes[: (request.prompt_tokens - 1) // self.profile.block_size]
             hits = self._cache.admit(
                 request.request_id,
@@ -234,14 +290,14 @@ class Machine:
             del self._waiting[request.request_id]
             cached = hits * self.profile.block_size
             self._running[request.request_id] = _Running(request, submitted_seconds, cached, cached)
-            self.meters.prefix_query_tokens += request.prompt_tokens
-            self.meters.prefix_hit_tokens += cached
+            self.metrics.prefix_queries.inc(request.prompt_tokens)
+            self.metrics.prefix_hits.inc(cached)
 
     def _finish(self, step: _Step) -> list[Emission]:
         emissions: list[Emission] = []
         for request_id, tokens in step.tokens:
             running = self._running.get(request_id)
-            if running is None:  # aborted while the step was under way
+            if running is None:  # aborted during the step
                 continue
             self._compute(running, tokens)
             if running.computed_tokens >= running.request.prompt_tokens:
@@ -259,30 +315,33 @@ class Machine:
     def _emit(self, running: _Running) -> Emission:
         request = running.request
         if running.decodes:
-            self.meters.inter_token_latency.observe(self._now - running.last_emission_seconds)
+            self.metrics.inter_token_latency.observe(self._now - running.last_emission_seconds)
         else:
-            self.meters.prompt_tokens += request.prompt_tokens
-            self.meters.cached_prompt_tokens += running.cached_tokens
-            self.meters.time_to_first_token.observe(self._now - running.submitted_seconds)
+            self.metrics.prompt_tokens.inc(request.prompt_tokens)
+            self.metrics.cached_prompt_tokens.inc(running.cached_tokens)
+            self.metrics.time_to_first_token.observe(self._now - running.submitted_seconds)
         index = running.emitted_tokens
         running.emitted_tokens += 1
         running.last_emission_seconds = self._now
-        self.meters.generation_tokens += 1
+        self.metrics.generation_tokens.inc()
         reason = request.finish_reason if running.emitted_tokens == request.output_tokens else None
         if reason is not None:
             del self._running[request.request_id]
             self._cache.release(request.request_id)
-            self.meters.finished[reason] += 1
-            self.meters.request_latency.observe(self._now - running.submitted_seconds)
+            self.metrics.finished[reason].inc()
+            self.metrics.request_latency.observe(self._now - running.submitted_seconds)
         return Emission(request.request_id, index, self._now, running.cached_tokens, reason)
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.profile.block_size)
 
-    def _stamp_lora_series(self) -> None:
-        self._last_lora_stamp = max(self._now, self._last_lora_stamp + _TICK_SECONDS)
-        series = (",".join(self.running_adapters), ",".join(self.waiting_adapters))
-        self._lora_series[series] = self._last_lora_stamp
+    def _update_gauges(self) -> None:
+        self.metrics.running.set(self.running)
+        self.metrics.waiting.set(self.waiting)
+        self.metrics.kv_usage.set(self.kv_usage)
+        # No two updates have the same time: the latest series is the current one.
+        self._adapters_at = max(self._now, self._adapters_at + _TICK_SECONDS)
+        self.metrics.set_adapters(self.running_adapters, self.waiting_adapters, at_seconds=self._adapters_at)
 
 
 def _sorted_names(adapters: Iterable[str | None]) -> tuple[str, ...]:

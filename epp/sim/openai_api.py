@@ -1,4 +1,4 @@
-"""Requests and answers of the OpenAI API, in the shapes that vLLM reads and writes."""
+"""Requests, answers and errors of the OpenAI API, in the shapes that vLLM reads and writes."""
 
 from typing import Literal
 
@@ -6,14 +6,15 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 __all__ = [
+    "AnswerMessage",
     "ApiError",
+    "CachedTokens",
     "ChatChoice",
     "ChatMessage",
     "ChatRequest",
     "ChunkChoice",
     "CompletionRequest",
     "Delta",
-    "ErrorBody",
     "ModelCard",
     "ModelList",
     "Reply",
@@ -23,20 +24,20 @@ __all__ = [
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """What a stream carries besides its tokens."""
+    """Options of a streamed answer."""
 
     include_usage: bool | None = None
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """One message; the content is a text, or parts of which those of type `text` have one."""
+    """One message; the content is a text or a list of parts, of which those of type `text` have a text."""
 
     role: str
     content: str | list[dict[str, Raw]] | None = None
 
 
 class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """What both kinds of request have in common; fields that do not matter here are ignored."""
+    """Fields of both kinds of request; others are ignored."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -61,55 +62,48 @@ class CompletionRequest(_Sampling, frozen=True, kw_only=True):
     prompt: str | list[str | int | list[int]]
 
 
-class _CachedTokens(msgspec.Struct, frozen=True):
+class CachedTokens(msgspec.Struct, frozen=True):
+    """Prompt tokens found in the prefix cache."""
+
     cached_tokens: int
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts of one answer."""
 
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
-    prompt_tokens_details: _CachedTokens
-
-    @classmethod
-    def of(cls, *, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> "Usage":
-        """Add up the total."""
-        total_tokens = prompt_tokens + completion_tokens
-        return cls(prompt_tokens, total_tokens, completion_tokens, _CachedTokens(cached_tokens))
+    prompt_tokens_details: CachedTokens
 
 
-class _AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The message of an unstreamed chat."""
+
     role: Literal["assistant"] = "assistant"
     content: str
     refusal: None = None
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a chat that is not streamed."""
+    """The choice of an unstreamed chat."""
 
     index: int = 0
-    message: _AnswerMessage
+    message: AnswerMessage
     logprobs: None = None
-    finish_reason: str
+    finish_reason: str | None
     stop_reason: None = None
-
-    @classmethod
-    def of(cls, text: str, finish_reason: str) -> "ChatChoice":
-        """Wrap a text."""
-        return cls(message=_AnswerMessage(content=text), finish_reason=finish_reason)
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """What a chunk adds to the answer; only the first chunk says the role."""
+    """The addition of one chunk to the answer; only the first chunk has the role."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice of one chunk of a streamed chat; `stop_reason` comes with the last one only."""
+    """The choice of one chunk of a streamed chat; only the last one has `stop_reason`."""
 
     index: int = 0
     delta: Delta
@@ -119,17 +113,17 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice of a completion, whole or one chunk of it."""
+    """The choice of a completion, or of one chunk of it."""
 
     index: int = 0
     text: str
     logprobs: None = None
-    finish_reason: str | None = None
+    finish_reason: str | None
     stop_reason: None = None
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer or one chunk of it; a chunk that carries the usage has no choices."""
+    """An answer or one chunk of it; a chunk with the usage has no choices."""
 
     id: str
     object: Literal["chat.completion", "chat.completion.chunk", "text_completion"]
@@ -137,10 +131,6 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice] | list[ChunkChoice] | list[TextChoice]
     usage: Usage | UnsetType = UNSET
-
-    def with_usage(self, usage: Usage) -> "Reply":
-        """Return the same reply with token counts."""
-        return msgspec.structs.replace(self, usage=usage)
 
 
 class _ErrorDetail(msgspec.Struct, frozen=True):
@@ -150,9 +140,7 @@ class _ErrorDetail(msgspec.Struct, frozen=True):
     code: int
 
 
-class ErrorBody(msgspec.Struct, frozen=True):
-    """The JSON of every answer that is an error."""
-
+class _ErrorBody(msgspec.Struct, frozen=True):
     error: _ErrorDetail
 
 
@@ -162,11 +150,11 @@ class ApiError(Exception):
     def __init__(self, status: int, kind: str, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.body = ErrorBody(_ErrorDetail(message, kind, param, status))
+        self.body = msgspec.json.encode(_ErrorBody(_ErrorDetail(message, kind, param, status)))
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One served model; an adapter names its base model as parent."""
+    """One served model; the parent of an adapter is its base model."""
 
     id: str
     object: Literal["model"] = "model"

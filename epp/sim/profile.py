@@ -1,4 +1,4 @@
-"""What one simulated model server is: its name, its model, its speed and its memory."""
+"""Profiles of simulated model servers: name, model, speed and memory."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,26 +10,25 @@ __all__ = ["PRESETS", "SimProfile"]
 
 
 class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The description of one simulated server.
+    """One simulated server; the defaults are those of the `h100` preset.
 
-    Construction raises `ValueError`, naming the field and the remedy, when the values cannot describe a server.
-    The defaults are those of the `h100` preset.
+    Construction raises `ValueError`, with field and remedy, for values that no server can have.
 
     Attributes:
-        name: who this server is; sent back in the `x-sim-server` header of every answer.
-        model: the base model served, as clients write it in `model`.
-        lora_adapters: names served as models of their own, each one an adapter of `model`.
+        name: sent in the `x-sim-server` header of every answer.
+        model: the base model, as clients write it in `model`.
+        lora_adapters: names of adapters of `model`, each served as a model of its own.
         prefill_tokens_per_second: uncached prompt tokens computed per second.
         seconds_per_output_token: duration of a decode step that carries one request.
         batch_slope: relative growth of that duration with each further request in the batch:
             a step with `n` requests takes `seconds_per_output_token * (1 + batch_slope * (n - 1))`.
-        max_num_seqs: requests that run at the same time; the rest wait in order of arrival.
-        max_num_batched_tokens: tokens of one step, decoded ones included; longer prompts are computed in chunks.
+        max_num_seqs: most requests that run at the same time; the rest wait in order of arrival.
+        max_num_batched_tokens: most tokens of one step, decoded ones included; longer prompts are computed in chunks.
         block_size: tokens of one KV cache block.
         num_gpu_blocks: blocks of the KV cache.
-        max_lora: different adapters that run at the same time.
+        max_lora: most adapters that run at the same time.
         max_model_len: most tokens, prompt and output together, of one request.
-        default_output_tokens: output tokens after which an answer ends by itself (`finish_reason: stop`).
+        default_output_tokens: length of an answer that is not cut (`finish_reason: stop`).
         seed: equal seeds give equal answers to equal prompts, on any server.
         time_scale: factor on every duration: 1.0 is real, 0.1 is ten times faster.
     """
@@ -51,7 +50,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse values that no server could have."""
+        """Check the values; raises ValueError."""
         for field in ("prefill_tokens_per_second", "seconds_per_output_token", "time_scale"):
             if not 0 < getattr(self, field) < float("inf"):
                 raise ValueError(f"sim profile {self.name!r}: {field} must be a positive number")
@@ -70,7 +69,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"sim profile {self.name!r}: max_num_batched_tokens {self.max_num_batched_tokens} is less than "
-                f"max_num_seqs {self.max_num_seqs}, so a full batch could not decode; raise the former"
+                f"max_num_seqs {self.max_num_seqs}, the size of a full batch: raise the former or lower the latter"
             )
         self._check_names_and_length()
 
@@ -83,8 +82,8 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         cache_tokens = self.block_size * self.num_gpu_blocks
         if not 1 < self.max_model_len <= cache_tokens:
             raise ValueError(
-                f"sim profile {self.name!r}: max_model_len {self.max_model_len} must be 2 to {cache_tokens}, which is "
-                "what the KV cache holds (block_size * num_gpu_blocks); lower it or raise num_gpu_blocks"
+                f"sim profile {self.name!r}: max_model_len {self.max_model_len} must be 2 to {cache_tokens}, the size "
+                "of the KV cache in tokens (block_size * num_gpu_blocks): lower it or raise num_gpu_blocks"
             )
 
     @property

@@ -5,10 +5,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, ANY, Selection
+from epp.framework import (
+    ACCELERATOR,
+    ACCELERATOR_SELECTION,
+    KV_USAGE,
+    WAITING,
+    Candidates,
+    Category,
+    Floats,
+    Parameters,
+    Request,
+    Scorer,
+)
+from epp.framework.accelerator_selection import ANY, Selection
 from epp.framework.memory import GIB
-from epp.framework.snapshot import ACCELERATOR, KV_USAGE, WAITING
 from epp_scorers.best_fit import BestFitParameters, BestFitScorer
 from epp_scorers.cheapest import CheapestParameters, CheapestScorer
 from epp_scorers.first_available import FirstAvailableParameters, FirstAvailableScorer

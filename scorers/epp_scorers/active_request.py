@@ -2,10 +2,8 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Request
-from epp.framework.limits import Natural, Share
+from epp.framework import IN_FLIGHT, Candidates, Category, Floats, Natural, Request, Share
 from epp.framework.scoring import LoadParameters, LoadScorer
-from epp.framework.snapshot import IN_FLIGHT
 
 
 class ActiveRequestParameters(LoadParameters, frozen=True):
@@ -32,7 +30,7 @@ class ActiveRequestScorer(LoadScorer[ActiveRequestParameters]):
     reads = (IN_FLIGHT,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        counts = candidates.in_flight
+        counts = candidates.values(IN_FLIGHT)
         load = self.in_proportion(counts, request, candidates)
         busiest = load.max(initial=0.0) or 1.0
         busy = (busiest - load) / busiest * self.parameters.max_busy_score

@@ -3,14 +3,23 @@
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.accelerator_arrays import tag_numbers
+from epp.framework import (
+    ACCELERATOR,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Floats,
+    NonNegative,
+    Parameters,
+    Request,
+    Scorer,
+    tag_numbers,
+)
 from epp.framework.accelerator_requirements import Memory, read_memory
-from epp.framework.accelerators import PRECISIONS, AcceleratorKind, AcceleratorTag, Precision
-from epp.framework.limits import NonNegative, Weight
+from epp.framework.accelerators import PRECISIONS, AcceleratorKind, Precision
+from epp.framework.limits import Weight
 from epp.framework.memory import memory_suffices
 from epp.framework.scoring import require_weights
-from epp.framework.snapshot import ACCELERATOR
 
 _STEP = 0.5
 """Factor for each place down the list of preferred precisions."""

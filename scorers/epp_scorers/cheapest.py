@@ -5,11 +5,19 @@ from typing import Literal
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.accelerator_arrays import tag_numbers
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, CostBasis, SpotPreference
+from epp.framework import (
+    ACCELERATOR,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Floats,
+    Parameters,
+    Request,
+    Scorer,
+    tag_numbers,
+)
+from epp.framework.accelerators import AcceleratorKind, CostBasis, SpotPreference
 from epp.framework.scoring import lowest_over
-from epp.framework.snapshot import ACCELERATOR
 
 _TIERS = {"low": 1.0, "medium": 2.0, "high": 3.0}
 _OTHER_TIER = 2.0

@@ -5,9 +5,19 @@ from math import nan
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Endpoint, Filter, FilterParameters, Floats, Mask, Request, Scorer
-from epp.framework.limits import Name
-from epp.framework.request import PROMPT_TOKENS
+from epp.framework import (
+    PROMPT_TOKENS,
+    Candidates,
+    Category,
+    Endpoint,
+    Filter,
+    FilterParameters,
+    Floats,
+    Mask,
+    Name,
+    Request,
+    Scorer,
+)
 
 UNLABELLED_SCORE = 0.5
 _RANGE = re.compile("([0-9]{1,15})-([0-9]{1,15})")

@@ -4,15 +4,29 @@ from math import inf, nan
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Positions, Request, Scorer
-from epp.framework.accelerator_arrays import cost_per_hour, tag_numbers
-from epp.framework.accelerators import AcceleratorTag, CostBasis, SpotPreference
-from epp.framework.limits import Count, Natural, NonNegative
+from epp.framework import (
+    ACCELERATOR,
+    ENDPOINT_RATES,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Count,
+    Floats,
+    Natural,
+    NonNegative,
+    Parameters,
+    Positions,
+    Request,
+    Scorer,
+    tag_numbers,
+)
+from epp.framework.accelerator_arrays import cost_per_hour
+from epp.framework.accelerators import CostBasis, SpotPreference
 from epp.framework.lists_in_files import read_list
-from epp.framework.rates import ENDPOINT_RATES, uncached_tokens
-from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
+from epp.framework.rates import uncached_tokens
 from epp.framework.scoring import lowest_over
-from epp.framework.snapshot import ACCELERATOR
 from epp.framework.throughput_profile import ThroughputProfile
 
 _SECONDS_PER_HOUR = 3600.0

@@ -1,10 +1,8 @@
 """Prefers endpoints with healthy devices that have no taints."""
 
-from epp.framework import Candidates, Category, Floats, Request, Scorer
-from epp.framework.accelerator_arrays import tag_numbers
+from epp.framework import ACCELERATOR, AcceleratorTag, Candidates, Category, Floats, Request, Scorer, tag_numbers
 from epp.framework.accelerator_attributes import PHASE
-from epp.framework.accelerators import AcceleratorTag, Device
-from epp.framework.snapshot import ACCELERATOR
+from epp.framework.accelerators import Device
 
 HEALTHY = 1.0
 DOUBTFUL = 0.5

@@ -6,8 +6,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.limits import Name
+from epp.framework import Candidates, Category, Floats, Name, Parameters, Request, Scorer
 from epp.framework.snapshot import column_named
 
 

@@ -6,12 +6,26 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Mask, Parameters, Positions, Request, Scorer
-from epp.framework.accelerator_arrays import tag_mask, tag_numbers
+from epp.framework import (
+    ACCELERATOR,
+    KV_USAGE,
+    RUNNING,
+    WAITING,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Floats,
+    Mask,
+    Parameters,
+    Positions,
+    Request,
+    Scorer,
+    tag_mask,
+    tag_numbers,
+)
 from epp.framework.accelerator_classes import limit_for, names_of
-from epp.framework.accelerators import AcceleratorTag, Routability
+from epp.framework.accelerators import Routability
 from epp.framework.limits import Threshold
-from epp.framework.snapshot import ACCELERATOR, KV_USAGE, RUNNING, WAITING
 
 _UNLISTED = -1
 _LIMITS = (

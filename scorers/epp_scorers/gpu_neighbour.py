@@ -4,10 +4,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Positions, Request, Scorer
-from epp.framework.accelerators import AcceleratorTag, Sharing
-from epp.framework.limits import Share
-from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, RUNNING, WAITING
+from epp.framework import (
+    ACCELERATOR,
+    IN_FLIGHT,
+    RUNNING,
+    WAITING,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Floats,
+    Parameters,
+    Positions,
+    Request,
+    Scorer,
+    Share,
+)
+from epp.framework.accelerators import Sharing
 
 
 class GpuNeighbourParameters(Parameters, frozen=True):

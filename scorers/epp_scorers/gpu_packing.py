@@ -4,11 +4,22 @@ from typing import Literal
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Positions, Request, Scorer
-from epp.framework.accelerators import AcceleratorTag
+from epp.framework import (
+    ACCELERATOR,
+    GPU_UTILIZATION,
+    KV_USAGE,
+    RUNNING,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Count,
+    Floats,
+    Positions,
+    Request,
+    Scorer,
+    Share,
+)
 from epp.framework.gpu_usage import UNKNOWN_SCORE, GpuUsageParameters, used_share
-from epp.framework.limits import Count, Share
-from epp.framework.snapshot import ACCELERATOR, GPU_UTILIZATION, KV_USAGE, RUNNING
 
 _MAY_READ = (KV_USAGE, RUNNING, GPU_UTILIZATION)
 _WITHIN_BAND = 0.99

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework import Candidates, Category, Endpoint, Floats, Parameters, Request, Scorer
-from epp.framework.limits import Name
+from epp.framework import Candidates, Category, Endpoint, Floats, Name, Parameters, Request, Scorer
 
 
 class HeaderLabelAffinityParameters(Parameters, frozen=True):

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Request, Scorer
-from epp.framework.snapshot import KV_USAGE
+from epp.framework import KV_USAGE, Candidates, Category, Floats, Request, Scorer
 
 
 class KvCacheUtilizationScorer(Scorer):
@@ -14,5 +13,5 @@ class KvCacheUtilizationScorer(Scorer):
     reads = (KV_USAGE,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        usage = candidates.kv_usage
+        usage = candidates.values(KV_USAGE)
         return np.where(np.isnan(usage), 0.5, 1.0 - usage)

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Request
+from epp.framework import WAITING, Candidates, Category, Floats, Request
 from epp.framework.limits import Threshold
 from epp.framework.scoring import LoadParameters, LoadScorer
-from epp.framework.snapshot import WAITING
 
 IDLE_SCORE = 0.5
 UNKNOWN_SCORE = 0.25
@@ -29,6 +28,6 @@ class LoadAwareScorer(LoadScorer[LoadAwareParameters]):
     reads = (WAITING,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        waiting = self.in_proportion(candidates.waiting, request, candidates)
+        waiting = self.in_proportion(candidates.values(WAITING), request, candidates)
         scores = IDLE_SCORE * np.maximum(0.0, 1.0 - waiting / self.parameters.threshold)
         return np.where(np.isnan(waiting), UNKNOWN_SCORE, scores)

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, LoraState, Request, Scorer
-from epp.framework.snapshot import LORA
+from epp.framework import LORA, Candidates, Category, Floats, LoraState, Request, Scorer
 
 RUNNING_SCORE = 1.0
 FREE_SLOT_SCORE = 0.8

@@ -6,12 +6,20 @@ from typing import Annotated, Literal
 import numpy as np
 from msgspec import Meta
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.accelerator_arrays import tag_numbers
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Precision
+from epp.framework import (
+    ACCELERATOR,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Floats,
+    Parameters,
+    Request,
+    Scorer,
+    tag_numbers,
+)
+from epp.framework.accelerators import AcceleratorKind, Precision
 from epp.framework.limits import Weight
 from epp.framework.scoring import require_weights
-from epp.framework.snapshot import ACCELERATOR
 
 
 class MostCapableParameters(Parameters, frozen=True):

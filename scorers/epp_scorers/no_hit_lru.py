@@ -6,8 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from epp.framework import (
+    PREFIX_MATCH,
     Candidates,
     Category,
+    Count,
     EndpointObserver,
     Floats,
     Parameters,
@@ -16,8 +18,6 @@ from epp.framework import (
     SchedulingResult,
     Scorer,
 )
-from epp.framework.limits import Count
-from epp.framework.request import PREFIX_MATCH
 
 NEUTRAL_SCORE = 0.5
 

@@ -8,6 +8,11 @@ import numpy as np
 from msgspec import Meta
 
 from epp.framework import (
+    ACCELERATOR,
+    LORA,
+    PRIORITY,
+    PROMPT_TOKENS,
+    AcceleratorTag,
     Candidates,
     Category,
     Filter,
@@ -15,16 +20,13 @@ from epp.framework import (
     Floats,
     LoraState,
     Mask,
+    Name,
     Parameters,
     Request,
     Scorer,
 )
 from epp.framework.accelerator_classes import names_of
-from epp.framework.accelerators import AcceleratorTag
-from epp.framework.limits import Name
-from epp.framework.request import PRIORITY, PROMPT_TOKENS
 from epp.framework.request_conditions import Condition, compile_condition, facts_of, parse_size
-from epp.framework.snapshot import ACCELERATOR, LORA
 
 TIE = 1e-6
 """Difference in score between preferences of equal `score`; too small to outweigh other scorers."""

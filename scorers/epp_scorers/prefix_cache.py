@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.limits import Count, Share
-from epp.framework.request import PREFIX_MATCH
+from epp.framework import PREFIX_MATCH, Candidates, Category, Count, Floats, Parameters, Request, Scorer, Share
 
 
 class PrefixCacheParameters(Parameters, frozen=True):

@@ -1,8 +1,7 @@
 """Prefers endpoints with short queues."""
 
-from epp.framework import Candidates, Category, Floats, Request, lower_is_better
+from epp.framework import WAITING, Candidates, Category, Floats, Request, lower_is_better
 from epp.framework.scoring import LoadScorer
-from epp.framework.snapshot import WAITING
 
 
 class QueueScorer(LoadScorer):
@@ -13,4 +12,4 @@ class QueueScorer(LoadScorer):
     reads = (WAITING,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        return lower_is_better(self.in_proportion(candidates.waiting, request, candidates))
+        return lower_is_better(self.in_proportion(candidates.values(WAITING), request, candidates))

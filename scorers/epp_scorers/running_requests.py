@@ -1,8 +1,7 @@
 """Prefers endpoints with few running requests."""
 
-from epp.framework import Candidates, Category, Floats, Request, lower_is_better
+from epp.framework import RUNNING, Candidates, Category, Floats, Request, lower_is_better
 from epp.framework.scoring import LoadScorer
-from epp.framework.snapshot import RUNNING
 
 
 class RunningRequestsSizeScorer(LoadScorer):
@@ -13,4 +12,4 @@ class RunningRequestsSizeScorer(LoadScorer):
     reads = (RUNNING,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        return lower_is_better(self.in_proportion(candidates.running, request, candidates))
+        return lower_is_better(self.in_proportion(candidates.values(RUNNING), request, candidates))

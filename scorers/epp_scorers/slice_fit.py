@@ -2,13 +2,21 @@
 
 from math import isfinite
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.accelerator_arrays import tag_numbers
+from epp.framework import (
+    ACCELERATOR,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Count,
+    Floats,
+    Parameters,
+    Request,
+    Scorer,
+    tag_numbers,
+)
 from epp.framework.accelerator_requirements import Memory, read_memory
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag
-from epp.framework.limits import Count
+from epp.framework.accelerators import AcceleratorKind
 from epp.framework.memory import memory_suffices
-from epp.framework.snapshot import ACCELERATOR
 
 _SLOTS = 8
 """Slots of a whole device."""

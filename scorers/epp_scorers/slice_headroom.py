@@ -5,11 +5,18 @@ from typing import Literal
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.accelerator_arrays import tag_numbers
+from epp.framework import (
+    ACCELERATOR,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Floats,
+    Parameters,
+    Request,
+    Scorer,
+    tag_numbers,
+)
 from epp.framework.accelerator_attributes import SLOTS_FREE, SLOTS_TOTAL
-from epp.framework.accelerators import AcceleratorTag
-from epp.framework.snapshot import ACCELERATOR
 
 
 class SliceHeadroomParameters(Parameters, frozen=True):

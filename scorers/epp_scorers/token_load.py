@@ -2,11 +2,8 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Request
-from epp.framework.limits import Count
-from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
+from epp.framework import IN_FLIGHT_TOKENS, PREFIX_MATCH, PROMPT_TOKENS, Candidates, Category, Count, Floats, Request
 from epp.framework.scoring import LoadParameters, LoadScorer
-from epp.framework.snapshot import IN_FLIGHT_TOKENS
 
 
 class TokenLoadParameters(LoadParameters, frozen=True):
@@ -40,5 +37,5 @@ class TokenLoadScorer(LoadScorer[TokenLoadParameters]):
         match = request.get(self._match_key)
         cached = 0.0 if match is None else match.matched_tokens(candidates)
         uncached = np.maximum(0.0, request.prompt_tokens - cached)
-        load = self.in_proportion(candidates.in_flight_tokens + uncached, request, candidates)
+        load = self.in_proportion(candidates.values(IN_FLIGHT_TOKENS) + uncached, request, candidates)
         return 1.0 - np.minimum(1.0, load / self.parameters.queue_threshold_tokens)

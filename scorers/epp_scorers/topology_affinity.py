@@ -3,9 +3,7 @@
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.limits import Share
-from epp.framework.snapshot import TOPOLOGY
+from epp.framework import TOPOLOGY, Candidates, Category, Floats, Parameters, Request, Scorer, Share
 from epp.framework.topology import LEVELS, closeness
 
 

@@ -2,12 +2,25 @@
 
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Parameters, Request, Scorer
-from epp.framework.limits import Natural, NonNegative
-from epp.framework.rates import ENDPOINT_RATES, batch_sizes, uncached_tokens
-from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
+from epp.framework import (
+    ENDPOINT_RATES,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    KV_USAGE,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    RUNNING,
+    Candidates,
+    Category,
+    Floats,
+    Natural,
+    NonNegative,
+    Parameters,
+    Request,
+    Scorer,
+)
+from epp.framework.rates import batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
-from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, KV_USAGE, RUNNING
 
 _LEAST_SECONDS = 1e-3
 _FULLEST = 0.99
@@ -61,12 +74,12 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         wanted = request.body.max_output_tokens
         output = self.parameters.output_tokens if wanted is None else min(self.parameters.output_tokens, wanted)
         uncached = uncached_tokens(request, candidates, request.get(self._match_key))
-        work = candidates.in_flight_tokens + uncached
+        work = candidates.values(IN_FLIGHT_TOKENS) + uncached
         if self.parameters.attention_quadratic_tokens:
             seen = 2 * request.prompt_tokens - uncached
             work += uncached * seen / self.parameters.attention_quadratic_tokens
         decode = output * rates.itl_seconds(candidates, batch_sizes(candidates) + 1)
-        return rates.prefill_seconds(candidates, work) + decode + self._barrier(candidates.kv_usage)
+        return rates.prefill_seconds(candidates, work) + decode + self._barrier(candidates.values(KV_USAGE))
 
     def _barrier(self, kv_usage: Floats) -> Floats:
         known = kv_usage[~np.isnan(kv_usage)]

@@ -18,7 +18,7 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
         ),
         (
             ["serve", "--endpoints", "10.0.0.1"],
-            "--endpoints: endpoint 1 ('10.0.0.1'): write host:port, [ipv6]:port or name=host:port",
+            "--endpoints: endpoint 1: '10.0.0.1' has no port: write host:port or [ipv6]:port",
         ),
         (
             ["serve", ENDPOINTS, "--config-file", "/no/such/file.yaml"],
@@ -29,8 +29,11 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
             ["gateway", ENDPOINTS, "--config-text", "kind: Pod", "--config-file", "pod.yaml"],
             "--config-file and --config-text exclude each other: give one",
         ),
-        (["gateway", "--listen", "nowhere", "--print-envoy-config"], "--listen 'nowhere' is not host:port"),
-        (["demo", "--listen", "nowhere"], "--listen 'nowhere' is not host:port"),
+        (
+            ["gateway", "--listen", "nowhere", "--print-envoy-config"],
+            "--listen: 'nowhere' has no port: write host:port or [ipv6]:port",
+        ),
+        (["demo", "--listen", "nowhere"], "--listen: 'nowhere' has no port: write host:port or [ipv6]:port"),
         (
             ["serve", ENDPOINTS, "--ha-enable-leader-election"],
             "--ha-enable-leader-election is known, but not supported yet",

@@ -14,7 +14,7 @@ import pytest_asyncio
 from commands import Command, command, envoy_of, is_running, outcome
 from world import until
 
-from epp.gateway.binary import find_envoy
+from epp.gateway.envoy import find_envoy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -74,7 +74,7 @@ async def test_death_of_envoy_ends_the_gateway_with_a_line_that_says_so(endpoint
         await url_of(gateway)
         os.kill(envoy_of(gateway), signal.SIGKILL)
         assert await gateway.end() == 1
-        assert gateway.error == "error: Envoy ended by itself (signal 9)"
+        assert gateway.error == "error: Envoy exited unexpectedly (signal 9)"
         assert list(directory.iterdir()) == []
 
 

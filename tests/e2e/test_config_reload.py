@@ -130,7 +130,7 @@ async def test_file_that_is_not_watched_may_be_edited_without_effect(files: File
         files.keep("other")
         # Another file in that directory, which is followed, and edited later: once it is seen, so was the first.
         endpoints_file(files.pool, a=("10.0.0.1:8000", {"group": "one"}), b=("10.0.0.2:8000", {"group": "other"}))
-        await served.command.says('"event":"endpoints file taken over"')
+        await served.command.says('"event":"endpoints file applied"')
         async with served.channel() as channel:
             assert await destination_of(channel) == "10.0.0.1:8000"
         assert (await served.metrics())["llm_d_epp_config_generation"] == {frozenset(): 1}

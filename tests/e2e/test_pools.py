@@ -99,7 +99,7 @@ async def test_edited_endpoint_file_moves_traffic_within_a_running_gateway(simul
         assert {await world.ask(f"q{i}") for i in range(4)} == {"b", "c"}
         with capture_logs() as logs:
             path.write_text("endpoints: [{name: broken}]")
-            refused = "endpoints file refused, the pool stays as it is"
+            refused = "endpoints file rejected, pool unchanged"
             await until(lambda: any(entry["event"] == refused for entry in logs), "the bad file has been read")
         assert {await world.ask(f"q{i}") for i in range(4)} == {"b", "c"}
 

@@ -5,8 +5,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
-from epp.framework.accelerator_arrays import tag_mask
+from epp.framework import (
+    ACCELERATOR,
+    AcceleratorTag,
+    Candidates,
+    Filter,
+    FilterParameters,
+    Mask,
+    Request,
+    Share,
+    tag_mask,
+)
 from epp.framework.accelerator_attributes import (
     ISOLATION_MODE,
     PARTITION_TEMPLATE,
@@ -15,9 +24,7 @@ from epp.framework.accelerator_attributes import (
     USED_BY,
     VRAM_USED,
 )
-from epp.framework.accelerators import AcceleratorTag, Device, Routability
-from epp.framework.limits import Share
-from epp.framework.snapshot import ACCELERATOR
+from epp.framework.accelerators import Device, Routability
 
 _RUNNING, _PENDING = "Running", "Pending"
 _NO_OTHER_USER = (None, "tensor-fusion")

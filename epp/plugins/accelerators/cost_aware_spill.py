@@ -7,13 +7,28 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Filter, FilterParameters, Floats, Mask, Parameters, Request
-from epp.framework.accelerator_arrays import tag_numbers
+from epp.framework import (
+    ACCELERATOR,
+    IN_FLIGHT,
+    KV_USAGE,
+    RUNNING,
+    WAITING,
+    AcceleratorTag,
+    Candidates,
+    Filter,
+    FilterParameters,
+    Floats,
+    Mask,
+    NonNegative,
+    Parameters,
+    Positions,
+    Positive,
+    PositiveShare,
+    Request,
+    tag_numbers,
+)
 from epp.framework.accelerator_classes import limit_for, names_of
-from epp.framework.accelerators import AcceleratorTag, SpotPreference
-from epp.framework.arrays import Positions
-from epp.framework.limits import NonNegative, Positive, PositiveShare
-from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, KV_USAGE, RUNNING, WAITING
+from epp.framework.accelerators import SpotPreference
 
 _ORDERS_REMEMBERED = 256
 
@@ -104,11 +119,12 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
 
     def fullness(self, candidates: Candidates) -> Floats:
         """Return the fullness of each candidate, 1 for full; NaN without any metric."""
-        under_way = np.fmax(candidates.in_flight, np.fmax(candidates.waiting, 0.0) + np.fmax(candidates.running, 0.0))
+        waiting, running = candidates.values(WAITING), candidates.values(RUNNING)
+        under_way = np.fmax(candidates.values(IN_FLIGHT), np.fmax(waiting, 0.0) + np.fmax(running, 0.0))
         concurrency = self._limit(candidates, "max_concurrency")
         limited = np.divide(under_way, concurrency, out=np.full(len(candidates), np.nan), where=concurrency > 0)
-        queued = candidates.waiting / self._limit(candidates, "queue_threshold")
-        cached = candidates.kv_usage / self._limit(candidates, "kv_threshold")
+        queued = waiting / self._limit(candidates, "queue_threshold")
+        cached = candidates.values(KV_USAGE) / self._limit(candidates, "kv_threshold")
         fullest: Floats = np.fmax(np.fmax(queued, cached), limited)
         return fullest
 

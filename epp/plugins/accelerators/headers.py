@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from epp.framework import ConfigurationError, Headers
 from epp.framework.accelerator_requirements import SelectionParameters
 from epp.framework.accelerator_selection import ANY, Selection, combined
-from epp.framework.errors import ConfigurationError
 from epp.framework.headers import ACCELERATOR_PREFIX
 from epp.framework.hints import hint_at
 from epp.framework.parameters import read_parameters
-from epp.framework.request import Headers
 
 
 def _list(text: str) -> object:

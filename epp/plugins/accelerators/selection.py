@@ -7,17 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from epp.framework import Admitter, Candidates, DataKey, Parameters, Producer, Request
+from epp.framework import ACCELERATOR_SELECTION, Admitter, Candidates, DataKey, Parameters, Producer, Request
 from epp.framework.accelerator_requirements import SelectionParameters
-from epp.framework.accelerator_selection import (
-    ACCELERATOR_SELECTION,
-    Refusal,
-    Selection,
-    Selections,
-    Tightened,
-    combined,
-    tightened,
-)
+from epp.framework.accelerator_selection import Refusal, Selection, Selections, Tightened, combined, tightened
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX
 from epp.plugins.accelerators.headers import header_of, read_wishes

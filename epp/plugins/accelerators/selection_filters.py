@@ -5,8 +5,18 @@ from typing import Literal
 
 import msgspec
 
-from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
-from epp.framework.accelerator_arrays import tag_mask
+from epp.framework import (
+    ACCELERATOR,
+    ACCELERATOR_SELECTION,
+    AcceleratorTag,
+    Candidates,
+    Filter,
+    FilterParameters,
+    Mask,
+    Natural,
+    Request,
+    tag_mask,
+)
 from epp.framework.accelerator_fit import NO_ACCELERATOR, fit_mask, rejection
 from epp.framework.accelerator_requirements import (
     Memory,
@@ -16,12 +26,10 @@ from epp.framework.accelerator_requirements import (
     read_profiles,
     unknown_passes,
 )
-from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, ANY, Selection
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag
+from epp.framework.accelerator_selection import ANY, Selection
+from epp.framework.accelerators import AcceleratorKind
 from epp.framework.device_expressions import DeviceExpression
-from epp.framework.limits import Natural
 from epp.framework.roles import FP
-from epp.framework.snapshot import ACCELERATOR
 
 _PREFERENCES = ("policy", "min_compute_performance_tflops", "preferred_precisions", "preference_order")
 

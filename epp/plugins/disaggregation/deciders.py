@@ -2,15 +2,7 @@
 
 from collections.abc import Sequence
 
-from epp.framework import (
-    PREFIX_MATCH,
-    PROMPT_TOKENS,
-    Decider,
-    Natural,
-    Parameters,
-    ProfileResult,
-    Request,
-)
+from epp.framework import PREFIX_MATCH, PROMPT_TOKENS, Decider, Natural, Parameters, ProfileResult, Request
 
 
 class AlwaysDisaggMultimodalDecider(Decider):

@@ -6,9 +6,8 @@ from itertools import combinations
 
 import numpy as np
 
-from epp.framework import Aggregator, Destination, Floats, Positions, ProfileResult, Request, Stability
+from epp.framework import TOPOLOGY, Aggregator, Destination, Floats, Positions, ProfileResult, Request, Stability
 from epp.framework.headers import ENCODERS, PREFILLER
-from epp.framework.snapshot import TOPOLOGY
 from epp.plugins.disaggregation.joint_options import Option, options
 from epp.plugins.disaggregation.joint_parameters import JointParameters
 from epp.plugins.disaggregation.legs import leg_headers

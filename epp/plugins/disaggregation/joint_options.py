@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epp.framework import ProfileResult, Request, Topology
-from epp.framework.snapshot import LAST_PICKED, TOPOLOGY
+from epp.framework import LAST_PICKED, TOPOLOGY, ProfileResult, Request, Topology
 
 
 @dataclass(frozen=True, slots=True)

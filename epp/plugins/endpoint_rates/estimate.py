@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework.arrays import Floats, Mask
+from epp.framework import Floats, Mask
 from epp.framework.rates import EndpointRates
 from epp.plugins.endpoint_rates.learning import like_the_others
 from epp.plugins.endpoint_rates.table import StartingRates

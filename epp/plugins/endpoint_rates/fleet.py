@@ -5,10 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework import Endpoint, Records, Snapshot
+from epp.framework import ACCELERATOR, AcceleratorTag, Endpoint, Records, Snapshot
 from epp.framework.accelerator_attributes import BOOT_ID, POD_UID
-from epp.framework.accelerators import AcceleratorTag
-from epp.framework.snapshot import ACCELERATOR
 from epp.plugins.endpoint_rates.table import Hardware, hardware_of
 
 EMPTY = Hardware()

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework.arrays import Floats
+from epp.framework import Floats
 
 _LARGEST_LOG_RATIO = log(1e4)
 _LEAST_TRUST = 0.25

@@ -5,9 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from epp.framework import Parameters
+from epp.framework import Count, Parameters
 from epp.framework.durations import parse_duration
-from epp.framework.limits import Count
 from epp.plugins.endpoint_rates.profile import RateProfile
 
 

@@ -6,6 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from epp.framework import (
+    ACCELERATOR,
+    ENDPOINT_RATES,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    RUNNING,
     Candidates,
     DataKey,
     Endpoint,
@@ -20,9 +27,7 @@ from epp.framework import (
 )
 from epp.framework.durations import parse_duration
 from epp.framework.lists_in_files import read_list
-from epp.framework.rates import ENDPOINT_RATES, EndpointRates
-from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
-from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING
+from epp.framework.rates import EndpointRates
 from epp.plugins.endpoint_rates.estimate import estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
 from epp.plugins.endpoint_rates.learning import RateLearner

@@ -2,8 +2,7 @@
 
 import msgspec
 
-from epp.framework import Parameters
-from epp.framework.limits import Natural, NonNegative, Positive
+from epp.framework import Natural, NonNegative, Parameters, Positive
 
 _MS_PER_S = 1000.0
 

@@ -4,13 +4,26 @@ from math import inf
 
 import numpy as np
 
-from epp.framework import Candidates, Filter, FilterParameters, Floats, Headers, Mask, Request
+from epp.framework import (
+    ACCELERATOR,
+    ENDPOINT_RATES,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    RUNNING,
+    Candidates,
+    Filter,
+    FilterParameters,
+    Floats,
+    Headers,
+    Mask,
+    Request,
+)
 from epp.framework.accelerator_arrays import cost_per_hour
 from epp.framework.accelerators import SpotPreference
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
-from epp.framework.rates import ENDPOINT_RATES, EndpointRates, batch_sizes, uncached_tokens
-from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
-from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING
+from epp.framework.rates import EndpointRates, batch_sizes, uncached_tokens
 
 _MS = 1e-3
 _EQUAL = 1.0 + 1e-9
@@ -64,7 +77,7 @@ class SloFitFilter(Filter[SloFitParameters]):
         slots = candidates.slots
         uncached = uncached_tokens(request, candidates, request.get(self._match_key))
         by_profile = rates.ttft_base_seconds[slots] + rates.ttft_seconds_per_token[slots] * uncached * batch
-        by_rate = rates.prefill_seconds(candidates, candidates.in_flight_tokens + uncached)
+        by_rate = rates.prefill_seconds(candidates, candidates.values(IN_FLIGHT_TOKENS) + uncached)
         return np.where(np.isnan(by_profile), by_rate, by_profile)
 
     def _cheapest(self, fits: Mask, candidates: Candidates) -> Mask:

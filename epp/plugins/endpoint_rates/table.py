@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from math import log, nan
 from typing import NamedTuple
 
-from epp.framework.accelerators import AcceleratorKind, AcceleratorTag
+from epp.framework import AcceleratorTag
+from epp.framework.accelerators import AcceleratorKind
 from epp.plugins.endpoint_rates.profile import RateProfile, model_key, plain_key
 from epp.plugins.endpoint_rates.seeds import (
     DEFAULT_ITL_BASE_SECONDS,

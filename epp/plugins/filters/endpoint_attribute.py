@@ -6,16 +6,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from epp.framework import (
-    Candidates,
-    Filter,
-    FilterParameters,
-    Floats,
-    Mask,
-    Parameters,
-    Request,
-)
-from epp.framework.limits import Name
+from epp.framework import Candidates, Filter, FilterParameters, Floats, Mask, Name, Parameters, Request
 from epp.framework.snapshot import column_named
 
 Operator: TypeAlias = Literal["LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"]

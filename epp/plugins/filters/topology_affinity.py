@@ -4,8 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
-from epp.framework.snapshot import TOPOLOGY
+from epp.framework import TOPOLOGY, Candidates, Filter, FilterParameters, Mask, Request
 from epp.framework.topology import LEVELS, closeness
 
 

@@ -6,9 +6,20 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from msgspec import Meta
 
-from epp.framework import Candidates, Column, Filter, FilterParameters, Mask, Parameters, Request
-from epp.framework.limits import NonNegative
-from epp.framework.snapshot import IN_FLIGHT, KV_USAGE, RUNNING, WAITING
+from epp.framework import (
+    IN_FLIGHT,
+    KV_USAGE,
+    RUNNING,
+    WAITING,
+    Candidates,
+    Column,
+    Filter,
+    FilterParameters,
+    Mask,
+    NonNegative,
+    Parameters,
+    Request,
+)
 
 Metric: TypeAlias = Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
 

@@ -5,11 +5,23 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Filter, FilterParameters, Floats, Mask, PrefixMatch, Request
-from epp.framework.limits import NonNegative, Positive, Share
-from epp.framework.rates import ENDPOINT_RATES, uncached_tokens
-from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
-from epp.framework.snapshot import IN_FLIGHT_TOKENS
+from epp.framework import (
+    ENDPOINT_RATES,
+    IN_FLIGHT_TOKENS,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    Candidates,
+    Filter,
+    FilterParameters,
+    Floats,
+    Mask,
+    NonNegative,
+    Positive,
+    PrefixMatch,
+    Request,
+    Share,
+)
+from epp.framework.rates import uncached_tokens
 
 _MS_PER_S = 1000.0
 _HASHES = 2.0**64
@@ -84,6 +96,6 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     def _ttft_seconds(self, request: Request, candidates: Candidates, match: PrefixMatch) -> Floats:
         rates = request.get(ENDPOINT_RATES)
         if rates is None:
-            return candidates.in_flight_tokens / self.parameters.peak_prefill_throughput
-        work = candidates.in_flight_tokens + uncached_tokens(request, candidates, match)
+            return candidates.values(IN_FLIGHT_TOKENS) / self.parameters.peak_prefill_throughput
+        work = candidates.values(IN_FLIGHT_TOKENS) + uncached_tokens(request, candidates, match)
         return rates.prefill_seconds(candidates, work)

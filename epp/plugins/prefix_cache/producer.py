@@ -8,9 +8,14 @@ import numpy as np
 from msgspec import Meta
 
 from epp.framework import (
+    KV_BLOCK_TOKENS,
+    KV_BLOCKS,
+    PREFIX_MATCH,
     Candidates,
+    Count,
     DataKey,
     EndpointObserver,
+    Natural,
     Parameters,
     PrefixMatch,
     PreRequest,
@@ -19,9 +24,6 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
-from epp.framework.limits import Count, Natural
-from epp.framework.request import PREFIX_MATCH
-from epp.framework.snapshot import KV_BLOCK_TOKENS, KV_BLOCKS
 from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
 

@@ -1,9 +1,7 @@
 """Reports a value computed from the usage of a response to the gateway, such as its cost."""
 
-from epp.framework import Parameters, Request, Response, ResponseReporter
+from epp.framework import Metadata, Name, Parameters, Request, Response, ResponseReporter
 from epp.framework.headers import DESTINATION_NAMESPACE
-from epp.framework.limits import Name
-from epp.framework.roles import Metadata
 from epp.plugins.request_control.cel import UsageExpression
 
 

@@ -4,11 +4,18 @@ from math import exp, log
 
 import numpy as np
 
-from epp.framework import Admitter, Candidates, Parameters, Request
+from epp.framework import (
+    KV_USAGE,
+    PRIORITY,
+    WAITING,
+    Admitter,
+    Candidates,
+    Parameters,
+    Positive,
+    PositiveShare,
+    Request,
+)
 from epp.framework.errors import SheddableDroppedError
-from epp.framework.limits import Positive, PositiveShare
-from epp.framework.request import PRIORITY
-from epp.framework.snapshot import KV_USAGE, WAITING
 
 
 class ProbabilisticAdmitterParameters(Parameters, frozen=True):
@@ -42,8 +49,8 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
     def probability(self, candidates: Candidates) -> float:
         """Return the probability with which a sheddable request is refused."""
         fullness = np.fmax(
-            candidates.waiting / self.parameters.queue_depth_threshold,
-            candidates.kv_usage / self.parameters.kv_cache_util_threshold,
+            candidates.values(WAITING) / self.parameters.queue_depth_threshold,
+            candidates.values(KV_USAGE) / self.parameters.kv_cache_util_threshold,
         )
         known = fullness[~np.isnan(fullness)]
         saturation = float(known.mean()) if len(known) else 0.0

@@ -1,9 +1,17 @@
 """Publishes the tokens that the picked endpoints have to compute for a request."""
 
-from epp.framework import Parameters, PreRequest, Request, SchedulingResult
-from epp.framework.limits import Natural, NonNegative
-from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, PROMPT_TOKENS
-from epp.framework.snapshot import IN_FLIGHT_TOKENS
+from epp.framework import (
+    IN_FLIGHT_COST,
+    IN_FLIGHT_TOKENS,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    Natural,
+    NonNegative,
+    Parameters,
+    PreRequest,
+    Request,
+    SchedulingResult,
+)
 
 
 class InflightLoadParameters(Parameters, frozen=True):

@@ -3,9 +3,18 @@
 import codecs
 from typing import TYPE_CHECKING
 
-from epp.framework import Candidates, Parameters, Producer, PromptTokens, Request, Stability
-from epp.framework.limits import Count, Name
-from epp.framework.request import PROMPT_TOKENS, RequestBody
+from epp.framework import (
+    PROMPT_TOKENS,
+    Candidates,
+    Count,
+    Name,
+    Parameters,
+    Producer,
+    PromptTokens,
+    Request,
+    RequestBody,
+    Stability,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -7,8 +7,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from epp.bodies.json_edit import with_model
-from epp.bodies.model_restore import ModelRestorer
+from epp.bodies import ModelRestorer, with_model
 from epp.bodies.usage import UsageReader
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

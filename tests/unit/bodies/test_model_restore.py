@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.bodies.model_restore import ModelRestorer
+from epp.bodies import ModelRestorer
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "chat-stream.txt"
 

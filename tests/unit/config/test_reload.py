@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from epp.config import Builder, ConfigFollower, ConfigObserver, ConfigState, assemble, load_file, load_text
 from epp.framework import (
+    WAITING,
     ConfigurationError,
     ManualClock,
     Parameters,
@@ -48,7 +49,7 @@ class Odd(Scorer[OddParameters]):
             raise ZeroDivisionError("one by nothing")
 
     def score(self, request, candidates):
-        return candidates.waiting * 0.0
+        return candidates.values(WAITING) * 0.0
 
 
 def rebuilt(build, before: str, after: str):

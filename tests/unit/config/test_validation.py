@@ -385,10 +385,10 @@ class Everything(Filter, Scorer, Picker):
     reads = (WAITING,)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        return candidates.waiting >= 0
+        return candidates.values(WAITING) >= 0
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        return candidates.waiting
+        return candidates.values(WAITING)
 
     def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
         return totals.argsort()

@@ -67,7 +67,7 @@ async def backend() -> AsyncIterator[tuple[Backend, str]]:
 
 @contextlib.asynccontextmanager
 async def sending(url: str, requests_per_second: float) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(Traffic(url, "m", requests_per_second).run())
+    task = asyncio.create_task(Traffic(url, "m", requests_per_second, conversations=CLIENTS).run())
     try:
         yield task
     finally:

@@ -1,7 +1,7 @@
 import pytest
 
 from epp.discovery.endpoints_file import read_content, read_targets
-from epp.discovery.target import Target
+from epp.discovery.targets import Target
 from epp.framework import ConfigurationError
 from epp.framework.accelerators import AcceleratorDeclaration
 
@@ -55,22 +55,22 @@ GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
         ("- {name: b, address: 10.0.0.2}", r"endpoints\[1\] 'b' \(line 3\): port: missing: every endpoint has"),
         ("- {address: 10.0.0.2, port: 1}", r"endpoints\[1\] \(line 3\): name: missing"),
         ("- {name: b, port: 1}", "address: missing"),
-        ("- {name: b, address: 10.0.0.2, port: 80000}", "port: 80000 is not a port: write a number between 1 and 65"),
+        ("- {name: b, address: 10.0.0.2, port: 80000}", "port: 80000 is not a port: write a number from 1 to 65535"),
         ("- {name: b, address: 10.0.0.2, port: http}", "port: 'http' is not a port"),
         ("- {name: b, address: 10.0.0.2, port: true}", "port: True is not a port"),
         ("- {name: b, address: 10.0.0.2, port: 1.5}", "port: 1.5 is not a port"),
-        ("- name: b\n  address: 10.0.0.2:80\n  port: 80", r"\(line 4\): address: '10.0.0.2:80' is neither an IPv4"),
+        ("- name: b\n  address: 10.0.0.2:80\n  port: 80", r"\(line 4\): address: '10.0.0.2:80' is no IPv4 address"),
         ("- {name: b, address: '[::1]', port: 80}", r"address: '\[::1\]' has brackets: write ::1"),
-        ("- {name: b, address: 10.1, port: 80}", "address: 10.1 is not a text: put it in quotes"),
-        ("- {name: 7, address: 10.0.0.2, port: 80}", "name: 7 is not a text: put it in quotes"),
+        ("- {name: b, address: 10.1, port: 80}", "address: 10.1 is not a string: put it in quotes"),
+        ("- {name: 7, address: 10.0.0.2, port: 80}", "name: 7 is not a string: put it in quotes"),
         (
             "- {name: b, address: h, port: 80, labels: {gpu: 8}}",
-            "labels: 'gpu': 8 is not a pair of texts: put both in q",
+            "labels: 'gpu': 8 is not a pair of strings: put both in q",
         ),
         ("- {name: b, address: h, port: 80, labels: [x]}", "labels: not a mapping"),
         ("- name: b\n  adress: h\n  port: 80", r"\(line 4\): adress: unknown field 'adress': did you mean 'address'\?"),
         ("- {name: b, address: h, port: 80, zzz: 1}", "unknown field 'zzz': known are accelerator, address, cluster"),
-        ("- {name: b, address: h, port: 80, node: 7}", "node: 7 is not a text"),
+        ("- {name: b, address: h, port: 80, node: 7}", "node: 7 is not a string"),
         ("- {name: b, address: h, port: 80, accelerator: h100}", "accelerator: not a mapping: write class, count"),
         (
             "- {name: b, address: h, port: 80, accelerator: {clas: h100}}",
@@ -81,10 +81,13 @@ GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
             "accelerator: count: Expected `int",
         ),
         ("- text", r"endpoints\[1\] \(line 3\): not a mapping: write the fields name"),
-        ("- {name: a, address: h, port: 80}", r"name: 'a' in namespace 'default' is that of endpoints\[0\] already"),
+        (
+            "- {name: a, address: h, port: 80}",
+            r"name: 'a' in namespace 'default' repeats endpoints\[0\]: leave one out",
+        ),
         (
             "- {name: b, address: 10.0.0.1, port: '8000'}",
-            r"address: '10.0.0.1' with port 8000 is that of endpoints\[0\]",
+            r"address: '10.0.0.1' with port 8000 repeats endpoints\[0\]",
         ),
     ],
 )
@@ -123,6 +126,12 @@ def test_file_that_is_no_list_of_endpoints_is_refused(text, problem):
         read(text)
 
 
+@pytest.mark.parametrize("field", ["namespace", "node", "cluster"])
+def test_empty_optional_field_is_one_left_out(field):
+    without = read("endpoints: [{name: a, address: h, port: 1}]")
+    assert read(f"endpoints: [{{name: a, address: h, port: 1, {field}: ''}}]") == without
+
+
 def test_bytes_that_are_no_text_are_refused():
     with pytest.raises(ConfigurationError, match="neither YAML nor JSON"):
         read_targets(b"\xff\xfe\x00", "e.yaml")
@@ -133,10 +142,12 @@ def test_file_of_more_than_1_mib_is_refused(tmp_path):
     file.write_bytes(b"#" * (1024 * 1024))
     assert len(read_content(str(file))) == 1024 * 1024
     file.write_bytes(b"#" * (1024 * 1024 + 1))
-    with pytest.raises(ConfigurationError, match="it has more than 1048576 bytes"):
+    with pytest.raises(ConfigurationError, match="is larger than 1048576 bytes"):
         read_content(str(file))
 
 
 def test_missing_file_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"endpoints file .*nowhere.yaml: No such file or directory"):
+    with pytest.raises(
+        ConfigurationError, match=r"endpoints file .*nowhere.yaml cannot be read: No such file or directory"
+    ):
         read_content(str(tmp_path / "nowhere.yaml"))

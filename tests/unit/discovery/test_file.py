@@ -89,7 +89,7 @@ async def test_unresolvable_hosts_are_left_out_even_when_none_is_left(discovery,
         "none of the endpoints' host names resolves, the pool is empty",
     ]
     names.table = {"host-a": ["10.0.0.1"], "host-b": ["::1"]}
-    await discovery.refresh(pool)
+    await discovery.resolver.refresh(pool)
     assert pool.hostports == {"a": "10.0.0.1:8000", "b": "[::1]:8000"}
 
 
@@ -141,10 +141,10 @@ async def test_bad_replacement_changes_nothing_and_is_logged_once(discovery, pat
         await discovery.reread(pool)
     assert pool.hostports == {"a": "10.0.0.1:8000"}
     assert pool.replaced == 1
-    reasons = [entry["reason"].partition("endpoints.yaml: ")[2] for entry in logs]
+    reasons = [entry["reason"].partition("endpoints.yaml")[2].partition(": ")[2] for entry in logs]
     assert [reason[:25] for reason in reasons] == [
         "endpoints[0] 'a' (line 1)",
-        "it has no list 'endpoints",
+        "no list 'endpoints': for ",
         "No such file or directory",
     ]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 from msgspec import Meta
 
-from epp.framework import ConfigurationError, FilterParameters, ManualClock, Parameters, Request, Scorer
+from epp.framework import WAITING, ConfigurationError, FilterParameters, ManualClock, Parameters, Request, Scorer
 from epp.framework.hints import hint_at
 from epp.framework.limits import Count, Name, Natural, NonNegative, Port, Positive, PositiveShare, Share
 from epp.framework.parameters import ParameterError, read_parameters
@@ -99,7 +99,7 @@ class Picky(Scorer[Limits]):
             raise LookupError("no such thing")
 
     def score(self, request: Request, candidates):
-        return candidates.waiting
+        return candidates.values(WAITING)
 
 
 @pytest.mark.parametrize(

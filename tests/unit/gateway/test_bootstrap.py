@@ -22,7 +22,7 @@ from epp.gateway import (
     standalone_override_host_yaml,
     standalone_yaml,
 )
-from epp.gateway.binary import find_envoy
+from epp.gateway.envoy import find_envoy
 
 REPOSITORY = Path(__file__).parents[3]
 DEPLOY = REPOSITORY / "deploy"
@@ -170,8 +170,13 @@ def test_closed_gateway_lets_nothing_pass():
 
 
 def test_override_host_without_its_file_is_refused():
-    with pytest.raises(SettingsError, match=r"eds_file: .* name it, as in /etc/envoy/endpoints\.json"):
+    with pytest.raises(SettingsError, match=r"eds_file: missing: .* such as /etc/envoy/endpoints\.json"):
         bootstrap_dict(override_host(eds_file=None))
+
+
+def test_picker_on_the_listen_address_is_refused():
+    with pytest.raises(SettingsError, match=r"picker_address: 127\.0\.0\.1:8080 is the listen address"):
+        bootstrap_dict(GatewaySettings(picker_address="127.0.0.1:8080"))
 
 
 def test_picker_is_asked_for_its_health_by_its_service_name():

@@ -105,7 +105,7 @@ async def test_change_that_could_not_be_written_is_tried_again(store, tmp_path):
             directory.rename(away)
             store.replace([B])
             async with asyncio.timeout(20):
-                while "eds_file_not_written" not in {line["event"] for line in said}:
+                while "EDS file not written, retrying" not in {line["event"] for line in said}:
                     await asyncio.to_thread(list, said)
             away.rename(directory)
             await says(directory / "endpoints.json", B)

@@ -26,9 +26,9 @@ from epp.gateway import (
     GatewaySettings,
     ListenAddressError,
     PortTakenError,
-    TcpAddress,
 )
 from epp.gateway.eds_file import discovery_response
+from epp.host_port import HostPort
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -67,7 +67,7 @@ def directory():
         yield directory
 
 
-async def status_of(address: TcpAddress, **headers: str) -> int:
+async def status_of(address: HostPort, **headers: str) -> int:
     async with aiohttp.ClientSession() as session, session.get(f"http://{address}/", headers=headers) as response:
         return response.status
 
@@ -144,9 +144,8 @@ async def test_stop_may_be_called_again(settings):
 
 async def test_taken_port_is_named_before_anything_starts(settings, taken_port):
     taken = GatewaySettings(listen_port=taken_port, picker_address=settings.picker_address)
-    with pytest.raises(PortTakenError, match=f"127.0.0.1:{taken_port} is taken by another process") as caught:
+    with pytest.raises(PortTakenError, match=f"127.0.0.1:{taken_port} is taken by another process"):
         await EnvoyProcess.start(taken)
-    assert caught.value.address == f"127.0.0.1:{taken_port}"
 
 
 async def test_taken_admin_port_is_not_mistaken_for_our_envoy(settings, taken_port):
@@ -160,7 +159,9 @@ async def test_taken_admin_port_is_not_mistaken_for_our_envoy(settings, taken_po
 async def test_address_of_another_machine_is_refused(settings):
     # 192.0.2.0/24 is reserved for documentation; its network address belongs to no host.
     elsewhere = GatewaySettings(listen_host="192.0.2.0", listen_port=0, picker_address=settings.picker_address)
-    with pytest.raises(ListenAddressError, match=r"cannot listen on 192\.0\.2\.0:0"):
+    with pytest.raises(
+        ListenAddressError, match=r"cannot listen on 192\.0\.2\.0:0: .*; choose an address of this machine"
+    ):
         await EnvoyProcess.start(elsewhere)
 
 

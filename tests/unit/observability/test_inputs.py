@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from epp.framework import Parameters, Request, Scorer
+from epp.framework import WAITING, Parameters, Request, Scorer
 from epp.framework.inputs import InputProblem, InputState
 from epp.observability.inputs import InputMetrics
 
@@ -17,7 +17,7 @@ class Follower(Scorer[Parameters]):
         return self.state
 
     def score(self, request: Request, candidates):
-        return candidates.waiting
+        return candidates.values(WAITING)
 
 
 class Shown:

@@ -19,6 +19,9 @@ PROFILE = SimProfile(
 )
 
 
+REASONS = ("stop", "length", "abort")
+
+
 def profile(**changes) -> SimProfile:
     values = {name: getattr(PROFILE, name) for name in PROFILE.__struct_fields__}
     return SimProfile(**(values | changes))
@@ -36,6 +39,12 @@ def request(request_id: int, *, prompt: int = 100, output: int = 3, hashes: str 
 
 def times(emissions: list[Emission], request_id: int) -> list[float]:
     return pytest.approx([item.at_seconds for item in emissions if item.request_id == request_id])
+
+
+def sample(machine: Machine, name: str, **labels: str) -> float | None:
+    """The value of one series on the machine's metrics page."""
+    labels = {"engine": "0", "model_name": PROFILE.model, **labels}
+    return machine.metrics.registry.get_sample_value(f"vllm:{name}", labels)
 
 
 def test_one_request_takes_its_prefill_and_one_step_per_further_token():
@@ -87,8 +96,8 @@ def test_a_cached_prefix_is_not_computed_again():
     # Five blocks of ten are found, 50 tokens are left: 0.5 s.
     assert emissions[0].at_seconds == 10.5
     assert emissions[0].cached_tokens == 50
-    assert machine.meters.prefix_query_tokens == 200
-    assert machine.meters.prefix_hit_tokens == 50
+    assert sample(machine, "prefix_cache_queries_total") == 200
+    assert sample(machine, "prefix_cache_hits_total") == 50
 
 
 def test_a_prompt_that_is_cached_whole_still_computes_its_last_block():
@@ -146,20 +155,6 @@ def test_a_request_without_an_adapter_slot_lets_others_pass():
     assert times(emissions, 2) == [3.1]
 
 
-def test_newest_lora_series_is_the_present_state():
-    machine = Machine(PROFILE)
-    machine.submit(request(1, lora="a"))
-    machine.submit(request(2, lora="b"))
-    series = machine.lora_series
-    assert max(series, key=series.__getitem__) == ("a", "b")
-    machine.abort(1)
-    machine.abort(2)
-    machine.advance(10)
-    series = machine.lora_series
-    assert max(series, key=series.__getitem__) == ("", "")
-    assert ("a", "b") in series
-
-
 def test_abort_frees_place_and_blocks_at_once():
     machine = Machine(PROFILE)
     machine.submit(request(1))
@@ -169,7 +164,8 @@ def test_abort_frees_place_and_blocks_at_once():
     assert (machine.running, machine.kv_usage) == (0, 0.0)
     assert machine.advance(10) == []
     assert machine.abort(1) is None
-    assert machine.meters.finished == {"stop": 0, "length": 0, "abort": 1}
+    finished = {reason: sample(machine, "request_success_total", finished_reason=reason) for reason in REASONS}
+    assert finished == {"stop": 0, "length": 0, "abort": 1}
 
 
 def test_an_id_used_again_during_the_step_of_its_aborted_twin_gets_nothing_of_it():
@@ -209,8 +205,8 @@ def test_a_server_occupied_in_full_serves_nobody_until_it_is_released():
         (Occupation(waiting=-1), "waiting -1"),
         (Occupation(kv_usage=1.5), "kv_usage 1.5 must be 0 to 1"),
         (Occupation(kv_usage=0.95), "kv_usage 0.95 is more than"),
-        (Occupation(lora_adapter="c"), "lora_adapter 'c' is none of"),
-        (Occupation(running=1, lora_adapter="b"), "lora_adapter 'b' finds no free slot"),
+        (Occupation(lora_adapter="c"), "lora_adapter 'c' is not one of"),
+        (Occupation(running=1, lora_adapter="b"), "lora_adapter 'b' has no free slot: max_lora is 1"),
     ],
 )
 def test_occupation_that_does_not_fit_changes_nothing(occupation, message):
@@ -223,17 +219,17 @@ def test_occupation_that_does_not_fit_changes_nothing(occupation, message):
     assert machine.kv_usage == pytest.approx(0.3)  # 0.2 and the ten blocks of the prompt
 
 
-def test_meters_count_tokens_and_seconds():
+def test_metrics_count_tokens_and_seconds():
     machine = Machine(PROFILE)
     machine.submit(request(1, prompt=100, output=3))
     machine.advance(10)
-    meters = machine.meters
-    assert (meters.prompt_tokens, meters.generation_tokens) == (100, 3)
-    assert meters.time_to_first_token.sum == pytest.approx(1.0)
-    assert meters.request_latency.sum == pytest.approx(1.2)
-    assert meters.inter_token_latency.sum == pytest.approx(0.2)
-    assert dict(meters.time_to_first_token.cumulative())[0.75] == 0
-    assert dict(meters.time_to_first_token.cumulative())[1.0] == 1
+    assert sample(machine, "prompt_tokens_total") == 100
+    assert sample(machine, "generation_tokens_total") == 3
+    assert sample(machine, "time_to_first_token_seconds_sum") == pytest.approx(1.0)
+    assert sample(machine, "e2e_request_latency_seconds_sum") == pytest.approx(1.2)
+    assert sample(machine, "inter_token_latency_seconds_sum") == pytest.approx(0.2)
+    assert sample(machine, "time_to_first_token_seconds_bucket", le="0.75") == 0
+    assert sample(machine, "time_to_first_token_seconds_bucket", le="1.0") == 1
 
 
 def test_requests_that_can_never_run_are_refused():

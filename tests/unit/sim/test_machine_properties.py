@@ -94,9 +94,13 @@ class Traffic(RuleBasedStateMachine):
 
     @invariant()
     def the_present_adapters_are_the_newest_series(self):
-        series = self.machine.lora_series
-        newest = max(series, key=series.__getitem__)
-        assert newest == (",".join(self.machine.running_adapters), ",".join(self.machine.waiting_adapters))
+        (family,) = self.machine.metrics.registry.restricted_registry(["vllm:lora_requests_info"]).collect()
+        newest = max(family.samples, key=lambda sample: sample.value)
+        assert newest.labels == {
+            "max_lora": "2",
+            "running_lora_adapters": ",".join(self.machine.running_adapters),
+            "waiting_lora_adapters": ",".join(self.machine.waiting_adapters),
+        }
 
     @invariant()
     def somebody_moves_unless_everybody_is_kept_out(self):
@@ -110,7 +114,13 @@ class Traffic(RuleBasedStateMachine):
             self.take(self.machine.advance(self.now))
         assert not self.open
         assert (self.machine.running, self.machine.waiting, self.machine.kv_usage) == (0, 0, 0.0)
-        assert sum(self.machine.meters.finished.values()) == self.next_id
+        registry = self.machine.metrics.registry
+        labels = {"engine": "0", "model_name": PROFILE.model}
+        finished = [
+            registry.get_sample_value("vllm:request_success_total", {**labels, "finished_reason": reason})
+            for reason in ("stop", "length", "abort")
+        ]
+        assert sum(finished) == self.next_id
 
 
 TestTraffic = Traffic.TestCase

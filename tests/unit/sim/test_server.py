@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from epp.sim import SimProfile, running, serve
+from epp.sim import SimProfile, running
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "chat-stream.txt"
 MODEL = "tiny"
@@ -264,7 +264,7 @@ async def test_a_server_can_be_made_to_look_loaded(http):
 
 async def test_load_that_does_not_fit_is_refused(http):
     status, answer = await post(http, "/sim/occupy", running=5)
-    assert (status, answer["error"]["message"]) == (409, "running 5 must be 0 to 4, the slots that are free")
+    assert (status, answer["error"]["message"]) == (409, "running 5 must be 0 to 4, the number of free slots")
     status, answer = await post(http, "/sim/occupy", requests=5)
     assert status == 400
     assert "/sim/occupy takes JSON with running, waiting, kv_usage, lora_adapter" in answer["error"]["message"]
@@ -302,52 +302,30 @@ async def test_a_client_that_hangs_up_in_the_middle_of_a_stream_frees_its_blocks
         assert record["finish_reason"] == "abort"
 
 
-async def test_a_server_that_stops_lets_requests_in_flight_finish():
-    stop = asyncio.Event()
-    listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+async def test_a_server_that_drains_lets_requests_in_flight_finish():
     slow = SimProfile(model=MODEL, seconds_per_output_token=0.01, default_output_tokens=20)
-    server = asyncio.create_task(
-        serve(
-            slow,
-            "127.0.0.1",
-            0,
-            ready=lambda _, port: listening.set_result(port),
-            stop=stop,
-            shutdown_timeout_seconds=3600,
-        )
-    )
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{await listening}") as http:
+    async with running(slow) as sim, aiohttp.ClientSession(f"http://{sim.address}") as http:
         async with http.post("/v1/chat/completions", json={"messages": HELLO, "stream": True}) as response:
             await response.content.readline()
-            stop.set()
+            draining = asyncio.create_task(sim.drain(3600))
             text = (await response.content.read()).decode()
-        assert '"finish_reason":"stop"' in text
-        assert text.endswith("data: [DONE]\n\n")
-    await server
+        await draining
+    assert '"finish_reason":"stop"' in text
+    assert text.endswith("data: [DONE]\n\n")
 
 
-async def test_requests_that_outlast_the_shutdown_end_with_abort():
-    stop = asyncio.Event()
-    listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+async def test_requests_that_outlast_the_drain_end_with_abort():
     slow = SimProfile(model=MODEL, seconds_per_output_token=1000)
-    server = asyncio.create_task(
-        serve(
-            slow,
-            "127.0.0.1",
-            0,
-            ready=lambda _, port: listening.set_result(port),
-            stop=stop,
-            shutdown_timeout_seconds=0,
-        )
-    )
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{await listening}") as http:
-        async with http.post("/v1/chat/completions", json={"messages": HELLO, "stream": True}) as response:
-            await response.content.readline()
-            stop.set()
-            ours = events((await response.content.read()).decode().strip())
-        assert ours[-1] == "[DONE]"
-        assert ours[-2]["choices"][0]["finish_reason"] == "abort"
-    await server
+    async with (
+        running(slow) as sim,
+        aiohttp.ClientSession(f"http://{sim.address}") as http,
+        http.post("/v1/chat/completions", json={"messages": HELLO, "stream": True}) as response,
+    ):
+        await response.content.readline()
+        await sim.drain(0)
+        ours = events((await response.content.read()).decode().strip())
+    assert ours[-1] == "[DONE]"
+    assert ours[-2]["choices"][0]["finish_reason"] == "abort"
 
 
 async def test_a_server_that_drains_refuses_new_requests_and_stays_healthy():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from epp.bodies.json_edit import with_model, with_model_added
+from epp.bodies import with_model, with_model_added
 
 
 @pytest.mark.parametrize(

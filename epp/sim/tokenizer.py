@@ -1,4 +1,4 @@
-"""Prompts into tokens, tokens into block hashes, and the words of the answer."""
+"""Tokens: of prompts, of answers, and the hashes of their blocks."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ __all__ = ["answer_tokens", "block_hashes", "render_chat", "tokenize"]
 
 _BYTES_PER_TOKEN = 4
 
-# Every word is one token, four bytes with its blank, so that an answer sent back as part of a longer
-# conversation has the tokens it had when it was generated, and is found in the prefix cache.
+# Every word is one token, four bytes with its blank. An answer that comes back in a longer conversation then has the
+# tokens it was generated with, and is found in the prefix cache.
 _OPENERS = (b"Here", b"That", b"This", b"Then", b"They", b"When", b"Some", b"Each")
 _WORD_BYTES = (
     b" the and but for all any one two new old big few red"
@@ -23,15 +23,15 @@ _WORDS = tuple(_WORD_BYTES[start : start + _BYTES_PER_TOKEN] for start in range(
 
 
 def tokenize(text: str) -> list[bytes]:
-    """Cut `text` into tokens of four UTF-8 bytes; the last one may be shorter, and an empty text has none."""
+    """Split `text` into tokens of four UTF-8 bytes; the last one may be shorter, and an empty text has none."""
     data = text.encode()
     return [data[start : start + _BYTES_PER_TOKEN] for start in range(0, len(data), _BYTES_PER_TOKEN)]
 
 
 def render_chat(messages: Sequence[tuple[str, str]], *, preamble: str = "") -> list[bytes]:
-    """Tokens of a conversation of (role, text) pairs, ending where the assistant is to speak.
+    """Return the tokens of (role, text) pairs, up to the start of the assistant's answer.
 
-    Every part is cut on its own: a conversation that goes on has all the tokens it had before as its prefix.
+    Every part is tokenized separately, so that a longer conversation has the tokens of the shorter one as its prefix.
     """
     tokens = tokenize(preamble)
     for role, text in messages:
@@ -40,7 +40,7 @@ def render_chat(messages: Sequence[tuple[str, str]], *, preamble: str = "") -> l
 
 
 def answer_tokens(prompt: Sequence[bytes], count: int, *, model: str, seed: int) -> list[bytes]:
-    """Return the `count` tokens that `model` answers: the same for the same prompt, model and seed."""
+    """Return `count` tokens of an answer of `model`, determined by prompt, model and seed."""
     origin = xxhash.xxh3_128(msgspec.json.encode([model, seed]))
     for token in prompt:
         origin.update(token + b"\xff")
@@ -55,14 +55,14 @@ def answer_tokens(prompt: Sequence[bytes], count: int, *, model: str, seed: int)
 def block_hashes(
     tokens: Sequence[bytes], *, block_size: int, lora_adapter: str | None, cache_salt: str | None
 ) -> tuple[bytes, ...]:
-    """One hash for each full block of `tokens`, chained: a hash stands for its block and all before it.
+    """Return one hash for each full block of `tokens`, chained: a hash stands for its block and all before it.
 
-    The chain starts from the adapter and the salt, so nothing is shared between different ones.
+    The chain starts with the adapter and the salt: requests that differ in these share no block.
     """
     parent = xxhash.xxh3_128_digest(msgspec.json.encode([lora_adapter, cache_salt]))
     hashes: list[bytes] = []
     for end in range(block_size, len(tokens) + 1, block_size):
-        # 0xff is no byte of any UTF-8 text: tokens cannot run into each other.
+        # 0xff is in no UTF-8 text, so that it separates tokens unambiguously.
         parent = xxhash.xxh3_128_digest(parent + b"\xff".join(tokens[end - block_size : end]))
         hashes.append(parent)
     return tuple(hashes)

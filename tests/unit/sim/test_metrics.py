@@ -7,7 +7,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.sim import Machine, Occupation, SimProfile, SimRequest
-from epp.sim.metrics_page import MetricsPage
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "metrics-busy-lora.txt"
 PROFILE = SimProfile(
@@ -32,13 +31,13 @@ def families(page: str):
 
 
 def values(machine: Machine, name: str) -> dict[tuple[str, ...], float]:
-    page = MetricsPage(machine, unix_offset_seconds=1_000.0).render().decode()
+    page = machine.metrics.page().decode()
     samples = [sample for family in families(page).values() for sample in family.samples if sample.name == name]
     return {tuple(sample.labels.values()): sample.value for sample in samples}
 
 
 def test_names_types_labels_and_bounds_are_those_of_vllm(machine):
-    ours = families(MetricsPage(machine, unix_offset_seconds=0.0).render().decode())
+    ours = families(machine.metrics.page().decode())
     theirs = families(RECORDED.read_text())
     assert len(ours) > 10
     for name, family in ours.items():
@@ -58,7 +57,7 @@ def bounds(family) -> list[str]:
 
 
 def test_help_and_type_lines_are_written_as_vllm_writes_them(machine):
-    ours = MetricsPage(machine, unix_offset_seconds=0.0).render().decode()
+    ours = machine.metrics.page().decode()
     theirs = set(RECORDED.read_text().splitlines())
     comments = re.findall(r"^# .*$", ours, flags=re.MULTILINE)
     assert set(comments) <= theirs
@@ -89,7 +88,7 @@ def test_newest_lora_series_names_the_adapters_of_now(machine):
     machine.advance(10.0)
     series = values(machine, "vllm:lora_requests_info")
     assert max(series, key=series.__getitem__) == ("2", "", "")
-    assert series["2", "", ""] == pytest.approx(1_001.0)  # it became idle at 1.0
+    assert series["2", "", ""] == pytest.approx(1.0)  # it became idle at 1.0
 
 
 def test_a_server_without_adapters_has_no_lora_series():
@@ -98,6 +97,6 @@ def test_a_server_without_adapters_has_no_lora_series():
 
 
 def test_cache_config_says_the_size_of_the_cache(machine):
-    page = families(MetricsPage(machine, unix_offset_seconds=0.0).render().decode())
+    page = families(machine.metrics.page().decode())
     (sample,) = page["vllm:cache_config_info"].samples
     assert (sample.labels["block_size"], sample.labels["num_gpu_blocks"], sample.value) == ("10", "100", 1.0)

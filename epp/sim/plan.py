@@ -1,24 +1,24 @@
-"""From the body of a request to what the machine runs, or to the error it deserves."""
+"""Plans: from the body of a request to the work for the machine and the words of the answer, or to an API error."""
 
 from typing import TypeVar
 
 import msgspec
 import xxhash
 
+from epp.sim.machine import SimRequest
 from epp.sim.openai_api import ApiError, ChatMessage, ChatRequest, CompletionRequest
 from epp.sim.profile import SimProfile
-from epp.sim.records import SimRequest
-from epp.sim.text import answer_tokens, block_hashes, render_chat, tokenize
+from epp.sim.tokenizer import answer_tokens, block_hashes, render_chat, tokenize
 
-__all__ = ["Plan", "decode", "plan"]
+__all__ = ["Plan", "decode", "make_plan"]
 
-_COMPLETION_MAX_TOKENS = 16  # what the API says for a completion without max_tokens
+_COMPLETION_MAX_TOKENS = 16  # the API's default for completions
 
-_Body = TypeVar("_Body", ChatRequest, CompletionRequest)
+_Body = TypeVar("_Body", bound=ChatRequest | CompletionRequest)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A request understood: who answers, what the machine has to do, and the answer, one text per token."""
+    """The model, the work for the machine, and the answer, one text per token."""
 
     model: str
     request: SimRequest
@@ -26,25 +26,25 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def decode(body: bytes, kind: type[_Body]) -> _Body:
-    """Read a body; `ApiError` 400 saying where it is not what the API asks for."""
+    """Decode a body; `ApiError` 400 with the place of the mistake."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _bad_request(f"The request body is not valid: {error}") from error
 
 
-def plan(body: ChatRequest | CompletionRequest, profile: SimProfile, request_id: int) -> Plan:
-    """Work out model, prompt and answer; `ApiError` 404 for an unknown model and 400 for what does not fit."""
+def make_plan(body: ChatRequest | CompletionRequest, profile: SimProfile, request_id: int) -> Plan:
+    """Determine model, prompt and answer; `ApiError` 404 for an unknown model, 400 for an impossible request."""
     model = body.model or profile.model
     if model not in profile.served_models:
         aliases = ", ".join(profile.served_models)
         message = f"The model `{model}` does not exist. Valid aliases: {aliases}."
         raise ApiError(404, "NotFoundError", message, param="model")
     if body.n not in (None, 1):
-        raise _bad_request(f"n is {body.n}; this server gives one answer per request, leave n out", param="n")
+        raise _bad_request(f"n is {body.n}, but this server gives one answer per request: leave n out", param="n")
     prompt = _chat_prompt(body) if isinstance(body, ChatRequest) else _completion_prompt(body.prompt)
     if not prompt:
-        raise _bad_request("The prompt is empty; send at least one token", param="prompt")
+        raise _bad_request("The prompt is empty: send at least one token", param="prompt")
     limit = _output_limit(body, profile, len(prompt))
     output_tokens = limit if body.ignore_eos else min(limit, profile.default_output_tokens)
     answer = answer_tokens(prompt, output_tokens, model=model, seed=profile.seed)
@@ -70,24 +70,24 @@ def _output_limit(body: ChatRequest | CompletionRequest, profile: SimProfile, pr
     if room < 1:
         raise _bad_request(
             f"This model's maximum context length is {profile.max_model_len} tokens and the prompt has "
-            f"{prompt_tokens} input tokens; shorten it to leave room for an answer",
+            f"{prompt_tokens} input tokens: shorten it to leave room for an answer",
             param="input_tokens",
         )
     if isinstance(body, ChatRequest):
-        asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     else:
-        asked = min(room, _COMPLETION_MAX_TOKENS) if body.max_tokens is None else body.max_tokens
-    if asked is None:
+        wanted = min(room, _COMPLETION_MAX_TOKENS) if body.max_tokens is None else body.max_tokens
+    if wanted is None:
         return room
-    if asked < 1:
-        raise _bad_request(f"max_tokens must be at least 1, got {asked}", param="max_tokens")
-    if asked > room:
+    if wanted < 1:
+        raise _bad_request(f"max_tokens must be at least 1, got {wanted}", param="max_tokens")
+    if wanted > room:
         raise _bad_request(
             f"This model's maximum context length is {profile.max_model_len} tokens: after {prompt_tokens} input "
-            f"tokens there is room for {room} output tokens, and max_tokens asks for {asked}",
+            f"tokens there is room for {room} output tokens, but max_tokens is {wanted}",
             param="max_tokens",
         )
-    return asked
+    return wanted
 
 
 def _chat_prompt(body: ChatRequest) -> list[bytes]:
@@ -110,7 +110,7 @@ def _part(part: dict[str, msgspec.Raw]) -> str:
             return msgspec.json.decode(part["text"], type=str)
         except msgspec.DecodeError as error:
             raise _bad_request(f"A text part of a message has no text: {error}", param="messages") from error
-    # An image or a sound: as long as any other, and the same tokens for the same content.
+    # An image or audio: always the same length, and the same tokens for the same content.
     return f"<{xxhash.xxh3_128_hexdigest(msgspec.json.encode(part))}>"
 
 
@@ -123,7 +123,7 @@ def _completion_prompt(prompt: str | list[str | int | list[int]]) -> list[bytes]
         case _:
             token_ids = [token for token in prompt if isinstance(token, int)]
             if len(token_ids) < len(prompt):
-                raise _bad_request("prompt holds several prompts; send one request for each", param="prompt")
+                raise _bad_request("prompt has several prompts: send one request for each", param="prompt")
     return [str(token).encode() for token in token_ids]
 
 

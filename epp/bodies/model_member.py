@@ -1,0 +1,155 @@
+"""The `model` member of JSON bodies: replaced in requests, and restored in responses."""
+
+import msgspec
+
+from epp.bodies.members import MemberScanner, Wanted
+
+_MODEL = Wanted.named("model")
+_DATA = b"data:"
+_OTHER_FIELD = b"other"
+_MAX_VALUE_BYTES = 64 * 1024
+
+
+def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
+    """Return a request body with this value of its top-level `model`; every other byte stays.
+
+    Values that are no string are replaced too, and so are those of further top-level `model` members, so that readers
+    of the first and readers of the last one agree.
+
+    A body that is no JSON object, or has no top-level `model`, is returned unchanged. So is a truncated one, unless
+    `partial` allows it: then a complete `model` is replaced.
+    """
+    scanner = MemberScanner(_MODEL)
+    marks = scanner.feed(body)
+    usable = scanner.complete or (partial and not scanner.invalid and len(marks) % 2 == 0)
+    if not marks or not usable:
+        return body
+    value = msgspec.json.encode(model)
+    edges = [0, *marks, len(body)]
+    return value.join(body[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
+
+
+def with_model_added(body: bytes, model: str) -> bytes:
+    """Return a JSON object without `model` with one as its first member; every other byte stays."""
+    start = body.index(b"{") + 1
+    comma = b"" if body[start:].lstrip()[:1] == b"}" else b","
+    return b"".join((body[:start], b'"model":', msgspec.json.encode(model), comma, body[start:]))
+
+
+class ModelRestorer:
+    """Replaces the top-level `model` in the JSON object of a response, or in that of each event of a stream.
+
+    Only a string of at most 64 KiB is replaced; nested members and text stay. The output does not depend on how the
+    response was cut. Only an incomplete `model` value is ever held back.
+
+    In an event stream the object may span the `data:` lines of its event; a line after a complete object starts a new
+    one. Data that is no object, comments and other fields stay.
+    """
+
+    def __init__(self, model: str, *, event_stream: bool) -> None:
+        self._replacement = msgspec.json.encode(model)
+        self._event_stream = event_stream
+        self._scanner = MemberScanner(_MODEL)
+        self._in_value = False
+        self._buffering = False
+        self._buffer = bytearray()
+        self._field = b""
+        self._line_is_empty = True
+        self._after_carriage_return = False
+
+    def feed(self, piece: bytes, *, last: bool) -> bytes:
+        """Return the bytes that can be passed on; with `last`, all that are left."""
+        output = _Output(piece)
+        if self._event_stream:
+            self._read_lines(piece, output)
+        else:
+            self._replace(self._scanner.feed(piece), output)
+        if self._buffering:
+            self._buffer += output.take_until(len(piece))
+            if last or len(self._buffer) > _MAX_VALUE_BYTES:
+                self._flush(output)
+        return output.joined()
+
+    def _read_lines(self, piece: bytes, output: "_Output") -> None:
+        start = 0
+        for line in piece.splitlines(keepends=True):
+            content = line.rstrip(b"\r\n")
+            if content:
+                self._read_content(content, start, output)
+            if len(content) < len(line):
+                self._end_line(line, start + len(content), output)
+            start += len(line)
+
+    def _read_content(self, content: bytes, start: int, output: "_Output") -> None:
+        self._line_is_empty = False
+        if self._field == _OTHER_FIELD:
+            return
+        if self._field != _DATA:
+            missing = len(_DATA) - len(self._field)
+            self._field += content[:missing]
+            if self._field != _DATA:
+                if not _DATA.startswith(self._field):
+                    self._field = _OTHER_FIELD
+                return
+            if self._scanner.complete:
+                self._scanner = MemberScanner(_MODEL)
+            content = content[missing:]
+            start += missing
+        self._replace([start + mark for mark in self._scanner.feed(content)], output)
+
+    def _end_line(self, line: bytes, end: int, output: "_Output") -> None:
+        finishes_previous = self._after_carriage_return and line == b"\n" and self._line_is_empty
+        self._after_carriage_return = line.endswith(b"\r")
+        if finishes_previous:
+            return
+        if self._line_is_empty:
+            self._scanner = MemberScanner(_MODEL)
+            self._in_value = False
+        elif self._field == _DATA:
+            self._scanner.end_line()
+        if self._buffering:
+            self._buffer += output.take_until(end)
+            self._flush(output)
+        self._field = b""
+        self._line_is_empty = True
+
+    def _replace(self, marks: list[int], output: "_Output") -> None:
+        for mark in marks:
+            if not self._in_value:
+                output.append(output.take_until(mark))
+                self._buffering = output.piece.startswith(b'"', mark)
+            elif self._buffering:
+                self._buffer += output.take_until(mark)
+                if len(self._buffer) <= _MAX_VALUE_BYTES:
+                    self._buffer[:] = self._replacement
+                self._flush(output)
+            self._in_value = not self._in_value
+
+    def _flush(self, output: "_Output") -> None:
+        output.append(bytes(self._buffer))
+        self._buffer.clear()
+        self._buffering = False
+
+
+class _Output:
+    """The output for one piece: parts, and the position up to which the piece has been processed."""
+
+    __slots__ = ("_parts", "_position", "piece")
+
+    def __init__(self, piece: bytes) -> None:
+        self.piece = piece
+        self._parts: list[bytes] = []
+        self._position = 0
+
+    def append(self, part: bytes) -> None:
+        self._parts.append(part)
+
+    def take_until(self, end: int) -> bytes:
+        taken = self.piece[self._position : end]
+        self._position = end
+        return taken
+
+    def joined(self) -> bytes:
+        if not self._parts and not self._position:
+            return self.piece
+        return b"".join((*self._parts, self.piece[self._position :]))

@@ -1,0 +1,134 @@
+"""Targets, the endpoints as people write them, and the resolution of their host names."""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import structlog
+
+from epp.framework.accelerators import AcceleratorDeclaration
+from epp.framework.datalayer import Pool
+from epp.framework.endpoint import Endpoint
+from epp.host_port import is_ip
+
+Lookup: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
+"""Returns a host's addresses, in any order; raises OSError when there is none."""
+
+_LOOKUP_SECONDS = 5.0
+_UNRESOLVED_SECONDS = 2.0
+_RESOLVED_SECONDS = 30.0
+_IDLE_SECONDS = 5.0
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An endpoint whose host may still have to be resolved."""
+
+    name: str
+    host: str
+    """An IP address in canonical form, or a host name."""
+    port: int
+    namespace: str = "default"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    node: str = ""
+    cluster: str = ""
+    accelerator: AcceleratorDeclaration | None = None
+
+    def endpoint(self, address: str) -> Endpoint:
+        """Return the endpoint at this address."""
+        return Endpoint(
+            self.name,
+            address,
+            self.port,
+            namespace=self.namespace,
+            labels=self.labels,
+            host="" if address == self.host else self.host,
+            node=self.node,
+            cluster=self.cluster,
+            accelerator=self.accelerator,
+        )
+
+
+async def system_lookup(host: str) -> Sequence[str]:
+    """Query the system's resolver, in a thread."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(_LOOKUP_SECONDS):
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+class Resolver:
+    """Fills a pool with targets, and resolves their host names again and again.
+
+    A name that stops resolving keeps its last address. Each failure is logged once, until the name resolves again.
+    """
+
+    def __init__(self, lookup: Lookup, targets: Sequence[Target] = ()) -> None:
+        self.targets = tuple(targets)
+        self._lookup = lookup
+        self._addresses: dict[str, str] = {}
+        self._failing: set[str] = set()
+        self._refreshing = asyncio.Lock()
+
+    @property
+    def refresh_seconds(self) -> float | None:
+        """Time to the next resolution; None where no target has a host name."""
+        hosts = self._hosts()
+        if not hosts:
+            return None
+        return _RESOLVED_SECONDS if hosts <= self._addresses.keys() else _UNRESOLVED_SECONDS
+
+    async def refresh(self, pool: Pool) -> int:
+        """Resolve host names and fill the pool; return the number of endpoints.
+
+        Targets whose host has never had an address are left out.
+        """
+        async with self._refreshing:
+            hosts = self._hosts()
+            self._addresses = {host: address for host, address in self._addresses.items() if host in hosts}
+            self._failing &= hosts
+            await asyncio.gather(*map(self._resolve, sorted(hosts)))
+            found = [(target, self._address_of(target.host)) for target in self.targets]
+            endpoints = [target.endpoint(address) for target, address in found if address is not None]
+            pool.replace(endpoints)
+            return len(endpoints)
+
+    async def follow(self, pool: Pool) -> None:
+        """Refresh the pool until cancelled."""
+        while True:
+            await asyncio.sleep(self.refresh_seconds or _IDLE_SECONDS)
+            if self.refresh_seconds is not None:
+                await self.refresh(pool)
+
+    def _hosts(self) -> set[str]:
+        return {target.host for target in self.targets if not is_ip(target.host)}
+
+    def _address_of(self, host: str) -> str | None:
+        return host if is_ip(host) else self._addresses.get(host)
+
+    async def _resolve(self, host: str) -> None:
+        try:
+            addresses = await self._lookup(host)
+            first = min(map(ipaddress.ip_address, addresses), key=_preference)
+        except (OSError, ValueError) as error:  # no address, not a valid name, no answer in time
+            if host not in self._failing:
+                self._failing.add(host)
+                _log.warning(
+                    "host name does not resolve",
+                    host=host,
+                    reason=str(error) or type(error).__name__,
+                    kept_address=self._addresses.get(host),
+                )
+            return
+        self._failing.discard(host)
+        self._addresses[host] = str(first)
+
+
+def _preference(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[int, int]:
+    """IPv4 first, then the lowest: every replica takes the same one, whatever order the resolver answers in."""
+    return address.version, int(address)

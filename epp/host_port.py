@@ -1,0 +1,66 @@
+"""`host:port` as people write it: on command lines, in endpoint files and in gateway settings."""
+
+import ipaddress
+import re
+import reprlib
+from dataclasses import dataclass
+
+_MAX_PORT = 65535
+_MAX_HOST_CHARACTERS = 253
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A host and a port; prints as `host:port`, an IPv6 address in brackets."""
+
+    host: str
+    """An IP address in canonical form, or a host name."""
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_ip(host: str) -> bool:
+    """Whether the host is an IPv4 or IPv6 address, without brackets."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_host_port(text: str, *, min_port: int = 1) -> HostPort:
+    """Read `host:port` or `[ipv6]:port`; raises ValueError with the remedy."""
+    host, colon, port = text.rpartition(":")
+    if not colon or is_ip(text):
+        raise ValueError(f"{text!r} has no port: write host:port or [ipv6]:port")
+    if not host:
+        raise ValueError(f"{text!r} has no host: write host:port or [ipv6]:port")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif is_ip(host) and ":" in host:
+        raise ValueError(f"{text!r} has no brackets around its IPv6 address: write [{host}]:{port}")
+    return HostPort(parse_host(host), parse_port(port, min_port=min_port))
+
+
+def parse_host(text: str) -> str:
+    """Return an IP address in canonical form, or a host name as it is; raises ValueError with the remedy."""
+    if is_ip(text):
+        return str(ipaddress.ip_address(text))
+    if text.startswith("[") and text.endswith("]") and is_ip(text[1:-1]):
+        raise ValueError(f"{text!r} has brackets: write {text[1:-1]}")
+    last_label = text.rstrip(".").rpartition(".")[2]
+    if last_label.isdigit() or len(text) > _MAX_HOST_CHARACTERS or not _HOST_NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is no IPv4 address, IPv6 address or host name: write one, without scheme or port")
+    return text
+
+
+def parse_port(value: object, *, min_port: int = 1) -> int:
+    """Return a port, given as a number or as its digits; raises ValueError with the remedy."""
+    port = int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() else value
+    if isinstance(port, bool) or not isinstance(port, int) or not min_port <= port <= _MAX_PORT:
+        raise ValueError(f"{reprlib.repr(value)} is not a port: write a number from {min_port} to {_MAX_PORT}")
+    return port
