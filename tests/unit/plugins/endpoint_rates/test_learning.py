@@ -1,4 +1,4 @@
-"""The median of what was seen lately, for as long as it is worth something."""
+"""The median of the latest samples, and its decay."""
 
 import math
 
@@ -65,7 +65,7 @@ def test_sample_from_before_the_slot_was_forgotten_changes_nothing():
 def test_unlearned_slots_take_the_median_of_their_kind_or_of_all():
     logs = np.array([1.0, 3.0, np.nan, 8.0, np.nan, np.nan])
     kinds = np.array([1, 1, 1, 2, 2, 3])
-    # kind 1: (1 + 3) / 2; kind 2: 8; kind 3 has nobody: the median of 1, 3 and 8
+    # kind 1: (1 + 3) / 2; kind 2: 8; kind 3 has no samples: the median of 1, 3 and 8
     assert like_the_others(logs, kinds).tolist() == [1.0, 3.0, 2.0, 8.0, 8.0, 3.0]
     assert like_the_others(np.full(2, np.nan), np.array([0, 1])).tolist() == [0.0, 0.0]
 

@@ -105,7 +105,7 @@ def test_profile_may_say_its_own_tflops():
     assert found(T4, own, model="m").prefill_tokens_per_second == pytest.approx(500)
 
 
-def test_what_somebody_gave_goes_before_what_is_built_in():
+def test_given_profiles_precede_built_in_ones():
     assert found(H100, profile(5000, accelerator="h100")).prefill_source == "profile */h100 x2"
     assert found(H100, profile(5000, accelerator="h100")).prefill_tokens_per_second == 10_000
 
