@@ -144,7 +144,7 @@ async def test_hundred_clients_at_once_are_all_served_and_the_books_balance(worl
             "/v1/chat/completions",
             b"{not json",
             400,
-            "inference error: BadRequest - error unmarshaling request bodyMap:",
+            "inference error: BadRequest - request body cannot be parsed as JSON:",
         ),
         (
             "/v1/chat/completions",

@@ -53,20 +53,20 @@ UnknownRule: TypeAlias = _Word | dict[str, _Word]
 
 
 class CostCap(Parameters, frozen=True):
-    """A cap on what an endpoint costs in an hour, and of what it is."""
+    """A cap on the price of an hour, and its basis."""
 
     value: NonNegative
     """US dollars an hour."""
     basis: Literal["endpoint", "device"] = "endpoint"
-    """`endpoint`: all its devices together; `device`: each device or slice."""
+    """`endpoint`: all devices of the endpoint together; `device`: each device or slice."""
 
 
 class SelectionParameters(FilterParameters, frozen=True):
-    """Bounds on accelerators, which are hard, and preferences among those within them, which scorers read."""
+    """Hard bounds on accelerators, and preferences among those within them, which scorers read."""
 
     accelerator_classes: tuple[str, ...] = ()
-    """Keep only these AcceleratorClasses. An endpoint of no class goes by its accelerator's model, such as `h100`. A
-    name that nothing goes by keeps nobody, and takes nothing away from the others."""
+    """Keep only these AcceleratorClasses. An endpoint without a class is matched by its accelerator's model, such as
+    `h100`. An unknown name matches no endpoint; the other names still count."""
     excluded_classes: tuple[str, ...] = ()
     """Drop these AcceleratorClasses."""
     architecture_families: tuple[str, ...] = ()
@@ -78,25 +78,25 @@ class SelectionParameters(FilterParameters, frozen=True):
     models: tuple[str, ...] = ()
     """Keep only these models: `h100`, `mi300x`."""
     resources: tuple[str, ...] = ()
-    """Keep only endpoints whose pod asked for one of these: `nvidia.com/gpu`, `nvidia.com/mig-3g.20gb`."""
+    """Keep only endpoints whose pod requests one of these: `nvidia.com/gpu`, `nvidia.com/mig-3g.20gb`."""
     required_features: tuple[str, ...] = ()
-    """Keep only what has all of these features, upper and lower case alike: `fp8`, `nvlink`."""
+    """Keep only accelerators with all of these features, case-insensitive: `fp8`, `nvlink`."""
     min_memory: Memory | None = None
     """Least memory of each device or slice: a quantity such as `80Gi`, or a number of GiB. 3 % less is enough, since
-    devices have a little less than their name says."""
+    devices have slightly less than their nominal size."""
     max_memory: Memory | None = None
-    """Most memory of each device or slice; 3 % more is let through."""
+    """Most memory of each device or slice; 3 % more is accepted."""
     min_total_memory: Memory | None = None
     """Least memory of all devices or slices of the endpoint together; 3 % less is enough."""
     min_architecture_version: str | float = ""
     """Least compute capability, such as `9.0`, compared number by number."""
     max_cost_per_hour: NonNegative | CostCap | None = None
-    """Most that the endpoint may cost, in US dollars an hour; as an object, with its basis."""
+    """Highest price of the endpoint in US dollars an hour; an object also sets the basis."""
     max_cost_per_million_tokens: NonNegative | None = None
-    """Most that a million tokens may cost, in US dollars."""
+    """Highest price of a million tokens in US dollars."""
     spot_preference: SpotPreference | None = None
-    """Which price counts: the spot price where the node is spot (`auto`, the default), wherever there is one
-    (`always`), or nowhere (`never`)."""
+    """Use of the spot price: on spot nodes (`auto`, the default), wherever one is known (`always`), or never
+    (`never`)."""
     mig_profiles: tuple[str, ...] = ()
     """Keep only slices of these MIG profiles, in any spelling: `3g.20gb`, `nvidia.com/mig-1g.5gb.me`."""
     excluded_mig_profiles: tuple[str, ...] = ()
@@ -108,18 +108,18 @@ class SelectionParameters(FilterParameters, frozen=True):
     policy: str = ""
     """Preference: `BestFit` (or `balanced`), `Cheapest` (`cost`), `MostCapable` (`performance`), `FirstAvailable`."""
     min_compute_performance_tflops: NonNegative = msgspec.field(default=0.0, name="minComputePerformanceTFLOPS")
-    """Preference: TFLOPS that are wanted; an endpoint with less is not dropped."""
+    """Preference: TFLOPS wanted; an endpoint with less is not dropped."""
     preferred_precisions: tuple[str, ...] = ()
-    """Preference: precisions the best first, of `fp32`, `fp16`, `fp8`, `int8`, `int4`."""
+    """Preference: precisions, best first: `fp32`, `fp16`, `fp8`, `int8`, `int4`."""
     preference_order: tuple[str, ...] = ()
-    """Preference: classes, the best first."""
+    """Preference: classes, best first."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a bound."""
+        """Refuse malformed bounds."""
         self.selection()
 
     def selection(self) -> Selection:
-        """Return the same in numbers and lower case; raises ValueError."""
+        """Return the bounds as numbers and names in lower case; raises ValueError."""
         endpoint_cap, device_cap = _cost_caps(self.max_cost_per_hour)
         return Selection(
             policy=_policy(self.policy),
@@ -150,7 +150,7 @@ class SelectionParameters(FilterParameters, frozen=True):
 
 
 def unknown_passes(rule: UnknownRule) -> frozenset[str]:
-    """Return the bounds that what is not known passes: of `Pass` all, of `Fail` none; raises ValueError."""
+    """Return the bounds that an unknown value passes: all for `Pass`, none for `Fail`; raises ValueError."""
     rules = dict.fromkeys(_BOUNDS, rule) if isinstance(rule, str) else rule
     for bound in rules:
         if bound not in _BOUNDS:

@@ -1,4 +1,4 @@
-"""Drops endpoints whose accelerators are being taken away, or cannot be used."""
+"""Drops endpoints whose accelerators drain, are blocked or are unhealthy."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -28,41 +28,40 @@ from epp.framework.accelerators.tag import (
 )
 
 _RUNNING, _PENDING = "Running", "Pending"
-_NOBODY_ELSE = (None, "tensor-fusion")
+_NO_OTHER_USER = (None, "tensor-fusion")
 
 
 class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
-    """What counts as available."""
+    """Conditions of availability."""
 
     on_unknown: Literal["Pass", "Fail"] = "Pass"
-    """What becomes of an endpoint of whose state nobody says anything: `Pass` keeps it, `Fail` drops it."""
+    """How to treat endpoints whose accelerator state is unknown: `Pass` keeps them, `Fail` drops them."""
     on_unhealthy: Literal["Drain", "Ignore"] = "Drain"
-    """What becomes of an endpoint with a device that is reported unhealthy: `Drain` drops it, `Ignore` keeps it."""
+    """How to treat endpoints with a device reported unhealthy: `Drain` drops them, `Ignore` keeps them."""
     allow_pending: bool = False
-    """Keep endpoints whose accelerator is in phase Pending, although they are not ready."""
+    """Keep endpoints whose accelerator is in phase Pending and not ready."""
     isolation_modes: tuple[str, ...] = ()
-    """Keep only accelerators of these isolation modes, as TensorFusion names them: `soft`, `hard`, `partitioned`."""
+    """Keep only accelerators of these TensorFusion isolation modes: `soft`, `hard`, `partitioned`."""
     used_by: tuple[str, ...] = ()
-    """Keep only accelerators that these systems use, as TensorFusion names them: `tensor-fusion`."""
+    """Keep only accelerators used by these systems, as in TensorFusion's `usedBy`: `tensor-fusion`."""
     partition_templates: tuple[str, ...] = ()
-    """Keep only accelerators divided by one of these partition templates."""
+    """Keep only accelerators partitioned by one of these templates."""
     device_indices: tuple[int, ...] = ()
-    """Keep only endpoints all of whose devices have one of these indices on their node."""
+    """Keep only endpoints whose devices all have one of these indices on their node."""
     max_vram_used: Share = 1.0
-    """Keep only accelerators of whose memory TensorFusion has given away no more than this share; 1 for no bound."""
+    """Largest share of an accelerator's memory allocated by TensorFusion; 1 for no bound."""
     max_tflops_used: Share = 1.0
-    """Keep only accelerators of whose TFLOPS TensorFusion has given away no more than this share; 1 for no bound."""
+    """Largest share of an accelerator's TFLOPS allocated by TensorFusion; 1 for no bound."""
     attributes: dict[str, Annotated[tuple[str, ...], Meta(min_length=1)]] = field(default_factory=dict)
-    """Keep only accelerators whose attribute of each of these names, `domain/name`, has one of the values listed."""
+    """Keep only accelerators on which each of these attributes, `domain/name`, has one of the values listed."""
 
 
 class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
-    """Keeps an endpoint if its accelerators are routable, or if nobody says that they are not.
+    """Keeps an endpoint if its accelerators are routable, or not reported otherwise.
 
-    Those that drain or are blocked are dropped, and so is an endpoint with a device that has a taint of effect
-    NoExecute or is unhealthy: requests under way there go on, new ones go elsewhere. A taint of effect NoSchedule is
-    for a scorer to weigh. All other parameters are bounds on what is known; where it is not known,
-    `onUnknown` decides.
+    Endpoints whose accelerators drain or are blocked are dropped, and those with a device that is unhealthy or has a
+    taint of effect NoExecute: requests there continue, new ones go to other endpoints. Taints of effect NoSchedule are
+    left to scorers. The other parameters are bounds; `onUnknown` decides where the bounded value is unknown.
     """
 
     plugin_type = "accelerator-availability-filter"
@@ -88,7 +87,7 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         return self.rejection(tag) is None
 
     def rejection(self, tag: AcceleratorTag) -> str | None:
-        """Return why an endpoint with that accelerator is dropped; None where it is kept."""
+        """Return the reason for which an endpoint with that accelerator is dropped; None for none."""
         return self._unusable(tag) or self._not_allowed(tag)
 
     def _unusable(self, tag: AcceleratorTag) -> str | None:
@@ -96,7 +95,7 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         pending = _PENDING in phases and self.parameters.allow_pending
         if phases - {_RUNNING} and not (pending and phases <= {_RUNNING, _PENDING}):
             return f"phase is {' and '.join(sorted(phases - {_RUNNING}))}"
-        not_ready_yet = pending and tag.state is Routability.BLOCKED and tag.attributes.get(USED_BY) in _NOBODY_ELSE
+        not_ready_yet = pending and tag.state is Routability.BLOCKED and tag.attributes.get(USED_BY) in _NO_OTHER_USER
         if tag.state in {Routability.DRAINING, Routability.BLOCKED} and not not_ready_yet:
             return f"is {tag.state.value}" + (f": {tag.reason}" if tag.reason else "")
         if any("NoExecute" in device.taints for device in tag.devices):
@@ -125,7 +124,7 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         return self._outside(tag.devices) if self.parameters.device_indices else None
 
     def _outside(self, devices: tuple[Device, ...]) -> str | None:
-        """Say why devices are not among those with an allowed index."""
+        """Return the reason for which the devices are not among the allowed indices; None for none."""
         known = [device.index for device in devices if device.index is not None]
         outside = [index for index in known if index not in self.parameters.device_indices]
         if outside:

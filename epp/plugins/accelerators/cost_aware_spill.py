@@ -1,4 +1,4 @@
-"""Keeps requests on the cheapest accelerators until those are full, then opens the next dearer ones."""
+"""Keeps requests on the cheapest accelerators until they are full, then opens the next more expensive group."""
 
 from collections.abc import Sequence
 from math import inf
@@ -34,48 +34,47 @@ _ORDERS_REMEMBERED = 256
 
 
 class _Group(NamedTuple):
-    """Endpoints that are opened together; groups sort from the cheapest to the dearest."""
+    """Endpoints that are opened together; groups sort by ascending price."""
 
     price: float
-    """US dollars an hour; infinite where it is not known."""
+    """US dollars an hour; infinite if unknown."""
     name: str
     """Of the class; empty in groups by price."""
 
 
 class SaturationLimits(Parameters, frozen=True):
-    """Where an endpoint with an accelerator of one class counts as full; what is left out is as for the others."""
+    """Limits of endpoints with accelerators of one class; unset limits are those of all endpoints."""
 
     queue_threshold: Positive | None = None
     """Requests in the engine's queue."""
     kv_threshold: PositiveShare | None = None
     """Share of the KV cache in use, 0..1."""
     max_concurrency: NonNegative | None = None
-    """Requests under way, queued or running; 0 for no limit."""
+    """Requests in flight, queued or running; 0 for no limit."""
     bound: Positive | None = None
-    """Saturation from which the next group is opened."""
+    """Saturation at which the next group is opened."""
 
 
 class CostAwareSpillParameters(FilterParameters, frozen=True):
-    """What makes a group, and when it is full."""
+    """Grouping of endpoints, and the limits at which a group is full."""
 
     group_by: Literal["price", "class"] = "price"
-    """`price`: endpoints that cost the same an hour go together; `class`: those with accelerators of one class, the
-    classes in the order of their cheapest endpoint."""
+    """`price`: endpoints with the same price an hour form a group; `class`: those with accelerators of one class do,
+    and classes are ordered by their cheapest endpoint."""
     spot_preference: SpotPreference = "auto"
-    """Which price counts: the spot price where the node is spot (`auto`), wherever there is one (`always`), or nowhere
-    (`never`)."""
+    """Use of the spot price: on spot nodes (`auto`), wherever one is known (`always`), or never (`never`)."""
     queue_threshold: Positive = 5.0
-    """Requests in an engine's queue at which an endpoint counts as full."""
+    """Requests in the engine's queue at which an endpoint is full."""
     kv_threshold: PositiveShare = 0.8
-    """Share of an engine's KV cache in use at which an endpoint counts as full, 0..1."""
+    """Share of the KV cache in use at which an endpoint is full, 0..1."""
     max_concurrency: NonNegative = 0.0
-    """Requests under way, queued or running, at which an endpoint counts as full; 0 for no limit."""
+    """Requests in flight, queued or running, at which an endpoint is full; 0 for no limit."""
     bound: Positive = 1.0
-    """Saturation of a group, 1 for full, from which the next dearer one is opened."""
+    """Saturation of a group at which the next more expensive group is opened; 1 is full."""
     hysteresis: NonNegative = 0.1
-    """How far the saturation must fall below the bound before the dearer group is closed again."""
+    """Distance below the bound to which the saturation must fall before the next group is closed again."""
     limits: dict[str, SaturationLimits] = msgspec.field(default_factory=dict)
-    """Other limits for endpoints whose accelerator is of a class, by its name, or else is of a model such as `t4`."""
+    """Other limits by name of the accelerator class or else of the model, such as `t4`."""
 
     def __post_init__(self) -> None:
         """Refuse a hysteresis that would keep a group full forever."""
@@ -85,12 +84,12 @@ class CostAwareSpillParameters(FilterParameters, frozen=True):
 
 
 class CostAwareSpill(Filter[CostAwareSpillParameters]):
-    """Keeps the cheapest group of endpoints, and as many dearer ones, in order, as are needed to find one with room.
+    """Keeps the cheapest group of endpoints and, while these are full, further groups in order of price.
 
-    A group's saturation is the mean over its endpoints of `max(waiting / queueThreshold, kv / kvThreshold, under way /
-    maxConcurrency)`; an endpoint of which nothing is known does not count. A group is full from its bound on, the mean
-    of its endpoints' bounds, until its saturation is below `bound - hysteresis`. Endpoints without a price make the
-    last group. This filter never leaves nobody.
+    The saturation of a group is the mean over its endpoints of `max(waiting / queueThreshold, kv / kvThreshold,
+    in flight / maxConcurrency)`; endpoints without any metric are left out. A group is full once its saturation reaches
+    its bound, the mean of its endpoints' bounds, until it is below `bound - hysteresis`. Endpoints without a known
+    price form the last group. At least one endpoint is always kept.
     """
 
     plugin_type = "cost-aware-spill"
@@ -119,7 +118,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         return opened
 
     def fullness(self, candidates: Candidates) -> Floats:
-        """Return how full each candidate is, 1 for full; NaN where nothing is known."""
+        """Return the fullness of each candidate, 1 for full; NaN without any metric."""
         waiting, running = candidates.values(WAITING), candidates.values(RUNNING)
         under_way = np.fmax(candidates.values(IN_FLIGHT), np.fmax(waiting, 0.0) + np.fmax(running, 0.0))
         concurrency = self._limit(candidates, "max_concurrency")
@@ -130,19 +129,19 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         return fullest
 
     def _now_full(self, order: tuple[_Group, ...], saturation: Floats, bound: Floats) -> Mask:
-        """Say which groups are full, given which were when groups in this order were last looked at."""
+        """Return which groups are full, given which were full when groups in this order were last seen."""
         before = self._full.pop(order, None)
         if before is None:
             before = np.zeros(len(order), dtype=np.bool_)
         threshold = np.where(before, bound - self.parameters.hysteresis, bound)
         full: Mask = saturation >= threshold
         if len(self._full) >= _ORDERS_REMEMBERED:
-            del self._full[next(iter(self._full))]  # the one longest not looked at
+            del self._full[next(iter(self._full))]  # the least recently seen
         self._full[order] = full
         return full
 
     def _ranked(self, tags: tuple[AcceleratorTag, ...]) -> tuple[list[_Group], Positions]:
-        """Return the groups of the whole pool, the cheapest first, and the number of each slot's group."""
+        """Return the groups of the whole pool, cheapest first, and the group number of each slot."""
         by_class = self.parameters.group_by == "class"
         groups = [_Group(self._price(tag), _class_of(tag) if by_class else "") for tag in tags]
         if by_class:
@@ -157,7 +156,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         return inf if price is None else round(price, 6)  # sums of prices are not exact
 
     def _limit(self, candidates: Candidates, name: str) -> Floats:
-        """Return one limit for each candidate, by its class."""
+        """Return the limit of each candidate, by its class."""
         return tag_numbers(candidates, self._limit_of, name)
 
     def _limit_of(self, tag: AcceleratorTag, name: str) -> float | None:
@@ -169,7 +168,7 @@ def _class_of(tag: AcceleratorTag) -> str:
 
 
 def _means(values: Floats, groups: Positions, count: int) -> Floats:
-    """Return the mean of each group's known values; 0 where none is."""
+    """Return the mean of each group's known values; 0 without any."""
     known = ~np.isnan(values)
     sums = np.bincount(groups, weights=np.where(known, values, 0.0), minlength=count)
     numbers = np.bincount(groups, weights=known, minlength=count)

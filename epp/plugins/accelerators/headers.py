@@ -1,4 +1,4 @@
-"""Reads what a request's own headers ask of accelerators."""
+"""Reads the accelerator bounds and preferences in request headers."""
 
 from collections.abc import Callable, Mapping
 from typing import cast
@@ -62,7 +62,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "precisions": ("preferredPrecisions", _list),
     "preference": ("preferenceOrder", _list),
 }
-"""What comes after the prefix -> the parameter that it sets, and how its value is read."""
+"""Header name without the prefix -> the parameter it sets, and the parser of its value."""
 
 _HEADER_OF_FIELD: Mapping[str, str] = {
     "classes": "class",
@@ -81,7 +81,7 @@ def header_of(field: str) -> str:
 
 
 def read_wishes(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
-    """Return what the headers ask for, and sentences on those that cannot be read. Values of one name add up."""
+    """Return the bounds and preferences in the headers, and errors in them; repeated headers are one list."""
     wish, problems = ANY, []
     for name in headers:
         if not name.startswith(ACCELERATOR_PREFIX):

@@ -1,4 +1,4 @@
-"""Works out which accelerators may serve a request, from layers of configuration and the request's headers."""
+"""Determines the accelerators that may serve a request, from layers of configuration and request headers."""
 
 import re
 from collections.abc import Sequence
@@ -16,34 +16,34 @@ from epp.plugins.accelerators.headers import header_of, read_wishes
 
 
 class SelectionLayer(SelectionParameters, frozen=True):
-    """One layer of bounds and preferences: the parameters of `accelerator-filter`, but for what becomes of unknowns."""
+    """One layer of bounds and preferences: the parameters of `accelerator-filter` without `onUnknown` and `cel`."""
 
     def __post_init__(self) -> None:
-        """Refuse what only a filter can do."""
+        """Refuse the parameter of filters."""
         super().__post_init__()
         if self.fallback_on_empty:
             raise ValueError("fallbackOnEmpty is for filters: set it on accelerator-filter")
 
 
 class AcceleratorSelectionParameters(Parameters, frozen=True):
-    """The layers, from the lowest to the highest."""
+    """Layers of bounds and preferences, lowest first."""
 
     defaults: SelectionLayer = SelectionLayer()
-    """What holds for all requests: bounds and preferences, as `accelerator-filter` takes them."""
+    """Bounds and preferences of all requests, as in `accelerator-filter`."""
     models: dict[str, SelectionLayer] = msgspec.field(default_factory=dict)
-    """What holds for requests for a model, by its name or by a pattern such as `llama-*`. A name goes before patterns,
-    the first pattern that matches before the others."""
+    """Bounds and preferences by model, or by a pattern such as `llama-*`. An exact name precedes patterns; the first
+    matching pattern precedes the others."""
     components: dict[str, SelectionLayer] = msgspec.field(default_factory=dict)
-    """What holds in a scheduling profile, by its name: `prefill`, `decode`."""
+    """Bounds and preferences by scheduling profile, such as `prefill` and `decode`."""
     allow_request_overrides: bool = False
-    """Whether requests may ask for accelerators in headers `x-epp-accelerator-*`, within the bounds of the layers."""
+    """Accept headers `x-epp-accelerator-*`, within the bounds of the layers."""
     request_overrides: Literal["strict", "lenient"] = "strict"
-    """What becomes of a header that cannot be read or asks for what the bounds do not allow: `strict` refuses the
-    request with status 400, `lenient` ignores the header."""
+    """How to treat malformed headers and those beyond the bounds: `strict` refuses the request with status 400,
+    `lenient` ignores the header."""
 
 
 class _Layers(msgspec.Struct, frozen=True):
-    """What the configuration makes of the requests for one model, or for all the others."""
+    """Selections of requests for one model, or for all others."""
 
     default: Selection
     by_profile: dict[str, Selection]
@@ -52,15 +52,15 @@ class _Layers(msgspec.Struct, frozen=True):
 class AcceleratorSelectionProducer(Producer[AcceleratorSelectionParameters], Admitter[AcceleratorSelectionParameters]):
     """Publishes bounds and preferences for accelerators, one selection for each profile.
 
-    Layers go from `defaults` over `models` and `components` to the request's headers. What a higher layer lists or
-    names replaces what the lower one does; exclusions add up, and of minimums and caps the stricter one counts. Headers
-    only ever tighten: of lists, what they and the layers have in common stays.
+    The layers are `defaults`, `models`, `components` and the request's headers, lowest first. A list or name in a
+    higher layer replaces that of the lower one; exclusions are united; of minimums and caps the stricter one counts.
+    Headers can only tighten: lists are intersected with those of the layers.
 
     The headers are `x-epp-accelerator-` and `class`, `exclude-class`, `vendor`, `family`, `model`, `kind`, `resource`,
     `features`, `min-memory`, `max-memory`, `min-total-memory`, `min-compute-capability`, `max-cost-per-hour`,
     `max-cost-per-million-tokens`, `mig-profile`, `exclude-mig-profile`, `min-compute-slices`, `whole-device`,
-    `policy`, `precisions` or `preference`, lists with commas. They never reach the model server. One producer of this
-    type is enough: it goes by no name.
+    `policy`, `precisions` or `preference`, with comma-separated lists. The picker removes
+    them from the request. All instances have one output: configure one producer of this type.
     """
 
     plugin_type = "accelerator-selection-producer"
@@ -119,7 +119,7 @@ class AcceleratorSelectionProducer(Producer[AcceleratorSelectionParameters], Adm
 
 
 def _refusals(profiles: dict[str, Tightened]) -> tuple[str, ...]:
-    """Return a sentence for each wish that the bounds of some profile do not allow."""
+    """Return an error for each value that the bounds of a profile do not allow."""
     sentences = {_sentence(profile, refusal): None for profile, found in profiles.items() for refusal in found.refused}
     return tuple(sentences)
 

@@ -1,4 +1,4 @@
-"""Follows which kind of hardware and engine stands in each slot, and which slots changed it."""
+"""Tracks the hardware and engine of each slot, and the slots where they changed."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ EMPTY = Hardware()
 
 
 class _Inhabitant(NamedTuple):
-    """What an endpoint is known by; empty for a boot and a pod that nobody tells of."""
+    """Identity of an endpoint; boot and pod are empty if unknown."""
 
     id: str
     hostport: str
@@ -22,7 +22,7 @@ class _Inhabitant(NamedTuple):
     pod: str
 
     def is_another_than(self, before: "_Inhabitant") -> bool:
-        """Say whether what was learned of the one is void for this one; a boot or pod that is not told may be any."""
+        """Return whether samples of `before` are void for this one; an unknown boot or pod counts as the same."""
         return (
             self[:3] != before[:3]
             or (self.boot != before.boot and "" not in {self.boot, before.boot})
@@ -31,7 +31,7 @@ class _Inhabitant(NamedTuple):
 
 
 class RateFleet:
-    """Endpoints of one kind share a number; those of the slots that are free have number 0."""
+    """Numbers the kinds of endpoints; free slots have number 0."""
 
     __slots__ = ("_default_engine", "_endpoints", "_inhabitants", "_label", "_tags", "hardware", "kinds")
 
@@ -47,14 +47,14 @@ class RateFleet:
         """By slot."""
 
     def is_of(self, snapshot: Snapshot) -> bool:
-        """Say whether this is what the snapshot holds."""
+        """Return whether it is up to date with the snapshot."""
         return snapshot.endpoints is self._endpoints and snapshot.records(ACCELERATOR) is self._tags
 
     def follow(self, snapshot: Snapshot) -> list[int]:
-        """Take over what the snapshot holds; return the slots whose endpoint left, was replaced or has other hardware.
+        """Take over the snapshot; return the slots whose endpoint left, was replaced or has other hardware.
 
-        It is replaced, too, where its pod is another one of the same name, or its node was booted anew. What of a tag
-        no rate depends on, its price or its state, may change.
+        A new pod of the same name and a reboot of the node count as a replacement. Changes of a tag that no rate
+        depends on, such as its price or state, do not count.
         """
         endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
         inhabitants = [

@@ -1,4 +1,4 @@
-"""Learns how many times as fast as expected each endpoint is, from what was seen of it lately."""
+"""Learns the ratio of the observed to the expected rate of each endpoint."""
 
 from collections import deque
 from math import log
@@ -14,33 +14,33 @@ _LEAST_TRUST = 0.25
 
 
 class RateLearner:
-    """For each slot the median of the last `window` ratios of seen to expected rate; medians bear half of them wrong.
+    """The median, for each slot, of the last `window` ratios of observed to expected rate, robust to outliers.
 
-    What was learned is trusted by `0.5 ** (age / half_life_seconds)`, age being that of the last sample: the ratio's
-    logarithm is multiplied by it. Fewer than `min_samples`, and a trust below 1/4, count as nothing learned.
+    The logarithm of the ratio is multiplied by a trust of `0.5 ** (age / half_life_seconds)`, with the age of the last
+    sample. Slots with fewer than `min_samples`, or a trust below 1/4, count as not learned.
     """
 
-    __slots__ = ("_counts", "_half_life", "_last", "_logs", "_min_samples", "_recent", "_stays", "_window", "version")
+    __slots__ = ("_counts", "_epochs", "_half_life", "_last", "_logs", "_min_samples", "_recent", "_window", "version")
 
     def __init__(self, *, half_life_seconds: float, min_samples: int, window: int) -> None:
         self._half_life = half_life_seconds
         self._min_samples = min_samples
         self._window = window
         self._recent: dict[int, deque[float]] = {}
-        self._stays: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
         self._logs: Floats = np.zeros(0)
         self._last: Floats = np.zeros(0)
         self._counts: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self.version = 0
-        """Grows with everything learned or forgotten."""
+        """Increments with each sample and each `forget()`."""
 
-    def stay(self, slot: int) -> int:
-        """Return a number that is another after the slot was forgotten."""
-        return self._stays.get(slot, 0)
+    def epoch(self, slot: int) -> int:
+        """Return the epoch of the slot, which increments on `forget()`."""
+        return self._epochs.get(slot, 0)
 
-    def add(self, slot: int, stay: int, ratio: float, now: float) -> None:
-        """Learn from one sample; one of an earlier stay, and one that is no positive number, changes nothing."""
-        if stay != self.stay(slot) or not 0.0 < ratio < np.inf:
+    def add(self, slot: int, epoch: int, ratio: float, now: float) -> None:
+        """Add a sample; one of an earlier epoch, or not positive and finite, is ignored."""
+        if epoch != self.epoch(slot) or not 0.0 < ratio < np.inf:
             return
         self._reach(slot + 1)
         recent = self._recent.setdefault(slot, deque(maxlen=self._window))
@@ -54,15 +54,15 @@ class RateLearner:
         self.version += 1
 
     def forget(self, slot: int) -> None:
-        """Unlearn the slot: another endpoint, or other hardware, is there."""
-        self._stays[slot] = self.stay(slot) + 1
+        """Drop the samples of a slot whose endpoint or hardware changed."""
+        self._epochs[slot] = self.epoch(slot) + 1
         self._recent.pop(slot, None)
         if slot < len(self._counts):
             self._counts[slot] = 0
         self.version += 1
 
     def learned(self, capacity: int, now: float) -> tuple[Floats, NDArray[np.intp]]:
-        """Return logarithms of ratios and numbers of samples of so many slots; NaN and 0 where nothing is learned."""
+        """Return logarithms of ratios and sample counts of the first `capacity` slots; NaN and 0 if not learned."""
         self._reach(capacity)
         trust = self._trust(now - self._last[:capacity])
         usable = (self._counts[:capacity] >= self._min_samples) & (trust >= _LEAST_TRUST)
@@ -81,9 +81,9 @@ class RateLearner:
 
 
 def like_the_others(logs: Floats, kinds: NDArray[np.intp]) -> Floats:
-    """Return the logarithms, with those not learned replaced by the median of their kind, or else of all; 0 for none.
+    """Return the logarithms with NaN replaced by the median of their kind, or else of all; 0 if all are NaN.
 
-    So an endpoint that nothing is known of yet is not shunned, or overrun, for a profile that is wrong for all of them.
+    This way a profile that is wrong for all endpoints neither starves nor overloads a new one.
     """
     learned = ~np.isnan(logs)
     if learned.all() or not learned.any():

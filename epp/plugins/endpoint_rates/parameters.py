@@ -1,4 +1,4 @@
-"""What the rates of endpoints start from, and how they are learned."""
+"""Parameters of endpoint rates: profiles, and learning."""
 
 from math import inf
 from typing import Annotated
@@ -11,36 +11,35 @@ from epp.plugins.endpoint_rates.profile import RateProfile
 
 
 class EndpointRatesParameters(Parameters, frozen=True):
-    """What rates start from, and how they are learned."""
+    """Profiles, and learning from responses."""
 
     profile_path: str = ""
-    """A YAML or JSON file with a list of profiles, as in `profiles`; read once, when the configuration is."""
+    """Path of a YAML or JSON file with a list of profiles, as in `profiles`; read with the configuration."""
     profiles: tuple[RateProfile, ...] = ()
-    """Profiles beside those of the file, which they go before."""
+    """Profiles that precede those of the file."""
     base_model: str = ""
-    """The model whose profiles count for requests whose own model has none: the base of LoRA adapters, say."""
+    """Model whose profiles are used for models without any, such as the base model of LoRA adapters."""
     engine_label_key: str = "llm-d.ai/engine-type"
-    """The endpoint label whose value names the engine."""
+    """Endpoint label with the name of the engine."""
     default_engine: str = "vllm"
-    """The engine of endpoints without that label."""
+    """Engine of endpoints without that label."""
     learn: bool = True
-    """Learn from responses; false leaves the rates of the profiles."""
+    """Learn from responses; false keeps the rates of the profiles."""
     min_tokens: Count = 256
-    """Uncached prompt tokens from which a request tells something of the prefill rate: of shorter ones, what is not
-    prefill takes most of the time."""
+    """Least uncached prompt tokens of a sample of the prefill rate: with fewer, other work takes most of the time."""
     min_output_tokens: Annotated[int, Meta(ge=2)] = 16
-    """Generated tokens from which a response tells something of the time between two of them."""
+    """Least generated tokens of a sample of the time between two tokens."""
     min_samples: Count = 5
-    """Responses from which on what was learned of an endpoint counts."""
+    """Least samples of an endpoint before its learned rate is used."""
     window: Count = 31
-    """Responses whose median counts: the last so many of each endpoint."""
+    """Number of the latest samples of an endpoint whose median is used."""
     half_life: str = "10m"
-    """Time in which what was learned of an endpoint loses half of its weight, if nothing new is learned."""
+    """Time without new samples in which the learned rate loses half of its weight."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read, if it is there; empty for the default one."""
+    """Name of the producer instance whose matches are read, if configured; empty for the default one."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no duration."""
+        """Refuse a malformed or empty duration."""
         try:
             seconds = parse_duration(self.half_life)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Says how fast each endpoint computes: by profiles of its hardware at first, then as it is seen to."""
+"""Publishes the speed of each endpoint: from profiles of its hardware at first, then learned from responses."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -36,19 +36,19 @@ from epp.plugins.endpoint_rates.profile import RateProfile, model_key
 from epp.plugins.endpoint_rates.table import RateTable, StartingRates
 
 _OK = 200
-_NEWS_SECONDS = 0.1
-"""What was learned is published at most so often."""
+_UPDATE_SECONDS = 0.1
+"""Shortest time between two updates of learned rates."""
 _STEPS_OF_HALF_LIFE = 64
 
 
 class _Sent(NamedTuple):
-    """What a response will be held against."""
+    """Expected times of a response."""
 
     slot: int
-    stay: int
+    epoch: int
     target: Endpoint
     prefill_seconds: float
-    """Until the first token, by the rates that were started from; 0 where it tells nothing."""
+    """Time to the first token by the starting rates; 0 for no sample."""
     itl_seconds: float
 
 
@@ -66,20 +66,20 @@ class EndpointRatesProducer(
 ):
     """Publishes, for each slot, prompt tokens computed in a second and the time between two tokens (ITL).
 
-    Rates start from profiles: of the model on the accelerator with the engine and as many devices; failing that, of
-    those, dropped from the right; failing that, of the model on another accelerator, scaled by fp16 TFLOPS (the ITL by
-    memory bandwidth); then the same of profiles for any model. What `profiles` says goes before the file, the file
-    before what is built in. Devices and slices of them scale a rate in proportion: 2 of 4 devices, or half a device's
-    compute, have half the rate. An endpoint of unknown hardware has the median of the others.
+    Rates start from profiles: that of the model, accelerator, engine and number of devices; else without the last of
+    these, and so on; else that of the model on another accelerator, scaled by fp16 TFLOPS (the ITL by memory
+    bandwidth); then the same for profiles of any model. `profiles` precede those of the file, these the built-in ones.
+    Rates are proportional to devices and slices: 2 of 4 devices, or half a device's compute, have half the rate.
+    Endpoints of unknown hardware get the median of the others.
 
-    From each streamed response, `uncached prompt tokens in flight at the endpoint, its own included / seconds to the
-    first token` is one sample of the prefill rate: the rate by which the time to the first token would have been
-    foretold rightly, whatever else the endpoint does. `seconds from the first token to the last / (tokens - 1)` is one
-    of the ITL. The median of the last `window` ratios to what the profiles say counts, less by half with each
-    `halfLife` without a new one, down to a quarter, then not at all. Endpoints that nothing was learned of take the
-    median ratio of those with the same hardware, or else of all. Not learned from: responses of another endpoint than
-    the one picked, of another status than 200, of less than `minTokens` uncached; and, of prefill rates, requests that
-    went to several endpoints. What was learned is forgotten with the endpoint, and when its hardware or engine changes.
+    Each streamed response gives a sample of the prefill rate, `uncached prompt tokens in flight at the endpoint,
+    including its own / seconds to the first token`: the rate that would have predicted the time to the first token
+    under the load of that moment. `seconds from the first token to the last / (tokens - 1)` is a sample of the ITL.
+    The learned rate is the profile's times the median of the last `window` ratios; its weight halves with each
+    `halfLife` without a new sample and drops to 0 below a quarter. Endpoints without enough samples use the median
+    ratio of those with the same hardware, or else of all. No samples: responses of another endpoint than the one
+    picked, with another status than 200, with less than `minTokens` uncached tokens; and, for prefill rates, requests
+    that went to several endpoints. Samples are dropped with the endpoint, and when its hardware or engine changes.
     """
 
     plugin_type = "endpoint-rates-producer"
@@ -119,13 +119,13 @@ class EndpointRatesProducer(
         own = max(0, request.prompt_tokens - cached)
         alone = all(leg is None or leg.slot == slot for leg in result.profiles.values())
         ahead = own + float(snapshot.column(IN_FLIGHT_TOKENS)[slot])
-        tells = alone and own >= self.parameters.min_tokens
+        sampled = alone and own >= self.parameters.min_tokens
         batch = 1.0 + float(np.fmax(snapshot.column(RUNNING)[slot], snapshot.column(IN_FLIGHT)[slot]))
         sent = _Sent(
             slot=slot,
-            stay=self._prefill.stay(slot),
+            epoch=self._prefill.epoch(slot),
             target=result.targets[0],
-            prefill_seconds=ahead / starting.prefill_tokens_per_second if tells else 0.0,
+            prefill_seconds=ahead / starting.prefill_tokens_per_second if sampled else 0.0,
             itl_seconds=starting.itl_base_seconds + starting.itl_seconds_per_request * batch,
         )
         request.put(self._sent_key, sent)
@@ -133,14 +133,14 @@ class EndpointRatesProducer(
     def first_token(self, request: Request, response: Response, seconds: float) -> None:
         sent = self._served_as_sent(request, response)
         if sent is not None and seconds > 0:
-            self._prefill.add(sent.slot, sent.stay, sent.prefill_seconds / seconds, self.clock.now())
+            self._prefill.add(sent.slot, sent.epoch, sent.prefill_seconds / seconds, self.clock.now())
 
     def ended(self, request: Request, response: Response, seconds: float) -> None:
         sent = self._served_as_sent(request, response)
         tokens = 0 if response.usage is None else response.usage.completion_tokens
         if sent is not None and tokens >= self.parameters.min_output_tokens and seconds > 0:
             ratio = sent.itl_seconds * (tokens - 1) / seconds
-            self._itl.add(sent.slot, sent.stay, ratio, self.clock.now())
+            self._itl.add(sent.slot, sent.epoch, ratio, self.clock.now())
 
     def slots_removed(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -160,7 +160,7 @@ class EndpointRatesProducer(
         version = self._prefill.version + self._itl.version
         published = self._published.get(key)
         if published is not None:
-            wait = _NEWS_SECONDS if version != published.version else self._fade_seconds
+            wait = _UPDATE_SECONDS if version != published.version else self._fade_seconds
             if now - published.at < wait or not version:
                 return published.rates
         capacity = snapshot.capacity
@@ -180,14 +180,14 @@ class EndpointRatesProducer(
             self._published.clear()
 
     def _starting_rates(self, key: str) -> tuple[StartingRates, ...]:
-        """Return what the rates of each kind of hardware start from."""
+        """Return the starting rates of each kind of hardware."""
         starting = self._starting.get(key)
         if starting is None:
             starting = self._starting[key] = tuple(self._table.look_up(key, one) for one in self._fleet.hardware)
         return starting
 
     def _profiled_model(self, model: str) -> str:
-        """Return the model, or its base, as profiles are looked up by it; empty where neither has any."""
+        """Return the key of the model, or of its base, in the profiles; empty if neither has any."""
         key = model_key(model)
         if key in self._table.models:
             return key

@@ -1,9 +1,9 @@
-"""Rates to start from, where nobody gives a profile: what was published of a few models and accelerators.
+"""Built-in profiles: published figures of a few models and accelerators.
 
-The prefill rates with a model are measurements published with llm-d's guides (calibration matrix, 2026). Lines without
-a model stand for dense models of some 32 billion parameters: `*/h100` is half of what two H100 do, the CPU's is what
-was measured of a model of 3 billion, over ten. The ITLs are the ranges that llm-d-inference-sim gives for models of 8
-billion, their lower end taken for an empty batch and their upper end for one of 64: guesses, good enough until learned.
+The prefill rates with a model are measurements published with llm-d's guides (calibration matrix, 2026). Profiles
+without a model are for dense models of about 32 billion parameters: `*/h100` is half the rate of two H100, the CPU's
+a tenth of that measured with a model of 3 billion. The ITLs are the ranges that llm-d-inference-sim gives for models of
+8 billion, the lower end for an empty batch and the upper end for one of 64: estimates until learned.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from epp.plugins.endpoint_rates.profile import RateProfile
 
 
 class DeviceFigures(NamedTuple):
-    """Of one whole device, as its maker publishes them."""
+    """Figures of one whole device, as published by its vendor."""
 
     vendor: str
     fp16_tflops: float
@@ -30,12 +30,12 @@ DEVICES: tuple[tuple[str, DeviceFigures], ...] = (
     ("v6e", DeviceFigures("google", 918, 1640)),
     ("v7x", DeviceFigures("google", 2307, 7380)),
 )
-"""Devices that profiles here name: what other devices are compared with."""
+"""Devices of the built-in profiles, for comparison with others."""
 
 DEFAULT_PREFILL_TOKENS_PER_SECOND = 15928.0
-"""Of an endpoint of which nothing is known, in a pool of which nothing is known."""
+"""Of endpoints without a profile in a pool without profiles."""
 H100_PREFILL_TOKENS_PER_SECOND = 7964.0
-"""Of one H100: what others are compared with where nothing better is known."""
+"""Of one H100; reference for accelerators with a prefill rate and no ITL."""
 DEFAULT_ITL_BASE_SECONDS = 0.010
 DEFAULT_ITL_SECONDS_PER_REQUEST = 0.005 / 64
 

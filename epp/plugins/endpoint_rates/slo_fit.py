@@ -1,4 +1,4 @@
-"""Keeps the endpoints that are expected to answer as fast as the request asks, and of those the cheapest."""
+"""Keeps the endpoints expected to meet the latency objectives of the request, and of these the cheapest."""
 
 from math import inf
 
@@ -30,25 +30,24 @@ _EQUAL = 1.0 + 1e-9
 
 
 class SloFitParameters(FilterParameters, frozen=True):
-    """What is done with several endpoints that fit."""
+    """Choice among several endpoints that fit."""
 
     prefer_cheapest: bool = True
-    """Of the endpoints that fit, keep those with the lowest price an hour; those without a known price only where none
-    has one."""
+    """Of the endpoints that fit, keep those with the lowest price an hour; if no price is known, all of them."""
     spot_preference: SpotPreference = "auto"
-    """Whether the spot price counts: `auto` where the node is spot, `always` where there is one, or `never`."""
+    """Use of the spot price: on spot nodes (`auto`), wherever one is known (`always`), or never (`never`)."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read, if it is there; empty for the default one."""
+    """Name of the producer instance whose matches are read, if configured; empty for the default one."""
 
 
 class SloFitFilter(Filter[SloFitParameters]):
-    """Keeps endpoints with `TTFT <= x-llm-d-slo-ttft-ms` and `ITL <= x-llm-d-slo-tpot-ms`, or those that miss least.
+    """Keeps endpoints with `TTFT <= x-llm-d-slo-ttft-ms` and `ITL <= x-llm-d-slo-tpot-ms`, or the closest ones.
 
-    `TTFT = gamma + delta * uncached tokens * batch` where a profile gives gamma and delta, else `(uncached tokens in
-    flight there + those of this prompt) / prefill rate`; `ITL = alpha + beta * batch`. The batch are the requests
-    running or sent there and this one. Where nobody fits, those stay whose worse ratio of time to limit is the lowest.
-    A limit that is not given, or is no number above 0, is no limit; without any, and without rates, all stay.
-    `x-slo-ttft-ms` and `x-slo-tpot-ms` are read where the others are not there.
+    `TTFT = gamma + delta * uncached tokens * batch` if a profile gives gamma and delta, else `(uncached tokens in
+    flight at the endpoint + those of this prompt) / prefill rate`; `ITL = alpha + beta * batch`. The batch is the
+    requests running or in flight there, plus this one. If no endpoint fits, those with the lowest worse ratio of time
+    to limit are kept. A missing limit, or one that is no number above 0, is no limit; without limits or rates all
+    endpoints are kept. `x-slo-ttft-ms` and `x-slo-tpot-ms` are the deprecated names.
     """
 
     plugin_type = "slo-fit-filter"
@@ -91,7 +90,7 @@ class SloFitFilter(Filter[SloFitParameters]):
 
 
 def _limit_seconds(headers: Headers, names: tuple[str, ...]) -> float:
-    """Return the limit that a request sets; infinite for none."""
+    """Return the limit in the request; infinite for none."""
     text = headers.first_of(*names)
     try:
         milliseconds = inf if text is None else float(text)

@@ -1,4 +1,4 @@
-"""Finds the rates of a model on an accelerator among profiles, dropping from the right what none of them has."""
+"""Looks up the rates of a model on an accelerator in profiles, from the most to the least specific."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import log, nan
@@ -22,17 +22,17 @@ _UNKNOWN_DEVICE = DeviceFigures("", 0.0, 0.0)
 
 
 class Hardware(NamedTuple):
-    """What of an endpoint decides which profile counts, and how it is scaled."""
+    """Properties of an endpoint that select and scale a profile."""
 
     names: tuple[str, ...] = ()
-    """Names of the accelerator, the most telling first."""
+    """Names of the accelerator, most specific first."""
     vendor: str = ""
     fp16_tflops: float = 0.0
-    """Of one whole device; 0 for not known."""
+    """Of one whole device; 0 if unknown."""
     bandwidth_gbps: float = 0.0
-    """Of one whole device; 0 for not known."""
+    """Of one whole device; 0 if unknown."""
     devices: int = 0
-    """0 for not known."""
+    """0 if unknown."""
     compute_fraction: float = 1.0
     memory_fraction: float = 1.0
     engine: str = ""
@@ -55,20 +55,20 @@ class StartingRates(NamedTuple):
 class _Found(NamedTuple):
     profile: RateProfile
     speed: float
-    """How many times as fast as the profile the endpoint is."""
+    """Speed of the endpoint relative to the profile."""
     source: str
 
 
 class RateTable:
-    """Profiles that somebody gave go before those built in."""
+    """Given profiles, then the built-in ones."""
 
     def __init__(self, given: Sequence[RateProfile]) -> None:
         self._lists = (tuple(given), SEEDS)
         self.models = frozenset(model_key(profile.model) for profiles in self._lists for profile in profiles)
-        """Models that have a profile, as `model_key` writes them; empty for any."""
+        """Models with a profile, by `model_key`; empty for any."""
 
     def look_up(self, model: str, hardware: Hardware) -> StartingRates:
-        """Return the rates of a model, as `model_key` writes it, on some hardware."""
+        """Return the rates of a model, given by `model_key`, on some hardware."""
         rates = StartingRates()
         prefill = self._find(model, hardware, lambda profile: profile.prefill_rate is not None, by_bandwidth=False)
         if prefill is not None:
@@ -112,7 +112,7 @@ class RateTable:
 
 
 def hardware_of(tag: AcceleratorTag, engine: str) -> Hardware:
-    """Return what of a tag and an engine's name decides which profile counts."""
+    """Return the properties of a tag and an engine that select and scale a profile."""
     names = [plain_key(name) for name in (*tag.classes, tag.model, tag.family)]
     if tag.kind is AcceleratorKind.CPU:
         names.append("cpu")
@@ -129,7 +129,7 @@ def hardware_of(tag: AcceleratorTag, engine: str) -> Hardware:
 
 
 def _of_accelerator(profiles: Iterable[RateProfile], hardware: Hardware, *, by_bandwidth: bool) -> _Found | None:
-    """Return the profile of this accelerator, or of any, that has most in common with the endpoint."""
+    """Return the most specific profile of this accelerator, or of any."""
     ranks = {name: rank for rank, name in enumerate((*hardware.names, ""))}
     candidates = [profile for profile in profiles if plain_key(profile.accelerator) in ranks]
     if not candidates:
@@ -150,7 +150,7 @@ def _of_accelerator(profiles: Iterable[RateProfile], hardware: Hardware, *, by_b
 
 
 def _scaled(profiles: Iterable[RateProfile], hardware: Hardware, *, by_bandwidth: bool) -> _Found | None:
-    """Return the profile of the accelerator that is most like this one: of the same vendor, then of like figures."""
+    """Return the profile of the most similar accelerator: same vendor first, then closest figures."""
     own = hardware.bandwidth_gbps if by_bandwidth else hardware.fp16_tflops
     if not own:
         return None
@@ -172,14 +172,14 @@ def _scaled(profiles: Iterable[RateProfile], hardware: Hardware, *, by_bandwidth
 
 
 def _share(hardware: Hardware, profile: RateProfile, *, by_bandwidth: bool) -> float:
-    """Return the endpoint's devices, slices as slices, over those that the profile is of."""
+    """Return the endpoint's devices, as fractions for slices, over the devices of the profile."""
     devices = hardware.devices or profile.devices
     fraction = hardware.memory_fraction if by_bandwidth else hardware.compute_fraction
     return devices * (fraction or 1.0) / profile.devices
 
 
 def _unlike(said: str | int, actual: str | int) -> int:
-    """Return 0 for the same, 1 where nothing is said, 2 for another."""
+    """Return 0 for equal values, 1 if the profile has none, 2 for different ones."""
     if not said:
         return 1
     return 0 if said == actual else 2

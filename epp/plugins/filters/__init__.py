@@ -1,1 +1,1 @@
-"""Filters: which candidates may serve the request at all."""
+"""Filters by labels, metrics and topology of endpoints."""

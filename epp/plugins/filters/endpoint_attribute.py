@@ -1,4 +1,4 @@
-"""Keeps endpoints by a threshold on any number that is known of them."""
+"""Keeps endpoints by a threshold on any reported number."""
 
 from collections.abc import Callable, Mapping
 from math import isnan
@@ -22,44 +22,44 @@ _OPERATORS: Mapping[Operator, Callable[[Floats, float], Mask]] = {
 
 
 class Threshold(Parameters, frozen=True):
-    """What an endpoint's number is held against."""
+    """Comparison of the number of an endpoint with a value."""
 
     operator: Operator
-    """LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual, Equal or NotEqual; the number stands on the left."""
+    """Operator; its left side is the number of the endpoint."""
     value: float
-    """The number on the right."""
+    """Right side of the comparison."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be compared."""
+        """Refuse NaN."""
         if isnan(self.value):
             raise ValueError("value is not a number; give the number to compare with")
 
 
 class FilterAlgorithm(Parameters, frozen=True):
-    """How the number decides."""
+    """Algorithm of the filter."""
 
     threshold: Threshold
-    """Keep an endpoint if this comparison holds."""
+    """Keep an endpoint if this comparison is true."""
     type: Literal["threshold"] = "threshold"
-    """`threshold`: there is no other."""
+    """Only `threshold` is known."""
 
 
 class EndpointAttributeFilterParameters(FilterParameters, frozen=True, kw_only=True):
-    """Which number, and what it must be."""
+    """The number, and the condition on it."""
 
     attribute: Name
-    """Name of the number: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or a custom metric's `attributeKey`. It
-    may end in its producer, `GPUUtilization/dcgm-extractor`; a name with a slash of its own needs `producer: ""`."""
+    """Name of the number: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or the `attributeKey` of a custom metric.
+    It may end in its producer, `GPUUtilization/dcgm-extractor`; a name that contains a slash needs `producer: ""`."""
     algorithm: FilterAlgorithm
-    """How the number decides."""
+    """Condition on the number."""
     producer: str | None = None
-    """Accepted for compatibility: a number has one name, whoever reports it."""
+    """Accepted for compatibility: the name of a number does not depend on its producer."""
     on_missing: Literal["Pass", "Fail"] = "Pass"
-    """What becomes of an endpoint whose number is not known: `Pass` keeps it, `Fail` drops it."""
+    """How to treat endpoints whose number is unknown: `Pass` keeps them, `Fail` drops them."""
 
 
 class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
-    """Keeps an endpoint if `attribute operator value` holds; `onMissing` decides where the number is not known."""
+    """Keeps an endpoint if `attribute operator value` is true; `onMissing` decides if the number is unknown."""
 
     plugin_type = "endpoint-attribute-filter"
 

@@ -1,4 +1,4 @@
-"""Keeps the endpoints near the one that serves the other leg of a disaggregated request."""
+"""Keeps the endpoints close to the one that serves the other leg of a disaggregated request."""
 
 from typing import Literal
 
@@ -9,19 +9,19 @@ from epp.framework.topology import LEVELS, closeness
 
 
 class TopologyAffinityFilterParameters(FilterParameters, frozen=True):
-    """How near is near enough."""
+    """Distance limit."""
 
     min_affinity: Literal["host", "rack", "zone", "region"] = "host"
-    """The farthest level that is still near enough: `host`, `rack`, `zone` or `region`."""
+    """Widest place that an endpoint must share with the peer."""
     topology_producer_name: str = ""
-    """Accepted for compatibility: an endpoint stands in one place, whoever says so."""
+    """Accepted for compatibility: the topology of an endpoint has one source."""
 
 
 class TopologyAffinityFilter(Filter[TopologyAffinityFilterParameters]):
-    """Keeps an endpoint if it shares with the peer a level that is `minAffinity` or closer.
+    """Keeps an endpoint if it shares `minAffinity` or a narrower place with the peer.
 
-    The peer is the endpoint picked for the leg that was chosen first. All stay where there is no peer, where nobody
-    knows where the peer stands, and where nobody is near enough: nearness is worth less than an answer.
+    The peer is the endpoint picked for the first leg of the request. All endpoints are kept if there is no peer, if its
+    place is unknown, or if none is close enough.
     """
 
     plugin_type = "topology-affinity-filter"
@@ -30,8 +30,8 @@ class TopologyAffinityFilter(Filter[TopologyAffinityFilterParameters]):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         peer = candidates.peer
-        everybody = np.ones(len(candidates), dtype=np.bool_)
+        everything = np.ones(len(candidates), dtype=np.bool_)
         if peer is None:
-            return everybody
+            return everything
         near = closeness(candidates, peer) <= LEVELS.index(self.parameters.min_affinity)
-        return near if near.any() else everybody
+        return near if near.any() else everything

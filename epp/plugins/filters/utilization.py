@@ -1,4 +1,4 @@
-"""Drops endpoints that are over a cap on their load."""
+"""Drops endpoints above a limit of their load."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
@@ -32,38 +32,38 @@ _COLUMNS: Mapping[Metric, Column] = {
 
 
 class UtilizationCondition(Parameters, frozen=True):
-    """One cap."""
+    """Limit of one metric."""
 
     metric: Metric
-    """What is capped: `active-requests` (sent by this picker and not ended), `running-requests` (in the engine's
-    batch), `waiting-queue` (requests in the engine's queue) or `kv-cache-utilization` (0..1)."""
+    """The metric: `active-requests` (sent by this picker and not ended), `running-requests` (in the engine's batch),
+    `waiting-queue` (requests in the engine's queue) or `kv-cache-utilization` (0..1)."""
     max_value: NonNegative
-    """The highest value that is still let through."""
+    """Highest value at which an endpoint is kept."""
 
 
 class UtilizationParameters(FilterParameters, frozen=True, kw_only=True):
-    """The caps."""
+    """Limits of metrics."""
 
     conditions: Annotated[tuple[UtilizationCondition, ...], Meta(min_length=1)]
-    """Caps that must all hold; at least one."""
+    """Limits that must all hold; at least one."""
     in_flight_load_producer_name: str = ""
-    """Accepted for compatibility: requests in flight are counted in one place, whoever asks."""
+    """Accepted for compatibility: requests in flight have one source."""
 
 
 class UtilizationFilter(Filter[UtilizationParameters]):
-    """Drops an endpoint if any capped metric is above its `maxValue`; a metric that is not known is not above it.
+    """Drops an endpoint if any metric is above its `maxValue`; an unknown metric is not.
 
-    Where that leaves nobody the profile fails, unless `fallbackOnEmpty` is set.
+    If no endpoint is left, the profile fails, unless `fallbackOnEmpty` is set.
     """
 
     plugin_type = "utilization-filter"
 
     def setup(self) -> None:
-        self._caps = [(_COLUMNS[condition.metric], condition.max_value) for condition in self.parameters.conditions]
-        self.reads = tuple(dict.fromkeys(column for column, _ in self._caps))
+        self._limits = [(_COLUMNS[condition.metric], condition.max_value) for condition in self.parameters.conditions]
+        self.reads = tuple(dict.fromkeys(column for column, _ in self._limits))
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         over = np.zeros(len(candidates), dtype=np.bool_)
-        for column, max_value in self._caps:
+        for column, max_value in self._limits:
             over |= candidates.values(column) > max_value
         return ~over

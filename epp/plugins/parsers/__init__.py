@@ -1,1 +1,1 @@
-"""Parsers: request bodies read into the few fields that routing needs."""
+"""Parsers: read from request bodies the few fields that routing needs."""

@@ -1,4 +1,4 @@
-"""Reads the bodies of Anthropic's messages API and of its token count."""
+"""Parser of Anthropic's messages API and its token count."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -61,9 +61,9 @@ def _read_messages(body: bytes) -> RequestBody:
 
 
 def _write_system(prompt: PromptWriter, system: Content) -> None:
-    """Write the system prompt without the block that coding agents bill by.
+    """Write the system prompt without the billing block of coding agents.
 
-    That one changes with every request, and engines drop it: kept, no two requests would share a prefix.
+    It changes with every request, and engines drop it: with it, no two requests would share a prefix.
     """
     if not system:
         return
@@ -81,12 +81,12 @@ def _write_system(prompt: PromptWriter, system: Content) -> None:
 def _block(raw: msgspec.Raw) -> _Block:
     try:
         return _decode_block(raw)
-    except msgspec.ValidationError:  # unlike any block known here: the engine judges it
+    except msgspec.ValidationError:  # an unknown block is left to the engine
         return _UNKNOWN
 
 
 def _write_block(prompt: PromptWriter, raw: msgspec.Raw, block: _Block) -> None:
-    """Write what a model sees of a block: neither `cache_control`, which moves from turn to turn, nor signatures."""
+    """Write the part of a block that the model sees, without `cache_control`, which moves each turn, and signatures."""
     if block.type == "text" and block.text is not None:
         prompt.text(block.text)
     elif block.type == "thinking" and block.thinking is not None:
@@ -97,14 +97,14 @@ def _write_block(prompt: PromptWriter, raw: msgspec.Raw, block: _Block) -> None:
         prompt.text("\n")
     elif block.type == "tool_result":
         prompt.message(f"tool_result {block.tool_use_id or ''}", block.content)
-    elif block.type != "redacted_thinking":  # encrypted: no other engine can show it to its model
+    elif block.type != "redacted_thinking":  # encrypted, unreadable for other engines
         prompt.part(raw)
 
 
 class AnthropicParser(JsonParser):
-    """Decodes only what routing needs and puts tools, system prompt and messages, in that order, into one run of bytes.
+    """Parses the messages API: the canonical prompt is the tools, the system prompt and the messages, in that order.
 
-    A conversation that goes on starts with the bytes of the shorter one. A token count runs no model, so its prompt is
+    The prompt of a conversation is a prefix of that of its continuation. A token count runs no model, so its prompt is
     empty.
     """
 

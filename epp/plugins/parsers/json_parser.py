@@ -1,4 +1,4 @@
-"""What parsers of JSON bodies share: common fields, token limits, and one kind of error for whatever is wrong."""
+"""Base of the parsers of JSON bodies: common fields, token limits and errors."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, TypeAlias
@@ -15,11 +15,11 @@ _MOST_TOKENS = 2**63 - 1
 Limit: TypeAlias = int | float | None
 TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Reader: TypeAlias = Callable[[bytes], RequestBody]
-"""Reads the bodies of one API; raises MalformedBodyError or what msgspec raises."""
+"""Reads the bodies of one API; raises MalformedBodyError or an error of msgspec."""
 
 
 class Common(msgspec.Struct, gc=False):
-    """Fields that mean the same wherever they occur."""
+    """Fields with the same meaning in all APIs."""
 
     model: str | None = None
     stream: bool | None = None
@@ -27,7 +27,7 @@ class Common(msgspec.Struct, gc=False):
 
 
 class JsonParser(Parser):
-    """A parser of JSON bodies: one reader for each path it claims."""
+    """Base: a reader for each path that it claims."""
 
     readers: ClassVar[Mapping[str, Reader]]
 
@@ -44,11 +44,11 @@ class JsonParser(Parser):
         except msgspec.ValidationError as error:
             raise MalformedBodyError(f"invalid {suffix.lstrip('/')} request: {error}") from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedBodyError(f"error unmarshaling request bodyMap: {error}") from error
+            raise MalformedBodyError(f"request body cannot be parsed as JSON: {error}") from error
 
 
 def request_body(common: Common, prompt: bytes, limit: Limit, media_items: int = 0) -> RequestBody:
-    """Put together what was read; a negative limit is none, one beyond 64 bits raises MalformedBodyError."""
+    """Return the parsed body; a negative limit is none, one beyond 64 bits raises MalformedBodyError."""
     if limit is not None and limit > _MOST_TOKENS:
         raise MalformedBodyError("the limit of output tokens does not fit into 64 bits; send a smaller one")
     return RequestBody(
@@ -63,9 +63,9 @@ def request_body(common: Common, prompt: bytes, limit: Limit, media_items: int =
 
 
 def not_run(read: Reader) -> Reader:
-    """Return a reader that demands the same of a body, for an API that renders or counts a prompt and runs no model.
+    """Return a reader with the same checks for an API that renders or counts a prompt without running the model.
 
-    Its prompt is empty: the engine computes nothing, and caches nothing that a later request could find.
+    Its prompt is empty: the engine computes and caches nothing.
     """
 
     def read_envelope(body: bytes) -> RequestBody:

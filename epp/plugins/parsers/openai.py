@@ -1,4 +1,4 @@
-"""Reads the bodies of OpenAI's chat, completions, embeddings and image APIs, and claims their paths and the items'."""
+"""Parser of OpenAI's APIs: chat, completions, embeddings, images, and those of items."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -98,7 +98,7 @@ def _write_messages(prompt: PromptWriter, messages: list[_Message]) -> None:
 
 
 def _write_input(prompt: PromptWriter, found: _Input, api: str, field: str) -> None:
-    """Write a string, several, token ids or several lists of them; raises MalformedBodyError for a mixture."""
+    """Write a string, strings, token ids or lists of token ids; raises MalformedBodyError for a mixture."""
     if isinstance(found, str):
         prompt.text(found)
     elif found:
@@ -118,10 +118,10 @@ def _write_input(prompt: PromptWriter, found: _Input, api: str, field: str) -> N
 
 
 class OpenAIParser(JsonParser):
-    """Decodes only what routing needs and puts the prompt into one canonical run of bytes.
+    """Parses the OpenAI APIs: the canonical prompt of a chat is its tools, then its messages.
 
-    A chat is its tools, then its messages: a conversation that goes on starts with the bytes of the shorter one.
-    The render APIs run no model, so their prompt is empty.
+    The prompt of a conversation is a prefix of that of its continuation. The render APIs run no model, so their prompt
+    is empty.
     """
 
     plugin_type = "openai-parser"

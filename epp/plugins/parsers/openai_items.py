@@ -1,4 +1,4 @@
-"""Reads the OpenAI APIs whose conversation is a list of items: responses and conversations."""
+"""Readers of the OpenAI APIs whose conversation is a list of items: responses and conversations."""
 
 import msgspec
 
@@ -49,7 +49,7 @@ def read_responses(body: bytes) -> RequestBody:
 
 
 def read_conversations(body: bytes) -> RequestBody:
-    """Read a request that opens a conversation with some items."""
+    """Read a request for a new conversation."""
     conversations = _decode_conversations(body)
     if not conversations.items:
         raise MalformedBodyError("conversations request must have at least one item")
@@ -59,11 +59,11 @@ def read_conversations(body: bytes) -> RequestBody:
 
 
 def _write_items(prompt: PromptWriter, items: list[msgspec.Raw]) -> None:
-    """Write messages like a chat's, results of tools under the name of the call, anything else as its JSON."""
+    """Write messages as in a chat, results of tools under the name of the call, other items as JSON."""
     for raw in items:
         try:
             item = _decode_item(raw)
-        except msgspec.ValidationError:  # unlike any item known here: the engine judges it
+        except msgspec.ValidationError:  # an unknown item is left to the engine
             item = _Item()
         if item.role is not None:
             prompt.message(item.role, item.content)

@@ -1,10 +1,10 @@
-"""Lets requests of any API through unread."""
+"""Parser of paths that no other parser claims."""
 
 from epp.framework import Headers, Parser, RequestBody
 
 
 class PassthroughParser(Parser):
-    """The parser of every path that no other one claims: it reads nothing, so there is neither model nor prompt."""
+    """Accepts requests of any path that no other parser claims, without a model or a prompt."""
 
     plugin_type = "passthrough-parser"
     names_model = False

@@ -1,4 +1,4 @@
-"""Writes a prompt as one canonical run of bytes: equal prefixes here are equal prefixes in the engine."""
+"""Writes a prompt as canonical bytes: equal prefixes here are equal prefixes in the engine."""
 
 import struct
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _MEDIA_TOKENS: Mapping[str, int] = MappingProxyType(
         "video_url": _VIDEO_TOKENS,
     }
 )
-"""Tokens that content of unknown size counts as: what llm-d-router's token estimate takes by default."""
+"""Estimated tokens of media of unknown size; the defaults of llm-d-router."""
 _AUDIO_BASE64_BYTES_PER_TOKEN = 853  # 16,000 bytes a second over 25 tokens a second, four base64 bytes for three
 _DIGEST_TOKENS = 4
 _MOST_MEDIA = 256
@@ -46,11 +46,11 @@ _decode_part = msgspec.json.Decoder(_Part).decode
 
 
 class PromptWriter:
-    """Gathers a prompt piece by piece; whatever is only ever appended leaves the bytes before it as they are.
+    """Builds a prompt by appending: bytes already written never change.
 
-    Text is its UTF-8 bytes, media their stand-ins, anything else the JSON it came as. A message is its role, newline,
-    content, tool calls, newline. Four bytes count as one token. Media beyond the 256th of a prompt count four tokens
-    each, so that no body grows much by being read.
+    Text is written as UTF-8, media as placeholders, other content as its JSON. A message is its role, newline, content,
+    tool calls, newline. Four bytes count as one token. Media beyond the 256th of a prompt count four tokens each, to
+    bound the size of the prompt.
     """
 
     __slots__ = ("_media_left", "_pieces", "media_items")
@@ -62,7 +62,7 @@ class PromptWriter:
         self._media_left = _MOST_MEDIA
 
     def written(self) -> bytes:
-        """Return all that was written."""
+        """Return the prompt."""
         return b"".join(self._pieces)
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
@@ -73,12 +73,12 @@ class PromptWriter:
         self.text("\n")
 
     def tools(self, tools: msgspec.Raw) -> None:
-        """Write the tools' JSON and a newline; nothing for none."""
+        """Write the tools' JSON and a newline; nothing without tools."""
         if self.json(tools):
             self.text("\n")
 
     def content(self, content: Content) -> None:
-        """Write a text, or content parts one after the other."""
+        """Write a text or content parts."""
         if isinstance(content, str):
             self.text(content)
         elif content:
@@ -86,7 +86,7 @@ class PromptWriter:
                 self.part(raw)
 
     def part(self, raw: msgspec.Raw) -> None:
-        """Write one content part; one unlike any known here is for the engine to judge, and counts as its JSON."""
+        """Write one content part; an unknown one as its JSON."""
         try:
             part = _decode_part(raw)
         except msgspec.ValidationError:
@@ -105,11 +105,11 @@ class PromptWriter:
             self.json(raw)
 
     def text(self, text: str) -> None:
-        """Write a text as it is."""
+        """Write a text."""
         self._pieces.append(text.encode())
 
     def json(self, raw: msgspec.Raw) -> bool:
-        """Write JSON as it came, and tell whether there was any: absent, null and the empty list are nothing."""
+        """Write JSON unchanged and return whether there was any; absent, null and the empty list count as none."""
         found = bytes(raw)
         if found in _EMPTY_JSON:
             return False
@@ -121,20 +121,20 @@ class PromptWriter:
         self._pieces.append(pack(ids))
 
     def opaque(self, found: bytes, tokens: int) -> None:
-        """Write the stand-in of something that becomes about so many tokens, four at the least."""
+        """Write a placeholder for media of about so many tokens, at least four."""
         if self._media_left <= 0:
             tokens = 0
         self._media_left -= 1
-        self._pieces.append(stand_in(found, max(tokens, _DIGEST_TOKENS)))
+        self._pieces.append(placeholder(found, max(tokens, _DIGEST_TOKENS)))
 
 
-def stand_in(found: bytes, tokens: int) -> bytes:
-    """Return what stands in a prompt for media of that identity: a 128-bit hash, over and over, for so many tokens."""
+def placeholder(found: bytes, tokens: int) -> bytes:
+    """Return the placeholder of media with that identity: a 128-bit hash, repeated for so many tokens."""
     size = tokens * BYTES_PER_TOKEN
     digest = xxhash.xxh3_128_digest(found)
     return (digest * -(-size // len(digest)))[:size]
 
 
 def pack(ids: list[int]) -> bytes:
-    """Return token ids, each in [0, 2^32), as four little-endian bytes apiece."""
+    """Return token ids, each in [0, 2^32), as four little-endian bytes each."""
     return struct.pack(f"<{len(ids)}I", *ids)

@@ -1,4 +1,4 @@
-"""Reads the bodies of SGLang's own generate API, whose prompt is token ids."""
+"""Parser of SGLang's generate API, whose prompt is token ids."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -41,7 +41,7 @@ def _read(body: bytes) -> RequestBody:
 
 
 def _count(media: msgspec.Raw) -> int:
-    """Return how many items there are: one may stand by itself, several in a list, or in a list for each prompt."""
+    """Return the number of items: a single one, a list, or a list for each prompt."""
     return sum(len(_items(item)) for item in _items(media))
 
 
@@ -53,7 +53,7 @@ def _items(media: msgspec.Raw) -> list[msgspec.Raw]:
 
 
 class SGLangHTTPParser(JsonParser):
-    """The prompt is the token ids, four little-endian bytes each; the extra key is the cache salt."""
+    """Parses the generate API: the prompt is the token ids, four little-endian bytes each, the salt `extra_key`."""
 
     plugin_type = "sglanghttp-parser"
     names_model = False

@@ -1,4 +1,4 @@
-"""Reads the bodies of vLLM's own generate API, whose prompt is token ids."""
+"""Parser of vLLM's generate API, whose prompt is token ids."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
 from epp.framework.request import BYTES_PER_TOKEN
 from epp.plugins.parsers.json_parser import Common, JsonParser, Limit, Reader, TokenId, request_body
-from epp.plugins.parsers.prompt import pack, stand_in
+from epp.plugins.parsers.prompt import pack, placeholder
 
 
 class _Range(msgspec.Struct, gc=False):
@@ -50,7 +50,7 @@ def _read(body: bytes) -> RequestBody:
 
 
 def _with_media(prompt: bytes, features: _Features) -> bytes:
-    """Return the prompt with the hash of each image or clip in place of its placeholder tokens, which are all alike."""
+    """Return the prompt with the hash of each media item in place of its placeholder tokens, which are all equal."""
     hashes = features.mm_hashes or {}
     ranges = features.mm_placeholders or {}
     if {kind: len(found) for kind, found in hashes.items()} != {kind: len(found) for kind, found in ranges.items()}:
@@ -70,12 +70,12 @@ def _with_media(prompt: bytes, features: _Features) -> bytes:
                     "or on top of each other"
                 )
             if mm_hash is not None:
-                written[start:end] = stand_in(mm_hash.encode(), span.length)
+                written[start:end] = placeholder(mm_hash.encode(), span.length)
     return bytes(written)
 
 
 class VLLMHTTPParser(JsonParser):
-    """The prompt is the token ids, four little-endian bytes each; media stand in it by their hashes."""
+    """Parses the generate API: the prompt is the token ids, four little-endian bytes each, and hashes of media."""
 
     plugin_type = "vllmhttp-parser"
     readers: ClassVar[Mapping[str, Reader]] = MappingProxyType({"inference/v1/generate": _read})

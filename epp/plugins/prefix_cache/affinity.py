@@ -1,4 +1,4 @@
-"""Keeps the endpoints that hold most of the prompt in their KV cache, until they are too busy."""
+"""Keeps the endpoints with most of the prompt in their KV cache, unless they are too busy."""
 
 from typing import Literal
 
@@ -28,25 +28,24 @@ _HASHES = 2.0**64
 
 
 class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
-    """What counts as a hit, and what a hit may cost."""
+    """Threshold of a hit, and the latency accepted for it."""
 
     affinity_threshold: Share = 0.80
-    """Share of the prompt's blocks, 0..1, from which an endpoint counts as sticky."""
+    """Share of the prompt's blocks, 0..1, from which an endpoint is sticky."""
     exploration_probability: Share = 0.0
-    """Share of requests, 0..1, that keep all endpoints, so that other caches fill too."""
+    """Share of requests, 0..1, that keep all endpoints, so that other caches fill as well."""
     max_ttft_penalty_ms: NonNegative = msgspec.field(default=18000.0, name="maxTTFTPenaltyMs")
-    """How much longer, in ms, the first token may take at the best sticky endpoint than at the best other one; 0 for
-    however long."""
+    """Most by which the time to the first token at the best sticky endpoint may exceed that at the best other one, in
+    ms; 0 for no limit."""
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
-    """Where times to the first token come from: `prefillThroughput`, tokens over tokens per second.
-    `latencyPredictor` is known and not supported yet."""
+    """Source of times to the first token: `prefillThroughput`, tokens over tokens per second. `latencyPredictor` is
+    known, not supported yet."""
     peak_prefill_throughput: Positive = 15928.0
-    """Prompt tokens that an endpoint computes in a second, any of them: used where no `endpoint-rates-producer` says
-    what each one does."""
+    """Prompt tokens that every endpoint computes in a second; used without an `endpoint-rates-producer`."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
     in_flight_load_producer_name: str = ""
-    """Accepted for compatibility: tokens in flight are counted in one place, whoever asks."""
+    """Accepted for compatibility: tokens in flight have one source."""
 
     def __post_init__(self) -> None:
         """Refuse what is not supported yet."""
@@ -57,13 +56,13 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
 class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     """Keeps an endpoint if `matched_blocks / total_blocks >= affinityThreshold`: the sticky ones.
 
-    All stay where nobody is sticky; where the shortest time to the first token is longer among the sticky ones than
-    among the others by more than `maxTTFTPenaltyMs`; and for requests that explore.
+    All endpoints are kept if none is sticky; if the shortest time to the first token among the sticky ones exceeds that
+    among the others by more than `maxTTFTPenaltyMs`; and for the share `explorationProbability` of requests.
 
-    The time to the first token is `tokens in flight / peakPrefillThroughput * 1000` ms. Where an
-    `endpoint-rates-producer` is configured, or another plugin needs one, it is `(tokens in flight + uncached tokens of
-    this prompt) / rate * 1000` ms with the rate of each endpoint, so that what a cache saves is set against what
-    waiting for it costs, on the hardware that the endpoints have.
+    The time to the first token is `tokens in flight / peakPrefillThroughput * 1000` ms. With an
+    `endpoint-rates-producer`, configured or added for another plugin, it is `(tokens in flight + uncached tokens of
+    this prompt) / rate * 1000` ms with the rate of each endpoint: the tokens saved by the cache are weighed against the
+    wait, on the actual hardware.
     """
 
     plugin_type = "prefix-cache-affinity-filter"
@@ -75,13 +74,13 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         self.may_read = (ENDPOINT_RATES, PROMPT_TOKENS)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        everybody = np.ones(len(candidates), dtype=np.bool_)
+        everything = np.ones(len(candidates), dtype=np.bool_)
         match = request.get(self._match_key)
         if match is None or match.total_blocks == 0 or self._explores(request):
-            return everybody
+            return everything
         sticky = match.blocks(candidates) / match.total_blocks >= self.parameters.affinity_threshold
         if not sticky.any() or self._too_slow(sticky, self._ttft_seconds(request, candidates, match)):
-            return everybody
+            return everything
         return sticky
 
     def _explores(self, request: Request) -> bool:

@@ -1,4 +1,4 @@
-"""Remembers which slots were sent which prompt blocks, within a bound for each slot."""
+"""Records the prompt blocks sent to each slot, up to a limit for each."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -7,21 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 BYTES_PER_ENTRY = 320
-"""Memory that one block remembered for one slot takes, at worst.
+"""Most memory of one block recorded for one slot.
 
 Measured with tracemalloc on CPython 3.11 (64 bit): the largest ratio of traced bytes to entries while one slot, or two
 that share every block in a pool of 1,000, were kept full by chains of 860 new blocks, each chain touched once more
 from a fresh list. Slots of 7,800, 31,250 and 44,000 entries: 219, 239 and 310 bytes alone; 246, 259 and 312 shared. It
-pays for the block's hash (twice when touched), its place in the slot's order and its row in the shared table; the
-spread is the slack of dict tables.
+covers the block's hash (twice when touched), its place in the slot's order and its row in the shared table; the spread
+is the slack of dict tables.
 """
 
 
 class PrefixIndex:
-    """Block hashes by slot, least recently used first, and for each hash a bit mask of the slots that hold it.
-
-    A bit is set exactly while the hash is among that slot's own.
-    """
+    """Block hashes by slot, least recently used first, and for each hash a bit mask of the slots that hold it."""
 
     __slots__ = ("_holders", "_orders")
 
@@ -30,15 +27,15 @@ class PrefixIndex:
         self._orders: dict[int, dict[int, None]] = {}
 
     def __len__(self) -> int:
-        """Distinct blocks remembered."""
+        """Distinct blocks recorded."""
         return len(self._holders)
 
     def entries(self, slot: int) -> int:
-        """Blocks remembered for one slot."""
+        """Blocks recorded for one slot."""
         return len(self._orders.get(slot, ()))
 
     def match(self, hashes: Sequence[int], slots: int) -> NDArray[np.int32]:
-        """Return how many leading blocks of the chain each of the slots 0 .. slots-1 holds, without a gap."""
+        """Return, for each of the slots 0 .. slots-1, the number of leading blocks that it holds without a gap."""
         matched = np.zeros(slots, dtype=np.int32)
         if not hashes:
             return matched
@@ -55,9 +52,9 @@ class PrefixIndex:
         return matched
 
     def record(self, slot: int, hashes: Sequence[int], limit: int) -> None:
-        """Make the chain the slot's most recently used, then evict down to `limit` blocks.
+        """Record the chain as the slot's most recently used, then evict down to `limit` blocks.
 
-        The head of the chain ends up more recent than its tail: like an engine, the index loses tails first.
+        The head of the chain counts as more recent than its tail: like an engine, the index loses tails first.
         """
         order = self._orders.setdefault(slot, {})
         bit = 1 << slot
@@ -69,13 +66,13 @@ class PrefixIndex:
             order[block] = None
         excess = len(order) - limit
         if excess > 0:
-            # One pass for all: the front of a dict that is evicted from is a run of dead entries, slow to skip.
+            # In one pass: the front of such a dict is a run of dead entries, slow to skip.
             for block in list(islice(order, excess)):
                 del order[block]
                 self._release(block, bit)
 
     def forget(self, slot: int) -> None:
-        """Drop all that is remembered for a slot."""
+        """Drop the blocks of a slot."""
         bit = 1 << slot
         for block in self._orders.pop(slot, ()):
             self._release(block, bit)

@@ -1,4 +1,4 @@
-"""Estimates how much of a prompt each endpoint holds in its KV cache, from what was sent there before."""
+"""Estimates the part of a prompt that each endpoint has in its KV cache, from the prompts sent there before."""
 
 import sys
 from collections.abc import Sequence
@@ -28,35 +28,35 @@ from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
 
 MIN_BLOCK_TOKENS = 64
-"""Smaller blocks cost more to hash and to remember than their finer matches are worth."""
+"""Smaller blocks cost more time and memory than their finer matches are worth."""
 
 
 class ApproxPrefixCacheParameters(Parameters, frozen=True):
-    """How finely prompts are cut and how much is remembered."""
+    """Size of the blocks, and limits of the index."""
 
     auto_tune: bool = True
-    """Let each endpoint's reported KV cache size, where known, take the place of `lruCapacityPerServer`."""
+    """Use the KV cache size that an endpoint reports, if known, in place of `lruCapacityPerServer`."""
     block_size_tokens: Count = 16
-    """Tokens in one block; less than 64 counts as 64."""
+    """Tokens in one block; values below 64 count as 64."""
     max_prefix_tokens_to_match: Natural = 131072
-    """Tokens of a prompt that are looked at; 0 leaves the limit to `maxPrefixBlocksToMatch`."""
+    """Tokens of a prompt that are matched; 0 to use `maxPrefixBlocksToMatch`."""
     lru_capacity_per_server: Count = 31250
-    """Blocks remembered for each endpoint, at most."""
+    """Most blocks recorded for each endpoint."""
     max_bytes_per_server: Annotated[int, Meta(ge=BYTES_PER_ENTRY)] = 10 * 1024 * 1024
-    """Memory for each endpoint's blocks: no more of them are remembered than fit, at 320 bytes each."""
+    """Memory for each endpoint's blocks: limits their number, at 320 bytes each."""
     block_size: Natural = 0
-    """Deprecated, in characters: accepted without effect, `blockSizeTokens` decides."""
+    """Deprecated, in characters: accepted without effect; use `blockSizeTokens`."""
     max_prefix_blocks_to_match: Natural = 2048
-    """Deprecated: blocks of a prompt that are looked at, where `maxPrefixTokensToMatch` is 0; 0 for all."""
+    """Deprecated: blocks of a prompt that are matched if `maxPrefixTokensToMatch` is 0; 0 for all."""
 
     @property
     def block_tokens(self) -> int:
-        """Tokens in one block, in effect."""
+        """Effective tokens in one block."""
         return max(MIN_BLOCK_TOKENS, self.block_size_tokens)
 
     @property
     def max_blocks(self) -> int:
-        """Blocks of a prompt that are looked at, in effect."""
+        """Effective limit of the blocks of a prompt that are matched."""
         if self.max_prefix_tokens_to_match:
             return self.max_prefix_tokens_to_match // self.block_tokens
         return self.max_prefix_blocks_to_match or sys.maxsize
@@ -67,13 +67,13 @@ class ApproxPrefixCacheProducer(
     PreRequest[ApproxPrefixCacheParameters],
     EndpointObserver[ApproxPrefixCacheParameters],
 ):
-    """Publishes, for each slot, how many leading blocks of the prompt were sent there and are not yet evicted.
+    """Publishes, for each slot, the number of leading blocks of the prompt that were sent there and not yet evicted.
 
     Blocks are `blockSizeTokens` times 4 bytes of the canonical prompt, hashed in a chain whose seed is the model and
-    the cache salt. The target of each profile (not its fallbacks) is credited with the request's blocks. For each
-    endpoint `min(capacity, maxBytesPerServer / 320)` blocks are kept, least recently used out first; the capacity is
-    the tokens the endpoint's engine can cache over the tokens of a block, with `autoTune` and where the engine
-    reports it, else `lruCapacityPerServer`. So the index does not remember what the engine cannot hold.
+    the cache salt. The request's blocks are recorded for the target of each profile, not for its fallbacks. Of each
+    endpoint `min(capacity, maxBytesPerServer / 320)` blocks are kept; the least recently used are evicted first. With
+    `autoTune`, and if the engine reports its size, the capacity is the tokens that the engine can cache over the tokens
+    of a block, so that the index holds no more than the engine; else it is `lruCapacityPerServer`.
     """
 
     plugin_type = "approx-prefix-cache-producer"
@@ -88,7 +88,7 @@ class ApproxPrefixCacheProducer(
 
     @property
     def warnings(self) -> Sequence[str]:
-        deprecated = "blockSize is deprecated, and without effect: give blockSizeTokens"
+        deprecated = "blockSize is deprecated and has no effect: use blockSizeTokens"
         return (deprecated,) if self.parameters.block_size else ()
 
     def produce(self, request: Request, candidates: Candidates) -> None:
@@ -109,7 +109,7 @@ class ApproxPrefixCacheProducer(
             self._index.forget(slot)
 
     def _hashes(self, request: Request) -> list[int]:
-        """Return the block hashes of the prompt, computed once for each request."""
+        """Return the block hashes of the prompt; computed once for each request."""
         hashes = request.get(self._hashes_key)
         if hashes is None:
             hashes = block_hashes(
@@ -122,7 +122,7 @@ class ApproxPrefixCacheProducer(
         return hashes
 
     def _limit(self, snapshot: Snapshot, slot: int) -> int:
-        """Return how many blocks may be remembered for the slot."""
+        """Return the most blocks to record for the slot."""
         capacity = self.parameters.lru_capacity_per_server
         if self.parameters.auto_tune:
             engine_tokens = snapshot.column(KV_BLOCKS)[slot] * snapshot.column(KV_BLOCK_TOKENS)[slot]

@@ -1,1 +1,1 @@
-"""Request control: who is asking, whether a request is let in, and what its response is made to say."""
+"""Request control: admission of requests, and reports on responses."""

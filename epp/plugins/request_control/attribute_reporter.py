@@ -1,4 +1,4 @@
-"""Tells the gateway a value computed from the usage of a response: what it cost, say."""
+"""Reports a value computed from the usage of a response to the gateway, such as its cost."""
 
 from epp.framework import Metadata, Name, Parameters, Request, Response, ResponseReporter
 from epp.framework.headers import DESTINATION_NAMESPACE
@@ -6,7 +6,7 @@ from epp.plugins.request_control.cel import UsageExpression
 
 
 class AttributeKey(Parameters, frozen=True):
-    """Where in the dynamic metadata the value is put."""
+    """Place of the value in the dynamic metadata."""
 
     name: Name
     """Key within the namespace."""
@@ -15,21 +15,21 @@ class AttributeKey(Parameters, frozen=True):
 
 
 class ReportedAttribute(Parameters, frozen=True):
-    """One value and its place."""
+    """A value and its place."""
 
     key: AttributeKey
-    """Where the value is put."""
+    """Place of the value."""
     expression: str
-    """CEL expression over `usage` that gives the value: a string, a number or a bool."""
+    """CEL expression over `usage` for the value: a string, a number or a bool."""
     condition: str = ""
-    """CEL expression over `usage` that says whether there is a value; empty for always."""
+    """CEL expression over `usage` that is true if there is a value; empty for always."""
 
 
 class AttributeReporterParameters(Parameters, frozen=True):
-    """What is reported."""
+    """The value to report."""
 
     attributes: tuple[ReportedAttribute, ...]
-    """Exactly one; for several values, declare several plugins."""
+    """Exactly one entry; for several values, declare several plugins."""
 
     def __post_init__(self) -> None:
         """Refuse none and several."""
@@ -40,10 +40,10 @@ class AttributeReporterParameters(Parameters, frozen=True):
 class AttributeReporter(ResponseReporter[AttributeReporterParameters]):
     """Puts the value of `expression` into the dynamic metadata of a response that reports its usage.
 
-    `usage` has `prompt_tokens`, `completion_tokens`, `total_tokens` and `prompt_tokens_details.cached_tokens`, whatever
-    names the model server's API has for them. They are doubles (write `2.0 * usage.completion_tokens`), and integers
-    where the expression only works so (`usage.prompt_tokens / 2`). An expression that cannot be computed for one
-    response reports nothing of that one.
+    `usage` has `prompt_tokens`, `completion_tokens`, `total_tokens` and `prompt_tokens_details.cached_tokens`,
+    regardless of their names in the model server's API. They are doubles (write `2.0 * usage.completion_tokens`), or
+    integers if the expression fails with doubles (`usage.prompt_tokens / 2`). If the expression fails on a response,
+    nothing is reported for it.
     """
 
     plugin_type = "request-attribute-reporter"

@@ -1,4 +1,4 @@
-"""Expressions in CEL, the Common Expression Language, over the usage that a response reports."""
+"""CEL (Common Expression Language) expressions over the usage of a response."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -13,15 +13,14 @@ _SAMPLE = Usage(prompt_tokens=101, completion_tokens=13, cached_tokens=37)
 
 
 class UsageExpression:
-    """One expression, compiled once. Its variable `usage` has the names of OpenAI's usage object.
+    """A compiled expression. Its variable `usage` has the fields of OpenAI's usage object.
 
-    Those are `prompt_tokens`, `completion_tokens`, `total_tokens` and `prompt_tokens_details.cached_tokens`. CEL
-    converts no numbers by itself: they are doubles, as in JSON, and integers where that is the only way that the
-    expression works.
+    These are `prompt_tokens`, `completion_tokens`, `total_tokens` and `prompt_tokens_details.cached_tokens`. CEL does
+    not convert numbers: they are doubles, as in JSON, or integers if the expression fails with doubles.
     """
 
     def __init__(self, source: str, *, place: str, gives: tuple[type, ...] = (str, int, float, bool)) -> None:
-        """Compile and try it; raises ValueError, naming the place and the expression, for one that cannot work."""
+        """Compile and try it; raises ValueError with the place and the expression if it fails."""
         try:
             cel = import_module("cel_expr_python.cel")
         except ImportError as error:
@@ -38,7 +37,7 @@ class UsageExpression:
         self.value(_SAMPLE)
 
     def value(self, usage: Usage) -> MetadataValue:
-        """Return what it gives, numbers always finite; raises ValueError where it fails or gives something else."""
+        """Return its value, numbers always finite; raises ValueError if it fails or has another type."""
         found = self._evaluate(_variables(usage, float))
         if found.type() == self._error_type:
             as_integers = self._evaluate(_variables(usage, int))

@@ -1,4 +1,4 @@
-"""Turns sheddable requests away, the more of them the fuller the pool is."""
+"""Refuses sheddable requests with a probability that rises with the load of the pool."""
 
 from math import exp, log
 
@@ -19,24 +19,24 @@ from epp.framework.errors import SheddableDroppedError
 
 
 class ProbabilisticAdmitterParameters(Parameters, frozen=True):
-    """What counts as full, and how steeply requests are turned away on the way there."""
+    """Thresholds of a full engine, and the shape of the probability."""
 
     queue_depth_threshold: Positive = 5.0
-    """Requests in an engine's queue at which it counts as full."""
+    """Requests in an engine's queue at which it is full."""
     kv_cache_util_threshold: PositiveShare = 0.8
-    """Share of an engine's KV cache in use at which it counts as full, 0..1."""
+    """Share of an engine's KV cache in use at which it is full, 0..1."""
     power: Positive = 5.0
-    """Steepness: the higher, the longer nearly all are let in, and the sooner after that none."""
+    """Steepness: the higher, the later and the more abruptly the probability rises."""
     k: Positive = 300.0
-    """Where the curve ends: all are turned away from a saturation of `(1/k)^(1/power)` on, 0.32 by default."""
+    """Factor: the probability is 1 from a saturation of `(1/k)^(1/power)`, 0.32 by default."""
 
 
 class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
-    """Turns away requests of negative priority with probability `min(saturation^power * k, 1)`.
+    """Refuses requests of negative priority with probability `min(saturation^power * k, 1)`.
 
-    The saturation is the mean over the candidates of `max(waiting / queueDepthThreshold, kv / kvCacheUtilThreshold)`;
-    a candidate with one number unknown counts by the other, one of which nothing is known does not count, and where
-    nothing is known of any, all requests are let in.
+    The saturation is the mean over the candidates of `max(waiting / queueDepthThreshold, kv / kvCacheUtilThreshold)`.
+    If one of the numbers is unknown, the other counts; candidates without either are left out. Without any metrics all
+    requests are admitted.
     """
 
     plugin_type = "probabilistic-admitter"
@@ -47,7 +47,7 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
             raise SheddableDroppedError
 
     def probability(self, candidates: Candidates) -> float:
-        """Return with what probability a sheddable request is turned away."""
+        """Return the probability with which a sheddable request is refused."""
         fullness = np.fmax(
             candidates.values(WAITING) / self.parameters.queue_depth_threshold,
             candidates.values(KV_USAGE) / self.parameters.kv_cache_util_threshold,
@@ -56,5 +56,5 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
         saturation = float(known.mean()) if len(known) else 0.0
         if saturation <= 0:
             return 0.0
-        # As logarithms, since a power of a long queue may be more than a float holds.
+        # As logarithms: a power of a long queue may exceed the range of floats.
         return exp(min(0.0, self.parameters.power * log(saturation) + log(self.parameters.k)))

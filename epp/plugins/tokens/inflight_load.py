@@ -1,4 +1,4 @@
-"""Says how many tokens the chosen endpoints have to compute for a request."""
+"""Publishes the tokens that the picked endpoints have to compute for a request."""
 
 from epp.framework import (
     IN_FLIGHT_COST,
@@ -15,26 +15,26 @@ from epp.framework import (
 
 
 class InflightLoadParameters(Parameters, frozen=True):
-    """Whether output counts, and whose prefix matches are believed."""
+    """Estimate of the output, and the source of prefix matches."""
 
     add_estimated_output_tokens: bool = False
-    """Count an estimate of the output too: `outputRatio` times the prompt, within the two limits."""
+    """Add an estimate of the output: `outputRatio` times the prompt, within the two limits."""
     output_ratio: NonNegative = 1.5
     """Output tokens expected for each prompt token."""
     max_estimated_output_tokens: Natural | None = None
-    """Upper limit of the estimate; the request's own limit on its output holds in any case."""
+    """Upper limit of the estimate; the request's own output limit always applies."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read, if it is there; empty for the default one."""
+    """Name of the producer instance whose matches are read, if configured; empty for the default one."""
     sync_cross_replica_state: bool = True
-    """Accepted for compatibility: each picker counts what it sent."""
+    """Accepted for compatibility: each picker counts its own requests."""
 
 
 class InflightLoadProducer(PreRequest[InflightLoadParameters]):
-    """`prompt_tokens - matched_tokens`, plus the estimated output where asked for.
+    """Publishes `prompt_tokens - matched_tokens`, plus the estimated output if configured.
 
-    For the target of each profile that ran: the match is that of the target's slot; without a match record the whole
-    prompt counts. The cost is what the ledger credits to the target until the first token, so it is published under
-    the one key, whatever this instance is called. Output is expected of the primary target alone.
+    The cost is published for the target of each profile that ran; without a prefix match the whole prompt counts. It
+    is added to the target's tokens in flight until the first token. All instances have one output. The estimated
+    output counts for the primary target alone.
     """
 
     plugin_type = "inflight-load-producer"

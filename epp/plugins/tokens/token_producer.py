@@ -1,4 +1,4 @@
-"""Counts the tokens of a prompt: by the parser's estimate, or with the model's own tokenizer."""
+"""Counts the tokens of a prompt: by the parser's estimate, or with a tokenizer."""
 
 import codecs
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ class Empty(Parameters, frozen=True):
 
 
 class Estimate(Parameters, frozen=True):
-    """Four bytes to a token, media by their kind: what the parser of the request found."""
+    """The parser's estimate: four bytes for a token, media by their kind."""
 
     image: Empty | None = None
     """Accepted empty: the parser sizes images."""
@@ -34,35 +34,35 @@ class Estimate(Parameters, frozen=True):
 
 
 class TokenizerFile(Parameters, frozen=True):
-    """A tokenizer that runs in this process."""
+    """A tokenizer in this process."""
 
     path: Name
-    """The model's `tokenizer.json`, in the format of Hugging Face; read once, when the configuration is."""
+    """Path of the model's `tokenizer.json`, in the format of Hugging Face; read with the configuration."""
     max_bytes: Count = 8192
-    """Bytes of a prompt that are tokenized; the rest counts as many tokens for each byte as these do.
+    """Bytes of a prompt that are tokenized; the rest counts in proportion.
 
-    All requests wait while one is tokenized: for some 0.4 ms for each KiB of English text or code. Measured with a
+    All requests wait while one is tokenized: about 0.4 ms for each KiB of English text or code. Measured with a
     vocabulary of 32,000 byte pairs on one core of a shared machine: 0.4 ms for 1 KiB, 3.5 ms for 8 KiB, 10 ms for
     20 KiB, 140 ms for 220 KiB.
     """
 
 
 class TokenProducerParameters(Parameters, frozen=True):
-    """Who counts: at most one of `estimate`, `tokenizer`, `vllm` and `udsTokenizerConfig`; `estimate` for none."""
+    """Method: at most one of `estimate`, `tokenizer`, `vllm` and `udsTokenizerConfig`; `estimate` by default."""
 
     model_name: str = ""
-    """The model whose tokens are counted, for the reader of the configuration: what is counted does not change."""
+    """Model whose tokens are counted. Documentation only: without effect."""
     estimate: Estimate | None = None
     """Count four bytes as one token."""
     tokenizer: TokenizerFile | None = None
     """Count with a tokenizer file; needs `pip install 'inference-epp[tokenizers]'`."""
     vllm: dict[str, object] | None = None
-    """A vLLM server that renders prompts; refused, as requests here wait for no other server."""
+    """A vLLM server that renders prompts. Refused: requests here wait for no other server."""
     uds_tokenizer_config: dict[str, object] | None = None
-    """A tokenizer behind a Unix socket; refused likewise."""
+    """A tokenizer behind a Unix socket. Refused for the same reason."""
 
     def __post_init__(self) -> None:
-        """Refuse what counts elsewhere, and more than one that counts."""
+        """Refuse unsupported methods, and two at once."""
         for name, value in (("vllm", self.vllm), ("udsTokenizerConfig", self.uds_tokenizer_config)):
             if value is not None:
                 raise ValueError(f"{name} is known, not supported yet; use estimate or tokenizer")
@@ -71,12 +71,12 @@ class TokenProducerParameters(Parameters, frozen=True):
 
 
 class TokenProducer(Producer[TokenProducerParameters]):
-    """Publishes how many tokens a prompt has.
+    """Publishes the number of tokens of a prompt.
 
-    An estimate is four bytes to a token, with media by their kind. A tokenizer counts the prompt's text, special tokens
-    that it adds by itself included, but not those of a chat template: exactly up to `maxBytes`, beyond that in
-    proportion, which is not marked as exact. Prompts with media, and those that came as token ids or embeddings, keep
-    the parser's number. Tokens are counted, their ids are not published.
+    The estimate is four bytes for a token, with media by their kind. A tokenizer counts the prompt's text, including
+    special tokens that it adds itself, without those of a chat template: exactly up to `maxBytes`, beyond that in
+    proportion and not marked as exact. Prompts with media, and those sent as token ids or embeddings, keep the
+    parser's number. Token ids are not published.
     """
 
     plugin_type = "token-producer"
@@ -103,16 +103,16 @@ class TokenProducer(Producer[TokenProducerParameters]):
 
 
 class DeprecatedTokenizer(TokenProducer):
-    """The old name of `token-producer`."""
+    """Deprecated: the former name of `token-producer`."""
 
     plugin_type = "tokenizer"
     stability = Stability.DEPRECATED
 
 
 def _text(body: RequestBody, most: int) -> tuple[str, int]:
-    """Return the beginning of the prompt and its size in bytes, whole characters only; 0 for what is not all text.
+    """Return the beginning of the prompt and its size in bytes, whole characters only; 0 if it is not all text.
 
-    A zero byte is part of a token id, what is not UTF-8 may also be the hash that stands for media.
+    A zero byte is part of a token id; bytes that are not UTF-8 may be the hash of media.
     """
     head = body.prompt[:most]
     if body.media_items or b"\0" in head:

@@ -1,4 +1,4 @@
-"""Who is picked, and that the same request picks the same."""
+"""Endpoints picked; the same request gets the same ones."""
 
 from collections import Counter
 
@@ -117,6 +117,6 @@ def test_no_weight_anywhere_is_a_uniform_choice(total):
     assert all(picks[position] > 60 for position in range(4))
 
 
-def test_picker_of_nobody_is_refused():
+def test_zero_endpoints_are_refused():
     with pytest.raises(ConfigurationError, match="maxNumOfEndpoints is 0; it must be at least 1"):
         read_parameters(PickerParameters, {"maxNumOfEndpoints": 0})

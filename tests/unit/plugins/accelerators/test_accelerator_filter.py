@@ -65,8 +65,8 @@ MI300X = AcceleratorTag(
 )
 TPU = AcceleratorTag(kind=AcceleratorKind.TPU, vendor="google", family="tpu-v5e", model="v5e", count=8)
 CPU = AcceleratorTag(kind=AcceleratorKind.CPU)
-NOBODY_KNOWS = AcceleratorTag()
-FLEET = {"h100": H100, "a100": A100, "t4": T4, "mi300x": MI300X, "tpu": TPU, "cpu": CPU, "unknown": NOBODY_KNOWS}
+UNKNOWN = AcceleratorTag()
+FLEET = {"h100": H100, "a100": A100, "t4": T4, "mi300x": MI300X, "tpu": TPU, "cpu": CPU, "unknown": UNKNOWN}
 
 
 def build(**parameters):

@@ -85,7 +85,7 @@ def test_het_1_without_any_price_all_are_kept():
     assert opened(build(), [gpu("a"), gpu("b")], waiting=[0, 9]) == [True, True]
 
 
-def test_het_1_what_nobody_reported_on_neither_fills_nor_empties_a_group():
+def test_het_1_endpoint_without_metrics_neither_fills_nor_empties_a_group():
     unknown = math.nan
     assert opened(build(), [L4, L4, H100], waiting=[5, unknown, 0]) == [True, True, True]
     assert opened(build(), [L4, L4, H100], waiting=[4, unknown, 0]) == [True, True, False]
@@ -134,7 +134,7 @@ def test_het_1_pools_of_other_groups_have_states_of_their_own():
     st.lists(st.sampled_from([L4, A100, H100, gpu("none")]), min_size=1, max_size=8),
     st.lists(st.lists(st.floats(0, 12) | st.just(math.nan), min_size=8, max_size=8), min_size=1, max_size=6),
 )
-def test_het_1_never_leaves_nobody_and_never_passes_over_a_cheaper_group(tags, loads):
+def test_het_1_at_least_one_is_kept_and_no_cheaper_group_is_skipped(tags, loads):
     plugin = build()
     prices = np.array([math.inf if (price := tag.cost_per_hour()) is None else price for tag in tags])
     for load in loads:

@@ -80,7 +80,7 @@ def test_is_6_the_selection_of_the_request_holds_too():
     assert kept(request, deny=["1g.5gb"]) == ["3g"]
 
 
-def test_is_6_what_names_no_profile_or_keeps_nobody_is_refused():
+def test_is_6_malformed_profiles_and_bounds_that_keep_none_are_refused():
     with pytest.raises(ConfigurationError, match="allow has '3g20', which is no MIG profile"):
         build(allow=["3g20"])
     with pytest.raises(ConfigurationError, match="allow keeps only slices and wholeDeviceOnly drops them"):

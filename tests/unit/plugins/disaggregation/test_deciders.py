@@ -1,4 +1,4 @@
-"""Whether a leg of its own is worth it."""
+"""Deciders, and the legs they ask for."""
 
 import numpy as np
 import pytest

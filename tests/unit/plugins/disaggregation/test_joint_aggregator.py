@@ -139,7 +139,7 @@ def test_equal_accelerators_go_together():
 
 def test_rules_tell_which_others_do():
     labels = kinds("amd-mi300x", "nvidia-h100", "nvidia-a100", "amd-mi250")
-    # nobody is of one kind, so without rules the best win; D2 costs too much to be worth 1 - 0.95 more
+    # no two are of one kind, so without rules the best win; D2 costs too much to be worth 1 - 0.95 more
     assert paired(labels) == (D1, P1)
     rules = [{"from": "nvidia-*", "to": "nvidia-*", "value": 0.95}, {"from": "amd-*", "to": "amd-*", "value": 1.0}]
     # P2+D1 0.85 + 0.88 + 0.95 = 2.68    P1+D2 0.90 + 0.70 + 1 = 2.60    P1+D1 1.78

@@ -152,7 +152,7 @@ def test_without_deciders_there_is_only_a_decode_leg():
     assert result.destination.headers == {}
 
 
-def test_stage_whose_profile_does_not_exist_is_passed_over_and_nobody_asked():
+def test_stage_whose_profile_does_not_exist_is_skipped_and_no_decider_asked():
     deciders = {"p": yes(), "e": yes()}
     result = routed(both(**deciders), *ONE_OF_EACH, profiles=("decode", "prefill"))
     assert set(result.profiles) == {"decode", "prefill"}
@@ -176,7 +176,7 @@ def test_profiles_and_stages_that_do_not_meet_are_warned_of():
         both(**deciders).check_profiles(("prefill",))
 
 
-def test_gie_7_optional_leg_that_finds_nobody_is_done_without():
+def test_gie_7_optional_leg_that_finds_no_endpoint_is_left_out():
     result = routed(both(p=yes(), e=yes()), "decode", "encode")
     assert result.destination.addresses == ("10.0.0.1:8000",)
     assert result.destination.headers == {"x-encoder-hosts-ports": "10.0.0.2:8000"}
@@ -185,13 +185,13 @@ def test_gie_7_optional_leg_that_finds_nobody_is_done_without():
 
 
 @pytest.mark.parametrize("order", ["decode-first", "prefill-first"])
-def test_decode_leg_that_finds_nobody_fails_the_request(order):
+def test_decode_leg_that_finds_no_endpoint_fails_the_request(order):
     handler = disagg({"stageOrder": order})
     with pytest.raises(SaturatedError):
         routed(handler, "prefill", "encode")
 
 
-def test_nobody_is_asked_after_a_decode_leg_that_failed():
+def test_no_decider_is_asked_after_a_decode_leg_that_failed():
     deciders = {"p": yes(), "e": yes()}
     assert both(**deciders).pick_profiles(Request("r"), ROLES, {"decode": None}) == ()
     assert deciders["p"].asked == deciders["e"].asked == []
@@ -225,7 +225,7 @@ def test_first_leg_chosen_is_the_peer_of_those_that_follow():
     assert near.peers == [None, PREFILL]
 
 
-def test_first_leg_that_failed_is_nobodys_peer():
+def test_first_leg_that_failed_is_no_peer():
     near = Later()
     handler = disagg({"stageOrder": "prefill-first", "deciders": {"encode": "e"}}, e=yes())
     routed(handler, "encode", "decode", scorer=near)

@@ -1,4 +1,4 @@
-"""The median of what was seen lately, for as long as it is worth something."""
+"""The median of the latest samples, and its decay."""
 
 import math
 
@@ -54,18 +54,18 @@ def test_sample_after_a_long_pause_starts_afresh():
 
 def test_sample_from_before_the_slot_was_forgotten_changes_nothing():
     one = learner(min_samples=1)
-    stay = one.stay(0)
+    epoch = one.epoch(0)
     one.forget(0)
-    one.add(0, stay, 4.0, 0.0)
+    one.add(0, epoch, 4.0, 0.0)
     assert one.learned(1, 0.0)[1].tolist() == [0]
-    one.add(0, one.stay(0), 4.0, 0.0)
+    one.add(0, one.epoch(0), 4.0, 0.0)
     assert one.learned(1, 0.0)[1].tolist() == [1]
 
 
 def test_unlearned_slots_take_the_median_of_their_kind_or_of_all():
     logs = np.array([1.0, 3.0, np.nan, 8.0, np.nan, np.nan])
     kinds = np.array([1, 1, 1, 2, 2, 3])
-    # kind 1: (1 + 3) / 2; kind 2: 8; kind 3 has nobody: the median of 1, 3 and 8
+    # kind 1: (1 + 3) / 2; kind 2: 8; kind 3 has no samples: the median of 1, 3 and 8
     assert like_the_others(logs, kinds).tolist() == [1.0, 3.0, 2.0, 8.0, 8.0, 3.0]
     assert like_the_others(np.full(2, np.nan), np.array([0, 1])).tolist() == [0.0, 0.0]
 
@@ -90,8 +90,8 @@ class Slots(RuleBasedStateMachine):
 
     @rule(slot=st.integers(0, 3), ratio=st.floats(1e-6, 1e6), late=st.booleans())
     def sample(self, slot, ratio, late):
-        stay = self.one.stay(slot)
-        self.one.add(slot, stay - 1 if late else stay, ratio, self.now)
+        epoch = self.one.epoch(slot)
+        self.one.add(slot, epoch - 1 if late else epoch, ratio, self.now)
         self.since_forgotten[slot] += not late
 
     @rule(slot=st.integers(0, 3))

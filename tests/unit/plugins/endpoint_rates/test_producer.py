@@ -329,7 +329,7 @@ def test_profiles_are_read_from_a_file_and_those_in_the_configuration_go_first(t
     ("content", "sentence"),
     [
         ("- {model: m, prefilTokensPerSecond: 1}", "\\[0\\].prefilTokensPerSecond: unknown key; did you mean"),
-        ("- {model: m}", "profile 'm' says nothing"),
+        ("- {model: m}", "profile 'm' has no rates"),
         ("- {model: m, alphaMs: fast}", "Expected `float"),
         ("- {alphaMs: 1}\n- {alphaMs: 0}", "\\[1\\].alphaMs: alphaMs is 0; it must be above 0"),
         ("- {", "neither YAML nor JSON"),

@@ -1,4 +1,4 @@
-"""Who answers as fast as the request asks."""
+"""Endpoints that meet the latency objectives of a request."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_het_3_gamma_and_delta_count_where_a_profile_gives_them():
     assert kept({"x-llm-d-slo-ttft-ms": "121"}, rates=rates, running=[0, 2, 0]) == [True, False, True]
 
 
-def test_het_3_where_nobody_fits_the_least_violation_is_taken():
+def test_het_3_if_no_endpoint_fits_the_least_violation_is_kept():
     # 0.1 / 0.01 = 10, 50 and 200 times the limit
     assert kept({"x-llm-d-slo-ttft-ms": "10"}) == [True, False, False]
     # times over the limits: max(0.1 / 0.1, 5.1 / 1) = 5.1; max(0.5 / 0.1, 20.5 / 1) = 20.5; 61
@@ -69,13 +69,13 @@ def test_het_3_cheapest_of_those_that_fit_stays():
     assert kept(headers, prices=[8.0, 2.0, 0.5]) == [True, True, False]
 
 
-def test_het_3_endpoint_without_a_price_is_cheapest_only_where_nobody_has_one():
+def test_het_3_endpoint_without_a_price_is_kept_only_if_none_has_one():
     headers = {"x-llm-d-slo-ttft-ms": "500"}
     assert kept(headers, prices=[8.0, None, 0.5], preferCheapest=True) == [True, False, False]
     assert kept(headers, prices=[None, None, 0.5], preferCheapest=True) == [True, True, False]
 
 
-def test_het_3_price_does_not_count_where_nobody_fits():
+def test_het_3_price_does_not_count_if_no_endpoint_fits():
     headers = {"x-llm-d-slo-ttft-ms": "10"}
     assert kept(headers, prices=[8.0, 2.0, 0.5], preferCheapest=True) == [True, False, False]
 
@@ -92,5 +92,5 @@ def test_het_3_old_header_names_are_read_where_the_new_ones_are_missing():
     assert kept({"x-slo-ttft-ms": "1", "x-llm-d-slo-ttft-ms": "5000"}) == ALL
 
 
-def test_het_3_without_rates_everybody_stays():
+def test_het_3_without_rates_all_are_kept():
     assert kept({"x-llm-d-slo-ttft-ms": "1"}, rates=None) == ALL

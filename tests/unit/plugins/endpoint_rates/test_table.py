@@ -105,7 +105,7 @@ def test_profile_may_say_its_own_tflops():
     assert found(T4, own, model="m").prefill_tokens_per_second == pytest.approx(500)
 
 
-def test_what_somebody_gave_goes_before_what_is_built_in():
+def test_given_profiles_precede_built_in_ones():
     assert found(H100, profile(5000, accelerator="h100")).prefill_source == "profile */h100 x2"
     assert found(H100, profile(5000, accelerator="h100")).prefill_tokens_per_second == 10_000
 
@@ -133,8 +133,8 @@ def test_gamma_and_delta_give_the_prefill_rate_too():
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"model": "m"}, "profile 'm' says nothing; give prefillTokensPerSecond, alphaMs or deltaMs"),
-        ({"accelerator": "h100"}, "profile '\\*/h100' says nothing"),
+        ({"model": "m"}, "profile 'm' has no rates; give prefillTokensPerSecond, alphaMs or deltaMs"),
+        ({"accelerator": "h100"}, "profile '\\*/h100' has no rates"),
         ({"alphaMs": 0}, "alphaMs is 0; it must be above 0"),
         ({"alphaMs": 1, "betaMs": -1}, "betaMs is -1; it must be 0 or more"),
         ({"accelerator": "h100", "prefillTokensPerSecond": nan}, "prefillTokensPerSecond is nan; it must be above 0"),

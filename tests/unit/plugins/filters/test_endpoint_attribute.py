@@ -41,7 +41,7 @@ def test_number_stands_on_the_left_and_unknown_decides_by_on_missing(operator, e
     assert kept(operator=operator, onMissing="Fail") == [*expected, False]
 
 
-def test_attribute_that_nobody_reports_is_missing_everywhere():
+def test_attribute_that_no_endpoint_reports_is_missing_for_all():
     assert kept(attribute="nothing", onMissing="Pass") == [True] * 4
     assert kept(attribute="nothing", onMissing="Fail") == [False] * 4
 

@@ -1,4 +1,4 @@
-"""Near enough to the peer, or everybody."""
+"""Endpoints close to the peer, or all."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_same_host_is_wanted_by_default():
     assert kept(0) == kept(0, min_affinity="host")
 
 
-def test_nobody_near_enough_keeps_all():
+def test_none_close_enough_keeps_all():
     assert kept(5, min_affinity="zone", pool=PREFILLERS.keep(np.arange(6) < 4)) == [True] * 4
 
 

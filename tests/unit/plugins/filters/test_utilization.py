@@ -1,4 +1,4 @@
-"""Caps on what endpoints have to do."""
+"""Limits of the load of endpoints."""
 
 from math import nan
 
@@ -44,7 +44,7 @@ def test_unknown_passes():
     assert kept(candidates(waiting=[nan, 9]), ("waiting-queue", 5)) == [True, False]
 
 
-def test_everybody_over_the_cap_leaves_nobody():
+def test_all_over_the_limit_leaves_none():
     assert kept(candidates(waiting=[9, 9]), ("waiting-queue", 5)) == [False, False]
 
 

@@ -104,8 +104,8 @@ def test_token_count_names_its_model_and_runs_nothing():
         ({"messages": []}, "messages request must have at least one message"),
         ({"messages": "Hi"}, "Expected `array | null`, got `str` - at `$.messages`"),
         ({"messages": [QUESTION], "system": 5}, "got `int` - at `$.system`"),
-        (b"{", "error unmarshaling request bodyMap: "),
-        (b'{"messages": [{"role": "\xff"}]}', "error unmarshaling request bodyMap: "),
+        (b"{", "request body cannot be parsed as JSON: "),
+        (b'{"messages": [{"role": "\xff"}]}', "request body cannot be parsed as JSON: "),
     ],
 )
 def test_body_that_does_not_fit_is_refused_with_a_sentence(suffix, body, sentence):

@@ -245,7 +245,7 @@ def test_body_that_does_not_fit_is_refused_with_a_sentence(suffix, body, sentenc
     ],
 )
 def test_bad_json_is_refused_with_the_known_prefix(body):
-    with pytest.raises(MalformedBodyError, match=r"^error unmarshaling request bodyMap: "):
+    with pytest.raises(MalformedBodyError, match=r"^request body cannot be parsed as JSON: "):
         parse(CHAT, body)
 
 

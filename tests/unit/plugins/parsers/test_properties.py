@@ -1,4 +1,4 @@
-"""Whatever comes in, a parser returns what it documents or raises MalformedBodyError, and prompts only grow."""
+"""For any body, a parser returns what it documents or raises MalformedBodyError; prompts only grow."""
 
 import json
 

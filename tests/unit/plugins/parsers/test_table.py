@@ -66,7 +66,7 @@ def test_longest_claim_of_whole_segments_matches(path, claim):
     "path",
     ["/v1/mycompletions", "/v1/completions/x", "/v1/generate", "//generate", "generate", "/", "", "/v1/Completions"],
 )
-def test_path_that_nobody_claims_has_no_parser(path):
+def test_path_that_no_parser_claims_has_none(path):
     with pytest.raises(NoParserError) as refusal:
         matched(path, Echo("completions", "/generate"))
     assert repr(path) in str(refusal.value)
@@ -77,7 +77,7 @@ def test_whole_path_goes_before_a_suffix():
     assert matched("/v1/generate", Echo("generate"), OtherEcho("/generate")) == "echo:generate"
 
 
-def test_fallback_gets_what_nobody_claims_wherever_it_stands():
+def test_fallback_gets_unclaimed_paths_regardless_of_its_position():
     parsers = (Echo(), OtherEcho("completions"))
     assert matched("/v1/completions", *parsers) == "other-echo:completions"
     assert matched("/v1/files", *parsers) == "echo:"

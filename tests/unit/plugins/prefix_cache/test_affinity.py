@@ -38,7 +38,7 @@ def test_threshold_can_be_set():
     assert kept([10, 8, 7], affinityThreshold=1) == [True, False, False]
 
 
-def test_nobody_sticky_keeps_all():
+def test_no_sticky_endpoint_keeps_all():
     assert kept([7, 0, 0]) == ALL
 
 
@@ -77,7 +77,7 @@ def test_penalty_of_zero_sticks_however_long_it_takes():
     assert kept([10, 0, 0], [10_000_000, 0, 0], maxTTFTPenaltyMs=0) == [True, False, False]
 
 
-def test_everybody_sticky_is_everybody():
+def test_all_sticky_keeps_all():
     assert kept([10, 10, 10], [10_000_000, 0, 0]) == ALL
 
 

@@ -30,7 +30,7 @@ def test_match_ends_at_the_first_gap():
     assert matches(index, [1, 2, 3]) == [1, 0, 0, 0]
 
 
-def test_no_blocks_match_nobody():
+def test_empty_chain_matches_no_slot():
     index = PrefixIndex()
     index.record(0, [1], ROOMY)
     assert matches(index, []) == [0, 0, 0, 0]

@@ -50,9 +50,9 @@ def test_every_target_is_told_with_the_primary_port():
 
 
 def test_failed_profile_fails_the_request():
-    nobody = LabelSelectorFilter(LabelSelectorParameters(match_labels={"no": "such"}))
+    none = LabelSelectorFilter(LabelSelectorParameters(match_labels={"no": "such"}))
     with pytest.raises(SaturatedError):
-        routed(handler(), ranks(("10.0.0.1", 8001)), filters=(nobody,))
+        routed(handler(), ranks(("10.0.0.1", 8001)), filters=(none,))
 
 
 def test_several_profiles_are_too_many():

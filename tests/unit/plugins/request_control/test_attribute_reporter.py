@@ -1,4 +1,4 @@
-"""What a gateway is told of a response's usage."""
+"""Metadata on the usage of a response."""
 
 import sys
 

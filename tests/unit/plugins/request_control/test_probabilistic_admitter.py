@@ -75,7 +75,7 @@ def test_only_negative_priorities_are_turned_away():
     assert [admits(FULL, priority=priority) for priority in (-1, 0, 1)] == [False, True, True]
 
 
-def test_idle_pool_turns_nobody_away():
+def test_idle_pool_admits_all():
     assert all(admits(candidates(waiting=[0, nan]), n) for n in range(50))
 
 

@@ -1,4 +1,4 @@
-"""Sessions stay where they are: the filter's hard pin, told in requests and responses."""
+"""The filter keeps a session at its endpoint."""
 
 import base64
 
@@ -172,7 +172,7 @@ def test_nothing_is_read_where_tokens_tell():
     assert build(sessionIdConfig={"sources": [{"attribute": "session-id"}]}).reads == ()
 
 
-def test_it_never_leaves_nobody():
+def test_at_least_one_endpoint_is_kept():
     assert not SessionAffinityFilter.may_empty
 
 
