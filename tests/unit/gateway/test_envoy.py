@@ -79,15 +79,15 @@ def is_running(pid: int) -> bool:
     return False
 
 
-async def test_envoy_without_a_picker_answers_503_and_stops_without_a_trace(settings):
+async def test_envoy_without_a_picker_answers_503_and_stops_without_a_trace(settings, directory, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", directory)
     async with await EnvoyProcess.start(settings) as envoy:
         assert envoy.address.port != 0
         assert await status_of(envoy.address) == 503
-        directory = envoy._directory.name
-        assert os.access(directory, os.F_OK)
+        assert os.listdir(directory)  # noqa: PTH208 - nothing to iterate over
     await envoy.wait()
     assert not is_running(envoy.pid)
-    assert not os.access(directory, os.F_OK)
+    assert not os.listdir(directory)  # noqa: PTH208 - the same
 
 
 async def test_client_cannot_choose_servers_while_the_picker_is_down(settings, tmp_path):
@@ -140,6 +140,7 @@ async def test_stop_may_be_called_again(settings):
     await envoy.stop()
     await envoy.stop()
     await envoy.wait()
+    assert not is_running(envoy.pid)
 
 
 async def test_taken_port_is_named_before_anything_starts(settings, taken_port):
@@ -188,8 +189,8 @@ def test_killed_parent_takes_envoy_along(loop, directory):
         envoy = os.pidfd_open(envoy_pid)
         try:
             parent.kill()
-            # Readable means ended. Without an end, the timeout of the test run ends this wait.
-            select.select([envoy], [], [])
+            ended, _, _ = select.select([envoy], [], [], 20)  # readable means ended
+            assert ended, "Envoy outlived its parent"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(envoy, signal.SIGKILL)
