@@ -44,7 +44,7 @@ class LocalGateway:
 async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> AsyncIterator[LocalGateway]:
     """Run both until the block ends; the two talk over a unix socket, so no port but the gateway's is taken.
 
-    The picker comes first: Envoy counts as started only once its health check has seen it. For an override-host cluster
+    The picker comes first, and Envoy is waited for until it has found the picker healthy. For an override-host cluster
     the EDS file follows the picker's pool; it is a temporary one unless the settings name it.
     """
     with tempfile.TemporaryDirectory(prefix="epp-") as directory:
@@ -61,7 +61,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
                     path = gateway.eds_file or Path(directory) / "endpoints.json"
                     envoy_settings = msgspec.structs.replace(envoy_settings, eds_file=path)
                     await stack.enter_async_context(EdsFile(path, running.store))
-                envoy = await stack.enter_async_context(await EnvoyProcess.start(envoy_settings))
+                envoy = await stack.enter_async_context(await EnvoyProcess.start(envoy_settings, wait_for_picker=True))
                 yield LocalGateway(running, envoy)
         finally:
             await running.stop(drain_seconds=0)

@@ -40,11 +40,10 @@ from envoy_data_plane.google.protobuf import Any
 from epp.framework.headers import DESTINATION_NAMESPACE, SUBSET_NAMESPACE
 from epp.gateway._addresses import envoy_address
 from epp.gateway._limits import NO_LIMIT, PROTOCOL_OPTIONS, unlimited
-from epp.gateway.settings import FailureMode, GatewaySettings, parse_address
+from epp.gateway.settings import ENDPOINT_PICKER, FailureMode, GatewaySettings, parse_address
 
 __all__ = ["endpoint_picker", "external_processor"]
 
-ENDPOINT_PICKER = "endpoint_picker"
 EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _MIB = 1024 * 1024

@@ -1,4 +1,4 @@
-"""The question put to a running Envoy's admin interface: are you ready, and where do you listen."""
+"""Questions to the admin interface of a running Envoy: its readiness, its listener, the health of a cluster."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ class _Listeners(msgspec.Struct, frozen=True):
     listener_statuses: list[_ListenerStatus]
 
 
+class _Stat(msgspec.Struct, frozen=True):
+    value: int = 0
+
+
+class _Stats(msgspec.Struct, frozen=True):
+    stats: list[_Stat]
+
+
 class EnvoyAdmin:
     """A client of the admin interface at `address`; use as an async context manager."""
 
@@ -57,7 +65,8 @@ class EnvoyAdmin:
     async def ready_listener(self, name: str) -> TcpAddress | None:
         """Return where a listener is really bound, or None while Envoy is not ready or does not answer.
 
-        Ready: the clusters are initialised (the picker was asked for its health once) and the listener accepts.
+        Ready: the clusters are initialised and the listener accepts. The picker was asked for its health once, with
+        whatever result.
         """
         try:
             async with self._session.get("/ready") as response:
@@ -69,3 +78,13 @@ class EnvoyAdmin:
             return None
         bound = {status.name: status.local_address.socket_address for status in listeners.listener_statuses}
         return TcpAddress(bound[name].address, bound[name].port_value) if name in bound else None
+
+    async def has_healthy_host(self, cluster: str) -> bool:
+        """Return whether a host of the cluster is healthy; False where Envoy does not answer."""
+        query = {"format": "json", "filter": rf"^cluster\.{cluster}\.membership_healthy$"}
+        try:
+            async with self._session.get("/stats", params=query) as response:
+                found = msgspec.json.decode(await response.read(), type=_Stats)
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+        return any(stat.value for stat in found.stats)

@@ -20,7 +20,7 @@ from epp.gateway.admin import EnvoyAdmin
 from epp.gateway.binary import find_envoy
 from epp.gateway.bootstrap import bootstrap_json
 from epp.gateway.errors import EnvoyDiedError, EnvoyStartError, ListenAddressError, PortTakenError
-from epp.gateway.settings import LISTENER, GatewaySettings, TcpAddress, parse_address
+from epp.gateway.settings import ENDPOINT_PICKER, LISTENER, GatewaySettings, TcpAddress, parse_address
 
 __all__ = ["EnvoyProcess", "check_listen_address"]
 
@@ -60,13 +60,19 @@ class EnvoyProcess:
 
     @classmethod
     async def start(
-        cls, settings: GatewaySettings, *, ready_seconds: float = 30.0, stop_seconds: float = 5.0
+        cls,
+        settings: GatewaySettings,
+        *,
+        wait_for_picker: bool = False,
+        ready_seconds: float = 30.0,
+        stop_seconds: float = 5.0,
     ) -> EnvoyProcess:
-        """Start Envoy and return when it is ready.
+        """Start Envoy and return when it is ready, and with `wait_for_picker` when the picker is healthy to it.
 
-        `stop_seconds` is what `stop` later grants it between SIGTERM and SIGKILL. Raises `PortTakenError` or
-        `ListenAddressError` before anything is started, `PackageMissingError`, and `EnvoyStartError` with
-        Envoy's own words when it refuses its configuration or is not ready after `ready_seconds`.
+        Envoy by itself is ready after one health check of the picker, passed or not, and answers 503 until one is
+        passed. `stop_seconds` is what `stop` later grants it between SIGTERM and SIGKILL. Raises `PortTakenError` or
+        `ListenAddressError` before anything is started, `PackageMissingError`, and `EnvoyStartError` with Envoy's own
+        words when it refuses its configuration or is not ready after `ready_seconds`.
         """
         binary = find_envoy()
         directory = tempfile.TemporaryDirectory(prefix="epp-envoy-")
@@ -79,7 +85,7 @@ class EnvoyProcess:
             raise
         envoy = cls(process, directory, address=settings.listen, stop_seconds=stop_seconds)
         try:
-            await envoy._become_ready(settings, ready_seconds)
+            await envoy._become_ready(settings, ready_seconds, wait_for_picker=wait_for_picker)
         except BaseException:
             await envoy.stop()
             raise
@@ -119,16 +125,21 @@ class EnvoyProcess:
     ) -> None:
         await self.stop()
 
-    async def _become_ready(self, settings: GatewaySettings, ready_seconds: float) -> None:
+    async def _become_ready(self, settings: GatewaySettings, ready_seconds: float, *, wait_for_picker: bool) -> None:
         admin_address = parse_address(settings.admin_address or "", setting="admin_address")
+        missing = "not ready"
         try:
             async with asyncio.timeout(ready_seconds), EnvoyAdmin(admin_address) as admin:
                 while (address := await admin.ready_listener(LISTENER)) is None:
                     await self._raise_if_ended()
                     await asyncio.sleep(_POLL_SECONDS)
+                self._address = address
+                missing = f"no healthy picker at {settings.picker_address}"
+                while wait_for_picker and not await admin.has_healthy_host(ENDPOINT_PICKER):
+                    await self._raise_if_ended()
+                    await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
-            raise EnvoyStartError(f"not ready after {ready_seconds:g} s", self._last_words()) from None
-        self._address = address
+            raise EnvoyStartError(f"{missing} after {ready_seconds:g} s", self._last_words()) from None
 
     async def _raise_if_ended(self) -> None:
         if self._process.returncode is not None:

@@ -12,6 +12,7 @@ import msgspec
 from epp.gateway.errors import SettingsError
 
 __all__ = [
+    "ENDPOINT_PICKER",
     "LISTENER",
     "MODEL_SERVERS",
     "BodyMode",
@@ -26,6 +27,9 @@ __all__ = [
 
 LISTENER = "gateway"
 """The name of the one listener, in Envoy's statistics too."""
+
+ENDPOINT_PICKER = "endpoint_picker"
+"""The name of the cluster that holds the one picker."""
 
 MODEL_SERVERS = "model_servers"
 """The name of the cluster that requests go to; the endpoints in an EDS file are given to this name."""

@@ -12,9 +12,11 @@ import tempfile
 from pathlib import Path
 
 import aiohttp
+import grpc
 import msgspec
 import pytest
 
+from epp.extproc.health import Health
 from epp.framework import Endpoint
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
 from epp.gateway import (
@@ -180,6 +182,38 @@ async def test_envoy_that_is_not_ready_in_time_is_not_left_behind(settings, dire
     with pytest.raises(EnvoyStartError, match="not ready after 0 s"):
         await EnvoyProcess.start(settings, ready_seconds=0.0)
     assert not os.listdir(directory)  # noqa: PTH208 - nothing to iterate over
+
+
+class SlowToBeReady(Health):
+    """The health service of a picker that is not ready for its first two checks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks = 0
+
+    async def Check(self, request, context):  # noqa: N802  the protocol's name
+        self.checks += 1
+        self.set_ready(ready=self.checks > 2)
+        return await super().Check(request, context)
+
+
+async def test_picker_that_fails_its_first_health_checks_is_waited_for(directory):
+    health = SlowToBeReady()
+    picker = grpc.aio.server()
+    health.register(picker)
+    picker.add_insecure_port(f"unix:{directory}/picker.sock")
+    await picker.start()
+    settings = GatewaySettings(listen_port=0, picker_address=f"unix:{directory}/picker.sock")
+    try:
+        async with await EnvoyProcess.start(settings, wait_for_picker=True):
+            assert health.checks > 2
+    finally:
+        await picker.stop(0)
+
+
+async def test_picker_that_never_is_healthy_is_named(settings):
+    with pytest.raises(EnvoyStartError, match=r"no healthy picker at unix:/nobody/listens\.sock after 5 s"):
+        await EnvoyProcess.start(settings, wait_for_picker=True, ready_seconds=5)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
