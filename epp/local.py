@@ -44,8 +44,8 @@ class LocalGateway:
 async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> AsyncIterator[LocalGateway]:
     """Run both until the block ends; they talk over a unix socket, so that the gateway's port is the only one.
 
-    The picker starts first: Envoy is ready after its first health check of it. For an override-host cluster the EDS
-    file follows the picker's pool; it is a temporary file unless the settings name one.
+    The picker starts first, and Envoy is started once it has found the picker healthy. For an override-host cluster the
+    EDS file follows the picker's pool; it is a temporary file unless the settings name one.
     """
     with tempfile.TemporaryDirectory(prefix="epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
@@ -61,7 +61,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
                     path = gateway.eds_file or Path(directory) / "endpoints.json"
                     envoy_settings = msgspec.structs.replace(envoy_settings, eds_file=path)
                     await stack.enter_async_context(EdsFile(path, running.store))
-                envoy = await stack.enter_async_context(await EnvoyProcess.start(envoy_settings))
+                envoy = await stack.enter_async_context(await EnvoyProcess.start(envoy_settings, wait_for_picker=True))
                 yield LocalGateway(running, envoy)
         finally:
             await running.stop(drain_seconds=0)

@@ -65,6 +65,7 @@ from envoy_data_plane.google.protobuf import Any
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, DESTINATION_SERVED
 from epp.gateway.errors import SettingsError
 from epp.gateway.settings import (
+    ENDPOINT_PICKER,
     MODEL_SERVERS,
     ClusterType,
     FailureMode,
@@ -74,10 +75,8 @@ from epp.gateway.settings import (
 )
 from epp.host_port import HostPort
 
-__all__ = ["ENDPOINT_PICKER", "NO_LIMIT", "endpoint_picker", "envoy_address", "model_servers", "retry_policy"]
+__all__ = ["NO_LIMIT", "endpoint_picker", "envoy_address", "model_servers", "retry_policy"]
 
-ENDPOINT_PICKER = "endpoint_picker"
-"""The name of the cluster of the one picker."""
 NO_LIMIT = 1_000_000
 """The picker limits load, as it knows the model servers; Envoy's default of 1024 would act first."""
 

@@ -41,7 +41,6 @@ from envoy_data_plane.google.protobuf import Any
 
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, OBEYED_BY_ENDPOINTS, SUBSET_NAMESPACE
 from epp.gateway._clusters import (
-    ENDPOINT_PICKER,
     NO_LIMIT,
     endpoint_picker,
     envoy_address,
@@ -49,7 +48,15 @@ from epp.gateway._clusters import (
     retry_policy,
 )
 from epp.gateway.errors import SettingsError
-from epp.gateway.settings import LISTENER, MODEL_SERVERS, ClusterType, FailureMode, GatewaySettings, parse_address
+from epp.gateway.settings import (
+    ENDPOINT_PICKER,
+    LISTENER,
+    MODEL_SERVERS,
+    ClusterType,
+    FailureMode,
+    GatewaySettings,
+    parse_address,
+)
 
 __all__ = ["Casing", "build_bootstrap"]
 

@@ -28,7 +28,7 @@ from epp.gateway.errors import (
     PackageMissingError,
     PortTakenError,
 )
-from epp.gateway.settings import LISTENER, GatewaySettings, PipeAddress, parse_address
+from epp.gateway.settings import ENDPOINT_PICKER, LISTENER, GatewaySettings, PipeAddress, parse_address
 from epp.host_port import HostPort
 
 __all__ = ["EnvoyProcess", "find_envoy"]
@@ -74,11 +74,17 @@ class EnvoyProcess:
 
     @classmethod
     async def start(
-        cls, settings: GatewaySettings, *, ready_seconds: float = 30.0, stop_seconds: float = 5.0
+        cls,
+        settings: GatewaySettings,
+        *,
+        wait_for_picker: bool = False,
+        ready_seconds: float = 30.0,
+        stop_seconds: float = 5.0,
     ) -> EnvoyProcess:
-        """Start Envoy and return when it is ready.
+        """Start Envoy and return when it is ready, and with `wait_for_picker` when the picker is healthy to it.
 
-        `stop_seconds` is the time between SIGTERM and SIGKILL in `stop`. Raises `PortTakenError` or
+        Envoy by itself is ready after one health check of the picker, passed or not, and answers 503 until one is
+        passed. `stop_seconds` is the time between SIGTERM and SIGKILL in `stop`. Raises `PortTakenError` or
         `ListenAddressError` before anything is started, `PackageMissingError`, and `EnvoyStartError` with Envoy's log
         when it rejects its configuration or is not ready after `ready_seconds`.
         """
@@ -93,7 +99,7 @@ class EnvoyProcess:
             raise
         envoy = cls(process, directory, address=settings.listen, stop_seconds=stop_seconds)
         try:
-            await envoy._wait_until_ready(settings, ready_seconds)
+            await envoy._wait_until_ready(settings, ready_seconds, wait_for_picker=wait_for_picker)
         except BaseException:
             await envoy.stop()
             raise
@@ -137,17 +143,27 @@ class EnvoyProcess:
     def _stderr_text(self) -> str:
         return "\n".join(self._stderr)
 
-    async def _wait_until_ready(self, settings: GatewaySettings, ready_seconds: float) -> None:
+    async def _wait_until_ready(
+        self, settings: GatewaySettings, ready_seconds: float, *, wait_for_picker: bool
+    ) -> None:
+        missing = "not ready"
         try:
             async with asyncio.timeout(ready_seconds), _admin_client(settings) as admin:
                 while (address := await _ready_address(admin)) is None:
-                    if self._process.returncode is not None:
-                        await asyncio.wait({self._stderr_reader})
-                        raise EnvoyStartError(f"exit code {self._process.returncode}", self._stderr_text)
-                    await asyncio.sleep(_POLL_SECONDS)
+                    await self._pause()
+                self._address = address
+                missing = f"no healthy picker at {settings.picker_address}"
+                while wait_for_picker and not await _has_healthy_host(admin, ENDPOINT_PICKER):
+                    await self._pause()
         except TimeoutError:
-            raise EnvoyStartError(f"not ready after {ready_seconds:g} s", self._stderr_text) from None
-        self._address = address
+            raise EnvoyStartError(f"{missing} after {ready_seconds:g} s", self._stderr_text) from None
+
+    async def _pause(self) -> None:
+        """Wait before the next look; raises `EnvoyStartError` when Envoy has exited."""
+        if self._process.returncode is not None:
+            await asyncio.wait({self._stderr_reader})
+            raise EnvoyStartError(f"exit code {self._process.returncode}", self._stderr_text)
+        await asyncio.sleep(_POLL_SECONDS)
 
     async def _end_process(self) -> None:
         try:
@@ -193,6 +209,17 @@ def _admin_client(settings: GatewaySettings) -> aiohttp.ClientSession:
         connector = aiohttp.UnixConnector(address.path)
         return aiohttp.ClientSession("http://envoy", connector=connector, timeout=_ADMIN_TIMEOUT)
     return aiohttp.ClientSession(f"http://{address}", timeout=_ADMIN_TIMEOUT)
+
+
+async def _has_healthy_host(admin: aiohttp.ClientSession, cluster: str) -> bool:
+    """Return whether a host of the cluster is healthy; False where Envoy does not answer."""
+    query = {"format": "json", "filter": rf"^cluster\.{cluster}\.membership_healthy$"}
+    try:
+        async with admin.get("/stats", params=query) as response:
+            found = json.loads(await response.read())
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+    return any(stat.get("value") for stat in found["stats"])
 
 
 async def _ready_address(admin: aiohttp.ClientSession) -> HostPort | None:

@@ -13,6 +13,7 @@ from epp.gateway.errors import SettingsError
 from epp.host_port import HostPort, is_ip, parse_host_port
 
 __all__ = [
+    "ENDPOINT_PICKER",
     "LISTENER",
     "MODEL_SERVERS",
     "BodyMode",
@@ -27,6 +28,9 @@ __all__ = [
 
 LISTENER = "gateway"
 """The name of the one listener, in Envoy's statistics too."""
+
+ENDPOINT_PICKER = "endpoint_picker"
+"""The name of the cluster that holds the one picker."""
 
 MODEL_SERVERS = "model_servers"
 """The name of the cluster that requests go to; the endpoints in an EDS file are given to this name."""

@@ -40,6 +40,10 @@ class KVCache:
         """The used share of the cache, 0..1."""
         return self.used_blocks / self._num_blocks
 
+    def blocks_of(self, owner: int) -> tuple[int, ...]:
+        """Return the numbers of the blocks that `owner` holds, in order; `KeyError` for an unknown owner."""
+        return tuple(self._tables[owner].blocks)
+
     def admit(self, owner: int, *, prefix: Sequence[bytes], first_blocks: int, total_blocks: int) -> int | None:
         """Give `owner` its first blocks, sharing those of its prefix that are cached, and reserve the rest.
 

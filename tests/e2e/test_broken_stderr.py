@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import free_ports
+from commands import PATIENCE_SECONDS, free_ports
 from world import until
 
 CONFIG = """
@@ -57,10 +57,12 @@ async def test_edits_are_applied_though_no_log_line_can_be_written(tmp_path, std
             return {}
 
     async def sees(count: int) -> None:
-        async with asyncio.timeout(60):
-            while (await state()).get("endpoints") != count or not (await state())["ready"]:
-                assert process.returncode is None
-                await asyncio.sleep(0.05)
+        async def seen() -> bool:
+            assert process.returncode is None
+            health = await state()
+            return health.get("endpoints") == count and bool(health["ready"])
+
+        await until(seen, f"the picker has {count} endpoints", PATIENCE_SECONDS)
 
     try:
         await sees(1)
@@ -74,5 +76,5 @@ async def test_edits_are_applied_though_no_log_line_can_be_written(tmp_path, std
         assert "llm_d_epp_log_lines_lost_total" in await get(metrics, "/metrics")
     finally:
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 60) == 0
-    await until(lambda: process.returncode == 0, "the picker has ended well")
+        await until(lambda: process.returncode is not None, "the picker has ended", PATIENCE_SECONDS)
+    assert process.returncode == 0

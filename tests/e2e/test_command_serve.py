@@ -14,6 +14,7 @@ from commands import command, free_ports
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from serving import PLAIN, Served, destination_of, exchange, first_message, serving
+from waiting import until
 from world import FAST
 
 from epp.extproc.wire import SERVICE
@@ -91,10 +92,12 @@ async def test_metrics_page_counts_requests_and_shows_the_pool(served):
     async with served.channel() as channel:
         await destination_of(channel)
     pool = {"ready_endpoints", "average_queue_size", "average_running_requests", "average_kv_cache_utilization"}
-    async with asyncio.timeout(20):
-        shown = await served.metrics()
-        while "llm_d_epp_per_endpoint_queue_size" not in shown:  # it follows the endpoint's first report
-            shown = await served.metrics()
+
+    async def has_reported() -> bool:
+        return "llm_d_epp_per_endpoint_queue_size" in await served.metrics()
+
+    await until(has_reported, "the endpoint's first report is on the page")
+    shown = await served.metrics()
     ((labels, requests),) = shown["llm_d_epp_request_total"].items()
     assert labels == {"model_name=m", "target_model_name=m", "fairness_id=default-flow", "priority=0"}
     assert requests >= 1

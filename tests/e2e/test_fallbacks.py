@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import openai
 import pytest
-from commands import command, is_running, outcome
+from commands import command, outcome
 from world import ENDLESS, MODEL, World, open_world, until
 
 from epp.demo.servers import ModelServer, model_servers
@@ -67,18 +67,29 @@ class Doomed:
         return self.server.address
 
     async def kill(self) -> None:
-        """Return once Envoy has seen the connections close: until then it may use one, and that is no safe retry."""
+        """Return once the port refuses connections and Envoy has seen those it had close.
+
+        Linux closes the sockets of a process one by one: Envoy may see its connection end while the listener still
+        takes another, which is reset when it is the listener's turn. A request sent in between is no safe retry.
+        """
         os.kill(self.server.pid, signal.SIGKILL)
-        await until(lambda: not is_running(self.server.pid), "the server is gone")
+        await until(self._refuses, "the port refuses connections")
         async with aiohttp.ClientSession("http://envoy", connector=aiohttp.UnixConnector(self.admin)) as http:
-            async with asyncio.timeout(20):
-                while f"::{self.address}::cx_active::0" not in await _text(http, "/clusters"):  # noqa: ASYNC110  Envoy tells nobody
-                    await asyncio.sleep(0.01)
 
+            async def disconnected() -> bool:
+                async with http.get("/clusters") as clusters:
+                    return f"::{self.address}::cx_active::0" in await clusters.text()
 
-async def _text(http: aiohttp.ClientSession, path: str) -> str:
-    async with http.get(path) as response:
-        return await response.text()
+            await until(disconnected, "Envoy has no connection to the server")
+
+    async def _refuses(self) -> bool:
+        host, _, port = self.address.rpartition(":")
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except ConnectionError as error:
+            return isinstance(error, ConnectionRefusedError)
+        writer.close()
+        return False
 
 
 async def next_in_turn(world: World) -> str:
@@ -157,12 +168,13 @@ async def test_list_of_dead_servers_is_503_and_no_other_server_is_taken(simulate
 
 async def reached(world: World, name: str) -> None:
     """Wait for an answer from the server: the picker knows an endpoint a moment before Envoy does."""
-    async with asyncio.timeout(20):
-        while True:
-            with contextlib.suppress(openai.InternalServerError):
-                if await world.ask("who is there?") == name:
-                    return
-            await asyncio.sleep(0.01)
+
+    async def answers() -> bool:
+        with contextlib.suppress(openai.InternalServerError):
+            return await world.ask("who is there?") == name
+        return False
+
+    await until(answers, f"server {name} answers")
 
 
 async def test_envoy_follows_the_pool_without_a_restart(simulated, tmp_path):

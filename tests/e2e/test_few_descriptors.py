@@ -14,7 +14,7 @@ from config_files import endpoints_file, replace, with_pool
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from serving import PLAIN, Served, destination_of, serving
-from world import FAST
+from world import FAST, until
 
 from epp.sim import RunningSim, running
 
@@ -40,9 +40,8 @@ def addresses(sim: RunningSim, count: int) -> list[str]:
     return [f"127.0.8.{number + 1}:{sim.port}" for number in range(count)]
 
 
-async def reported(served: Served) -> int:
-    """How many endpoints have reported."""
-    return len((await served.metrics()).get("llm_d_epp_per_endpoint_queue_size", {}))
+async def all_reported(served: Served, pool: list[str]) -> bool:
+    return len((await served.metrics()).get("llm_d_epp_per_endpoint_queue_size", {})) == len(pool)
 
 
 async def assert_answers(served: Served, pool: list[str]) -> None:
@@ -55,8 +54,7 @@ async def assert_answers(served: Served, pool: list[str]) -> None:
         address = f"http://127.0.0.1:{served.metrics_port}/healthz"
         async with aiohttp.ClientSession() as http, http.get(address) as health:
             assert (await health.json())["endpoints"] == len(pool)
-        while await reported(served) < len(pool):
-            pass
+        await until(lambda: all_reported(served, pool), "all endpoints have reported")
         assert (await served.metrics())["llm_d_epp_ready_endpoints"] == {frozenset({"name=default"}): len(pool)}
 
 

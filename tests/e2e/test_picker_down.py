@@ -38,11 +38,11 @@ class Setup:
 
     async def picked(self) -> None:
         """Wait for a response that the picker saw: Envoy asks for its health from time to time."""
-        async with asyncio.timeout(20):
-            while True:
-                if await self.ask() == (200, True):
-                    return
-                await asyncio.sleep(0.01)
+
+        async def seen() -> bool:
+            return await self.ask() == (200, True)
+
+        await until(seen, "the picker sees responses")
 
     async def ask(self, prompt: str = "hello") -> tuple[int, bool]:
         """Return the status, and whether the picker saw the response."""

@@ -1,9 +1,7 @@
 """What an end-to-end test sees: a real Envoy, a real picker and simulated model servers, all on loopback."""
 
-import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import aiohttp
 import msgspec
 import numpy as np
 from openai import AsyncOpenAI
+from waiting import until
 
 from epp.config import load_file, load_text
 from epp.discovery import StaticDiscovery, parse_targets
@@ -29,14 +28,6 @@ FAST = msgspec.structs.replace(
 )
 
 ANY_PORT = GatewaySettings(listen_port=0)
-
-
-async def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    """Wait for a condition; fails with its name."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain until {what}"
-        await asyncio.sleep(0.01)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from world import until
+from waiting import until
 
 from epp.supervisor import Supervisor, TaskObserver
 
@@ -17,13 +17,18 @@ class Counting(TaskObserver):
 
 
 @pytest.fixture
-async def supervisor():
-    supervisor = Supervisor(observer=Counting())
+def observer() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+async def supervisor(observer):
+    supervisor = Supervisor(observer=observer)
     yield supervisor
     await supervisor.stop()
 
 
-async def test_task_that_raises_is_restarted_and_counted_and_listed_by_name(supervisor):
+async def test_task_that_raises_is_restarted_and_counted_and_listed_by_name(supervisor, observer):
     runs, third = [], asyncio.Event()
 
     async def work():
@@ -36,7 +41,7 @@ async def test_task_that_raises_is_restarted_and_counted_and_listed_by_name(supe
     supervisor.start("discovery", work, name="discovery of a")
     async with asyncio.timeout(10):
         await third.wait()
-    assert supervisor._observer.failed == [("discovery", "try 1"), ("discovery", "try 2")]
+    assert observer.failed == [("discovery", "try 1"), ("discovery", "try 2")]
     assert supervisor.failing == {"discovery of a": "OSError: try 2"}
 
 

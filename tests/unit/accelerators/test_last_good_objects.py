@@ -473,12 +473,9 @@ async def test_a_thousand_objects_are_read_while_the_event_loop_goes_on(objects)
     objects.write(*classes(1))
     objects.start()
     objects.write(*classes(2))
-    loop, longest = asyncio.get_running_loop(), 0.0
-    looking = asyncio.create_task(objects.source.look())
-    began = loop.time()
+    looking, turns = asyncio.create_task(objects.source.look()), 0
     while not looking.done():
-        before = loop.time()
+        turns += 1
         await asyncio.sleep(0)
-        longest = max(longest, loop.time() - before)
     assert set(objects.prices.values()) == {"2"}
-    assert longest < (loop.time() - began) / 2  # it is not the event loop that does the work
+    assert turns > 100  # a look that worked on the event loop would leave it a handful

@@ -1,7 +1,7 @@
 """Every problem says where it stands: path, line and column."""
 
 import json
-from contextlib import suppress
+from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -253,7 +253,7 @@ plugins:
 
 
 def test_key_that_a_mapping_both_merges_and_has_does_not_stand_twice(build):
-    build("""\
+    assembly = build("""\
 plugins:
 - type: label-selector-filter
   name: a
@@ -267,6 +267,8 @@ plugins:
   name: c
   parameters: {matchLabels: {<<: *two, zone: c}}
 """)
+    labels = {name: assembly.instances.by_name[name].parameters.match_labels for name in "abc"}
+    assert labels == {name: {"zone": name, "pool": "x"} for name in "abc"}
 
 
 def test_keys_are_strings_and_so_are_dates_as_they_are_in_json(build, places):
@@ -315,8 +317,19 @@ def test_text_that_cannot_be_read_says_from_where_on(text, problem):
 
 @given(st.text(alphabet="ab1.-:,?!&*#|>'\"%@`[]{}<~_ \t\n\x00\x7f\ud800é", max_size=40))
 def test_any_text_is_read_or_refused(text):
-    with suppress(NotYamlError):
-        Document(text)
+    try:
+        content = Document(text).content
+    except NotYamlError:
+        return
+    assert all(isinstance(key, str) for key in keys_in(content))
+
+
+def keys_in(content: object) -> Iterator[object]:
+    """All keys of a document, at any depth."""
+    if isinstance(content, dict):
+        yield from content
+    for part in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        yield from keys_in(part)
 
 
 VALID = {
@@ -404,7 +417,8 @@ MARK = "MISSPELT"
 
 
 def test_valid_document_is_valid(build):
-    build(yaml.safe_dump(VALID), head="")
+    profiles = build(yaml.safe_dump(VALID), head="").pipeline.scheduler.profiles
+    assert list(profiles) == [profile["name"] for profile in VALID["schedulingProfiles"]]
 
 
 @given(

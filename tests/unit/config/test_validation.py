@@ -37,10 +37,16 @@ def test_feature_gate_must_be_known_and_true_or_false(refused, gates, problem):
 
 
 @pytest.mark.parametrize(
-    "gate", ["flowControl", "flowControl=true", "flowControl=false", "haPopulateNonLeaderDatastore"]
+    ("gate", "warnings"),
+    [
+        ("flowControl", ["flow control is known, not supported yet: nothing queues"]),
+        ("flowControl=true", ["flow control is known, not supported yet: nothing queues"]),
+        ("flowControl=false", []),
+        ("haPopulateNonLeaderDatastore", []),
+    ],
 )
-def test_known_feature_gates_are_taken(build, gate):
-    build(f"featureGates: [{gate}]")
+def test_known_feature_gates_are_taken(build, gate, warnings):
+    assert [warning.message for warning in build(f"featureGates: [{gate}]").warnings] == warnings
 
 
 @pytest.mark.parametrize(
@@ -367,7 +373,7 @@ def test_two_bands_of_one_priority_are_both_named(refused):
 
 
 def test_policies_may_be_referred_to_by_name_declared_or_implied(build):
-    build("""\
+    assembly = build("""\
 featureGates: [flowControl]
 plugins: [{type: round-robin-fairness-policy, name: turns}]
 flowControl:
@@ -376,6 +382,7 @@ flowControl:
   priorityBands:
   - {priority: 1, fairnessPolicyRef: turns, orderingPolicyRef: fcfs-ordering-policy}
 """)
+    assert assembly.instances.dormant == {"turns": "round-robin-fairness-policy"}
 
 
 class Everything(Filter, Scorer, Picker):

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from waiting import until
 
 from epp.demo.traffic import Traffic
 
@@ -44,8 +45,11 @@ class Backend:
             self.under_way -= 1
 
     async def until_asked(self, times: int) -> None:
-        async with self._news:
-            await self._news.wait_for(lambda: len(self.bodies) >= times)
+        try:
+            async with asyncio.timeout(20), self._news:
+                await self._news.wait_for(lambda: len(self.bodies) >= times)
+        except TimeoutError as error:
+            raise AssertionError(f"{len(self.bodies)} of {times} requests arrived") from error
 
     @property
     def by_client(self) -> dict[str, list[list[dict[str, str]]]]:
@@ -66,8 +70,10 @@ async def backend() -> AsyncIterator[tuple[Backend, str]]:
 
 
 @contextlib.asynccontextmanager
-async def sending(url: str, requests_per_second: float) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(Traffic(url, "m", requests_per_second, conversations=CLIENTS).run())
+async def sending(
+    url: str, requests_per_second: float, conversations: int = CLIENTS
+) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(Traffic(url, "m", requests_per_second, conversations=conversations).run())
     try:
         yield task
     finally:
@@ -121,17 +127,16 @@ async def test_refused_request_ends_its_conversation_and_not_the_traffic(backend
 
 
 async def test_gateway_that_hangs_up_is_tried_on():
-    tries = asyncio.Semaphore(0)
+    tries: list[str] = []
 
     def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tries.release()
+        tries.append(writer.get_extra_info("peername"))
         writer.close()
 
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         async with sending(f"http://{host}:{port}", AT_ONCE) as task:
-            for _ in range(3 * CLIENTS):
-                await tries.acquire()
+            await until(lambda: len(tries) >= 3 * CLIENTS, "each client has tried more than once")
             assert not task.done()
 
 
@@ -156,9 +161,6 @@ async def test_pauses_are_as_long_as_the_rate_asks(backend, monkeypatch):
 async def test_more_conversations_keep_more_requests_under_way(backend):
     server, url = backend
     server.answer = asyncio.Event().wait
-    task = asyncio.create_task(Traffic(url, "m", AT_ONCE, conversations=30).run())
-    await server.until_asked(30)
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async with sending(url, AT_ONCE, conversations=30):
+        await server.until_asked(30)
     assert len(server.by_client) == 30

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from gate import Gate
-from world import until
+from waiting import until
 
 from epp.config import Builder, assemble, load_text
 from epp.config.describe import describe

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from waiting import until
 
 from epp.datastore import Datastore
 from epp.discovery import FileDiscovery
@@ -45,11 +46,6 @@ async def following(discovery, pool):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-
-
-async def until(condition) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for has no event
-        await asyncio.sleep(0.01)
 
 
 async def test_start_fills_the_pool(discovery, pool):
@@ -104,9 +100,9 @@ async def test_replacement_is_followed(discovery, path, pool):
     await discovery.start(pool)
     async with following(discovery, pool):
         replace(path, content(a="10.0.0.1", b="10.0.0.2"))
-        await until(lambda: len(pool.endpoints) == 2)
+        await until(lambda: pool.hostports == {"a": "10.0.0.1:8000", "b": "10.0.0.2:8000"}, "there are two")
         replace(path, content(b="10.0.0.3"))
-        await until(lambda: pool.hostports == {"b": "10.0.0.3:8000"})
+        await until(lambda: pool.hostports == {"b": "10.0.0.3:8000"}, "one is gone and one has moved")
 
 
 async def test_config_map_swap_is_followed(tmp_path, pool):
@@ -126,7 +122,8 @@ async def test_config_map_swap_is_followed(tmp_path, pool):
     async with following(discovery, pool):
         for version, address in (("..2026_02", "10.0.0.2"), ("..2026_03", "10.0.0.3")):
             publish(version, content(a=address))
-            await until(lambda address=address: pool.hostports == {"a": f"{address}:8000"})
+            wanted = {"a": f"{address}:8000"}
+            await until(lambda wanted=wanted: pool.hostports == wanted, f"{version} is in the pool")
 
 
 async def test_bad_replacement_changes_nothing_and_is_logged_once(discovery, path, pool):
@@ -154,10 +151,10 @@ async def test_good_file_after_a_bad_one_is_taken_over(discovery, path, pool):
     async with following(discovery, pool):
         with capture_logs() as logs:
             replace(path, "endpoints: [")
-            await until(lambda: logs)
+            await until(lambda: logs, "the bad file is logged")
         assert pool.replaced == 1
         replace(path, content(b="10.0.0.2"))
-        await until(lambda: pool.hostports == {"b": "10.0.0.2:8000"})
+        await until(lambda: pool.hostports == {"b": "10.0.0.2:8000"}, "the good file is in the pool")
 
 
 async def test_file_touched_without_a_change_is_not_taken_over_again(discovery, path, pool):
@@ -175,7 +172,7 @@ async def test_file_that_is_not_watched_stays_as_it_was_read(path, pool, names):
     await watching.start(other)
     async with following(discovery, pool), following(watching, other):
         replace(path, content(b="10.0.0.2"))
-        await until(lambda: other.hostports == {"b": "10.0.0.2:8000"})  # the change could be seen
+        await until(lambda: other.hostports == {"b": "10.0.0.2:8000"}, "the other one has seen the change")
     assert pool.hostports == {"a": "10.0.0.1:8000"}
 
 

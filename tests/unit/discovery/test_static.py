@@ -4,6 +4,7 @@ import socket
 
 import pytest
 from structlog.testing import capture_logs
+from waiting import until
 
 from epp.discovery import StaticDiscovery, Target, parse_targets
 from epp.discovery.targets import Resolver, system_lookup
@@ -111,8 +112,7 @@ async def test_following_takes_over_a_late_host(pool, names):
     await discovery.start(pool)
     names.table["a"] = ["10.0.0.1"]
     following = asyncio.create_task(discovery.follow(pool))
-    while len(pool.endpoints) < 2:  # noqa: ASYNC110 - what is waited for has no event
-        await asyncio.sleep(0.01)
+    await until(lambda: pool.hostports == {"a": "10.0.0.1:1", "b": "10.0.0.2:1"}, "the late host is in the pool")
     following.cancel()
     with pytest.raises(asyncio.CancelledError):
         await following

@@ -44,7 +44,8 @@ async def test_wildcard_reaches_both_families(server):
     await server.start()
     hosts = ["127.0.0.1", "::1"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
     for host in hosts:
-        socket.create_connection((host, port)).close()
+        with socket.create_connection((host, port), timeout=10) as connection:
+            assert connection.getpeername()[:2] == (host, port)
 
 
 async def test_port_that_was_just_left_may_be_had(server):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from waiting import until
 
 from epp.datastore import Datastore
 from epp.framework import Endpoint, SystemClock
@@ -32,9 +33,11 @@ async def read(path: Path) -> list[tuple[str, int]]:
 
 async def says(path: Path, *endpoints: Endpoint) -> None:
     wanted = {(each.address, each.port) for each in endpoints}
-    async with asyncio.timeout(20):
-        while set(await read(path)) != wanted:
-            pass
+
+    async def listed_are() -> bool:
+        return set(await read(path)) == wanted
+
+    await until(listed_are, f"the file lists {wanted}")
 
 
 @pytest.fixture
@@ -104,8 +107,8 @@ async def test_change_that_could_not_be_written_is_tried_again(store, tmp_path):
         async with EdsFile(directory / "endpoints.json", store):
             directory.rename(away)
             store.replace([B])
-            async with asyncio.timeout(20):
-                while "EDS file not written, retrying" not in {line["event"] for line in said}:
-                    await asyncio.to_thread(list, said)
+            await until(
+                lambda: any(line["event"] == "EDS file not written, retrying" for line in said), "the error is logged"
+            )
             away.rename(directory)
             await says(directory / "endpoints.json", B)

@@ -12,9 +12,11 @@ import tempfile
 from pathlib import Path
 
 import aiohttp
+import grpc
 import msgspec
 import pytest
 
+from epp.extproc.health import Health
 from epp.framework import Endpoint
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
 from epp.gateway import (
@@ -79,15 +81,15 @@ def is_running(pid: int) -> bool:
     return False
 
 
-async def test_envoy_without_a_picker_answers_503_and_stops_without_a_trace(settings):
+async def test_envoy_without_a_picker_answers_503_and_stops_without_a_trace(settings, directory, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", directory)
     async with await EnvoyProcess.start(settings) as envoy:
         assert envoy.address.port != 0
         assert await status_of(envoy.address) == 503
-        directory = envoy._directory.name
-        assert os.access(directory, os.F_OK)
+        assert os.listdir(directory)  # noqa: PTH208 - nothing to iterate over
     await envoy.wait()
     assert not is_running(envoy.pid)
-    assert not os.access(directory, os.F_OK)
+    assert not os.listdir(directory)  # noqa: PTH208 - the same
 
 
 async def test_client_cannot_choose_servers_while_the_picker_is_down(settings, tmp_path):
@@ -140,6 +142,7 @@ async def test_stop_may_be_called_again(settings):
     await envoy.stop()
     await envoy.stop()
     await envoy.wait()
+    assert not is_running(envoy.pid)
 
 
 async def test_taken_port_is_named_before_anything_starts(settings, taken_port):
@@ -182,6 +185,38 @@ async def test_envoy_that_is_not_ready_in_time_is_not_left_behind(settings, dire
     assert not os.listdir(directory)  # noqa: PTH208 - nothing to iterate over
 
 
+class SlowToBeReady(Health):
+    """The health service of a picker that is not ready for its first two checks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks = 0
+
+    async def Check(self, request, context):  # noqa: N802  the protocol's name
+        self.checks += 1
+        self.set_ready(ready=self.checks > 2)
+        return await super().Check(request, context)
+
+
+async def test_picker_that_fails_its_first_health_checks_is_waited_for(directory):
+    health = SlowToBeReady()
+    picker = grpc.aio.server()
+    health.register(picker)
+    picker.add_insecure_port(f"unix:{directory}/picker.sock")
+    await picker.start()
+    settings = GatewaySettings(listen_port=0, picker_address=f"unix:{directory}/picker.sock")
+    try:
+        async with await EnvoyProcess.start(settings, wait_for_picker=True):
+            assert health.checks > 2
+    finally:
+        await picker.stop(0)
+
+
+async def test_picker_that_never_is_healthy_is_named(settings):
+    with pytest.raises(EnvoyStartError, match=r"no healthy picker at unix:/nobody/listens\.sock after 5 s"):
+        await EnvoyProcess.start(settings, wait_for_picker=True, ready_seconds=5)
+
+
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_killed_parent_takes_envoy_along(loop, directory):
     with start_parent(loop, directory) as parent:
@@ -189,8 +224,8 @@ def test_killed_parent_takes_envoy_along(loop, directory):
         envoy = os.pidfd_open(envoy_pid)
         try:
             parent.kill()
-            # Readable means ended. Without an end, the timeout of the test run ends this wait.
-            select.select([envoy], [], [])
+            ended, _, _ = select.select([envoy], [], [], 20)  # readable means ended
+            assert ended, "Envoy outlived its parent"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(envoy, signal.SIGKILL)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 from config_files import replace
-from world import until
+from waiting import until
 
 from epp.config import load_file
 from epp.extproc.server import ServerSettings

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from world import until
+from waiting import until
 
 from epp.config import Builder, assemble, load_text
 from epp.discovery import StaticDiscovery

@@ -99,6 +99,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache = KVCache(self.BLOCKS)
         self.paths: dict[int, list[bytes]] = {}
         self.totals: dict[int, int] = {}
+        self.contents: dict[int, bytes] = {}
+        """What each block was last filled with, unless it was taken anew since."""
         self.next_owner = 0
 
     @rule(path=st.text(alphabet="xy", min_size=1, max_size=6), first=st.integers(1, 6))
@@ -110,21 +112,29 @@ class CacheMachine(RuleBasedStateMachine):
         hits = self.cache.admit(owner, prefix=hashes[:first], first_blocks=first, total_blocks=len(path))
         if hits is None:
             assert self.cache.used_blocks == used_before
-            promised = sum(total - len(self.held(known)) for known, total in self.totals.items())
-            assert used_before + promised + len(path) > self.BLOCKS
+            assert used_before + self.promised() + len(path) > self.BLOCKS
             return
         self.next_owner += 1
         self.paths[owner] = hashes
         self.totals[owner] = len(path)
-        assert [self.cache._hash_of[block] for block in self.held(owner)[:hits]] == hashes[:hits]
+        blocks = self.cache.blocks_of(owner)
+        assert len(blocks) == first
+        assert [self.contents[block] for block in blocks[:hits]] == hashes[:hits]
+        self.take(blocks[hits:])
 
     @precondition(lambda self: self.paths)
     @rule(data=st.data())
     def grow_to_the_end_and_fill(self, data):
         owner = data.draw(st.sampled_from(sorted(self.paths)))
+        before = self.cache.blocks_of(owner)
         self.cache.grow(owner, self.totals[owner])
-        for index, block_hash in enumerate(self.paths[owner]):
+        blocks = self.cache.blocks_of(owner)
+        assert len(blocks) == self.totals[owner]
+        assert blocks[: len(before)] == before
+        self.take(blocks[len(before) :])
+        for index, (block, block_hash) in enumerate(zip(blocks, self.paths[owner], strict=True)):
             self.cache.commit(owner, index, block_hash)
+            self.contents[block] = block_hash
 
     @precondition(lambda self: self.paths)
     @rule(data=st.data())
@@ -133,33 +143,35 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.release(owner)
         del self.paths[owner], self.totals[owner]
 
-    def held(self, owner):
-        return self.cache._tables[owner].blocks
+    def take(self, blocks):
+        for block in blocks:
+            self.contents.pop(block, None)
+
+    def promised(self) -> int:
+        return sum(total - len(self.cache.blocks_of(owner)) for owner, total in self.totals.items())
 
     @invariant()
-    def every_block_is_free_or_held_as_often_as_counted(self):
-        references = [0] * self.BLOCKS
-        for owner in self.paths:
-            assert len(set(self.held(owner))) == len(self.held(owner))
-            for block in self.held(owner):
-                references[block] += 1
-        assert references == self.cache._references
-        assert {block for block, held in enumerate(references) if not held} == set(self.cache._free)
+    def blocks_in_use_are_those_that_owners_hold(self):
+        held = [self.cache.blocks_of(owner) for owner in self.paths]
+        assert all(len(set(blocks)) == len(blocks) for blocks in held)
+        assert self.cache.used_blocks == len({block for blocks in held for block in blocks})
 
     @invariant()
-    def every_hash_has_one_block_and_every_block_one_hash(self):
-        assert {block: block_hash for block_hash, block in self.cache._block_of.items()} == self.cache._hash_of
+    def block_is_shared_only_by_owners_of_one_prefix(self):
+        prefixes: dict[int, bytes] = {}
+        for owner, path in self.paths.items():
+            for block, block_hash in zip(self.cache.blocks_of(owner), path, strict=False):
+                assert prefixes.setdefault(block, block_hash) == block_hash
 
     @invariant()
     def promises_can_be_kept(self):
-        promised = sum(total - len(self.held(owner)) for owner, total in self.totals.items())
-        assert promised == self.cache._reserved <= len(self.cache._free)
+        assert self.cache.used_blocks + self.promised() <= self.BLOCKS
 
     def teardown(self):
         for owner in self.paths:
             self.cache.release(owner)
         assert self.cache.usage == 0.0
-        assert self.cache._reserved == 0
+        assert self.cache.admit(self.next_owner, prefix=[], first_blocks=0, total_blocks=self.BLOCKS) == 0
 
 
 TestCacheMachine = CacheMachine.TestCase

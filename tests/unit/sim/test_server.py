@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from waiting import until
 
 from epp.sim import SimProfile, running
 
@@ -273,7 +274,7 @@ async def test_load_that_does_not_fit_is_refused(http):
 async def test_a_request_that_waits_is_served_once_there_is_room(sim, http):
     await post(http, "/sim/occupy", running=4)
     waiting = asyncio.create_task(post(http, "/v1/chat/completions", messages=HELLO))
-    await until(http, lambda: sim.machine.waiting == 1)
+    await until(lambda: sim.machine.waiting == 1, "a request is in the queue")
     await post(http, "/sim/release")
     assert (await waiting)[0] == 200
 
@@ -282,7 +283,7 @@ async def test_a_request_that_waits_is_served_once_there_is_room(sim, http):
 async def test_a_client_that_goes_away_while_it_waits_frees_its_place(sim, http, stream):
     await post(http, "/sim/occupy", running=4)
     waiting = asyncio.create_task(post(http, "/v1/chat/completions", messages=HELLO, stream=stream))
-    await until(http, lambda: sim.machine.waiting == 1)
+    await until(lambda: sim.machine.waiting == 1, "a request is in the queue")
     waiting.cancel()
     await sim.idle()
     assert sim.machine.waiting == 0
@@ -331,7 +332,7 @@ async def test_requests_that_outlast_the_drain_end_with_abort():
 async def test_a_server_that_drains_refuses_new_requests_and_stays_healthy():
     async with running(STUCK) as sim, aiohttp.ClientSession(f"http://{sim.address}") as http:
         in_flight = asyncio.create_task(post(http, "/v1/chat/completions", messages=HELLO))
-        await until(http, lambda: sim.machine.running == 1)
+        await until(lambda: sim.machine.running == 1, "a request is in the batch")
         draining = asyncio.create_task(sim.drain(3600))
         status, answer = await post(http, "/v1/chat/completions", messages=HELLO)
         assert (status, answer["error"]["type"]) == (500, "InternalServerError")
@@ -340,10 +341,3 @@ async def test_a_server_that_drains_refuses_new_requests_and_stays_healthy():
         for task in (in_flight, draining):
             task.cancel()
         await asyncio.gather(in_flight, draining, return_exceptions=True)
-
-
-async def until(http, condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            async with http.get("/health"):  # a round trip gives the server its turn
-                pass
