@@ -62,31 +62,43 @@ def _number_holds(test: MatchExpression, value: str) -> bool:
 
 def problems_of(selector: NodeSelector) -> Iterator[str]:
     """Yield what is not as the cluster's API wants it, with how it is read."""
+    for test in _tests(selector):
+        if test.operator in _ALIASES:
+            alias = f"read as {test.operator[:2]} or equal"
+            yield f"{test.key}: the operator {test.operator} is none of the cluster's; {alias}"
+        if not _fault_of(test) and test.operator in _NUMERIC and not test.values[0].lstrip("-").isdecimal():
+            number = float(_bound(test))
+            yield f"{test.key}: {test.values[0]!r} is no integer, as the cluster wants it; read as {number:g}"
+    yield from (f"{fault}; the term holds nowhere" for fault in faults_of(selector))
+
+
+def faults_of(selector: NodeSelector) -> Iterator[str]:
+    """Yield what is not understood, so that a term holds nowhere, and what to write instead."""
+    for test in _tests(selector):
+        if fault := _fault_of(test):
+            yield f"{test.key}: {fault}"
     for term in selector.node_selector_terms:
-        for test in (*term.match_expressions, *term.match_fields):
-            yield from _problems_of_test(test)
         for test in term.match_fields:
             if test.key != "metadata.name":
-                yield f"matchFields {test.key!r}: nodes have only metadata.name; the term holds nowhere"
+                yield f"matchFields {test.key!r}: nodes have only metadata.name"
 
 
-def _problems_of_test(test: MatchExpression) -> Iterator[str]:
-    if test.operator in _ALIASES:
-        yield f"{test.key}: the operator {test.operator} is none of the cluster's; read as {test.operator[:2]} or equal"
-    elif test.operator not in OPERATORS:
-        yield f"{test.key}: unknown operator {test.operator!r}; write one of {', '.join(sorted(OPERATORS))}"
-    if test.operator not in _NUMERIC:
-        return
-    if len(test.values) != 1:
-        yield f"{test.key}: {test.operator} takes one value, not {len(test.values)}; the term holds nowhere"
-        return
-    try:
-        bound = _bound(test)
-    except ValueError as error:
-        yield f"{test.key}: {error}; the term holds nowhere"
-        return
-    if not test.values[0].lstrip("-").isdecimal():
-        yield f"{test.key}: {test.values[0]!r} is no integer, as the cluster wants it; read as {float(bound):g}"
+def _tests(selector: NodeSelector) -> Iterator[MatchExpression]:
+    for term in selector.node_selector_terms:
+        yield from (*term.match_expressions, *term.match_fields)
+
+
+def _fault_of(test: MatchExpression) -> str:
+    if test.operator not in OPERATORS | _ALIASES:
+        return f"unknown operator {test.operator!r}; write one of {', '.join(sorted(OPERATORS))}"
+    if test.operator in _NUMERIC:
+        if len(test.values) != 1:
+            return f"{test.operator} takes one value, not {len(test.values)}"
+        try:
+            _bound(test)
+        except ValueError as error:
+            return str(error)
+    return ""
 
 
 def _bound(test: MatchExpression) -> Fraction:

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from fractions import Fraction
 from math import inf
 
+from epp.accelerators import affinity
 from epp.accelerators.catalogue import Catalogue
 from epp.accelerators.classes import is_of_slices
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.objects.ome import AcceleratorClass, Capabilities
 from epp.framework.accelerators import AcceleratorKind, AttributeValue, Partition
+from epp.framework.device_expressions import DeviceExpression
 
 _BARE_GB_BELOW = 2**20
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
@@ -75,17 +77,49 @@ def compute_capability(capabilities: Capabilities) -> tuple[int, ...] | None:
 
 def doubts_of(each: AcceleratorClass) -> Iterator[str]:
     """Yield what the class says that is not as it should be, and how it is read; the rest of it counts."""
-    capabilities = each.spec.capabilities
-    if capabilities.memory is not None and capabilities.memory < _BARE_GB_BELOW:
-        if capabilities.memory > 0:
-            number = f"{float(capabilities.memory):g}"
-            yield f"memoryGB {number} would be {number} bytes, it is read as {number} GB; write {number}Gi"
-        else:
-            yield f"memoryGB {float(capabilities.memory):g} is no size; it is left out"
+    memory = each.spec.capabilities.memory
+    if memory is not None and 0 < memory < _BARE_GB_BELOW:
+        number = f"{float(memory):g}"
+        yield f"memoryGB {number} would be {number} bytes, it is read as {number} GB; write {number}Gi"
+    required = each.spec.discovery.affinity.node_affinity.required
+    if required is not None:
+        yield from affinity.problems_of(required)
+    yield from (f"{fault}; it selects nothing" for fault in _expression_faults(each))
+    yield from (f"{fault}; it is left out" for fault in _value_faults(each))
+
+
+def faults_of(each: AcceleratorClass) -> Iterator[str]:
+    """Yield what the class says that is not understood and so has no effect: field, value and remedy."""
+    required = each.spec.discovery.affinity.node_affinity.required
+    if required is not None:
+        yield from (f"spec.discovery.affinity: {fault}" for fault in affinity.faults_of(required))
+    yield from _expression_faults(each)
+    yield from _value_faults(each)
+
+
+def device_expression(each: AcceleratorClass) -> DeviceExpression | None:
+    """Return what selects devices of the class, if it has that; raises ValueError that names field and remedy."""
+    dra = each.spec.discovery.dra
+    if dra is None or not dra.expression:
+        return None
+    return DeviceExpression(dra.expression, place="spec.discovery.dra.expression")
+
+
+def _expression_faults(each: AcceleratorClass) -> Iterator[str]:
+    try:
+        device_expression(each)
+    except ValueError as error:
+        yield str(error)
+
+
+def _value_faults(each: AcceleratorClass) -> Iterator[str]:
+    capabilities, tier = each.spec.capabilities, each.spec.cost.tier
+    if capabilities.memory is not None and capabilities.memory <= 0:
+        yield f"spec.capabilities.memoryGB is {float(capabilities.memory):g}: write a size above 0, such as 80Gi"
     if capabilities.compute_capability and compute_capability(capabilities) is None:
-        yield f"computeCapability {capabilities.compute_capability!r} is no version like 9.0; it is left out"
-    if each.spec.cost.tier and each.spec.cost.tier.lower() not in _TIERS:
-        yield f"cost.tier {each.spec.cost.tier!r} is none of low, medium and high; it is left out"
+        yield f"spec.capabilities.computeCapability is {capabilities.compute_capability!r}: write a version like 9.0"
+    if tier and tier.lower() not in _TIERS:
+        yield f"spec.cost.tier is {tier!r}: write low, medium or high"
 
 
 def _partition(each: AcceleratorClass, product: str) -> Partition | None:

@@ -1,7 +1,7 @@
 """Plain data of cluster objects into typed ones; what is wrong with one of them costs that one alone."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -36,6 +36,17 @@ class _Kind(msgspec.Struct, frozen=True):
     default_namespace: bool = False
     """Whether an object that names no namespace is in `default`, not in none."""
 
+    def read_version(self, document: Mapping[str, object], level: str) -> Object | None:
+        """Return the object; None for one that is not used here. Raises ValueError."""
+        if level not in self.versions:
+            api = str(document["apiVersion"])
+            choices = " or ".join(api.removesuffix(level) + each for each in sorted(self.versions))
+            raise ValueError(f"apiVersion is {api!r}: write {choices}")
+        found = self.read(document)
+        if found is None or found.metadata.namespace or not self.default_namespace:
+            return found
+        return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, namespace="default"))
+
 
 _V1 = frozenset({"v1"})
 _V1ALPHA1 = frozenset({"v1alpha1"})
@@ -65,6 +76,33 @@ _NESTING_LIMIT = 4
 """How deep lists of lists are followed."""
 
 
+class ObjectKey(NamedTuple):
+    """Identity of an object; None for a part that cannot be read."""
+
+    group: str | None = None
+    kind: str | None = None
+    namespace: str | None = None
+    name: str | None = None
+
+    def fits(self, other: "ObjectKey") -> bool:
+        """Return whether the other may be the same object: a part that cannot be read may be any."""
+        return all(part is None or part == theirs for part, theirs in zip(self, other, strict=True))
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """An object as one document has it."""
+
+    key: ObjectKey
+    title: str
+    """Kind and name; the document's place in its file, where it has neither."""
+    object: Object | None = None
+    """None where the document cannot be used."""
+    reason: str = ""
+    """Why it cannot be used: field, value and remedy."""
+    note: str = ""
+    """A remark on a document that is used."""
+
+
 class Decoded(msgspec.Struct, frozen=True):
     """Objects that were understood, and sentences about the others."""
 
@@ -87,28 +125,31 @@ def decode_documents(documents: Iterable[object], origin: str) -> Decoded:
 
     Every problem begins with `origin`, the file or API that the documents are from.
     """
-    objects: list[Object] = []
-    problems: list[str] = []
-    skipped = 0
-    for document in _unpacked(documents):
-        found, problem = _decoded(document)
-        if found is not None:
-            objects.append(found)
-        elif problem:
-            skipped += 1
-        if problem:
-            problems.append(f"{origin}: {problem}")
-    return Decoded(tuple(objects), tuple(problems), skipped)
+    versions = list(versions_in(documents))
+    problems = ((each, f"is skipped: {each.reason}" if each.object is None else each.note) for each in versions)
+    return Decoded(
+        tuple(each.object for each in versions if each.object is not None),
+        tuple(f"{origin}: {each.title} {text}" for each, text in problems if text),
+        sum(each.object is None for each in versions),
+    )
 
 
-def _unpacked(documents: Iterable[object], depth: int = 0) -> Iterator[object]:
-    """Yield the documents, those in lists one by one; empty documents are none."""
-    for document in documents:
-        items = document.get("items") if isinstance(document, Mapping) else None
-        if isinstance(document, Mapping) and isinstance(items, list) and depth < _NESTING_LIMIT:
-            yield from _unpacked([_with_kind(item, document) for item in items], depth + 1)
-        elif document is not None:
-            yield document
+def versions_in(documents: Iterable[object]) -> Iterator[Version]:
+    """Yield what each document says of its object, lists unpacked; kinds that are not used here are left out."""
+    for index, document in enumerate(documents, 1):
+        for place, item in _unpacked(document, f"document {index}"):
+            if (version := _version(item, place)) is not None:
+                yield version
+
+
+def _unpacked(document: object, place: str, depth: int = 0) -> Iterator[tuple[str, object]]:
+    """Yield the document, or those of a list one by one, with their places; an empty document is none."""
+    items = document.get("items") if isinstance(document, Mapping) else None
+    if isinstance(document, Mapping) and isinstance(items, list) and depth < _NESTING_LIMIT:
+        for index, item in enumerate(items):
+            yield from _unpacked(_with_kind(item, document), f"{place}, items[{index}]", depth + 1)
+    elif document is not None:
+        yield place, document
 
 
 def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
@@ -119,31 +160,56 @@ def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
     return {"apiVersion": of_list.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
 
 
-def _decoded(document: object) -> tuple[Object | None, str]:
-    """Return the object or nothing, and what there is to say."""
+def _version(document: object, place: str) -> Version | None:
+    """Return what the document says of its object; None for a kind that is not used here."""
     if not isinstance(document, Mapping):
-        return None, f"a document is skipped: {document!r:.60} is no object"
-    kind, version = document.get("kind"), document.get("apiVersion")
-    if not isinstance(kind, str) or not isinstance(version, str) or not kind or not version:
+        reason = f"it is {document!r:.60}: write an object with apiVersion, kind and metadata"
+        return Version(key=ObjectKey(), title=place, reason=reason)
+    key = _key(document)
+    if key.group is None or key.kind is None:
         keys = ", ".join(sorted(map(str, document)))
-        return None, f"a document is skipped: it needs the keys apiVersion and kind, it has {keys or 'none'}"
-    group, _, level = version.rpartition("/")
-    asked = group
-    group = _GROUP_ALIASES.get(group, group)
-    known = _KINDS.get((group, kind))
+        reason = f"it needs apiVersion and kind, both texts; it has the keys {keys}" if keys else "it is empty"
+        return Version(key=key, title=place, reason=reason)
+    known = _KINDS.get((key.group, key.kind))
     if known is None:
-        return None, ""
-    name = f"{kind} {_name(document)}"
-    if level not in known.versions:
-        understood = " and ".join(sorted(known.versions))
-        return None, f"{name} is skipped: of {group or 'the core API'} {understood} are understood, not {level!r}"
+        return _broken_list(document, key, place)
+    title = f"{key.kind} {_name(document)}"
+    group, _, level = str(document["apiVersion"]).rpartition("/")
     try:
-        found = known.read(document)
-    except ValueError as error:  # what msgspec raises is one too
-        return None, f"{name} is skipped: {error}"
-    if found is not None and known.default_namespace and not found.metadata.namespace:
-        found = msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, namespace="default"))
-    return found, "" if group == asked else f"{name}: the API group is {group}, not {asked}; it is read as if it were"
+        found = known.read_version(document, level)
+    except ValueError as error:
+        return Version(key=key, title=title, reason=str(error))
+    note = "" if group == key.group else f"is read as one of {key.group}: write that as its group instead of {group}"
+    return None if found is None else Version(key=key, title=title, object=found, note=note)
+
+
+def _broken_list(document: Mapping[str, object], key: ObjectKey, place: str) -> Version | None:
+    """Return what to say of a list of kinds that are used, whose items are none; None for any other document."""
+    of = str(key.kind).removesuffix("List")
+    any_kind = (key.group, key.kind) == ("", "List")
+    if document.get("items") is None or not (any_kind or (of != key.kind and (key.group, of) in _KINDS)):
+        return None
+    reason = f"items is {document['items']!r:.60}: write a list"
+    return Version(key=ObjectKey() if any_kind else ObjectKey(key.group, of), title=place, reason=reason)
+
+
+def _key(document: Mapping[str, object]) -> ObjectKey:
+    api, kind, metadata = document.get("apiVersion"), document.get("kind"), document.get("metadata")
+    written = api.rpartition("/")[0] if isinstance(api, str) and api else None
+    group = None if written is None else _GROUP_ALIASES.get(written, written)
+    if not isinstance(kind, str) or not kind:
+        kind = None
+    if not isinstance(metadata, Mapping):
+        return ObjectKey(group, kind)
+    name, namespace = metadata.get("name"), metadata.get("namespace") or ""
+    if not namespace and (known := _KINDS.get((group or "", kind or ""))) is not None and known.default_namespace:
+        namespace = "default"
+    return ObjectKey(
+        group,
+        kind,
+        namespace if isinstance(namespace, str) else None,
+        name if isinstance(name, str) and name else None,
+    )
 
 
 def _name(document: Mapping[str, object]) -> str:

@@ -1,12 +1,12 @@
 """All decoded objects at one moment, with the ways into them that tagging takes."""
 
+import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from epp.accelerators.affinity import problems_of
-from epp.accelerators.class_facts import doubts_of
+from epp.accelerators.class_facts import device_expression, doubts_of
 from epp.accelerators.decode import Decoded
 from epp.accelerators.dra_pools import DevicePool, PoolName, device_pools
 from epp.accelerators.objects.base import Object
@@ -99,8 +99,6 @@ class Inventory:
         )
         problems.extend(_pool_problems(pools.values()))
         problems.extend(_class_problems(classes.values(), flavors))
-        expressions, unsupported = _expressions(classes.values())
-        problems.extend(unsupported)
         running = [pod for pod in pods.values() if not pod.ended]
         return cls(
             pods=pods,
@@ -113,7 +111,7 @@ class Inventory:
                 name: node for node in reversed(nodes.values()) if (name := node.metadata.labels.get(HOSTNAME, ""))
             },
             classes=classes,
-            expressions=expressions,
+            expressions=_expressions(classes.values()),
             flavors=flavors,
             slice_claims=claims,
             slice_claims_by_pod=_grouped(claims, lambda claim: claim.pod.keys),
@@ -174,27 +172,22 @@ def _pool_problems(pools: Iterable[DevicePool]) -> Iterator[str]:
             yield f"device pool {pool.name.driver}/{pool.name.pool}: its newest generation is not complete; {what}"
 
 
-def _expressions(classes: Iterable[AcceleratorClass]) -> tuple[dict[str, DeviceExpression], list[str]]:
-    """Return the classes' selectors of devices, and what is wrong with those that cannot be evaluated."""
+def _expressions(classes: Iterable[AcceleratorClass]) -> dict[str, DeviceExpression]:
+    """Return the classes' selectors of devices, those that can be evaluated."""
     found: dict[str, DeviceExpression] = {}
-    problems: list[str] = []
     for each in classes:
-        dra = each.spec.discovery.dra
-        if dra is not None and dra.expression:
-            try:
-                found[each.id] = DeviceExpression(dra.expression, place="discovery.dra.expression")
-            except ValueError as error:
-                problems.append(f"AcceleratorClass {each.id}: {error}; it selects nothing")
-    return found, problems
+        with contextlib.suppress(ValueError):  # one of `doubts_of` the class
+            if (expression := device_expression(each)) is not None:
+                found[each.id] = expression
+    return found
 
 
 def _class_problems(classes: Iterable[AcceleratorClass], flavors: Mapping[str, ResourceFlavor]) -> Iterator[str]:
     for each in classes:
         discovery = each.spec.discovery
-        required = discovery.affinity.node_affinity.required
-        found = [] if required is None else list(problems_of(required))
-        found.extend(doubts_of(each))
+        found = list(doubts_of(each))
         flavor = each.spec.integration.kueue_resource_flavor
-        if flavor and flavor not in flavors and not discovery.node_selector and required is None:
+        no_selector = not discovery.node_selector and discovery.affinity.node_affinity.required is None
+        if flavor and flavor not in flavors and no_selector:
             found.append(f"there is no ResourceFlavor {flavor} to find its nodes by")
         yield from (f"AcceleratorClass {each.id}: {text}" for text in found)

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from epp.cli.output import exit_on, new_console, print_json
+from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import ParameterEntry, PluginEntry, plugin_entries
 from epp.config.schema import config_schema
@@ -23,6 +24,7 @@ class Output(StrEnum):
     JSON = "json"
     MARKDOWN = "markdown"
     SCHEMA = "schema"
+    DATA = "data"
 
 
 def plugins(
@@ -30,7 +32,7 @@ def plugins(
     output: Annotated[
         Output,
         typer.Option(
-            help="json for programs, markdown for config/PLUGINS.md, schema for editors of configuration files."
+            help="json for programs; markdown for config/PLUGINS.md; schema for editors; data for docs/plugin-data.md."
         ),
     ] = Output.TEXT,
 ) -> None:
@@ -43,6 +45,8 @@ def plugins(
             print_json(entries)
         case Output.MARKDOWN:
             typer.echo(plugin_markdown(entries), nl=False)
+        case Output.DATA:
+            typer.echo(data_markdown(registry), nl=False)
         case Output.SCHEMA:
             print_json(config_schema(registry))
         case Output.TEXT if types:

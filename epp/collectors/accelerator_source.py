@@ -4,20 +4,23 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
 
 from epp.accelerators.catalogue import find_product
-from epp.accelerators.decode import Decoded, decode_documents
 from epp.accelerators.facts import Merged
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.tagger import EndpointTagger, TaggerOptions
-from epp.collectors.object_files import Documents, ObjectFiles
+from epp.collectors.object_files import ObjectFiles
+from epp.collectors.object_versions import ObjectVersions
 from epp.framework.accelerators import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.clock import Clock
 from epp.framework.datalayer import FollowingTagger, KnowsAccelerators, Report
+from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
+from epp.framework.inputs import InputState
 from epp.framework.snapshot import ACCELERATOR
 from epp.watch import changes
 
@@ -36,8 +39,25 @@ class AcceleratorSourceParameters(TaggerOptions, frozen=True):
     ResourceFlavor, VariantAutoscaling and cost ConfigMaps, several to a file if need be."""
     watch_files: bool = True
     """Take over new versions of the files, all at once, as soon as they are there."""
+    missing_file_grace_period: str = "5m"
+    """Time for which the objects of a file that is gone or empty stay in effect: `0s` removes them at once. The default
+    is what Kubernetes gives a node that cannot be reached before it moves the node's pods."""
     defaults: AcceleratorDeclaration | None = None
     """What an endpoint has of whose hardware nothing else is known."""
+
+    def __post_init__(self) -> None:
+        """Check the duration; raises ValueError."""
+        try:
+            parse_duration(self.missing_file_grace_period)
+        except ValueError as error:
+            raise ValueError(f"missingFileGracePeriod: {error}") from None
+
+
+class _Objects(NamedTuple):
+    """Versions of the objects in the files, and the inventory of them."""
+
+    versions: ObjectVersions
+    inventory: Inventory
 
 
 class AcceleratorSource(FollowingTagger[AcceleratorSourceParameters], KnowsAccelerators[AcceleratorSourceParameters]):
@@ -46,7 +66,11 @@ class AcceleratorSource(FollowingTagger[AcceleratorSourceParameters], KnowsAccel
     What counts first: `overrides` and the endpoint list's own `accelerator`; a class named by the pod, where pods are
     trusted; claims (DRA, then InstaSlice, then TensorFusion); the AcceleratorClass that matches; labels of the node;
     what the pod asks for; built-in tables of products and machine types. Labels of an endpoint stand for those of its
-    node where no pod of it is known. An object that cannot be understood is left out, with a line in the log.
+    node where no pod of it is known.
+
+    A new version of a file or of an object that cannot be understood changes nothing: the version before stays in
+    effect, and the log, `/healthz` and `llm_d_epp_input_problems` say why. Where there is no version before, the object
+    is left out. A file that is gone keeps its objects for `missingFileGracePeriod`.
     """
 
     plugin_type = "accelerator-data-source"
@@ -57,14 +81,19 @@ class AcceleratorSource(FollowingTagger[AcceleratorSourceParameters], KnowsAccel
     ) -> None:
         super().__init__(parameters, name=name, clock=clock)
         self._files = ObjectFiles(self.parameters.paths)
+        self._versions = ObjectVersions(self.parameters.missing_file_grace_period)
         self.inventory = Inventory()
-        """What the objects said when they were last read."""
+        """Inventory of the objects in effect."""
         self._told: frozenset[str] = frozenset()
         self._told_of_endpoints: set[str] = set()
         self._tagger = EndpointTagger(self.inventory, self.parameters)
-        changed = self._files.read_changed()
-        if changed:
-            self._take(self._build(changed))
+        if (objects := self._read()) is not None:
+            self._take(objects)
+
+    @property
+    def inputs(self) -> InputState:
+        """Files, and what of them is not in effect."""
+        return self._versions.inputs
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the tag; what was wrong on the way to it is said once for as long as the objects hold."""
@@ -102,30 +131,31 @@ class AcceleratorSource(FollowingTagger[AcceleratorSourceParameters], KnowsAccel
                 await changed()
 
     async def look(self) -> bool:
-        """Take the files over if any of them is another one than before; return whether one is."""
-        inventory = await asyncio.to_thread(self._read)
-        if inventory is None:
+        """Read the files; return whether any of them, or what is in effect of it, is another than before."""
+        objects = await asyncio.to_thread(self._read)
+        if objects is None:
             return False
-        self._take(inventory)
-        _log.info("accelerator objects taken over", plugin=self.name, problems=len(inventory.problems))
+        self._take(objects)
+        _log.info("accelerator objects taken over", plugin=self.name, problems=len(self.inventory.problems))
         return True
 
-    def _read(self) -> Inventory | None:
-        changed = self._files.read_changed()
-        return None if changed is None else self._build(changed)
+    def _read(self) -> _Objects | None:
+        """Return what the files say now; None where nothing changed. Runs in a thread, so it changes nothing itself."""
+        versions = self._versions.after(self._files.read(self._versions.files), self.clock.now())
+        if versions == self._versions:
+            return None
+        return _Objects(versions, Inventory.build(versions.decoded(self._files.order), self.inventory))
 
-    def _build(self, files: list[Documents]) -> Inventory:
-        unreadable = [f"{file.origin}: {file.problem}" for file in files if file.problem]
-        everything = Decoded((), tuple(unreadable), len(unreadable))
-        for file in files:
-            everything = everything.with_more(decode_documents(file.content, file.origin))
-        return Inventory.build(everything, self.inventory)
-
-    def _take(self, inventory: Inventory) -> None:
-        self.inventory = inventory
-        self._tagger = EndpointTagger(inventory, self.parameters)
-        for problem in dict.fromkeys(inventory.problems):
+    def _take(self, objects: _Objects) -> None:
+        before = self._versions.files
+        self._versions, self.inventory = objects
+        self._tagger = EndpointTagger(self.inventory, self.parameters)
+        for file, version in before.items():
+            if version.objects.missing_since is not None and not self._versions.has_objects(file):
+                count = len(version.objects.held)
+                _log.warning("objects of a missing file removed", plugin=self.name, file=str(file), objects=count)
+        for problem in dict.fromkeys(self.inventory.problems):
             if problem not in self._told:
                 _log.warning("accelerator object", plugin=self.name, problem=problem)
-        self._told = frozenset(inventory.problems)
+        self._told = frozenset(self.inventory.problems)
         self._told_of_endpoints.clear()

@@ -1,8 +1,9 @@
 """Cluster objects in files: YAML or JSON, several documents to a file, files or whole directories of them."""
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,79 +19,110 @@ _DEPTH_LIMIT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
-    """What one file holds."""
+class Reading:
+    """Files at one moment; a file that is in none of the mappings is gone."""
 
-    origin: str
-    content: tuple[object, ...] = ()
-    problem: str = ""
-    """Why it could not be read, if so; the others are read all the same."""
+    contents: Mapping[Path, bytes]
+    unreadable: Mapping[Path, str]
+    """Files that are there and cannot be read, with the reason."""
+    lost: Mapping[Path, str]
+    """Configured paths that are gone, and directories that cannot be listed, with the reason."""
+
+    def reason_missing(self, file: Path) -> str:
+        """Return why a file is missing: because it, or a directory above it, is gone or cannot be read."""
+        return next((self.lost[path] for path in (file, *file.parents) if path in self.lost), "it is gone")
 
 
 class ObjectFiles:
-    """Reads the files again only where one of them changed."""
+    """Files, and files of directories, as they are when they are read."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         """Take the paths; raises ConfigurationError for one where there is nothing."""
         self.paths = tuple(Path(path) for path in paths)
         for path in self.paths:
-            if not path.exists():
+            try:
+                path.stat()
+            except OSError as error:
                 raise ConfigurationError(
-                    f"paths: there is neither file nor directory {str(path)!r}; correct it, or make it"
-                )
-        self._seen = ""
+                    f"paths: there is neither file nor directory {str(path)!r}: {error.strerror}; correct or make it"
+                ) from error
 
-    def read_changed(self) -> list[Documents] | None:
-        """Return the documents of all files; None where nothing changed since the last time."""
-        contents = [(str(file), _bytes_of(file)) for file in self._files()]
-        digest = hashlib.blake2b()
-        for name, content in contents:
-            digest.update(f"{name}\0{len(content)}\0".encode() + content)
-        if digest.hexdigest() == self._seen:
-            return None
-        self._seen = digest.hexdigest()
-        return [_documents(name, content) for name, content in contents]
+    def read(self, known: Iterable[Path] = ()) -> Reading:
+        """Return all files; those known from before are tried even if their directory does not list them.
 
-    def _files(self) -> Iterator[Path]:
+        While a ConfigMap's symbolic links are swapped, a file may be missing for a moment.
+        """
+        files = {file for file in known if _is_file(file)}
+        lost: dict[Path, str] = {}
         for path in self.paths:
-            if path.is_dir():
-                yield from sorted(_in_directory(path))
+            try:
+                is_directory = stat.S_ISDIR(path.stat().st_mode)
+            except OSError as error:
+                lost[path] = _loss(error)
             else:
-                yield path
+                files.update(_in_directory(path, lost) if is_directory else [path])
+        contents: dict[Path, bytes] = {}
+        unreadable: dict[Path, str] = {}
+        for file in files:
+            try:
+                contents[file] = _content(file)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                continue
+            except OSError as error:
+                unreadable[file] = f"cannot be read: {error.strerror}"
+        return Reading(contents, unreadable, lost)
+
+    def order(self, file: Path) -> tuple[int, Path]:
+        """Return the sort key of a file: of two objects with one name, that in the later file counts."""
+        return max(index for index, path in enumerate(self.paths) if path in {file, *file.parents}), file
 
 
-def _in_directory(directory: Path) -> Iterable[Path]:
-    """Return its files, not those of hidden ones: a ConfigMap keeps its versions there."""
-    return (
-        path
-        for path in directory.rglob("*")
-        if path.suffix in _SUFFIXES
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(directory).parts)
-    )
-
-
-def _bytes_of(file: Path) -> bytes:
-    try:
-        with file.open("rb") as opened:
-            return opened.read(_LIMIT_BYTES + 1)
-    except OSError as error:
-        return f"\0{error.strerror}".encode()  # no document begins so
-
-
-def _documents(origin: str, content: bytes) -> Documents:
-    if content.startswith(b"\0"):
-        return Documents(origin, problem=f"cannot be read: {content[1:].decode()}")
+def parse(file: Path, content: bytes) -> tuple[object, ...]:
+    """Return the documents in a file, without empty ones; raises ValueError that says what is wrong with it."""
     if len(content) > _LIMIT_BYTES:
-        return Documents(origin, problem=f"has more than {_LIMIT_BYTES} bytes: split it")
+        raise ValueError(f"has more than {_LIMIT_BYTES} bytes: split it")
     try:
-        if origin.endswith(".json"):
-            return Documents(origin, tuple(_json_documents(content)))
+        if file.suffix == ".json":
+            return tuple(_json_documents(content))
         text = content.decode("utf-8-sig")
         refuse_deep_nesting(text, _DEPTH_LIMIT)
-        return Documents(origin, tuple(each for each in yaml.load_all(text, Loader=PlainLoader) if each is not None))
+        return tuple(each for each in yaml.load_all(text, Loader=PlainLoader) if each is not None)
     except (yaml.YAMLError, msgspec.DecodeError, ValueError, RecursionError) as error:
-        return Documents(origin, problem=f"neither YAML nor JSON: {' '.join(str(error).split())}")
+        raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error
+
+
+def _in_directory(directory: Path, lost: dict[Path, str]) -> Iterator[Path]:
+    """Yield its files, not those of hidden directories: a ConfigMap keeps its versions there."""
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed since it was listed
+            lost[Path(error.filename)] = _loss(error)
+
+    for parent, directories, names in os.walk(directory, onerror=failed):
+        directories[:] = [name for name in directories if not name.startswith(".")]
+        files = (Path(parent, name) for name in names if not name.startswith("."))
+        yield from (file for file in files if file.suffix in _SUFFIXES and _is_file(file))
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether it is one, and no pipe that blocks who opens it."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
+
+
+def _loss(error: OSError) -> str:
+    return "it is gone" if isinstance(error, FileNotFoundError) else f"it cannot be read: {error.strerror}"
+
+
+def _content(file: Path) -> bytes:
+    try:
+        opened = file.open("rb")
+    except FileNotFoundError:
+        opened = file.open("rb")  # once more: symbolic links on the way may have just been swapped
+    with opened:
+        return opened.read(_LIMIT_BYTES + 1)
 
 
 def _json_documents(content: bytes) -> Iterator[object]:

@@ -10,7 +10,7 @@ from epp.collectors.observer import CollectorObserver
 from epp.datastore import Change, Datastore
 from epp.framework.datalayer import Report, Tagger
 from epp.framework.endpoint import Endpoint
-from epp.plugins.taggers.notifications import EndpointNotificationSource
+from epp.plugins.taggers import EndpointNotificationSource
 
 _AT_A_TIME = 4
 """Endpoints that are tagged before others have their turn: one may take half a millisecond."""

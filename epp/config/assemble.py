@@ -1,4 +1,4 @@
-"""Turns a configuration into plugin instances: fills in what it leaves out, wires what belongs together."""
+"""Turns a configuration into plugin instances: adds defaults and connects them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """Everything that one configuration brings to life."""
+    """Everything that one configuration defines."""
 
     loaded: LoadedConfig
     pipeline: Pipeline
@@ -43,7 +43,7 @@ class Assembly:
     discovery: Discovery[Any] | None
     instances: Instances
     warnings: tuple[Problem, ...]
-    """What its author should know, mistakes and lint alike."""
+    """Warnings to its author."""
 
     @property
     def plugins(self) -> tuple[Plugin[Any], ...]:
@@ -145,7 +145,7 @@ def _feeds(loaded: LoadedConfig, instances: Instances) -> tuple[Feed, ...]:
 
 
 def _discovery(loaded: LoadedConfig, instances: Instances) -> Discovery[Any] | None:
-    """Return who finds the endpoints; None where the file does not say."""
+    """Return the source of endpoints; None where the file names none."""
     path: Path = ("dataLayer", "discovery")
     refs = loaded.model.data_layer.discovery
     if refs is None:
@@ -157,7 +157,7 @@ def _discovery(loaded: LoadedConfig, instances: Instances) -> Discovery[Any] | N
     if refs.plugin_ref:
         return instances.resolve_name(refs.plugin_ref, Discovery, *path, "pluginRef")
     if refs.peers is None:
-        instances.fail("names nobody: write endpoints: {pluginRef: ...}, or leave it out", *path)
+        instances.fail("names no source: write endpoints: {pluginRef: ...}, or leave it out", *path)
     return None
 
 

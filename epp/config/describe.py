@@ -1,4 +1,4 @@
-"""What a configuration comes to once all that it leaves out is filled in: the graph that requests go through."""
+"""The graph of a configuration with all defaults filled in."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -52,7 +52,7 @@ class ProfileGraph(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FeedGraph(msgspec.Struct, frozen=True, rename="camel"):
-    """What is asked of every endpoint, and who reads the answer."""
+    """A data source and the extractors that read its pages."""
 
     source: PluginUse
     interval_seconds: float | None

@@ -1,4 +1,4 @@
-"""A YAML or JSON text: what it says, and on which line and column it says it."""
+"""A YAML or JSON text, with the line and column of every part."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -102,7 +102,7 @@ class _StrictLoader(yaml.SafeLoader):
     Refuses a key that stands twice in one mapping, where YAML would take the last one in silence.
     """
 
-    yaml_implicit_resolvers = {  # noqa: RUF012  nobody adds to it
+    yaml_implicit_resolvers = {  # noqa: RUF012  never changed
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }

@@ -1,11 +1,11 @@
-"""Parts of the file that are understood here and do nothing yet: checked all the same, and said to be so."""
+"""Parts of the file without effect so far: checked, with a warning for each."""
 
 from collections import Counter
 
 from epp.config.document import Path
 from epp.config.instances import Instances
 from epp.config.model import API_VERSION, LEGACY_API_VERSION, EndpointPickerConfig, FlowControl, PriorityBandPolicies
-from epp.config.upstream import FLOW_CONTROL_TYPES, IMPLIED_POLICIES, NEEDLESS
+from epp.config.upstream import FLOW_CONTROL_TYPES, IMPLIED_POLICIES, WITHOUT_TASK
 from epp.framework.hints import hint_at
 
 _PROPAGATE_PRIORITY = ("requestHandler", "propagatePriority")
@@ -14,7 +14,7 @@ FEATURE_GATES = ("flowControl", "haPopulateNonLeaderDatastore")
 
 
 def check_features(config: EndpointPickerConfig, instances: Instances) -> None:
-    """Note problems in gates and flow control, and warn of everything without effect."""
+    """Check gates and flow control, and warn of everything without effect."""
     if config.api_version == LEGACY_API_VERSION:
         instances.warn(f"{LEGACY_API_VERSION} is deprecated: write {API_VERSION}", "apiVersion")
     gates = _gates(config, instances)
@@ -38,7 +38,7 @@ def check_features(config: EndpointPickerConfig, instances: Instances) -> None:
         (("crossReplicaPublishTimeout",), layer.cross_replica_publish_timeout),
     ):
         if value:
-            instances.warn("has no effect: replicas do not talk to each other yet", "dataLayer", *path)
+            instances.warn("has no effect: replicas do not exchange data yet", "dataLayer", *path)
     if config.request_handler.propagate_priority:
         instances.warn("is known, not supported yet: bodies keep the priority they have", *_PROPAGATE_PRIORITY)
 
@@ -83,13 +83,13 @@ def _check_flow_control(flow: FlowControl, instances: Instances) -> None:
 
 
 def _check_policy(name: str, kind: str, instances: Instances, path: Path) -> None:
-    """Note a reference to something that is not declared, or is of another kind."""
-    declared = {**{policy: policy for policy in IMPLIED_POLICIES}, **instances.dormant}
+    """Refuse a reference to a policy that is not declared, or of another kind."""
+    declared = {**{policy: policy for policy in IMPLIED_POLICIES}, **instances.inactive}
     if name in declared and declared[name] in FLOW_CONTROL_TYPES:
         found = FLOW_CONTROL_TYPES[declared[name]]
         if found != kind:
             instances.fail(f"plugin {name!r} (type {declared[name]}) serves as {found}, not as {kind}", *path)
-    elif name in instances.by_name or declared.get(name) in NEEDLESS:
+    elif name in instances.by_name or declared.get(name) in WITHOUT_TASK:
         found = declared.get(name) or instances.by_name[name].plugin_type
         instances.fail(f"plugin {name!r} (type {found}) is no {kind}", *path)
     elif name not in declared:

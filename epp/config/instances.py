@@ -1,4 +1,4 @@
-"""The plugin instances of one configuration, by name: built as the file says, or taken over from the last one."""
+"""The plugin instances of one configuration, by name: built as the file says, or kept from the one before."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from epp.config.document import Path
 from epp.config.load import LoadedConfig
 from epp.config.model import PluginRef, PluginSpec
 from epp.config.problems import InvalidConfigError, Problem, in_order_of_the_file
-from epp.config.upstream import FLOW_CONTROL_TYPES, NEEDLESS, NOT_YET
+from epp.config.upstream import FLOW_CONTROL_TYPES, NOT_YET, WITHOUT_TASK
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
@@ -23,14 +23,14 @@ _LISTED = "`epp plugins` lists all types"
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """What it takes to make instances."""
+    """Dependencies of building instances."""
 
     registry: Registry
     clock: Clock
     experimental: bool = False
     """Whether plugins of stability Alpha may be used."""
     previous: Mapping[str, Plugin[Any]] = field(default_factory=dict)
-    """Instances of the configuration before: one of the same name, type and parameters is taken over, state and all."""
+    """Instances of the configuration before; one of the same name, type and parameters is kept, with its state."""
 
 
 class Instances:
@@ -44,7 +44,7 @@ class Instances:
         self._given: dict[str, frozenset[str]] = {}
         self._unusable: dict[str, str] = {}
         self.implied: dict[str, str] = {}
-        """Why each instance is there that the file does not declare."""
+        """Reason for each instance that the file does not declare."""
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
 
@@ -57,16 +57,16 @@ class Instances:
         return self._by_name
 
     @property
-    def dormant(self) -> Mapping[str, str]:
-        """Types of the instances that the file declares and that do nothing here, by name."""
+    def inactive(self) -> Mapping[str, str]:
+        """Types of declared instances that have no effect here, by name."""
         return self._unusable
 
     def fail(self, message: str, *path: str | int) -> None:
-        """Take note of something that makes the configuration unusable."""
+        """Record a problem that makes the configuration unusable."""
         self.problems.append(self._loaded.problem(message, *path))
 
     def warn(self, message: str, *path: str | int) -> None:
-        """Take note of something that its author should know."""
+        """Record a warning."""
         self.warnings.append(self._loaded.problem(message, *path))
 
     def raise_problems(self) -> None:
@@ -79,7 +79,7 @@ class Instances:
         return self._paths.get(plugin.name, ())
 
     def gives(self, plugin: Plugin[Any], parameter: str) -> bool:
-        """Say whether the file itself gives the parameter a value."""
+        """Return whether the file itself sets the parameter."""
         return parameter in self._given.get(plugin.name, ())
 
     def declare(self, spec: PluginSpec, index: int) -> None:
@@ -132,7 +132,7 @@ class Instances:
         return tuple(plugin for plugin in self._by_name.values() if isinstance(plugin, role))
 
     def may_lack(self, role: type[Role]) -> bool:
-        """Say whether a plugin that could not be built has that role, or may have."""
+        """Return whether a plugin that could not be built may have that role."""
         return any(self._may_be(kind, role) for kind in self._unusable.values())
 
     def resolve(self, ref: PluginRef, role: type[Role], *path: str | int) -> Role | None:
@@ -146,7 +146,7 @@ class Instances:
             kind = self._unusable.get(name)
             if kind is None:
                 self.fail(f"no plugin is named {name!r}; {hint_at(name, self._by_name)}", *path)
-            elif kind in FLOW_CONTROL_TYPES or kind in NEEDLESS:
+            elif kind in FLOW_CONTROL_TYPES or kind in WITHOUT_TASK:
                 self.fail(f"plugin type {kind!r} is known, not supported yet: it cannot be used here", *path)
             return None
         if not isinstance(plugin, role):
@@ -171,7 +171,7 @@ class Instances:
                 self.fail(f"plugin {plugin.name!r}: {error}", *path, "parameters")
 
     def _knows(self, spec: PluginSpec, path: Path) -> bool:
-        """Say whether the type can be built; note why not."""
+        """Return whether the type can be built; record why not."""
         kind, name = spec.type, spec.instance_name
         if kind in self._builder.registry.types or ":" in kind:
             return True
@@ -181,8 +181,8 @@ class Instances:
                 f"plugin type {kind!r} ({FLOW_CONTROL_TYPES[kind]}) is known, not supported yet: it has no effect",
                 *path,
             )
-        elif kind in NEEDLESS:
-            self.warn(f"plugin type {kind!r} has no effect: {NEEDLESS[kind]}", *path)
+        elif kind in WITHOUT_TASK:
+            self.warn(f"plugin type {kind!r} has no effect: {WITHOUT_TASK[kind]}", *path)
         elif kind in NOT_YET:
             self.fail(f"plugin type {kind!r} is known, not supported yet", *path, "type")
         else:
@@ -191,7 +191,7 @@ class Instances:
         return False
 
     def _may_be(self, kind: str, role: type[Plugin[Any]]) -> bool:
-        if kind in FLOW_CONTROL_TYPES or kind in NEEDLESS or kind in NOT_YET:
+        if kind in FLOW_CONTROL_TYPES or kind in WITHOUT_TASK or kind in NOT_YET:
             return False
         try:
             return issubclass(self._builder.registry.find(kind), role)

@@ -1,4 +1,4 @@
-"""What is allowed in a configuration and yet probably a mistake."""
+"""Warnings about configurations that are valid and probably not intended."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,13 +25,13 @@ from epp.framework.snapshot import (
 from epp.scheduling import Profile
 
 _OWN_COLUMNS = (IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED, FAILED, LAST_PICKED, METRICS_AT, REACHABLE)
-"""What the picker itself knows of every endpoint."""
+"""Columns that the picker itself fills for every endpoint."""
 
 
 def lint(
     loaded: LoadedConfig, profiles: Mapping[str, Profile], feeds: Sequence[Feed], instances: Instances
 ) -> list[Problem]:
-    """Return what to look at again."""
+    """Return the warnings."""
     found = [
         loaded.problem(message, "schedulingProfiles", index)
         for index, profile in enumerate(profiles.values())
@@ -69,15 +69,15 @@ def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:
     voting = [weighted for weighted in profile.scorers if weighted.weight]
     if voting and all(weighted.scorer.category is Category.AFFINITY for weighted in voting):
         names = ", ".join(weighted.scorer.name for weighted in voting)
-        yield f"{where} has affinity scorers only ({names}): nothing keeps a popular endpoint from being overrun"
+        yield f"{where} has affinity scorers only ({names}): nothing limits the load of a popular endpoint"
     for weighted in profile.scorers:
         if not weighted.weight:
-            yield f"{where}: scorer {weighted.scorer.name!r} has weight 0, which is no vote: remove it, or weigh it"
+            yield f"{where}: scorer {weighted.scorer.name!r} has weight 0 and no effect: remove it, or set a weight"
     for member in profile.filters:
         if member.filter.may_empty and not instances.gives(member.filter, "fallbackOnEmpty"):
             yield (
-                f"{where}: filter {member.filter.name!r} may leave nobody, and then the request is refused with 429: "
-                "say with fallbackOnEmpty whether any endpoint is better than none"
+                f"{where}: filter {member.filter.name!r} may drop all candidates, and then the request is refused with "
+                "429: set fallbackOnEmpty to true to use any endpoint instead, or to false to confirm"
             )
     yield from _same_measure(where, [weighted.scorer for weighted in voting])
 
@@ -85,7 +85,7 @@ def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:
 def _same_measure(where: str, scorers: Sequence[Scorer[Any]]) -> Iterator[str]:
     for name, count in Counter(scorer.name for scorer in scorers).items():
         if count > 1:
-            yield f"{where}: scorer {name!r} stands there {count} times: add the weights up"
+            yield f"{where}: scorer {name!r} is listed {count} times: add the weights up"
     measures: dict[tuple[object, ...], Scorer[Any]] = {}
     for scorer in scorers:
         measure = (scorer.category, frozenset(scorer.reads))
@@ -103,15 +103,15 @@ def _never_collected(plugin: Plugin[Any], collected: set[str]) -> Iterator[str]:
         if isinstance(datum, (Column, Attribute)) and datum.name not in collected:
             yield (
                 f"plugin {plugin.name!r} reads {datum.name!r}, and no data source of this configuration collects it: "
-                "it has nothing to go by"
+                "its values are unknown"
             )
 
 
 def _never_read(plugin: Plugin[Any], read: set[Datum], needed: set[str]) -> Iterator[str]:
-    """Name what is published under the plugin's own name and nobody asks for under that name."""
+    """Warn of data published under the plugin's own name that no plugin reads under that name."""
     for datum in plugin.writes:
         if isinstance(datum, DataKey) and datum.producer and datum not in read and datum.name not in needed:
             yield (
-                f"plugin {plugin.name!r} writes {datum.name!r} under its own name, and nobody reads it: name it in the "
-                "parameters of its readers, or give it no own name"
+                f"plugin {plugin.name!r} writes {datum.name!r} under its own name, and no plugin reads it: name it in "
+                "the parameters of its readers, or give it no own name"
             )

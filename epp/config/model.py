@@ -80,7 +80,7 @@ class WeightedRef(PluginRef):
     weight: float | None = None
     """Only for scorers; 1 where left out."""
     on_error: Literal["Skip", "Fail"] | None = None
-    """What becomes of the profile when the plugin raises; where left out, scorers are skipped and filters fail it."""
+    """Whether the profile continues when the plugin raises; by default, scorers are skipped and filters fail it."""
 
 
 class SchedulingProfile(_Model):
@@ -97,18 +97,18 @@ class Source(PluginRef):
 
 
 class DiscoveryRefs(_Model):
-    """Who finds the endpoints, and who the other replicas."""
+    """Sources of endpoints and of other replicas."""
 
     endpoints: PluginRef | None = None
-    """Who is in the pool."""
+    """Source of endpoints."""
     peers: PluginRef | None = None
-    """Who the other replicas are."""
+    """Source of other replicas."""
     plugin_ref: str = ""
     """The same as `endpoints`, as files before llm-d.ai/v1 write it."""
 
 
 class CrossReplica(_Model):
-    """How replicas tell each other what they know of endpoints."""
+    """Exchange of endpoint data between replicas."""
 
     syncer_plugin_ref: str = ""
     """What keeps replicas in step."""
@@ -125,9 +125,9 @@ class DataLayer(_Model):
     """Whether engine metrics are scraped even where no source says so."""
     sources: list[Source] = Field(default_factory=list)
     discovery: DiscoveryRefs | None = None
-    """Who is in the pool; without it, the command line says."""
+    """Source of endpoints; without it, the command line lists them."""
     cross_replica: CrossReplica | None = None
-    """How replicas tell each other what they know."""
+    """Exchange of endpoint data between replicas."""
     peer_discovery: PluginRef | None = None
     """Before llm-d.ai/v1: discovery.peers."""
     cross_replica_syncer_plugin_ref: str = ""

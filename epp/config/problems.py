@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, or unwise: one line each, with the place in the file."""
+"""Problems and warnings of a configuration: one line each, with the place in the file."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from epp.framework import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing, where it stands, and what to do about it."""
+    """One problem: place, message and remedy."""
 
     message: str
     path: Path = ()
@@ -31,11 +31,11 @@ class InvalidConfigError(ConfigurationError):
 
 
 def in_order_of_the_file(problems: Iterable[Problem]) -> list[Problem]:
-    """Sort by position; what has none comes first."""
+    """Sort by position; those without one come first."""
     return sorted(problems, key=lambda problem: problem.position or Position(1, 1))
 
 
 def written(path: Path) -> str:
-    """Write `plugins[0].type` for ("plugins", 0, "type"); a step "..." is any one entry of a mapping."""
-    parts = (f"[{part}]" if isinstance(part, int) or part == "..." else f".{part}" for part in path)
+    """Write `plugins[0].type` for ("plugins", 0, "type")."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return "".join(parts).removeprefix(".")

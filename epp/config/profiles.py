@@ -1,4 +1,4 @@
-"""Profiles, who picks among them, and who adds up their results: from the file's words to the scheduler's."""
+"""Builds the profiles, the profile picker and the aggregator of a configuration."""
 
 from typing import Any
 

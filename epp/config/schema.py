@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from epp.config.model import EndpointPickerConfig
-from epp.config.upstream import FLOW_CONTROL_TYPES, NEEDLESS
+from epp.config.upstream import FLOW_CONTROL_TYPES, WITHOUT_TASK
 from epp.framework.registry import Registry
 
 _REFERENCES = "#/$defs/{name}"
@@ -28,7 +28,7 @@ def config_schema(registry: Registry) -> dict[str, Any]:
     spec["properties"]["type"] = {
         "description": spec["properties"]["type"]["description"],
         "anyOf": [
-            {"enum": [*sorted([*classes, *FLOW_CONTROL_TYPES, *NEEDLESS])]},
+            {"enum": [*sorted([*classes, *FLOW_CONTROL_TYPES, *WITHOUT_TASK])]},
             {"type": "string", "pattern": "^[\\w.]+:\\w+$"},
         ],
     }

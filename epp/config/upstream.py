@@ -27,7 +27,7 @@ IMPLIED_POLICIES = frozenset(
 )
 """Those that a file may refer to without declaring them."""
 
-NEEDLESS: Mapping[str, str] = MappingProxyType(
+WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(
         ("disagg-headers-handler", "prefill-header-handler"),
         "the profile handlers set the headers for disaggregated serving themselves",

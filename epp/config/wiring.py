@@ -1,4 +1,4 @@
-"""Who reads what from whom: missing producers are added, and what cannot work is said before any request comes."""
+"""Data flow between plugins: adds missing producers, and refuses reads that cannot be satisfied."""
 
 from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
@@ -23,7 +23,7 @@ def add_missing_producers(instances: Instances) -> None:
             if (isinstance(datum, DataKey) or datum.default_producer)
             and datum not in written
             and (plugin.name, datum) not in reported
-            and getattr(datum, "producer", "") not in instances.dormant
+            and getattr(datum, "producer", "") not in instances.inactive
         ]
         if not missing:
             return
@@ -43,7 +43,7 @@ def add_missing_producers(instances: Instances) -> None:
 
 
 def check_order(instances: Instances) -> None:
-    """Note who would read request data before it is written."""
+    """Refuse plugins that read request data before it is written."""
     writers = {key: plugin for plugin in instances for key in plugin.writes}
     for reader in instances:
         for key in reader.reads:

@@ -1,4 +1,4 @@
-"""The only writable home of endpoints and what is known of them."""
+"""The only writable store of endpoints and their data."""
 
 from epp.datastore.ledger import Credit, Ledger, Ticket
 from epp.datastore.store import Change, Datastore

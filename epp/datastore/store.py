@@ -1,4 +1,4 @@
-"""Endpoints and what is known of them: written in the background, read as snapshots."""
+"""Endpoints and their data: written in the background, read as snapshots."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -104,7 +104,7 @@ class Datastore:
         return change
 
     def report(self, endpoint: Endpoint, report: Report) -> None:
-        """Write what an endpoint said of itself; ignored once it left.
+        """Write the report of an endpoint; ignored once it left.
 
         METRICS_AT becomes now where the report has a core column: a list of models, or an exporter that still speaks,
         must not make old numbers of the engine look fresh.
@@ -123,7 +123,7 @@ class Datastore:
             self._write(slot, report)
 
     def forget(self, data: Iterable[Datum]) -> None:
-        """Make columns and attributes unknown of every endpoint: nobody reports them any more."""
+        """Reset columns and attributes of every endpoint to unknown: no source reports them any more."""
         gone = tuple(data)
         blank = Report(
             {datum: datum.unknown for datum in gone if isinstance(datum, Column)},

@@ -5,6 +5,6 @@ from epp.director.held import Held
 from epp.director.pipeline import ParserTable, Pipeline
 from epp.director.routing import Cause, Routing
 from epp.director.seeds import Seeds
-from epp.director.subset import Subset
+from epp.framework.addresses import Subset
 
 __all__ = ["Cause", "Director", "DirectorObserver", "Held", "ParserTable", "Pipeline", "Routing", "Seeds", "Subset"]

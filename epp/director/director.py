@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from epp.bodies import completed
 from epp.datastore import Change, Credit, Datastore
 from epp.director.held import Held
 from epp.director.pipeline import Parsed, Pipeline
 from epp.director.routing import Routing, RoutingObserver
 from epp.director.seeds import Seeds
-from epp.director.subset import Subset
+from epp.framework.addresses import Subset
 from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
@@ -24,11 +26,12 @@ from epp.framework.errors import (
     ModelMissingError,
     NoEndpointsError,
     RequestError,
+    ScreenedOutError,
 )
 from epp.framework.headers import FAIRNESS_ID, MODEL_REWRITE, PATHS, REQUEST_ID
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
-from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders
+from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders, Screener
 from epp.framework.snapshot import Snapshot
 from epp.scheduling import Failure, Guard
 
@@ -143,6 +146,7 @@ class Director:
             raise NoEndpointsError
         started = self.clock.now()
         request = arrival.request
+        candidates = self._screened(arrival, candidates)
         for producer in arrival.pipeline.of(Producer):
             self._guard.call(Producer.role, producer, producer.produce, request, candidates)
         for admitter in arrival.admitters:
@@ -162,6 +166,20 @@ class Director:
             observer=self._observer,
             find=self._store.find,
         )
+
+    def _screened(self, arrival: _Arrival, candidates: Candidates) -> Candidates:
+        """Return the candidates that all screeners keep."""
+        masks = [
+            self._guard.call(Screener.role, screener, screener.mask, arrival.request, candidates)
+            for screener in arrival.pipeline.of(Screener)
+        ]
+        kept = [mask for mask in masks if not isinstance(mask, Failure)]
+        if not kept:
+            return candidates
+        left = candidates.keep(np.logical_and.reduce(kept))
+        if not len(left):
+            raise ScreenedOutError
+        return left
 
     async def _wait(self, arrival: _Arrival, hold: _Hold) -> Routing:
         """Proceed each time that an admitter releases the request: on a new snapshot, since the old one has aged."""
@@ -188,7 +206,7 @@ class Director:
 
     async def _released(self, hold: _Hold) -> None:
         try:
-            await self._guard.wait(Admitter.role, hold.admitter, hold.awaited)
+            await self._guard.wait(Admitter.role, hold.admitter, _end_of(hold.awaited))
         except RequestError as error:
             raise AdmissionDeniedError(error) from error
 
@@ -205,15 +223,25 @@ class Director:
         return Credit(ledger.open(primary.slot, costs.get(primary.profile, 0)), legs)
 
     def _eligible(self, snapshot: Snapshot, subset: Subset | None) -> Positions:
-        if subset is None or not self._use_subset:
-            return snapshot.available
-        return subset.narrow(snapshot, snapshot.available)
+        slots = snapshot.available
+        return slots if subset is None or not self._use_subset else slots[subset.mask(snapshot, slots)]
 
     def _pool_changed(self, change: Change) -> None:
         slots = [slot for slot, _ in change.removed]
         if slots:
             for observer in self._pipeline.of(EndpointObserver):
                 observer.slots_removed(slots)
+
+
+async def _end_of(awaited: Awaitable[None]) -> None:
+    """Wait for it; raises RuntimeError where it was cancelled by others than this task, whose end that is not."""
+    try:
+        await awaited
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("what held the request was cancelled") from None
 
 
 def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, incomplete: bool) -> Parsed:

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 
 from epp.director.routing import Routing
-from epp.framework.errors import RequestError
 
 
 class Held:
@@ -13,18 +12,18 @@ class Held:
 
     def __init__(self, proceed: Callable[[], Awaitable[Routing]]) -> None:
         self._proceed = proceed
-        self._outcome: Routing | RequestError | None = None
+        self._outcome: Routing | Exception | None = None
 
     async def settle(self) -> None:
-        """Wait until the request is routed or refused."""
+        """Wait until the request is routed, refused or failed; an error is raised by `routing`, not here."""
         try:
             self._outcome = await self._proceed()
-        except RequestError as error:
+        except Exception as error:  # noqa: BLE001  handled where errors of requests that are not held are
             self._outcome = error
 
     def routing(self) -> Routing:
-        """Return the routing; raises the RequestError that refused it, RuntimeError before it is settled."""
-        if isinstance(self._outcome, RequestError):
+        """Return the routing; raises the error that refused or failed it, RuntimeError before it is settled."""
+        if isinstance(self._outcome, Exception):
             raise self._outcome
         if self._outcome is None:
             raise RuntimeError("a held request was not awaited")

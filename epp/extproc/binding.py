@@ -33,7 +33,7 @@ def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredenti
 
 
 def _is_taken_on_ipv6(port: int) -> bool:
-    """Whether someone else listens there; a machine without IPv6 has nobody who does."""
+    """Whether another process listens there on IPv6."""
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
             if os.name == "posix":  # elsewhere the option lets two programs share a port

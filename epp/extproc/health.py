@@ -37,14 +37,14 @@ class Health(health_pb2_grpc.HealthServicer):
         health_pb2_grpc.add_HealthServicer_to_server(self, server)
 
     def set_ready(self, *, ready: bool) -> None:
-        """Say whether new requests are welcome; whoever watches is told."""
+        """Set whether new requests are served, and notify watchers."""
         self._status.update(dict.fromkeys(_READY_NAMES, _status(ready=ready)))
         if ready:
             self._status[PROBED_FOR_BOTH] = HealthCheckResponse.SERVING
         self._wake()
 
     def close(self) -> None:
-        """End every watch: what is told next is the end of the server."""
+        """End every watch: the server closes."""
         self._open = False
         self._wake()
 

@@ -1,4 +1,4 @@
-"""How a gateway hands bodies to the picker, and what that allows."""
+"""Body modes of a gateway, and the traits of one that does not state its modes."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -23,14 +23,24 @@ class BodyMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """What the gateway said of both bodies on the first message; None where it said nothing."""
+    """Modes that the gateway states on the first message of a stream; None where it states none."""
 
     request: BodyMode | None = None
     response: BodyMode | None = None
 
 
+class GatewayTraits:
+    """Observed behaviour of one gateway, shared by its streams."""
+
+    __slots__ = ("streams_body_unprompted",)
+
+    def __init__(self) -> None:
+        self.streams_body_unprompted = False
+        """Whether it has sent a body before its headers were answered: such a gateway never waits for that answer."""
+
+
 class UnknownModeError(ValueError):
-    """A mode that this picker does not speak."""
+    """A mode that this picker does not support."""
 
 
 def read_modes(message: ProcessingRequest) -> Modes:

@@ -1,4 +1,4 @@
-"""Knows how many streams are open, and waits until there are none and no more come."""
+"""Counts open streams, and waits until none is open."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 
 class OpenStreams:
-    """Enter `one` for as long as a stream lasts; `quiet` is for whoever wants to leave."""
+    """Enter `one` for the time of a stream; await `quiet` for an idle period."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -16,7 +16,7 @@ class OpenStreams:
 
     @property
     def count(self) -> int:
-        """How many are open now."""
+        """Streams that are open now."""
         return self._count
 
     @contextmanager
@@ -33,7 +33,7 @@ class OpenStreams:
                 self._idle.set()
 
     async def quiet(self, seconds: float) -> None:
-        """Wait until none has been open for so long."""
+        """Wait until no stream has been open for so many seconds."""
         while True:
             while self._count:  # again: one may have come between the event and this
                 await self._idle.wait()

@@ -1,4 +1,4 @@
-"""Says no in the caller's own dialect: the error shape of the API that was asked."""
+"""Refusals in the error format of the API that was called."""
 
 import msgspec
 

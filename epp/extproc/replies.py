@@ -1,4 +1,4 @@
-"""Builds the answers: one function for each kind of reply that a gateway takes."""
+"""Replies to the gateway: one function for each kind."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

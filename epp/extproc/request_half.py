@@ -1,29 +1,24 @@
-"""The request's way through the picker: when it is routed and how it is answered depends on the body mode."""
+"""The request half of an exchange: the body mode decides when the request is routed and how it is answered."""
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from epp.bodies import with_model, with_model_added
 from epp.director import Director, Held, Routing, Subset
 from epp.extproc import replies
-from epp.extproc.habits import Habits
-from epp.extproc.half import Progress, ProtocolError, expect
+from epp.extproc.exchange import Answer, Progress, ProtocolError, expect
 from epp.extproc.headers import read_headers
-from epp.extproc.modes import BodyMode
-from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
+from epp.extproc.modes import BodyMode, GatewayTraits
+from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers
 from epp.framework.errors import BodyTooLargeError, InternalError
 from epp.framework.headers import CONTENT_LENGTH, REQUEST_ID
-
-Answer: TypeAlias = ProcessingResponse | Held
-"""A reply to send, or what the carrier has to await before it asks for the next answer."""
 
 DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
-"""Modes in which the headers leave before any of the body is seen: the headers alone decide."""
+"""Modes in which the headers leave before any of the body is seen: requests are routed by headers alone."""
 
 
 _HEADERS_NOT_SHOWN = (
@@ -34,7 +29,7 @@ _HEADERS_NOT_SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What the operator chose."""
+    """Settings of the operator."""
 
     emit_scores: bool = False
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
@@ -42,26 +37,28 @@ class RequestOptions:
 
 
 class RequestHalf:
-    """Answers request messages; `routing` is there once the request is on its way."""
+    """Answers request messages; `routing` is set once the request is routed."""
 
     __slots__ = (
         "_body",
         "_director",
-        "_habits",
         "_mode",
         "_options",
         "_progress",
         "_size",
+        "_traits",
         "headers",
         "routing",
         "subset",
     )
 
-    def __init__(self, director: Director, mode: BodyMode | None, options: RequestOptions, habits: Habits) -> None:
+    def __init__(
+        self, director: Director, mode: BodyMode | None, options: RequestOptions, traits: GatewayTraits
+    ) -> None:
         self._director = director
         self._mode = mode
         self._options = options
-        self._habits = habits
+        self._traits = traits
         self._progress = Progress.EXPECTED
         self._body: list[bytes] = []
         self._size = 0
@@ -70,19 +67,19 @@ class RequestHalf:
         self.routing: Routing | None = None
 
     @property
-    def undecided(self) -> bool:
-        """Whether the gateway may be waiting for an answer to its headers: it did not say how it sends the body."""
-        waits = self._mode is None and not self._habits.sends_unasked
+    def awaiting_body(self) -> bool:
+        """Whether the gateway may wait for an answer to its headers before it sends the body: it states no mode."""
+        waits = self._mode is None and not self._traits.streams_body_unprompted
         return waits and self._progress is Progress.BODY and not self._body
 
     def on_silence(self) -> Iterator[Answer]:
-        """Answer a gateway that seems to wait for its headers' answer before it sends a body."""
-        if self.undecided:
+        """Route by headers alone: the gateway seems to wait for an answer to them."""
+        if self.awaiting_body:
             self._mode = BodyMode.STREAMED
             yield from self._with_headers()
 
     def on_headers(self, message: HttpHeaders) -> Iterator[Answer]:
-        """Route what has no body, or none that will be seen in time; hold everything else."""
+        """Route a request without a body, or with one that is not seen in time; otherwise wait for the body."""
         expect("request_headers", self._progress, Progress.EXPECTED)
         self.headers = read_headers(message.headers)
         self._progress = Progress.ENDED if message.end_of_stream else Progress.BODY
@@ -92,7 +89,7 @@ class RequestHalf:
             yield replies.request_headers_pass()
 
     def on_body(self, message: HttpBody) -> Iterator[Answer]:
-        """Gather, route at the end, and answer as the mode wants it."""
+        """Gather the body, route at its end, and answer as the mode requires."""
         if self._progress is Progress.EXPECTED:
             raise ProtocolError(_HEADERS_NOT_SHOWN)
         expect("request_body", self._progress, Progress.BODY)
@@ -103,7 +100,7 @@ class RequestHalf:
             return
         self._gather(message.body)
         if self._mode is None:
-            self._habits.sends_unasked = True
+            self._traits.streams_body_unprompted = True
         if self._mode in _BUFFERED:
             yield from self._with_body(end_of_stream=message.end_of_stream)
         elif message.end_of_stream:
@@ -115,7 +112,7 @@ class RequestHalf:
         self._progress = Progress.ENDED
         if self.routing is None:
             if self._mode in _BUFFERED:
-                raise InternalError("the gateway showed trailers where the body was due")
+                raise InternalError("the gateway sent trailers instead of the buffered body")
             if self._body:
                 yield from self._with_pieces(end_of_stream=False)
             else:  # Envoy takes no piece in return for none
@@ -154,7 +151,7 @@ class RequestHalf:
 
     def _route(self, body: bytes, *, incomplete: bool = False) -> Generator[Held, None, replies.Forwarding]:
         if self.routing is not None:
-            raise ProtocolError("more of a request body that was answered as a whole")
+            raise ProtocolError("unexpected request_body: the body was complete and has been answered")
         outcome = self._director.route(self.headers, body, self.subset, incomplete=incomplete)
         if isinstance(outcome, Held):
             yield outcome

@@ -1,11 +1,11 @@
-"""The response's way through the picker: let through piece by piece, listened to, its model's name put back."""
+"""The response half of an exchange: passes pieces on, reads usage, restores the model name."""
 
 from collections.abc import Iterator, Mapping
 
 from epp.bodies import ModelRestorer
 from epp.director import Cause, Routing
 from epp.extproc import replies
-from epp.extproc.half import Progress, expect
+from epp.extproc.exchange import Progress, expect
 from epp.extproc.headers import read_headers
 from epp.extproc.modes import BodyMode
 from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
@@ -18,7 +18,7 @@ _IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 
 
 class ResponseHalf:
-    """Answers response messages and tells the routing, if there is one, what they show."""
+    """Answers response messages, and reports them to the routing, if there is one."""
 
     __slots__ = ("_bytes_left", "_clock", "_mode", "_progress", "_restorer", "_whole")
 
@@ -32,12 +32,12 @@ class ResponseHalf:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether the response is complete."""
         return self._progress is Progress.ENDED
 
     @property
     def seen_whole(self) -> bool:
-        """Whether the stream may end now without anything being wrong: headers were all there was to show."""
+        """Whether the stream may end now: in body mode NONE, headers are all that is shown."""
         return self._mode is BodyMode.NONE and self._progress is Progress.BODY
 
     def on_headers(self, message: HttpHeaders, routing: Routing | None) -> Iterator[ProcessingResponse]:
@@ -98,12 +98,12 @@ class ResponseHalf:
         yield replies.with_metadata(replies.response_trailers_pass(), report)
 
     def assume(self, mode: BodyMode) -> None:
-        """Go by this mode where the gateway did not say."""
+        """Use this mode if the gateway states none."""
         if self._mode is None:
             self._mode = mode
 
     def end(self) -> None:
-        """Take no more messages."""
+        """Accept no more messages."""
         self._progress = Progress.ENDED
 
     def _restored_in_place(self, piece: bytes, *, last: bool) -> bytes | None:

@@ -11,11 +11,11 @@ import structlog
 
 from epp.director import Cause, Held
 from epp.extproc.binding import bind
-from epp.extproc.habits import Habits
-from epp.extproc.half import ProtocolError
+from epp.extproc.exchange import Answer, ProtocolError
 from epp.extproc.health import Health
+from epp.extproc.modes import GatewayTraits
 from epp.extproc.open_streams import OpenStreams
-from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES, Answer
+from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.session import Session
 from epp.extproc.tls import server_credentials
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
@@ -30,7 +30,7 @@ _GRPC_MOST_BYTES = 2**31 - 1
 _FLUSH_SECONDS = 1.0
 _MOST_GATEWAYS = 1024
 _PENDING_STREAMS = 100_000
-"""How many new streams may wait for this program in a burst; gRPC by itself turns some away from 1,000 on."""
+"""New streams that may wait in a burst; by default gRPC refuses some above 1,000."""
 
 
 def message_bytes_for(body_bytes: int) -> int:
@@ -60,12 +60,12 @@ class ServerSettings:
 class ExtProcServer:
     """The ext_proc service and its health service, on grpc.aio."""
 
-    def __init__(self, sessions: Callable[[Habits], Session], settings: ServerSettings) -> None:
+    def __init__(self, sessions: Callable[[GatewayTraits], Session], settings: ServerSettings) -> None:
         self._sessions = sessions
         self._settings = settings
         self._health = Health()
         self._streams = OpenStreams()
-        self._habits: dict[str, Habits] = {}
+        self._traits: dict[str, GatewayTraits] = {}
         self._server: grpc.aio.Server | None = None
         self._health_server: grpc.aio.Server | None = None
         self.port = 0
@@ -109,13 +109,13 @@ class ExtProcServer:
         return self._streams.count
 
     def set_ready(self, *, ready: bool) -> None:
-        """Tell health checks whether new requests are welcome."""
+        """Set the answer to health checks: whether new requests are served."""
         self._health.set_ready(ready=ready)
 
     async def drain(self, most_seconds: float, quiet_seconds: float, enough: asyncio.Event) -> None:
-        """Be unready, yet serve on, until no stream has been open for a while, the time is up, or it is enough.
+        """Report not ready, and serve until streams have ceased for a while, the time is up, or `enough` is set.
 
-        New streams are served too: a gateway comes until it has noticed.
+        New streams are served too: a gateway opens them until its next health check.
         """
         self._health.set_ready(ready=False)
         ends = {asyncio.ensure_future(self._streams.quiet(quiet_seconds)), asyncio.ensure_future(enough.wait())}
@@ -127,26 +127,26 @@ class ExtProcServer:
             await asyncio.gather(*ends, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Be gone; streams that are still open are cut."""
+        """Stop listening and cut open streams."""
         self._health.set_ready(ready=False)
         self._health.close()
         if self._server is not None:
             cut = self._streams.count
-            await self._server.stop(0 if cut else _FLUSH_SECONDS)  # without any, only last words are on their way
+            await self._server.stop(0 if cut else _FLUSH_SECONDS)  # without any, only last replies are on their way
             if cut:
                 _log.info("streams cut", streams=cut)
         if self._health_server is not None:
             await self._health_server.stop(_FLUSH_SECONDS)
 
-    def _habits_of(self, peer: str) -> Habits:
-        """Return what is known of the gateway on that host; `peer` ends in the port of one of its connections."""
+    def _traits_of(self, peer: str) -> GatewayTraits:
+        """Return the traits of the gateway on the host of `peer`, which ends in the port of one connection."""
         host = peer.rpartition(":")[0]
-        if len(self._habits) >= _MOST_GATEWAYS and host not in self._habits:
-            self._habits.clear()
-        return self._habits.setdefault(host, Habits())
+        if len(self._traits) >= _MOST_GATEWAYS and host not in self._traits:
+            self._traits.clear()
+        return self._traits.setdefault(host, GatewayTraits())
 
     async def _carry(self, _: object, context: "_Context") -> None:
-        session = self._sessions(self._habits_of(context.peer()))
+        session = self._sessions(self._traits_of(context.peer()))
         cause = Cause.CLIENT_DISCONNECT
         with self._streams.one():
             try:
@@ -157,20 +157,20 @@ class ExtProcServer:
                     await _send(context, session, session.receive(message))
             except ProtocolError as error:
                 cause = Cause.ERROR
-                _log.warning("stream ended: the gateway broke the protocol", problem=str(error), peer=context.peer())
+                _log.warning("stream closed: protocol error", problem=str(error), peer=context.peer())
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             finally:
                 session.close(cause)
 
 
 async def _next_message(context: "_Context", session: Session) -> object:
-    """Wait for a message, with an answer in between where the gateway seems to wait for one."""
-    patience = session.patience_seconds
-    if patience is None:
+    """Wait for a message; after a silence, send what the gateway seems to wait for."""
+    timeout = session.silence_timeout
+    if timeout is None:
         return await context.read()
     reading = asyncio.ensure_future(context.read())
     try:
-        arrived, _ = await asyncio.wait({reading}, timeout=patience)
+        arrived, _ = await asyncio.wait({reading}, timeout=timeout)
         if not arrived:
             await _send(context, session, session.on_silence())
         return await reading

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 import structlog
 
 from epp.director import Cause, Director, Held
-from epp.extproc.habits import Habits
-from epp.extproc.half import ProtocolError
+from epp.extproc.exchange import Answer, ProtocolError
 from epp.extproc.headers import read_served, read_subset
-from epp.extproc.modes import BodyMode, UnknownModeError, read_modes
+from epp.extproc.modes import BodyMode, GatewayTraits, UnknownModeError, read_modes
 from epp.extproc.refusals import refusal
-from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES, Answer, RequestHalf, RequestOptions
+from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES, RequestHalf, RequestOptions
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.framework import RequestError
@@ -23,17 +22,17 @@ from epp.framework.errors import InternalError
 
 _log = structlog.get_logger()
 
-PATIENCE_SECONDS = 0.1
-"""How long a gateway that does not say its modes may take to send a body before it seems to wait for an answer.
+SILENCE_TIMEOUT_SECONDS = 0.1
+"""Time in which a gateway that states no modes sends the body, unless it waits for an answer to its headers.
 
-Less than the 0.2 s after which Envoy, unless told otherwise, gives up on an answer.
+Less than Envoy's default message timeout of 0.2 s.
 """
 
 
 class Session:
     """`receive` each message in turn, then `close` once, however the stream ended."""
 
-    __slots__ = ("_director", "_habits", "_options", "_plain_errors", "_request", "_response", "_suspended")
+    __slots__ = ("_director", "_options", "_plain_errors", "_request", "_response", "_suspended", "_traits")
 
     def __init__(
         self,
@@ -42,10 +41,10 @@ class Session:
         emit_scores: bool = False,
         plain_errors: bool = False,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-        habits: Habits | None = None,
+        traits: GatewayTraits | None = None,
     ) -> None:
         self._director = director
-        self._habits = habits or Habits()
+        self._traits = traits or GatewayTraits()
         self._options = RequestOptions(emit_scores, max_body_bytes)
         self._plain_errors = plain_errors
         self._request: RequestHalf | None = None
@@ -54,13 +53,13 @@ class Session:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is to be said on this stream."""
+        """Whether the exchange is complete."""
         return self._response is not None and self._response.ended
 
     @property
-    def patience_seconds(self) -> float | None:
-        """How long to wait for the next message before calling `on_silence`; None for as long as it takes."""
-        return PATIENCE_SECONDS if self._request is not None and self._request.undecided else None
+    def silence_timeout(self) -> float | None:
+        """Time to wait for the next message before calling `on_silence`; None for no limit."""
+        return SILENCE_TIMEOUT_SECONDS if self._request is not None and self._request.awaiting_body else None
 
     def receive(self, message: ProcessingRequest) -> list[Answer]:
         """Return the answers that are due now, perhaps none; raises ProtocolError.
@@ -74,14 +73,14 @@ class Session:
         return self._run(self._suspended)
 
     def on_silence(self) -> list[Answer]:
-        """Return the answers that a gateway seems to be waiting for."""
+        """Return the answers that the gateway seems to wait for."""
         if self._request is None or self._response is None:
             return []
-        self._response.assume(BodyMode.STREAMED)  # the older gateways that wait know no other way to stream
+        self._response.assume(BodyMode.STREAMED)  # gateways that wait support no other streaming mode
         return self._run(self._request.on_silence())
 
     def close(self, cause: Cause = Cause.CLIENT_DISCONNECT) -> None:
-        """Settle what is open: a routed request that has not ended by itself ended for this cause."""
+        """Complete the routed request with `cause` if it is still open."""
         if self._request is not None and self._request.routing is not None:
             whole = self._response is not None and self._response.seen_whole
             self._request.routing.complete(Cause.NATURAL if whole else cause)
@@ -129,7 +128,7 @@ class Session:
             case "response_trailers":
                 yield from response.on_trailers(request.routing)
             case _:
-                raise ProtocolError(f"a message with none of the six parts of an HTTP exchange, but {kind}")
+                raise ProtocolError(f"unexpected message: {kind} is none of the six parts of an HTTP exchange")
         if response.ended:
             self.close(Cause.NATURAL)
 
@@ -137,7 +136,7 @@ class Session:
         """Return both halves, made when the first message tells the modes."""
         if self._request is None or self._response is None:
             modes = read_modes(message)
-            self._request = RequestHalf(self._director, modes.request, self._options, self._habits)
+            self._request = RequestHalf(self._director, modes.request, self._options, self._traits)
             self._response = ResponseHalf(modes.response, self._director.clock)
         return self._request, self._response
 

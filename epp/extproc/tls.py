@@ -1,4 +1,4 @@
-"""Server credentials: a certificate from files, followed as they change, or a self-signed one made at start."""
+"""Server credentials: a certificate from files, reloaded as they change, or a self-signed one."""
 
 import datetime as dt
 from pathlib import Path
@@ -54,9 +54,9 @@ class CertificateFiles:
             raise ConfigurationError(f"--cert-path {directory}: {error}") from error
 
     def renew(self) -> bool:
-        """Take the files if they changed; return whether there is a new pair. May be called from any thread.
+        """Read the files again if they changed; return whether there is a new pair. May be called from any thread.
 
-        Files that are gone, unreadable or no pair leave the old pair in use, and are said to be so once.
+        Files that are gone, unreadable or no pair leave the old pair in use, with one warning.
         """
         with self._lock:
             marks: _Marks | None = None
@@ -70,7 +70,9 @@ class CertificateFiles:
                     return False
                 self._marks = marks or ()
                 _log.warning(
-                    "new certificate not taken: the old one stays", cert_path=str(self._directory), problem=str(error)
+                    "new certificate rejected, the one before it stays in effect",
+                    cert_path=str(self._directory),
+                    problem=str(error),
                 )
                 return False
             self._marks = marks

@@ -1,86 +1,130 @@
-"""What a plugin author sees: requests, candidates, roles and helpers; no gRPC, no HTTP, no Kubernetes."""
+"""Everything that a plugin needs, in one import; no gRPC, no HTTP, no Kubernetes."""
 
+from epp.framework import errors, headers
+from epp.framework import limits as _limits
+from epp.framework import roles as _roles
+from epp.framework.accelerator_arrays import tag_mask, tag_numbers
+from epp.framework.accelerator_selection import ACCELERATOR_SELECTION
+from epp.framework.accelerators import AcceleratorTag
 from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock, SystemClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
+from epp.framework.limits import *  # noqa: F403  the types of parameters
 from epp.framework.plugin import Datum, Parameters, Plugin, Stability
-from epp.framework.request import DataKey, Headers, PrefixMatch, PromptTokens, Request, RequestBody
+from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.request import (
+    AGENT_IDENTITY,
+    IN_FLIGHT_COST,
+    PREFIX_MATCH,
+    PRIORITY,
+    PROMPT_TOKENS,
+    SESSION_ID,
+    DataKey,
+    Headers,
+    PrefixMatch,
+    PromptTokens,
+    Request,
+    RequestBody,
+)
 from epp.framework.response import Response, Usage
 from epp.framework.result import Destination, ProfileResult, SchedulingResult
-from epp.framework.roles import (
-    Admitter,
-    Aggregator,
-    Category,
-    Decider,
-    Draw,
-    EndpointObserver,
-    Filter,
-    FilterParameters,
-    Parser,
-    Picker,
-    PreRequest,
-    Producer,
-    ProfilePicker,
-    RequestHeaders,
-    ResponseHeaders,
-    ResponseReporter,
-    ResponseTiming,
-    Scorer,
-)
+from epp.framework.roles import *  # noqa: F403  a new role is exported by its own module
 from epp.framework.scoring import lower_is_better
-from epp.framework.snapshot import Attribute, Column, LoraState, Records, Snapshot, Topology
+from epp.framework.snapshot import (
+    ACCELERATOR,
+    FAILED,
+    GPU_UTILIZATION,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    KV_BLOCK_TOKENS,
+    KV_BLOCKS,
+    KV_USAGE,
+    LAST_PICKED,
+    LORA,
+    METRICS_AT,
+    MODELS,
+    PREFIX_HIT_TOKENS,
+    PREFIX_QUERY_TOKENS,
+    REACHABLE,
+    RUNNING,
+    SERVED,
+    TOPOLOGY,
+    WAITING,
+    Attribute,
+    Column,
+    LoraState,
+    Records,
+    Snapshot,
+    Topology,
+)
 
 __all__ = [
-    "Admitter",
-    "Aggregator",
+    "ACCELERATOR",
+    "ACCELERATOR_SELECTION",
+    "AGENT_IDENTITY",
+    "ENDPOINT_RATES",
+    "FAILED",
+    "GPU_UTILIZATION",
+    "IN_FLIGHT",
+    "IN_FLIGHT_COST",
+    "IN_FLIGHT_TOKENS",
+    "KV_BLOCKS",
+    "KV_BLOCK_TOKENS",
+    "KV_USAGE",
+    "LAST_PICKED",
+    "LORA",
+    "METRICS_AT",
+    "MODELS",
+    "PREFIX_HIT_TOKENS",
+    "PREFIX_MATCH",
+    "PREFIX_QUERY_TOKENS",
+    "PRIORITY",
+    "PROMPT_TOKENS",
+    "REACHABLE",
+    "RUNNING",
+    "SERVED",
+    "SESSION_ID",
+    "TOPOLOGY",
+    "WAITING",
+    "AcceleratorTag",
     "Attribute",
     "Candidates",
-    "Category",
     "Clock",
     "Column",
     "ConfigurationError",
     "DataKey",
     "Datum",
-    "Decider",
     "Destination",
-    "Draw",
     "Endpoint",
-    "EndpointObserver",
-    "Filter",
-    "FilterParameters",
     "Floats",
     "Headers",
     "LoraState",
     "ManualClock",
     "Mask",
     "Parameters",
-    "Parser",
-    "Picker",
     "Plugin",
     "Positions",
-    "PreRequest",
     "PrefixMatch",
-    "Producer",
-    "ProfilePicker",
     "ProfileResult",
     "PromptTokens",
     "Records",
     "Request",
     "RequestBody",
     "RequestError",
-    "RequestHeaders",
     "Response",
-    "ResponseHeaders",
-    "ResponseReporter",
-    "ResponseTiming",
     "SchedulingResult",
-    "Scorer",
     "Snapshot",
     "Stability",
     "SystemClock",
     "Topology",
     "Usage",
+    "errors",
+    "headers",
     "lower_is_better",
+    "tag_mask",
+    "tag_numbers",
 ]
+__all__ += _limits.__all__
+__all__ += _roles.__all__

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import TypeVarTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from epp.framework.accelerators import AcceleratorTag, CostBasis, SpotPreference
 from epp.framework.arrays import Floats, Mask
@@ -29,11 +28,6 @@ def tag_mask(candidates: Candidates, test: Callable[[AcceleratorTag, *A], bool],
     return candidates.snapshot.records(ACCELERATOR).derive(_mask, test, arguments)[candidates.slots]
 
 
-def tag_codes(candidates: Candidates, text: Callable[[AcceleratorTag, *A], str], *arguments: *A) -> NDArray[np.intp]:
-    """Return one code for each candidate: equal for equal texts, -1 for an empty one; memoised like `tag_numbers`."""
-    return candidates.snapshot.records(ACCELERATOR).derive(_codes, text, arguments)[candidates.slots]
-
-
 def cost_per_hour(candidates: Candidates, preference: SpotPreference = "auto", basis: CostBasis = "memory") -> Floats:
     """Return the cost of each whole endpoint in US dollars an hour; NaN where no price is known."""
     return tag_numbers(candidates, AcceleratorTag.cost_per_hour, preference, basis)
@@ -56,13 +50,6 @@ def _numbers(
 
 def _mask(tags: tuple[AcceleratorTag, ...], test: Callable[[AcceleratorTag, *A], bool], arguments: tuple[*A]) -> Mask:
     return np.array([test(tag, *arguments) for tag in tags], dtype=np.bool_)
-
-
-def _codes(
-    tags: tuple[AcceleratorTag, ...], text: Callable[[AcceleratorTag, *A], str], arguments: tuple[*A]
-) -> NDArray[np.intp]:
-    codes: dict[str, int] = {"": -1}
-    return np.array([codes.setdefault(text(tag, *arguments), len(codes) - 1) for tag in tags], dtype=np.intp)
 
 
 def _relative_capacity(tags: tuple[AcceleratorTag, ...]) -> Floats:

@@ -6,7 +6,8 @@ device leaves of them is in `Partition`. None, an empty text and an empty collec
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from math import isfinite
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -15,6 +16,9 @@ SpotPreference: TypeAlias = Literal["auto", "always", "never"]
 """Whether the spot price counts: where the node is spot, wherever there is one, or nowhere."""
 CostBasis: TypeAlias = Literal["memory", "compute"]
 """By what share a slice pays for its device."""
+Precision: TypeAlias = Literal["fp32", "fp16", "fp8", "int8", "int4"]
+"""Precisions that TFLOPS are known in."""
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 class AcceleratorKind(StrEnum):
@@ -188,6 +192,11 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True):
         if precision == "fp8" and not figure:
             figure = self.performance.int8
         return figure * self.partition.compute_fraction * max(self.count, 1)
+
+    def device_tflops(self, precision: str) -> float:
+        """Return the TFLOPS of one device or slice; 0 where they are not known, negative or not finite."""
+        tflops = self.tflops(precision) / max(self.count, 1)
+        return tflops if isfinite(tflops) and tflops > 0 else 0.0
 
     def cost_per_hour(self, preference: SpotPreference = "auto", basis: CostBasis = "memory") -> float | None:
         """Return what the whole endpoint costs, in US dollars; None where no price is known."""

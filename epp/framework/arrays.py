@@ -46,7 +46,7 @@ def as_scores(value: object, count: int, *, finite: bool = False) -> Floats:
 def as_positions(value: object, count: int) -> Positions:
     """Return an array of at least one position below `count`; raises ResultError."""
     positions = np.asarray(value)
-    if positions.ndim != 1 or not np.issubdtype(positions.dtype, np.integer):
+    if positions.ndim != 1 or positions.dtype.kind not in "iu":
         raise ResultError(f"returned {_described(positions)} instead of positions among {count} candidates")
     if not len(positions):
         raise ResultError("returned no position; a picker picks at least one candidate")

@@ -7,15 +7,8 @@ import numpy as np
 from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import (
-    IN_FLIGHT,
-    IN_FLIGHT_TOKENS,
-    KV_USAGE,
-    LORA,
-    RUNNING,
-    WAITING,
     Attribute,
     Column,
-    LoraState,
     Snapshot,
 )
 from epp.framework.snapshot import T as _T
@@ -57,7 +50,7 @@ class Candidates:
         return Candidates(self.snapshot, self.slots, profile=profile, peer=peer)
 
     def values(self, column: Column) -> Floats:
-        """One number for each member; NaN, or the column's own default, where nobody reported."""
+        """One number for each member; NaN, or the column's own default, where it has not been reported."""
         return self.snapshot.column(column)[self.slots]
 
     def records(self, attribute: Attribute[_T]) -> list[_T]:
@@ -68,36 +61,6 @@ class Candidates:
     def where_label(self, key: str, values: Sequence[str]) -> Mask:
         """Mark the members whose label `key` has one of the values."""
         return self.snapshot.endpoints.derive(_have_label, key, tuple(values))[self.slots]
-
-    @property
-    def waiting(self) -> Floats:
-        """Requests in each engine's queue."""
-        return self.values(WAITING)
-
-    @property
-    def running(self) -> Floats:
-        """Requests in each engine's batch."""
-        return self.values(RUNNING)
-
-    @property
-    def kv_usage(self) -> Floats:
-        """Share of each KV cache in use, 0..1."""
-        return self.values(KV_USAGE)
-
-    @property
-    def in_flight(self) -> Floats:
-        """Requests this picker has under way at each endpoint."""
-        return self.values(IN_FLIGHT)
-
-    @property
-    def in_flight_tokens(self) -> Floats:
-        """Uncached prompt tokens this picker has under way at each endpoint."""
-        return self.values(IN_FLIGHT_TOKENS)
-
-    @property
-    def lora(self) -> list[LoraState]:
-        """Adapters at each endpoint."""
-        return self.records(LORA)
 
 
 def _have_label(endpoints: tuple[Endpoint | None, ...], key: str, values: tuple[str, ...]) -> Mask:

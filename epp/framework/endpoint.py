@@ -23,11 +23,11 @@ class Endpoint:
     host: str = ""
     """The name that `address` was resolved from; empty when a literal was given."""
     node: str = ""
-    """Name of the machine it runs on; empty where nobody says."""
+    """Name of the node it runs on; empty for unknown."""
     cluster: str = ""
     """Name of the cluster it runs in; empty for the local one."""
     accelerator: AcceleratorDeclaration | None = None
-    """What the author of the endpoint list says of its hardware."""
+    """Hardware as the endpoint list declares it."""
     hostport: str = field(init=False, compare=False)
     """`ip:port`, IPv6 in brackets: the form of the destination header."""
     id: str = field(init=False, compare=False)

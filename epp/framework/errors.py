@@ -1,4 +1,4 @@
-"""Every way a request can fail: one typed error each, with HTTP status, drop reason and sentence.
+"""All errors of a request: one type each, with HTTP status, drop reason and sentence.
 
 RequestError
 ├── BadRequestError                 400
@@ -41,7 +41,7 @@ class RequestError(Exception):
 
     @property
     def sentence(self) -> str:
-        """What the caller is told: `inference error: <Code> - <message>`."""
+        """Sentence for the client: `inference error: <Code> - <message>`."""
         return f"inference error: {self.code} - {self}"
 
 
@@ -71,7 +71,7 @@ class ModelMissingError(BadRequestError):
 
 
 class UnauthorizedError(RequestError):
-    """A plugin does not know who asks."""
+    """A plugin cannot identify the client."""
 
     status = 401
     code = "Unauthorized"
@@ -92,7 +92,7 @@ class NotFoundError(RequestError):
 
 
 class PreconditionFailedError(RequestError):
-    """The request came with `Prefer: if-available`, and nobody holds its KV cache."""
+    """The request came with `Prefer: if-available`, and no endpoint holds its KV cache."""
 
     status = 412
     code = "PreconditionFailed"
@@ -112,7 +112,7 @@ class BodyTooLargeError(RequestError):
 
 
 class ResourceExhaustedError(RequestError):
-    """There is somebody to serve it, but no room."""
+    """Endpoints exist, but have no room."""
 
     status = 429
     code = "ResourceExhausted"
@@ -161,7 +161,7 @@ class EvictedError(ResourceExhaustedError):
 
 
 class ServiceUnavailableError(RequestError):
-    """There is nobody to serve it."""
+    """No endpoint can serve it."""
 
     status = 503
     code = "ServiceUnavailable"
@@ -177,7 +177,7 @@ class NoEndpointsError(ServiceUnavailableError):
 
 
 class ScreenedOutError(NoEndpointsError):
-    """Screeners left nobody."""
+    """Screeners excluded all endpoints."""
 
     def __init__(self) -> None:
         super().__init__("screeners eliminated all endpoint candidates")

@@ -1,4 +1,4 @@
-"""A hint at what somebody who wrote an unknown name probably meant."""
+"""Suggestions for misspelt names."""
 
 import difflib
 from collections.abc import Iterable

@@ -6,6 +6,8 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
 from msgspec import Meta
 
+__all__ = ["Count", "Name", "Natural", "NonNegative", "Port", "Positive", "PositiveShare", "Share"]
+
 _LARGEST = sys.float_info.max
 
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -22,6 +24,10 @@ NonNegative: TypeAlias = Annotated[float, Meta(ge=0, le=_LARGEST)]
 """A finite number of at least 0."""
 Positive: TypeAlias = Annotated[float, Meta(gt=0, le=_LARGEST)]
 """A finite number above 0."""
+Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
+"""A number above 0, or infinity for one that is never reached."""
+Weight: TypeAlias = Annotated[float, Meta(ge=0, le=1e6)]
+"""A weight relative to others."""
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 """A text that is not empty."""
 
@@ -41,14 +47,14 @@ def described(meta: Meta) -> str:
     finite = meta.le is not None and meta.le >= _LARGEST
     most = None if finite else meta.le
     if meta.ge is not None and most is not None:
-        return f"between {meta.ge:g} and {most:g}"
+        return f"between {meta.ge:.10g} and {most:.10g}"
     words = []
     if meta.ge is not None:
-        words.append("0 or more" if meta.ge == 0 else f"at least {meta.ge:g}")
+        words.append("0 or more" if meta.ge == 0 else f"at least {meta.ge:.10g}")
     if meta.gt is not None:
-        words.append(f"above {meta.gt:g}")
+        words.append(f"above {meta.gt:.10g}")
     if most is not None:
-        words.append(f"at most {most:g}")
+        words.append(f"at most {most:.10g}")
     if meta.lt is not None:
-        words.append(f"below {meta.lt:g}")
+        words.append(f"below {meta.lt:.10g}")
     return " and ".join(words) + (", and finite" if finite else "")

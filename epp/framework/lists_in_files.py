@@ -1,9 +1,11 @@
 """Lists that a plugin's parameters name by path, in YAML or JSON: read once, when the configuration is."""
 
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
+
+from epp.framework.parameters import ParameterError, read_struct
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -16,8 +18,13 @@ def read_list(parameter: str, path: str, entry: type[S]) -> tuple[S, ...]:
     except OSError as error:
         raise ValueError(f"{what} cannot be read: {error.strerror or error}") from error
     try:
-        return tuple(msgspec.yaml.decode(content, type=list[entry]))  # type: ignore[valid-type]  # a type at run time
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{what} is not as expected: {error}") from error
+        found = msgspec.yaml.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{what} is neither YAML nor JSON: {error}") from error
+    whole = msgspec.defstruct("ListInFile", [("entries", tuple[entry, ...])])  # type: ignore[valid-type]  # a type at run time
+    try:
+        (entries,) = msgspec.structs.astuple(read_struct(whole, {"entries": found}))
+    except ParameterError as error:
+        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.path[1:])
+        raise ValueError(f"{what}, {place or 'as a whole'}: {error}") from error
+    return cast("tuple[S, ...]", entries)

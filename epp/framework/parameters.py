@@ -1,10 +1,9 @@
 """Reads the parameters of a plugin from plain data; errors name the parameter, its value and the remedy."""
 
 import re
-import types
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -43,62 +42,84 @@ def read_struct(cls: type[S], data: Mapping[str, object]) -> S:
         raise _explained(cls, str(error), data) from error
 
 
+class _Spot(NamedTuple):
+    """One value within parameters."""
+
+    path: tuple[str | int, ...]
+    annotation: Any
+    value: Any
+    required: bool
+
+
 def _explained(cls: type[msgspec.Struct], text: str, data: Mapping[str, object]) -> ParameterError:
     found = _WITH_PLACE.fullmatch(text)
     message, of_key, place = (found[1], found[2], found[3]) if found else (text, None, "")
     if of_key:
         message = f"a key: {message}"
-    path = tuple(name or (int(index) if index.isdecimal() else index) for name, index in _STEP.findall(place))
+    spot = _spot(cls, data, place)
     unknown = _UNKNOWN_FIELD.fullmatch(message)
     if unknown:
-        return ParameterError(f"unknown key; {hint_at(unknown[1], _keys(cls, path))}", (*path, unknown[1]))
+        known = list(_fields_within(spot.annotation))
+        return ParameterError(f"unknown key; {hint_at(unknown[1], known)}", (*spot.path, unknown[1]))
     other = _UNKNOWN_CHOICE.fullmatch(message)
-    if other and (choices := _choices_within(_annotation_at(cls, path))):
-        return ParameterError(f"{other[1]} is not known; use {', '.join(map(repr, choices))}", path)
-    if _OUT_OF_LIMITS.match(message):
-        return ParameterError(_limits(_annotation_at(cls, path), _value_at(data, path), path) or message, path)
-    return ParameterError(message, path)
+    if other and (choices := _choices_within(spot.annotation)):
+        message = f"{other[1]} is not known; use {', '.join(map(repr, choices))}"
+    elif _OUT_OF_LIMITS.match(message):
+        message = _limits(spot) or message
+    return ParameterError(message, spot.path)
 
 
-def _limits(annotation: Any, value: object, path: tuple[str | int, ...]) -> str:
+def _limits(spot: _Spot) -> str:
     """Return a sentence on a value that is out of the limits of its type; empty where they cannot be told."""
-    name = next((step for step in reversed(path) if isinstance(step, str) and step != "..."), "")
-    if value == "":
-        return f"{name} is empty; give a name, or leave it out"
-    if isinstance(value, (list, tuple)) and not value:
-        return f"{name} is empty; list at least one entry, or leave it out"
-    words = next((words for meta in metas_of(annotation) if (words := described(meta))), "")
-    if path and path[-1] == "...":  # of a mapping, msgspec does not say which key
-        return words and f"a value of {name} is out of its limits; each must be {words}"
-    return words and f"{name} is {value}; it must be {words}"
+    name = ""
+    for step in spot.path:
+        name = step if isinstance(step, str) else f"{name}[{step}]"
+    if spot.value in ("", [], ()):
+        remedy = "give a name" if spot.value == "" else "list at least one entry"
+        return f"{name} is empty; {remedy}" + ("" if spot.required else ", or leave it out")
+    words = next((words for meta in metas_of(spot.annotation) if (words := described(meta))), "")
+    return words and f"{name} is {spot.value}; it must be {words}"
 
 
-def _value_at(data: object, path: tuple[str | int, ...]) -> object:
-    for step in path:
-        if isinstance(data, Mapping):
-            data = data.get(str(step))
-        elif isinstance(data, (list, tuple)) and isinstance(step, int):
-            data = data[step]
-    return data
-
-
-def _keys(cls: type[msgspec.Struct], path: tuple[str | int, ...]) -> list[str]:
-    """Return the keys that the object at this path takes."""
-    struct = _struct_within(_annotation_at(cls, path))
-    return [] if struct is None else list(struct.__struct_encode_fields__)
-
-
-def _annotation_at(cls: type[msgspec.Struct], path: tuple[str | int, ...]) -> Any:
-    """Return the type of what stands at this path, or of the list or mapping that it stands in."""
+def _spot(cls: type[msgspec.Struct], data: Any, place: str) -> _Spot:
+    """Return what stands at a place as msgspec writes it."""
+    path: list[str | int] = []
     annotation: Any = cls
-    for step in path:
-        if isinstance(step, str) and step != "...":
-            struct = _struct_within(annotation)
-            if struct is None:
-                return None
-            names = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
-            annotation = get_type_hints(struct, include_extras=True).get(names.get(step, ""))
-    return annotation
+    required = False
+    for name, index in _STEP.findall(place):
+        step: str | int = name
+        required = False
+        if name:
+            field = _fields_within(annotation)[name]
+            annotation, required = field.type, field.required
+        elif index == "...":
+            annotation = _values_within(annotation)
+            step = _misfit(annotation, data)
+        else:
+            step = int(index)
+        path.append(step)
+        data = data[step] if isinstance(step, int) else (data or {}).get(step)
+    return _Spot(tuple(path), annotation, data, required)
+
+
+def _misfit(annotation: Any, entries: Any) -> str:
+    """Return the first key whose value does not fit, which msgspec does not name; `...` where none is found."""
+    return next((key for key, value in entries.items() if not _fits(annotation, value)), "...")
+
+
+def _fits(annotation: Any, value: object) -> bool:
+    try:
+        msgspec.convert(value, annotation)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _values_within(annotation: Any) -> Any:
+    """Return the type of the values of the mapping in such a type."""
+    if get_origin(annotation) in {dict, Mapping}:
+        return get_args(annotation)[1]
+    return next(filter(None, map(_values_within, get_args(annotation))), None)
 
 
 def _choices_within(annotation: Any) -> tuple[object, ...]:
@@ -110,11 +131,8 @@ def _choices_within(annotation: Any) -> tuple[object, ...]:
     return next(filter(None, map(_choices_within, get_args(annotation))), ())
 
 
-def _struct_within(annotation: Any) -> Any:
-    """Return the struct in `Struct`, `Struct | None`, `tuple[Struct, ...]` or a mapping to structs, if there is one."""
+def _fields_within(annotation: Any) -> Mapping[str, msgspec.structs.FieldInfo]:
+    """Return the fields, by key, of the struct in `Struct`, `Struct | None`, or a list of or mapping to structs."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return annotation
-    if get_origin(annotation) in {tuple, list, dict, Mapping, Union, types.UnionType, Annotated}:
-        found = (_struct_within(inner) for inner in get_args(annotation))
-        return next((inner for inner in found if inner is not None), None)
-    return None
+        return {field.encode_name: field for field in msgspec.structs.fields(annotation)}
+    return next(filter(None, map(_fields_within, get_args(annotation))), {})

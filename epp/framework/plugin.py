@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, SystemClock
+from epp.framework.inputs import InputState
 from epp.framework.request import DataKey, Request
 from epp.framework.snapshot import Attribute, Column
 
@@ -145,6 +146,14 @@ class Plugin(ABC, Generic[P]):
     def warnings(self) -> Sequence[str]:
         """Warnings to the author of the configuration: deprecated parameters, say."""
         return ()
+
+    @property
+    def inputs(self) -> InputState:
+        """Files that the plugin follows, and their versions that are not in effect; shown by `/healthz` and metrics.
+
+        Read from any thread.
+        """
+        return InputState()
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
         """Run once on made-up data and check the results; raises ResultError for one of the wrong shape or type."""

@@ -1,4 +1,4 @@
-"""How fast each endpoint computes prompts and generates tokens, as plugins share it: rates and times by slot."""
+"""Prefill and generation rates of endpoints, by slot."""
 
 from dataclasses import dataclass
 
@@ -53,10 +53,11 @@ class EndpointRates:
 
 
 ENDPOINT_RATES: DataKey[EndpointRates] = DataKey("endpoint-rates", "endpoint-rates-producer")
+"""Prefill and generation rates of all endpoints, by slot."""
 
 
 def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch | None) -> Floats:
-    """Return the prompt tokens that each candidate has to compute; the whole prompt where nobody looked for matches."""
+    """Return the prompt tokens that each candidate has to compute; the whole prompt without match data."""
     if match is None:
         return np.full(len(candidates), float(request.prompt_tokens))
     return np.maximum(0.0, request.prompt_tokens - match.matched_tokens(candidates))

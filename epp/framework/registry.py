@@ -15,7 +15,7 @@ GROUP = "epp.plugins"
 
 
 class UnknownTypeError(ConfigurationError):
-    """Nobody registered a plugin type of that name."""
+    """No plugin type of that name is registered."""
 
 
 class Registry:

@@ -14,6 +14,8 @@ from epp.framework.candidates import Candidates
 T = TypeVar("T")
 
 DEFAULT_FLOW = "default-flow"
+BYTES_PER_TOKEN = 4
+"""Estimate for text; exact for token ids, which a prompt holds as four bytes each."""
 
 
 class Headers(Mapping[str, str]):
@@ -74,7 +76,7 @@ class DataKey(Generic[T]):
 
     name: str
     default_producer: str = ""
-    """Plugin type that is instantiated when a configured plugin reads this key and nobody writes it; empty for none."""
+    """Plugin type that is added when a configured plugin reads this key and no plugin writes it; empty for none."""
     producer: str = ""
     """Name of the producer instance; empty for the default one."""
     fallback: str = ""
@@ -116,13 +118,15 @@ class PromptTokens:
 
 
 PREFIX_MATCH: DataKey[PrefixMatch] = DataKey("prefix-match", "approx-prefix-cache-producer")
+"""How much of the prompt each endpoint is estimated to hold in its KV cache."""
 IN_FLIGHT_COST: DataKey[Mapping[str, int]] = DataKey("in-flight-cost", "inflight-load-producer")
 """Uncached tokens that the target of each profile has to compute, credited to it until the first token."""
 PROMPT_TOKENS: DataKey[PromptTokens] = DataKey("prompt-tokens", "token-producer")
+"""Number of prompt tokens, or the tokens themselves."""
 SESSION_ID: DataKey[str] = DataKey("session-id", "session-id-producer")
-"""What names the conversation that the request belongs to."""
+"""Identifier of the conversation that the request belongs to."""
 AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity", "agent-identity")
-"""What names the agent that sent the request: its flow, unless a header names another."""
+"""Identifier of the agent that sent the request: its flow, unless a header names another."""
 PRIORITY: DataKey[int] = DataKey("priority", fallback="every request has priority 0")
 """Priority of the request; negative for sheddable requests."""
 

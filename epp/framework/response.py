@@ -24,7 +24,7 @@ class Response:
     """What is known of a response so far."""
 
     served: Endpoint
-    """Who serves it, as far as is known."""
+    """The endpoint that serves it, as far as is known."""
     served_address: str = ""
     """`ip:port` that the gateway says it used; empty where it does not say."""
     status: int = 0

@@ -16,6 +16,30 @@ from epp.framework.request import Headers, Request, RequestBody
 from epp.framework.response import Response
 from epp.framework.result import Destination, ProfileResult, SchedulingResult
 
+__all__ = [
+    "Admitter",
+    "Aggregator",
+    "Category",
+    "Decider",
+    "Draw",
+    "EndpointObserver",
+    "Filter",
+    "FilterParameters",
+    "Metadata",
+    "MetadataValue",
+    "Parser",
+    "Picker",
+    "PreRequest",
+    "Producer",
+    "ProfilePicker",
+    "RequestHeaders",
+    "ResponseHeaders",
+    "ResponseReporter",
+    "ResponseTiming",
+    "Scorer",
+    "Screener",
+]
+
 
 class FilterParameters(Parameters, frozen=True):
     """Parameters of every filter."""
@@ -151,6 +175,30 @@ class RequestHeaders(Plugin[P], role=Role(title="Request headers", stage=Stage.R
     @abstractmethod
     def request_headers(self, request: Request) -> None:
         """Put on the request what its headers say."""
+
+
+class Screener(
+    Plugin[P],
+    role=Role(title="Screeners", stage=Stage.REQUEST_HEADERS, hook=True, on_error=OnError.FAIL, may_refuse=True),
+):
+    """Excludes endpoints for a request, whatever profiles run: those of another rollout, say."""
+
+    @abstractmethod
+    def screen(self, request: Request, candidates: Candidates) -> Mask:
+        """Return true for each candidate to keep.
+
+        Every screener sees all candidates; those that one of them excludes are out. A request that is left without any
+        is refused with 503.
+        """
+
+    def mask(self, request: Request, candidates: Candidates) -> Mask:
+        """Return the checked result of `screen`; raises ResultError."""
+        return as_mask(self.screen(request, candidates), len(candidates))
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Check that there is one bool for each candidate."""
+        self.mask(request, candidates)
+        super().rehearse(request, candidates)
 
 
 class Admitter(Plugin[P], role=Role(title="Admission", stage=Stage.ADMISSION, hook=True, may_refuse=True)):

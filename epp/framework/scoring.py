@@ -1,6 +1,7 @@
-"""Formulas that scorers share: lowest load best, load in proportion to what the hardware can do, and weights."""
+"""Formulas shared by scorers: lowest value best, ratio to the lowest, load in proportion to capacity, and weights."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -9,7 +10,6 @@ from typing_extensions import TypeVar
 from epp.framework.accelerator_arrays import relative_capacity
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
-from epp.framework.clock import Clock
 from epp.framework.plugin import Datum, Parameters
 from epp.framework.rates import ENDPOINT_RATES, EndpointRates
 from epp.framework.request import Request
@@ -24,16 +24,14 @@ _CAPACITY_DATA: Mapping[NormalizeBy, tuple[Datum, ...]] = {
     "learnedCapacity": (ENDPOINT_RATES,),
 }
 
-_LARGEST_WEIGHT = 1e6
 _CAPACITY_RANGE = (1e-6, 1e6)
-"""No pool is that mixed; beyond it a figure is wrong, and the load over it might not be finite."""
+"""Plausible relative capacities; beyond them a figure is wrong, and load divided by it may not be finite."""
 
 
 def lower_is_better(values: Floats) -> Floats:
     """Map the lowest value to 1 and the highest to 0, linearly; all equal give 1.
 
-    A candidate that nobody reported on (NaN) gets 0.5 beside others that are known, and 1 where nothing is known:
-    what is unknown is neither idle nor busy.
+    A candidate with an unknown value (NaN) gets 0.5 beside others that are known, and 1 where none is known.
     """
     low, high = values.min(), values.max()
     if low == high:
@@ -47,40 +45,46 @@ def lower_is_better(values: Floats) -> Floats:
     return np.where(known, lower_is_better(values[known])[np.cumsum(known) - 1], 0.5)
 
 
+def lowest_over(values: Floats) -> Floats:
+    """Return the lowest value divided by each; 0 for infinite values.
+
+    Values are 0 or more. If the lowest is 0, it gets 1 and any other 0.
+    """
+    lowest = float(values.min(initial=inf))
+    if lowest == inf:
+        return np.zeros(len(values))
+    return lowest / values if lowest > 0 else (values == 0).astype(np.float64)
+
+
 def require_weights(weights: Mapping[str, float]) -> None:
-    """Refuse weights that are negative or absurd, and all of them 0; raises ValueError with their names."""
-    for name, weight in weights.items():
-        if not 0 <= weight <= _LARGEST_WEIGHT:
-            raise ValueError(f"{name} is {weight}; it must be between 0 and {_LARGEST_WEIGHT:g}")
+    """Raise ValueError with the names of the weights if all are 0."""
     if not sum(weights.values()):
-        raise ValueError(f"{' and '.join(weights)} are all 0: every score would be; set one of them above 0")
+        raise ValueError(f"{' and '.join(weights)} are all 0; set at least one of them above 0")
 
 
 class LoadParameters(Parameters, frozen=True):
-    """What load is measured against."""
+    """The capacity to divide load by."""
 
     normalize_by: NormalizeBy = ""
-    """Divide the load by the endpoint's capacity first, so that one request in a small device's queue weighs more than
-    one in a large device's: `relativeCapacity` is its fp16 TFLOPS over the pool's median, `learnedCapacity` the prompt
-    tokens it computes in a second, learned from its responses, over the pool's median; where that is not known, 1.
-    Empty: load as it is.
-    """
+    """Divide the load by the endpoint's capacity, so that one request weighs more on a small device than on a large
+    one. `relativeCapacity`: its fp16 TFLOPS over the pool's median. `learnedCapacity`: the prompt tokens it computes
+    per second, learned from responses, over the pool's median. 1 if unknown. Empty: do not divide."""
 
 
 L = TypeVar("L", bound=LoadParameters, default=LoadParameters)
 
 
 class LoadScorer(Scorer[L]):
-    """A scorer of load, which `normalizeBy` puts in proportion to capacity."""
+    """Base of scorers of load, in proportion to capacity if `normalizeBy` is set."""
 
     parameters_type: ClassVar[type[Parameters]] = LoadParameters
 
-    def __init__(self, parameters: L | None = None, *, name: str = "", clock: Clock | None = None) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
+        """Add the data for `normalizeBy` to the inputs."""
         self.reads = (*self.reads, *_CAPACITY_DATA[self.parameters.normalize_by])
 
     def in_proportion(self, load: Floats, request: Request, candidates: Candidates) -> Floats:
-        """Return the load of each candidate over its capacity, as configured."""
+        """Return the load of each candidate, divided by its capacity if configured."""
         match self.parameters.normalize_by:
             case "relativeCapacity":
                 return load / _usable(relative_capacity(candidates))

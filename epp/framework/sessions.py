@@ -1,68 +1,62 @@
-"""What ties a session to the endpoint that served it last: a token that the client brings back, or a memory here."""
+"""Session affinity: binds a session to the endpoint that served it last, by a token of the client's or by memory."""
 
 import binascii
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Annotated, Literal
 
 import xxhash
+from msgspec import Meta
+from typing_extensions import TypeVar
 
+from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
-from epp.framework.clock import Clock
 from epp.framework.endpoint import Endpoint
 from epp.framework.headers import SESSION_ID as SESSION_ID_HEADER
 from epp.framework.headers import SESSION_TOKEN
-from epp.framework.plugin import Datum, Parameters
+from epp.framework.limits import Count, Name
+from epp.framework.plugin import Parameters
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, DataKey, Request
 from epp.framework.response import Response
 from epp.framework.result import SchedulingResult
+from epp.framework.roles import PreRequest, ResponseHeaders
 
-ENCODED_ENDPOINT_HEADER = "encoded_endpoint_header"
-SESSION_ID_STRATEGY = "session_id"
-_STRATEGIES = (ENCODED_ENDPOINT_HEADER, SESSION_ID_STRATEGY)
 _ATTRIBUTES: Mapping[str, DataKey[str]] = MappingProxyType(
     {"session-id": SESSION_ID, "SessionID": SESSION_ID, "agent-identity": AGENT_IDENTITY}
 )
 
 
 class EncodedEndpointHeader(Parameters, frozen=True):
-    """For the strategy `encoded_endpoint_header`."""
+    """Parameters of the strategy `encoded_endpoint_header`."""
 
-    header: str = SESSION_TOKEN
-    """Header that brings the token with a request and takes it back with the response."""
-
-    def __post_init__(self) -> None:
-        """Refuse a nameless header."""
-        if not self.header:
-            raise ValueError("encodedEndpointHeaderConfig.header is empty; name a header")
+    header: Name = SESSION_TOKEN
+    """Name of the header that carries the token, in requests and in responses."""
 
 
 class SessionIdSource(Parameters, frozen=True):
-    """One place where a session id may be found: a header, or what a producer put on the request."""
+    """One source of session ids: a request header, or the output of a plugin."""
 
     header: str = ""
     """Name of a request header."""
-    attribute: str = ""
-    """`session-id` (or `SessionID`), which a `session-id-producer` finds, or `agent-identity`."""
+    attribute: Literal["session-id", "SessionID", "agent-identity", ""] = ""
+    """`session-id` (or `SessionID`): the output of a `session-id-producer`. `agent-identity`: the output of the
+    `agent-identity` plugin."""
     producer: str = ""
-    """Name of the `session-id-producer` instance that is read; empty for the default one. Of agent identities there
-    is one for each request, whatever the plugin that finds it is called."""
+    """Name of the `session-id-producer` instance; empty for the default one. Without effect on `agent-identity`, of
+    which a request has only one."""
 
     def __post_init__(self) -> None:
-        """Refuse what names no place, two, or one that is not known."""
+        """Refuse an entry that names no source, or two."""
         if bool(self.header) == bool(self.attribute):
             raise ValueError("an entry of sessionIdConfig.sources takes either a header or an attribute")
         if self.producer and not self.attribute:
             raise ValueError(f"header {self.header!r} in sessionIdConfig.sources has a producer; remove it")
-        if self.attribute and self.attribute not in _ATTRIBUTES:
-            raise ValueError(
-                f"attribute {self.attribute!r} in sessionIdConfig.sources is not known; use {', '.join(_ATTRIBUTES)}"
-            )
 
     @property
     def key(self) -> DataKey[str] | None:
-        """What is read of the request; None for a header."""
+        """Request data that holds the session id; None for a header."""
         if self.header:
             return None
         key = _ATTRIBUTES[self.attribute]
@@ -75,35 +69,39 @@ class SessionIdSource(Parameters, frozen=True):
 
 
 class SessionIds(Parameters, frozen=True):
-    """For the strategy `session_id`."""
+    """Parameters of the strategy `session_id`."""
 
-    sources: tuple[SessionIdSource, ...] = (SessionIdSource(header=SESSION_ID_HEADER),)
-    """Where the session id is looked for, in this order; the first one that is not empty counts."""
-    eviction_ttl_seconds: float = 300.0
+    sources: Annotated[tuple[SessionIdSource, ...], Meta(min_length=1)] = (SessionIdSource(header=SESSION_ID_HEADER),)
+    """Sources of the session id, in order; the first value that is not empty is used."""
+    eviction_ttl_seconds: Annotated[float, Meta(gt=0)] = 300.0
     """Time after its last use at which a session is forgotten."""
-    eviction_sweep_seconds: float = 10.0
-    """Time between two rounds in which forgotten sessions give back their memory."""
-    max_sessions: int = 100_000
-    """Sessions remembered, at most; beyond that the least recently used ones go. A session takes about 250 bytes."""
+    eviction_sweep_seconds: Annotated[float, Meta(gt=0)] = 10.0
+    """Time between two sweeps that free the memory of expired sessions."""
+    max_sessions: Count = 100_000
+    """Most sessions remembered; beyond that the least recently used are forgotten. A session takes about 250 bytes."""
 
-    def __post_init__(self) -> None:
-        """Refuse what would remember nothing."""
-        if not self.sources:
-            raise ValueError("sessionIdConfig.sources is empty; list a header or an attribute, or leave it out")
-        for name, value in (
-            ("evictionTtlSeconds", self.eviction_ttl_seconds),
-            ("evictionSweepSeconds", self.eviction_sweep_seconds),
-        ):
-            if not value > 0:
-                raise ValueError(f"sessionIdConfig.{name} is {value}; it must be more than 0")
-        if self.max_sessions < 1:
-            raise ValueError(f"sessionIdConfig.maxSessions is {self.max_sessions}; it must be at least 1")
+
+class SessionAffinityParameters(Parameters, frozen=True):
+    """Parameters of session affinity."""
+
+    strategy: Literal["encoded_endpoint_header", "session_id"] = "encoded_endpoint_header"
+    """`encoded_endpoint_header`: the client sends back a token that names the endpoint; the picker keeps no state.
+    `session_id`: the client names its session; the picker remembers the endpoint."""
+    encoded_endpoint_header_config: EncodedEndpointHeader = EncodedEndpointHeader()
+    """Parameters of the strategy `encoded_endpoint_header`."""
+    session_id_config: SessionIds = SessionIds()
+    """Parameters of the strategy `session_id`."""
+    profile_name: str = ""
+    """Profile whose endpoint is bound, such as `prefill`; empty for the one that the gateway gets."""
+
+
+SP = TypeVar("SP", bound=SessionAffinityParameters, default=SessionAffinityParameters)
 
 
 class Bindings:
-    """Sessions and the endpoint of each, least recently used first: never more than `limit`, none older than the TTL.
+    """Endpoints by session, least recently used first: at most `limit` sessions, none older than the TTL.
 
-    Session ids are kept as 128-bit hashes, so that memory does not depend on what clients send.
+    Session ids are stored as 128-bit hashes: memory does not depend on their length.
     """
 
     __slots__ = ("_bound", "_limit", "_sweep_seconds", "_swept_at", "_ttl_seconds")
@@ -116,11 +114,11 @@ class Bindings:
         self._bound: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Sessions in memory, those included that have expired since the last round."""
+        """Sessions in memory, including those that expired since the last sweep."""
         return len(self._bound)
 
     def find(self, session: str, now: float) -> str | None:
-        """Return the id of the session's endpoint, which counts as use; None for one not known, or expired."""
+        """Return the id of the session's endpoint and count it as a use; None for an unknown or expired session."""
         self._sweep(now)
         key = _digest(session)
         found = self._bound.get(key)
@@ -134,7 +132,7 @@ class Bindings:
         return endpoint
 
     def bind(self, session: str, endpoint: str, now: float) -> None:
-        """Make the endpoint of that id the session's, whatever it was before."""
+        """Bind the session to the endpoint of that id."""
         self._sweep(now)
         self._use(_digest(session), endpoint, now)
         if len(self._bound) > self._limit:
@@ -148,7 +146,7 @@ class Bindings:
         return now - used_at >= self._ttl_seconds
 
     def _sweep(self, now: float) -> None:
-        """Drop what has expired, all of it at the front, unless the last round was just now."""
+        """Drop expired sessions, which are all at the front, unless the last sweep was less than an interval ago."""
         if self._swept_at is not None and now - self._swept_at < self._sweep_seconds:
             return
         self._swept_at = now
@@ -159,60 +157,41 @@ class Bindings:
             self._bound.popitem(last=False)
 
 
-class SessionAffinity:
-    """What a filter and a scorer share: who served the session of a request last, by one of two strategies."""
+class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
+    """Base of the filter and the scorer of session affinity."""
 
-    __slots__ = ("_bindings", "_clock", "_header", "_profile", "_sources", "_target_key", "reads")
-
-    def __init__(
-        self,
-        *,
-        strategy: str,
-        token: EncodedEndpointHeader,
-        sessions: SessionIds,
-        profile: str,
-        owner: str,
-        clock: Clock,
-    ) -> None:
-        if strategy not in _STRATEGIES:
-            raise ValueError(f"strategy {strategy!r} is not known; use {' or '.join(_STRATEGIES)}")
-        self._clock = clock
-        self._profile = profile
-        self._header = token.header.lower()
-        self._target_key: DataKey[str] = DataKey("session-target", producer=owner)
-        self._sources = sessions.sources
+    def setup(self) -> None:
+        """Make the memory that the strategy needs."""
+        ids = self.parameters.session_id_config
+        self._header = self.parameters.encoded_endpoint_header_config.header.lower()
+        self._target_key: DataKey[str] = DataKey("session-target", producer=self.name)
         self._bindings: Bindings | None = None
-        self.reads: tuple[Datum, ...] = ()
-        """What the sources of session ids need."""
-        if strategy == SESSION_ID_STRATEGY:
-            self.reads = tuple(source.key for source in self._sources if source.key is not None)
+        if self.parameters.strategy == "session_id":
+            self.reads = tuple(source.key for source in ids.sources if source.key is not None)
             self._bindings = Bindings(
-                ttl_seconds=sessions.eviction_ttl_seconds,
-                sweep_seconds=sessions.eviction_sweep_seconds,
-                limit=sessions.max_sessions,
+                ttl_seconds=ids.eviction_ttl_seconds, sweep_seconds=ids.eviction_sweep_seconds, limit=ids.max_sessions
             )
 
-    def slot(self, request: Request, candidates: Candidates) -> int | None:
-        """Return the slot of the session's endpoint; None where there is none in the pool."""
+    def bound(self, request: Request, candidates: Candidates) -> Mask:
+        """Mark the endpoint of the request's session; nothing where it is unknown or no candidate."""
         endpoint = self._endpoint(request)
-        if endpoint is None:
-            return None
-        return candidates.snapshot.endpoints.derive(_slots_by_id).get(endpoint)
+        slot = None if endpoint is None else candidates.snapshot.endpoints.derive(_slots_by_id).get(endpoint)
+        mask: Mask = candidates.slots == (-1 if slot is None else slot)
+        return mask
 
-    def chosen(self, request: Request, result: SchedulingResult) -> None:
-        """Take note of where the request goes in the profile that is looked at; nowhere where that did not run."""
-        profile = result.profiles.get(self._profile) if self._profile else result.primary
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        """Record the target of the profile; nothing where the profile did not run."""
+        wanted = self.parameters.profile_name
+        profile = result.profiles.get(wanted) if wanted else result.primary
         target = "" if profile is None else profile.targets[0].id
         if self._bindings is None:
             if profile is None or profile.profile != result.primary.profile:
                 request.put(self._target_key, target)
-            return
-        session = self._session(request)
-        if target and session:
-            self._bindings.bind(session, target, self._clock.now())
+        elif target and (session := self._session(request)):
+            self._bindings.bind(session, target, self.clock.now())
 
     def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:
-        """Return the token for the client: of who served the request, or was chosen by the profile looked at."""
+        """Return the token of the endpoint that served the request, or of the target recorded for another profile."""
         if self._bindings is not None:
             return {}
         target = request.get(self._target_key)
@@ -223,10 +202,10 @@ class SessionAffinity:
         if self._bindings is None:
             return decode_endpoint(request.headers.get(self._header, ""))
         session = self._session(request)
-        return self._bindings.find(session, self._clock.now()) if session else None
+        return self._bindings.find(session, self.clock.now()) if session else None
 
     def _session(self, request: Request) -> str:
-        return next(filter(None, (source.find(request) for source in self._sources)), "")
+        return next(filter(None, (source.find(request) for source in self.parameters.session_id_config.sources)), "")
 
 
 def encode_endpoint(endpoint: str) -> str:
@@ -235,7 +214,7 @@ def encode_endpoint(endpoint: str) -> str:
 
 
 def decode_endpoint(token: str) -> str | None:
-    """Return the endpoint's id; None for what is no token."""
+    """Return the endpoint's id; None for a malformed token."""
     try:
         return b64decode(token.encode("ascii"), validate=True).decode() or None
     except (binascii.Error, UnicodeError):

@@ -24,14 +24,14 @@ _MEMO_LIMIT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A number that is known of every endpoint."""
+    """A number for every endpoint."""
 
     name: str
     unit: str
     unknown: float = field(default=nan, compare=False)  # NaN is equal to nothing
-    """The value of an endpoint that nobody has reported on."""
+    """The value of an endpoint without a report."""
     default_producer: str = ""
-    """Plugin type that is instantiated when a configured plugin reads this and nobody writes it; empty for none."""
+    """Plugin type that is instantiated when a configured plugin reads this and no plugin writes it; empty for none."""
 
 
 WAITING = Column("waiting", "requests")
@@ -59,12 +59,12 @@ SERVED = Column("served", "requests", 0.0)
 FAILED = Column("failed", "requests", 0.0)
 """Of those, the ones whose response had a status of 500 or more."""
 LAST_PICKED = Column("last_picked", "sequence number", 0.0)
-"""Which pick of this picker's was the last to go there; 0 for none."""
+"""Sequence number of the last pick; 0 for none."""
 ANSWERS, SILENT, REFUSES = 1.0, 0.5, 0.0
 GPU_UTILIZATION = Column("GPUUtilization", "0..1")
 """Share of the time in which the busiest GPU behind the endpoint did something."""
 REACHABLE = Column("reachable", "0..1", ANSWERS)
-"""ANSWERS; SILENT while it takes connections and does not answer; REFUSES while nobody listens there."""
+"""ANSWERS; SILENT while it takes connections and does not answer; REFUSES while connections are refused."""
 
 CORE_COLUMNS: tuple[Column, ...] = (
     WAITING,
@@ -87,7 +87,7 @@ CORE_COLUMNS: tuple[Column, ...] = (
 def column_named(name: str, producer: str | None = "") -> Column:
     """Return the column that is known by that name, or one that only some extractor knows of.
 
-    Where nobody says who the producer is (None), a name may end in it: `GPUUtilization/dcgm-extractor`.
+    Without a producer (None), the name may end in one: `GPUUtilization/dcgm-extractor`.
     """
     if producer is None and "/" in name:
         name = name.rpartition("/")[0]
@@ -97,13 +97,13 @@ def column_named(name: str, producer: str | None = "") -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Attribute(Generic[T]):
-    """A record, not a number, that is known of every endpoint."""
+    """A record for every endpoint."""
 
     name: str
     unknown: T = field(hash=False)
-    """The value of an endpoint that nobody has reported on."""
+    """The value of an endpoint without a report."""
     default_producer: str = ""
-    """Plugin type that is instantiated when a configured plugin reads this and nobody writes it; empty for none."""
+    """Plugin type that is instantiated when a configured plugin reads this and no plugin writes it; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +117,14 @@ class LoraState:
 
 
 LORA: Attribute[LoraState] = Attribute("lora", LoraState())
+"""LoRA adapters of an endpoint."""
 MODELS: Attribute[frozenset[str]] = Attribute("models", frozenset())
 """Names of the models that the endpoint says it serves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Where an endpoint stands; empty for what is not known."""
+    """Location of an endpoint; empty for unknown."""
 
     host: str = ""
     rack: str = ""
@@ -132,8 +133,10 @@ class Topology:
 
 
 TOPOLOGY: Attribute[Topology] = Attribute("topology", Topology(), "topology-extractor")
+"""Location of an endpoint."""
 
 ACCELERATOR: Attribute[AcceleratorTag] = Attribute("accelerator", NO_TAG, "accelerator-data-source")
+"""Hardware of an endpoint; `tag_numbers` and `tag_mask` make arrays of it."""
 
 CORE_ATTRIBUTES: tuple[Attribute[Any], ...] = (LORA, MODELS, TOPOLOGY, ACCELERATOR)
 
@@ -184,7 +187,7 @@ _NO_SLOTS: Positions = np.empty(0, dtype=np.intp)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known at one moment. Arrays are read-only and indexed by slot."""
+    """All endpoints and their data at one moment; arrays are read-only and indexed by slot."""
 
     generation: int = 0
     """Grows whenever anything in the datastore changed."""
@@ -202,7 +205,7 @@ class Snapshot:
         return len(self.endpoints.values)
 
     def column(self, column: Column) -> Floats:
-        """Return the numbers of all slots; an unknown column has nobody's report, so all are unknown."""
+        """Return the numbers of all slots; all unknown for a column that no source reports."""
         values = self.columns.get(column.name)
         return np.full(self.capacity, column.unknown) if values is None else values
 

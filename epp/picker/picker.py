@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import structlog
@@ -9,11 +10,12 @@ import structlog
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Director
-from epp.extproc.habits import Habits
+from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
+from epp.observability.inputs import InputMetrics
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
 from epp.picker.running import RunningConfig
@@ -44,6 +46,7 @@ class Picker:
             gauge_seconds=settings.refresh_prometheus_seconds,
             use_subset=settings.use_subset,
         )
+        self.metrics.registry.register(InputMetrics(lambda: self._running.assembly.plugins))
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
@@ -82,6 +85,11 @@ class Picker:
     def metadata_namespaces(self) -> frozenset[str]:
         """Namespaces of dynamic metadata that a gateway has to accept from this configuration."""
         return self._running.assembly.pipeline.metadata_namespaces
+
+    @property
+    def plugins(self) -> Mapping[str, Plugin[Any]]:
+        """The plugins of the configuration in effect, by name."""
+        return self._running.assembly.instances.by_name
 
     @property
     def config(self) -> ConfigState:
@@ -130,7 +138,7 @@ class Picker:
 
     def _build_next(self, loaded: LoadedConfig) -> Assembly:
         """Make the plugins of a new configuration; those that the present one has too are kept, state and all."""
-        assembly = self._build(loaded, self._running.assembly.instances.by_name)
+        assembly = self._build(loaded, self.plugins)
         self._running.discovery_of(assembly)
         return assembly
 
@@ -146,14 +154,19 @@ class Picker:
             "config": {"generation": config.generation, "refused": config.refused or None},
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             "lost_log_lines": self._settings.lost_log_lines(),
+            "not_in_effect": [
+                {"plugin": plugin.name, **asdict(problem)}
+                for plugin in self._running.assembly.plugins
+                for problem in plugin.inputs.problems
+            ],
         }
 
-    def _session(self, habits: Habits) -> Session:
+    def _session(self, traits: GatewayTraits) -> Session:
         settings = self._settings
         return Session(
             self.director,
             emit_scores=settings.emit_endpoint_scores,
             plain_errors=settings.plain_errors,
             max_body_bytes=settings.max_body_bytes,
-            habits=habits,
+            traits=traits,
         )

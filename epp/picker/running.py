@@ -10,12 +10,38 @@ from epp.config import Assembly
 from epp.datastore import Datastore
 from epp.director import Director
 from epp.framework.clock import Clock
-from epp.framework.datalayer import Discovery, Feed, FollowingTagger
+from epp.framework.datalayer import Discovery, Feed, FollowingTagger, Pool
+from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
 from epp.observability.metrics import Metrics
 from epp.supervisor import Supervisor
 
 _FAILING_SHOWN = 20
+
+
+class _SourcePool(Pool):
+    """The pool as one source writes it: withheld until `open`, without effect after `close`."""
+
+    def __init__(self, store: Datastore) -> None:
+        self._store = store
+        self._is_open = False
+        self._withheld: tuple[Endpoint, ...] = ()
+
+    def replace(self, endpoints: Iterable[Endpoint]) -> None:
+        """Make these the endpoints of the pool, now or on `open`; raises ValueError for two of one id."""
+        if self._is_open:
+            self._store.replace(endpoints)
+        else:
+            self._withheld = tuple(endpoints)
+
+    def open(self) -> None:
+        """Put what was withheld into effect, and each later call of `replace`; raises ValueError, and stays closed."""
+        self._store.replace(self._withheld)
+        self._is_open = True
+
+    def close(self) -> None:
+        """Ignore further calls: a source may write once more after its task was cancelled."""
+        self._is_open = False
 
 
 class RunningConfig:
@@ -39,6 +65,7 @@ class RunningConfig:
         self._discovery = self.discovery_of(assembly)
         self.assembly = assembly
         self.store = Datastore(clock)
+        self._source_pool = _SourcePool(self.store)
         self.director = Director(self.store, assembly.pipeline, clock, observer=metrics, use_subset=use_subset)
         self._supervisor = Supervisor(observer=metrics)
         self._tagging = Tagging(self.store, assembly.taggers, observer=metrics)
@@ -69,7 +96,8 @@ class RunningConfig:
 
     async def start(self) -> None:
         """Fill the pool and start the background tasks; raises ConfigurationError."""
-        await self._discovery.start(self.store)
+        await self._discovery.start(self._source_pool)
+        self._source_pool.open()
         self._follow_discovery()
         self._sync_tagger_tasks()
         self._supervisor.start("pool gauges", self._refresh_gauges)
@@ -80,8 +108,11 @@ class RunningConfig:
         discovery = self.discovery_of(assembly)
         self._collector.checked(assembly.feeds)
         if discovery is not self._discovery:
-            await discovery.start(self.store)
-            self._discovery = discovery
+            source_pool = _SourcePool(self.store)
+            await discovery.start(source_pool)
+            source_pool.open()
+            self._source_pool.close()
+            self._discovery, self._source_pool = discovery, source_pool
             self._follow_discovery()
             self._tagging.replace(assembly.taggers)  # at once: the filters before know nothing of the new pool
         else:
@@ -106,7 +137,7 @@ class RunningConfig:
     def _follow_discovery(self) -> None:
         if self._following is not None:
             self._following.cancel()
-        self._following = self._supervisor.start("discovery", partial(self._discovery.follow, self.store))
+        self._following = self._supervisor.start("discovery", partial(self._discovery.follow, self._source_pool))
 
     def _sync_tagger_tasks(self) -> None:
         """Run one task for each tagger in use that follows a source, and no others."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from epp.extproc.habits import Habits
+from epp.extproc.modes import GatewayTraits
 from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.extproc.session import Session
 from epp.framework.errors import ConfigurationError
@@ -15,7 +15,7 @@ class Servers:
 
     def __init__(
         self,
-        sessions: Callable[[Habits], Session],
+        sessions: Callable[[GatewayTraits], Session],
         page: OperatorPage,
         settings: ServerSettings,
         *,
@@ -59,12 +59,12 @@ class Servers:
             ) from error
 
     def set_ready(self) -> None:
-        """Tell gateways that requests are served."""
+        """Report ready to gateways."""
         self._ready = True
         self.extproc.set_ready(ready=True)
 
     async def drain(self, most_seconds: float, quiet_seconds: float, enough: asyncio.Event) -> None:
-        """Tell gateways to go elsewhere, and serve until streams have ceased, the time is up, or `enough` is set."""
+        """Report not ready, and serve until streams have ceased, the time is up, or `enough` is set."""
         self._ready = False
         await self.extproc.drain(most_seconds, quiet_seconds, enough)
 

@@ -45,7 +45,7 @@ class PickerSettings:
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     """The largest request body taken."""
     drain_seconds: float = 30.0
-    """Longest time for which the picker still serves after it is told to stop."""
+    """Longest time for which the picker still serves after a request to stop."""
     drain_quiet_seconds: float = 2.0
     """Idle period required before shutdown: the time in which a gateway sees that the picker is not ready."""
     lost_log_lines: Callable[[], int] = _none

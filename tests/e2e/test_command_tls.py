@@ -55,13 +55,13 @@ async def test_renewed_secret_that_is_no_pair_is_not_taken(sim, tmp_path):
     async with serving(sim, f"--cert-path={tmp_path}") as served:
         mount(tmp_path, "2026_02", old_key, new)
         assert [shown(served), shown(served)] == [old, old]
-        said = await served.command.says('"event":"new certificate not taken: the old one stays"')
+        said = await served.command.says('"event":"new certificate rejected, the one before it stays in effect"')
         assert "tls.key does not belong to the first certificate of tls.crt" in said
         async with served.trusting(old) as channel:
             assert await destination_of(channel) == sim.address
         served.command.terminate()
         await served.command.end()
-        assert sum("not taken" in line for line in served.command.err) == 1
+        assert sum("certificate rejected" in line for line in served.command.err) == 1
 
 
 async def test_without_reload_the_first_certificate_stays(sim, tmp_path):

@@ -1,17 +1,15 @@
 """An edited configuration file takes effect in a running picker; a bad one changes nothing, and it says why."""
 
-import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
 import pytest
-from commands import Command, command, free_ports
 from config_files import ConfigMap, endpoints_file, replace, with_pool
-from serving import PLAIN, destination_of, metrics_on, serving
+from gateways import gateway_with
+from serving import PLAIN, destination_of, serving
 from traffic import client_of, some_after, traffic
 from world import ENDLESS, MODEL, World, open_world, until
 
@@ -53,40 +51,9 @@ class Files:
         replace(self.config, self.text(group))
 
 
-@dataclass(frozen=True)
-class Gateway:
-    process: Command
-    url: str
-    metrics_port: int
-
-    async def health(self) -> tuple[int, dict]:
-        address = f"http://127.0.0.1:{self.metrics_port}/healthz"
-        async with aiohttp.ClientSession() as http, http.get(address) as response:
-            return response.status, await response.json()
-
-    async def config_metrics(self) -> dict[str, float]:
-        """What the page says of the configuration, without `llm_d_epp_config_`."""
-        prefix = "llm_d_epp_config_"
-        shown = await metrics_on(self.metrics_port)
-        return {
-            name.removeprefix(prefix): sum(samples.values())
-            for name, samples in shown.items()
-            if name.startswith(prefix) and not name.endswith("_created")
-        }
-
-
 @pytest.fixture
 async def files(simulated: Callable, tmp_path: Path) -> Files:
     return Files.written(tmp_path, await simulated("a", "b"))
-
-
-@contextlib.asynccontextmanager
-async def gateway_with(config: Path) -> AsyncIterator[Gateway]:
-    (metrics_port,) = free_ports(1)
-    flags = ("--listen=127.0.0.1:0", f"--config-file={config}", f"--metrics-port={metrics_port}", "-v=2")
-    async with command("gateway", *flags) as process:
-        url = (await process.says("listening on")).split()[2]
-        yield Gateway(process, url, metrics_port)
 
 
 async def test_edited_file_moves_all_traffic_and_no_request_is_lost(files: Files, record_testsuite_property):
@@ -140,7 +107,9 @@ async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_o
 
 
 def healthy(*, generation: int, refused: str | None = None) -> dict:
-    return {"ready": True, "endpoints": 2, "config": {"generation": generation, "refused": refused}}
+    config = {"generation": generation, "refused": refused}
+    nothing_wrong = {"failing_tasks": {}, "lost_log_lines": 0, "not_in_effect": []}
+    return {"ready": True, "endpoints": 2, "config": config, **nothing_wrong}
 
 
 async def test_swapped_links_of_a_config_map_take_effect(files: Files, simulated, tmp_path):

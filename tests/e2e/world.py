@@ -107,6 +107,7 @@ async def open_world(
     config: str | None = None,
     config_file: Path | None = None,
     gateway: GatewaySettings = ANY_PORT,
+    plugin_modules: tuple[str, ...] = (),
 ) -> AsyncIterator[World]:
     """Run a gateway with a configuration as text, or with a file that the picker follows."""
     loaded = None if config is None else load_text(config)
@@ -116,6 +117,7 @@ async def open_world(
         server=ServerSettings("unix:unset"),
         config=loaded,
         watch_config=config_file,
+        plugin_modules=plugin_modules,
         discovery=None if not endpoints and loaded else StaticDiscovery(parse_targets(endpoints) if endpoints else ()),
     )
     async with (

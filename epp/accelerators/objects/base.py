@@ -6,11 +6,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from epp.accelerators.objects.field_errors import explain
 from epp.framework.quantities import exact_quantity
 
 T = TypeVar("T")
 
 _QUANTITY_CHARACTERS = 64
+_QUANTITY_REMEDY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -75,9 +77,20 @@ def condition_of(conditions: tuple[Condition, ...], kind: str) -> Condition | No
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
-def convert(data: object, cls: type[T]) -> T:
-    """Return the struct; null means absent, as in the cluster's API. Raises ValueError that names the field."""
-    return msgspec.convert(without_nulls(data), cls, dec_hook=_quantity)
+def convert(data: object, cls: type[T], place: str = "") -> T:
+    """Return the struct; null means absent, as in the cluster's API.
+
+    Raises ValueError that names the field, as a path that begins with `place`, its value, and what to write instead.
+    """
+    plain = without_nulls(data)
+    try:
+        return _converted(plain, cls)
+    except msgspec.ValidationError as error:
+        raise ValueError(explain(error, plain, lambda part: _converted(part, cls), place)) from error
+
+
+def _converted(data: object, cls: type[T]) -> T:
+    return msgspec.convert(data, cls, dec_hook=_quantity)
 
 
 def without_nulls(value: Any) -> Any:
@@ -97,7 +110,20 @@ def quantity_of(text: str | float) -> Fraction:
 
 
 def _quantity(cls: type, value: object) -> object:
-    """Read what is declared as a Fraction: a quantity, quoted or not."""
+    """Read what is declared as a Fraction: a quantity, quoted or not; raises ValueError that says what to write."""
     if cls is Fraction and isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return quantity_of(str(value))
-    raise ValueError(f"{value!r} is not a quantity: write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be")
+        text = str(value)
+        try:
+            return quantity_of(text)
+        except ValueError:
+            if _is_quantity(text.removesuffix("B")):
+                raise ValueError(f"write {text.removesuffix('B')}, without the B") from None
+    raise ValueError(_QUANTITY_REMEDY)
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        quantity_of(text)
+    except ValueError:
+        return False
+    return True

@@ -59,7 +59,9 @@ def read_unit_costs(document: object) -> UnitCosts | None:
 
 
 def _cost(name: str, text: str) -> UnitCost:
+    place = f"data.{name}"
     try:
-        return convert(msgspec.json.decode(text), UnitCost)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise ValueError(f"data.{name}: {error}") from None
+        data = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        raise ValueError(f'{place} is {text!r:.60}: write JSON such as \'{{"cost": "40.00"}}\'') from None
+    return convert(data, UnitCost, place)

@@ -144,7 +144,7 @@ def read_resource_slice(document: object) -> ResourceSlice:
         generation=spec.pool.generation,
         slices=spec.pool.resource_slice_count,
         node_name=spec.node_name,
-        devices=tuple(_device(device, spec.driver) for device in spec.devices),
+        devices=tuple(_device(each, spec.driver, f"spec.devices[{index}]") for index, each in enumerate(spec.devices)),
         shared_counters=spec.shared_counters,
     )
 
@@ -154,15 +154,15 @@ def qualified(name: str, driver: str) -> str:
     return name if "/" in name else f"{driver}/{name}"
 
 
-def _device(data: Mapping[str, Any], driver: str) -> SliceDevice:
+def _device(data: Mapping[str, Any], driver: str, place: str) -> SliceDevice:
     basic = data.get("basic")  # where v1beta1 has what a device is
-    device = convert({**data, **basic} if isinstance(basic, Mapping) else data, _Device)
+    device = convert({**data, **basic} if isinstance(basic, Mapping) else data, _Device, place)
     return SliceDevice(
         name=device.name,
         attributes={
             qualified(name, driver): value
             for name, box in device.attributes.items()
-            if (value := _attribute(name, box)) is not None
+            if (value := _attribute(box, f"{place}.attributes[{name}]")) is not None
         },
         capacity={qualified(name, driver): amount.value for name, amount in device.capacity.items()},
         consumes_counters=device.consumes_counters,
@@ -171,21 +171,18 @@ def _device(data: Mapping[str, Any], driver: str) -> SliceDevice:
     )
 
 
-def _attribute(name: str, box: Mapping[str, Any]) -> AttributeValue | None:
+def _attribute(box: Mapping[str, Any], place: str) -> AttributeValue | None:
     """Return the one value in the box; None for a type of value that is not known yet."""
     for kind, cls in (("int", int), ("bool", bool), ("string", str)):
         if kind in box:
-            return convert(box[kind], cls)  # type: ignore[return-value]  # one of the three
+            return convert(box[kind], cls, f"{place}.{kind}")  # type: ignore[return-value]  # one of the three
     if "version" in box:
-        return version_of(convert(box["version"], str))
+        return version_of(convert(box["version"], str, f"{place}.version"))
     if "ints" in box:
-        return convert(box["ints"], tuple[int, ...])
+        return convert(box["ints"], tuple[int, ...], f"{place}.ints")
     for kind in ("strings", "versions", "bools"):
         if kind in box:
-            values = box[kind]
-            if not isinstance(values, list):
-                raise ValueError(f"attribute {name}: {kind} is not a list")
-            return ",".join(str(value) for value in values)
+            return ",".join(map(str, convert(box[kind], tuple[Any, ...], f"{place}.{kind}")))
     return None
 
 
@@ -288,7 +285,7 @@ def _sharing_strategy(parameters: object) -> str:
     """Return what a driver's own parameters say of sharing; a driver may mean anything by them."""
     try:
         return convert(parameters, _OpaqueParameters).sharing.strategy
-    except msgspec.ValidationError:
+    except ValueError:
         return ""
 
 
@@ -329,8 +326,9 @@ def read_device_taint_rule(document: object) -> DeviceTaintRule:
     """Return the rule; raises ValueError, also for one that selects by class or expression, as v1alpha3 could."""
     found = convert(document, _Rule)
     selector = found.spec.device_selector
-    if selector.device_class_name or selector.selectors:
-        raise ValueError("spec.deviceSelector: only driver, pool and device are understood")
+    for name, value in (("deviceClassName", selector.device_class_name), ("selectors", list(selector.selectors))):
+        if value:
+            raise ValueError(f"spec.deviceSelector.{name} is {value!r:.60}: select by driver, pool and device instead")
     return DeviceTaintRule(
         metadata=found.metadata,
         taint=found.spec.taint,

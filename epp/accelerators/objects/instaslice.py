@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from epp.accelerators.objects.base import Condition, Metadata, Object, Part, convert
 from epp.accelerators.objects.core import PodReference
+
+T = TypeVar("T")
 
 
 class Placement(Part, frozen=True, kw_only=True, rename="camel"):
@@ -125,22 +127,24 @@ def read_node_accelerator(document: object) -> NodeAccelerator:
     """Return the object; raises ValueError."""
     raw = convert(document, _Raw)
     found = raw.status.node_resources
-    resources = NodeResources() if found is None else convert(_opened(found, "status.nodeResources"), NodeResources)
+    resources = NodeResources() if found is None else _opened(found, NodeResources, "status.nodeResources")
     return NodeAccelerator(metadata=raw.metadata, conditions=raw.status.conditions, resources=resources)
 
 
 def read_allocation_claim(document: object) -> AllocationClaim:
     """Return the object; raises ValueError."""
     raw = convert(document, _Raw)
-    spec = convert(_opened(raw.spec, "spec"), ClaimSpec)
+    spec = _opened(raw.spec, ClaimSpec, "spec")
     return AllocationClaim(metadata=raw.metadata, spec=spec, state=raw.status.state)
 
 
-def _opened(value: object, place: str) -> object:
-    """Return raw JSON as data, whether it came as data or as text."""
-    if not isinstance(value, (str, bytes)):
-        return value
-    try:
-        return msgspec.json.decode(value)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{place} is not JSON: {error}") from None
+def _opened(value: object, cls: type[T], place: str) -> T:
+    """Return what raw JSON holds, whether it came as data or as text; raises ValueError."""
+    if value is None:
+        raise ValueError(f"{place} is missing: add it")
+    if isinstance(value, (str, bytes)):
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            raise ValueError(f"{place} is not JSON: {value!r:.60}: write a mapping, as YAML or as JSON") from None
+    return convert(value, cls, place)

@@ -2,22 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from math import isnan
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from epp.framework import (
-    Candidates,
-    Clock,
-    Filter,
-    FilterParameters,
-    Floats,
-    Mask,
-    Parameters,
-    Request,
-)
+from epp.framework import Candidates, Filter, FilterParameters, Floats, Mask, Name, Parameters, Request
 from epp.framework.snapshot import column_named
 
-_OPERATORS: Mapping[str, Callable[[Floats, float], Mask]] = {
+Operator: TypeAlias = Literal["LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"]
+
+_OPERATORS: Mapping[Operator, Callable[[Floats, float], Mask]] = {
     "LessThan": np.less,
     "LessThanOrEqual": np.less_equal,
     "GreaterThan": np.greater,
@@ -25,21 +19,18 @@ _OPERATORS: Mapping[str, Callable[[Floats, float], Mask]] = {
     "Equal": np.equal,
     "NotEqual": np.not_equal,
 }
-_ON_MISSING = ("Pass", "Fail")
 
 
 class Threshold(Parameters, frozen=True):
     """What an endpoint's number is held against."""
 
-    operator: str
+    operator: Operator
     """LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual, Equal or NotEqual; the number stands on the left."""
     value: float
     """The number on the right."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""
-        if self.operator not in _OPERATORS:
-            raise ValueError(f"operator {self.operator!r} is not known; use {', '.join(_OPERATORS)}")
         if isnan(self.value):
             raise ValueError("value is not a number; give the number to compare with")
 
@@ -49,34 +40,22 @@ class FilterAlgorithm(Parameters, frozen=True):
 
     threshold: Threshold
     """Keep an endpoint if this comparison holds."""
-    type: str = "threshold"
+    type: Literal["threshold"] = "threshold"
     """`threshold`: there is no other."""
-
-    def __post_init__(self) -> None:
-        """Refuse other algorithms."""
-        if self.type != "threshold":
-            raise ValueError(f"algorithm type {self.type!r} is not known; use 'threshold'")
 
 
 class EndpointAttributeFilterParameters(FilterParameters, frozen=True, kw_only=True):
     """Which number, and what it must be."""
 
-    attribute: str
+    attribute: Name
     """Name of the number: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or a custom metric's `attributeKey`. It
     may end in its producer, `GPUUtilization/dcgm-extractor`; a name with a slash of its own needs `producer: ""`."""
     algorithm: FilterAlgorithm
     """How the number decides."""
     producer: str | None = None
     """Accepted for compatibility: a number has one name, whoever reports it."""
-    on_missing: str = "Pass"
+    on_missing: Literal["Pass", "Fail"] = "Pass"
     """What becomes of an endpoint whose number is not known: `Pass` keeps it, `Fail` drops it."""
-
-    def __post_init__(self) -> None:
-        """Refuse what names nothing."""
-        if not self.attribute:
-            raise ValueError("attribute is empty; name a number that endpoints report")
-        if self.on_missing not in _ON_MISSING:
-            raise ValueError(f"onMissing is {self.on_missing!r}; it must be Pass or Fail")
 
 
 class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
@@ -84,10 +63,7 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
 
     plugin_type = "endpoint-attribute-filter"
 
-    def __init__(
-        self, parameters: EndpointAttributeFilterParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         attribute = self.parameters.attribute
         self._column = column_named(attribute, self.parameters.producer)
         self.reads = (self._column,)

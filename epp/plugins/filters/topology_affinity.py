@@ -1,24 +1,20 @@
 """Keeps the endpoints near the one that serves the other leg of a disaggregated request."""
 
+from typing import Literal
+
 import numpy as np
 
-from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
-from epp.framework.snapshot import TOPOLOGY
+from epp.framework import TOPOLOGY, Candidates, Filter, FilterParameters, Mask, Request
 from epp.framework.topology import LEVELS, closeness
 
 
 class TopologyAffinityFilterParameters(FilterParameters, frozen=True):
     """How near is near enough."""
 
-    min_affinity: str = "host"
+    min_affinity: Literal["host", "rack", "zone", "region"] = "host"
     """The farthest level that is still near enough: `host`, `rack`, `zone` or `region`."""
     topology_producer_name: str = ""
     """Accepted for compatibility: an endpoint stands in one place, whoever says so."""
-
-    def __post_init__(self) -> None:
-        """Refuse what is no level."""
-        if self.min_affinity not in LEVELS:
-            raise ValueError(f"minAffinity is {self.min_affinity!r}; it must be one of {', '.join(LEVELS)}")
 
 
 class TopologyAffinityFilter(Filter[TopologyAffinityFilterParameters]):

@@ -1,13 +1,29 @@
 """Drops endpoints that are over a cap on their load."""
 
-from math import inf
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
+from msgspec import Meta
 
-from epp.framework import Candidates, Clock, Filter, FilterParameters, Mask, Parameters, Request
-from epp.framework.snapshot import IN_FLIGHT, KV_USAGE, RUNNING, WAITING
+from epp.framework import (
+    IN_FLIGHT,
+    KV_USAGE,
+    RUNNING,
+    WAITING,
+    Candidates,
+    Column,
+    Filter,
+    FilterParameters,
+    Mask,
+    NonNegative,
+    Parameters,
+    Request,
+)
 
-_COLUMNS = {
+Metric: TypeAlias = Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
+
+_COLUMNS: Mapping[Metric, Column] = {
     "active-requests": IN_FLIGHT,
     "running-requests": RUNNING,
     "waiting-queue": WAITING,
@@ -18,32 +34,20 @@ _COLUMNS = {
 class UtilizationCondition(Parameters, frozen=True):
     """One cap."""
 
-    metric: str
+    metric: Metric
     """What is capped: `active-requests` (sent by this picker and not ended), `running-requests` (in the engine's
     batch), `waiting-queue` (requests in the engine's queue) or `kv-cache-utilization` (0..1)."""
-    max_value: float
+    max_value: NonNegative
     """The highest value that is still let through."""
-
-    def __post_init__(self) -> None:
-        """Refuse what caps nothing, or everything."""
-        if self.metric not in _COLUMNS:
-            raise ValueError(f"metric {self.metric!r} is not known; use {', '.join(_COLUMNS)}")
-        if not 0.0 <= self.max_value < inf:
-            raise ValueError(f"maxValue of {self.metric} is {self.max_value}; it must be 0 or more, and finite")
 
 
 class UtilizationParameters(FilterParameters, frozen=True, kw_only=True):
     """The caps."""
 
-    conditions: tuple[UtilizationCondition, ...]
+    conditions: Annotated[tuple[UtilizationCondition, ...], Meta(min_length=1)]
     """Caps that must all hold; at least one."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility: requests in flight are counted in one place, whoever asks."""
-
-    def __post_init__(self) -> None:
-        """Refuse a filter that drops nobody."""
-        if not self.conditions:
-            raise ValueError("conditions is empty; list at least one metric with its maxValue")
 
 
 class UtilizationFilter(Filter[UtilizationParameters]):
@@ -54,10 +58,7 @@ class UtilizationFilter(Filter[UtilizationParameters]):
 
     plugin_type = "utilization-filter"
 
-    def __init__(
-        self, parameters: UtilizationParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         self._caps = [(_COLUMNS[condition.metric], condition.max_value) for condition in self.parameters.conditions]
         self.reads = tuple(dict.fromkeys(column for column, _ in self._caps))
 

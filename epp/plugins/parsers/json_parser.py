@@ -7,10 +7,9 @@ import msgspec
 
 from epp.framework import Headers, Parser, RequestBody
 from epp.framework.errors import MalformedBodyError, NoParserError
+from epp.framework.request import BYTES_PER_TOKEN
 
 ABSENT = msgspec.Raw()
-BYTES_PER_TOKEN = 4
-"""The usual estimate for text; exact for token ids, which are written four bytes each."""
 _MOST_TOKENS = 2**63 - 1
 
 Limit: TypeAlias = int | float | None

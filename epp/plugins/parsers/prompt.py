@@ -8,7 +8,8 @@ from typing import TypeAlias
 import msgspec
 import xxhash
 
-from epp.plugins.parsers.json_parser import ABSENT, BYTES_PER_TOKEN
+from epp.framework.request import BYTES_PER_TOKEN
+from epp.plugins.parsers.json_parser import ABSENT
 
 Content: TypeAlias = str | list[msgspec.Raw] | None
 

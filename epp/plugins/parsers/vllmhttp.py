@@ -8,7 +8,8 @@ import msgspec
 
 from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.json_parser import BYTES_PER_TOKEN, Common, JsonParser, Limit, Reader, TokenId, request_body
+from epp.framework.request import BYTES_PER_TOKEN
+from epp.plugins.parsers.json_parser import Common, JsonParser, Limit, Reader, TokenId, request_body
 from epp.plugins.parsers.prompt import pack, stand_in
 
 

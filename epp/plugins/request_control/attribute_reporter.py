@@ -1,25 +1,17 @@
 """Tells the gateway a value computed from the usage of a response: what it cost, say."""
 
-from epp.framework import Clock, Parameters, Request, Response, ResponseReporter
+from epp.framework import Metadata, Name, Parameters, Request, Response, ResponseReporter
 from epp.framework.headers import DESTINATION_NAMESPACE
-from epp.framework.roles import Metadata
 from epp.plugins.request_control.cel import UsageExpression
 
 
 class AttributeKey(Parameters, frozen=True):
     """Where in the dynamic metadata the value is put."""
 
-    name: str
+    name: Name
     """Key within the namespace."""
-    namespace: str = DESTINATION_NAMESPACE
+    namespace: Name = DESTINATION_NAMESPACE
     """Namespace of the dynamic metadata."""
-
-    def __post_init__(self) -> None:
-        """Refuse nameless places."""
-        if not self.name:
-            raise ValueError("attributes[0].key.name is empty; name the key that the gateway reads")
-        if not self.namespace:
-            raise ValueError("attributes[0].key.namespace is empty; name one, or leave it out for envoy.lb")
 
 
 class ReportedAttribute(Parameters, frozen=True):
@@ -56,10 +48,7 @@ class AttributeReporter(ResponseReporter[AttributeReporterParameters]):
 
     plugin_type = "request-attribute-reporter"
 
-    def __init__(
-        self, parameters: AttributeReporterParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
         attribute = self.parameters.attributes[0]
         self._key = attribute.key
         self.namespaces = (attribute.key.namespace,)

@@ -5,8 +5,7 @@ from importlib import import_module
 from math import isfinite
 from typing import Any, TypeAlias
 
-from epp.framework.response import Usage
-from epp.framework.roles import MetadataValue
+from epp.framework import MetadataValue, Usage
 
 Variables: TypeAlias = Mapping[str, object]
 

@@ -4,35 +4,31 @@ from math import exp, log
 
 import numpy as np
 
-from epp.framework import Admitter, Candidates, Parameters, Request
+from epp.framework import (
+    KV_USAGE,
+    PRIORITY,
+    WAITING,
+    Admitter,
+    Candidates,
+    Parameters,
+    Positive,
+    PositiveShare,
+    Request,
+)
 from epp.framework.errors import SheddableDroppedError
-from epp.framework.request import PRIORITY
-from epp.framework.snapshot import KV_USAGE, WAITING
 
 
 class ProbabilisticAdmitterParameters(Parameters, frozen=True):
     """What counts as full, and how steeply requests are turned away on the way there."""
 
-    queue_depth_threshold: float = 5.0
+    queue_depth_threshold: Positive = 5.0
     """Requests in an engine's queue at which it counts as full."""
-    kv_cache_util_threshold: float = 0.8
+    kv_cache_util_threshold: PositiveShare = 0.8
     """Share of an engine's KV cache in use at which it counts as full, 0..1."""
-    power: float = 5.0
+    power: Positive = 5.0
     """Steepness: the higher, the longer nearly all are let in, and the sooner after that none."""
-    k: float = 300.0
+    k: Positive = 300.0
     """Where the curve ends: all are turned away from a saturation of `(1/k)^(1/power)` on, 0.32 by default."""
-
-    def __post_init__(self) -> None:
-        """Refuse thresholds that nothing, or everything, is above."""
-        if not 0 < self.kv_cache_util_threshold <= 1:
-            raise ValueError(f"kvCacheUtilThreshold is {self.kv_cache_util_threshold}; it must be in (0, 1]")
-        for name, value in (
-            ("queueDepthThreshold", self.queue_depth_threshold),
-            ("power", self.power),
-            ("k", self.k),
-        ):
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{name} is {value}; it must be more than 0, and finite")
 
 
 class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
@@ -53,8 +49,8 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
     def probability(self, candidates: Candidates) -> float:
         """Return with what probability a sheddable request is turned away."""
         fullness = np.fmax(
-            candidates.waiting / self.parameters.queue_depth_threshold,
-            candidates.kv_usage / self.parameters.kv_cache_util_threshold,
+            candidates.values(WAITING) / self.parameters.queue_depth_threshold,
+            candidates.values(KV_USAGE) / self.parameters.kv_cache_util_threshold,
         )
         known = fullness[~np.isnan(fullness)]
         saturation = float(known.mean()) if len(known) else 0.0

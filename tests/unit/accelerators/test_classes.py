@@ -148,7 +148,7 @@ def test_dra_3_class_by_the_attributes_of_devices(accelerator_class, documents, 
 def test_dra_3_expression_that_is_not_supported_is_reported_and_selects_nothing(accelerator_class, documents, tag):
     by_cel = accelerator_class("cel", discovery={"dra": {"expression": "device.nothing()"}})
     (problem,) = Inventory.build(decode_documents([by_cel], "file")).problems
-    assert problem.startswith("AcceleratorClass cel: discovery.dra.expression: unsupported expression at line 1")
+    assert problem.startswith("AcceleratorClass cel: spec.discovery.dra.expression: unsupported expression at line 1")
     assert tag([by_cel, *documents("dra")]).classes == ()
 
 

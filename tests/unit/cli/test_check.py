@@ -209,11 +209,11 @@ def test_line_numbers_are_not_taken_for_pictures(check):
 
 
 def test_class_of_a_module_is_allowed_by_flag(check):
-    text = HEAD + "plugins: [{type: 'scorers.queue:QueueScorer'}]\n"
+    text = HEAD + "plugins: [{type: 'epp_scorers.queue:QueueScorer'}]\n"
     code, said = check(a=text)
     assert code == 1
-    assert "start with --allow-plugin-modules scorers.queue" in said
-    assert check("--allow-plugin-modules", "nowhere, scorers", a=text)[0] == 0
+    assert "start with --allow-plugin-modules epp_scorers.queue" in said
+    assert check("--allow-plugin-modules", "nowhere, epp_scorers", a=text)[0] == 0
 
 
 def test_ready_made_files_are_sound():

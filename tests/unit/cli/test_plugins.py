@@ -43,7 +43,7 @@ def test_one_type_is_shown_in_full_with_nested_parameters(plugins):
     assert code == 0
     assert said.startswith("topology-affinity-scorer (Scorer; Beta)\nThe weight of the closest level ")
     lines = [" ".join(line.split()) for line in said.splitlines()]
-    assert "weights.host float 1.0 On the peer's host." in lines
+    assert "weights.host float, between 0 and 1 1.0 On the peer's host." in lines
     assert any(line.startswith("weights object {") for line in lines)
     assert "queue-scorer" not in said
 
@@ -82,4 +82,4 @@ def test_markdown_has_a_heading_for_each_type_and_a_row_for_each_parameter(plugi
     assert "\n## Filters\n\n### by-label\n\n*deprecated*\n" in said
     assert "\n| `label` | string | required | " in said
     assert "\n## Scorers\n\n### topology-affinity-scorer\n" in said
-    assert "\n| `weights.host` | float | `1.0` | On the peer's host. |\n" in said
+    assert "\n| `weights.host` | float, between 0 and 1 | `1.0` | On the peer's host. |\n" in said

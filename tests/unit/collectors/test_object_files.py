@@ -1,15 +1,23 @@
 """Objects come from files and directories; what cannot be read costs that file alone."""
 
+import os
+
 import pytest
 
-from epp.collectors.object_files import ObjectFiles
+from epp.collectors.object_files import ObjectFiles, parse
 from epp.framework import ConfigurationError
 
 
 def read(*paths) -> dict[str, tuple[object, ...] | str]:
-    """File name to content, or to the problem."""
-    documents = ObjectFiles([str(path) for path in paths]).read_changed()
-    return {one.origin.rpartition("/")[2]: one.problem or one.content for one in documents}
+    """File name to documents, or to the problem."""
+    reading = ObjectFiles([str(path) for path in paths]).read()
+    found: dict[str, tuple[object, ...] | str] = {file.name: reason for file, reason in reading.unreadable.items()}
+    for file, content in reading.contents.items():
+        try:
+            found[file.name] = parse(file, content)
+        except ValueError as error:
+            found[file.name] = str(error)
+    return found
 
 
 def test_file_may_hold_several_documents_as_yaml_or_json(tmp_path):
@@ -51,24 +59,36 @@ def test_bad_file_is_named_and_the_others_are_read(tmp_path, text, problem):
     assert found["good.yaml"] == ({"kind": "Node"},)
 
 
-def test_file_that_went_away_is_a_problem_of_its_own(tmp_path):
+def test_file_that_went_away_is_missing_with_its_reason(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("kind: Node\n")
     files = ObjectFiles([str(path)])
     path.unlink()
-    (document,) = files.read_changed()
-    assert document.problem == "cannot be read: No such file or directory"
+    reading = files.read([path])
+    assert (reading.contents, reading.unreadable) == ({}, {})
+    assert reading.reason_missing(path) == "it is gone"
 
 
-def test_nothing_is_read_again_that_did_not_change(tmp_path):
-    path = tmp_path / "a.yaml"
-    path.write_text("kind: Node\n")
-    files = ObjectFiles([str(tmp_path)])
-    assert files.read_changed() is not None
-    path.touch()
-    assert files.read_changed() is None
-    (tmp_path / "b.yaml").write_text("kind: Pod\n")
-    assert len(files.read_changed()) == 2
+def test_directory_that_cannot_be_read_is_the_reason_for_its_files(tmp_path):
+    directory = tmp_path / "objects"
+    directory.mkdir()
+    files = ObjectFiles([str(directory)])
+    directory.rmdir()
+    directory.symlink_to("objects")  # to itself: as root, whom no permission stops, can be kept out too
+    reading = files.read([directory / "a.yaml"])
+    assert reading.reason_missing(directory / "a.yaml") == "it cannot be read: Too many levels of symbolic links"
+
+
+def test_pipe_in_a_directory_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.yaml")
+    assert read(tmp_path) == {}
+
+
+def test_of_overlapping_paths_the_last_gives_a_file_its_place(tmp_path):
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.touch()
+    files = ObjectFiles([str(tmp_path), str(first)])
+    assert sorted([first, second], key=files.order) == [second, first]
 
 
 def test_path_where_there_is_nothing_is_refused(tmp_path):

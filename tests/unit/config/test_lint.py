@@ -22,7 +22,7 @@ def test_gie_20_affinity_scorers_alone_are_warned_of(warned):
     assert warned(lonely + profile(*affinity)) == [
         (
             "c.yaml:4:22: schedulingProfiles[0]: profile 'p' has affinity scorers only (prefix-cache-scorer, "
-            "lora-affinity-scorer): nothing keeps a popular endpoint from being overrun"
+            "lora-affinity-scorer): nothing limits the load of a popular endpoint"
         )
     ]
     assert warned(lonely + profile(*affinity, "pluginRef: queue-scorer, weight: 0.1")) == []
@@ -32,11 +32,8 @@ def test_gie_20_scorer_without_weight_does_not_balance(warned):
     text = "plugins: [{type: prefix-cache-scorer}, {type: queue-scorer}]\n"
     found = warned(text + profile("pluginRef: prefix-cache-scorer", "pluginRef: queue-scorer, weight: 0"))
     assert [one.partition(": schedulingProfiles[0]: ")[2] for one in found] == [
-        (
-            "profile 'p' has affinity scorers only (prefix-cache-scorer): nothing keeps a popular endpoint from being "
-            "overrun"
-        ),
-        "profile 'p': scorer 'queue-scorer' has weight 0, which is no vote: remove it, or weigh it",
+        ("profile 'p' has affinity scorers only (prefix-cache-scorer): nothing limits the load of a popular endpoint"),
+        "profile 'p': scorer 'queue-scorer' has weight 0 and no effect: remove it, or set a weight",
     ]
 
 
@@ -48,8 +45,9 @@ def test_profile_without_scorers_has_no_scorers_to_warn_of(warned):
 def test_filter_that_may_leave_nobody_is_warned_of_until_the_file_says_what_then(warned, fallback):
     assert warned("plugins: [{type: queue-scorer}, {type: decode-filter}]\n" + profile("pluginRef: decode-filter")) == [
         (
-            "c.yaml:4:22: schedulingProfiles[0]: profile 'p': filter 'decode-filter' may leave nobody, and then the "
-            "request is refused with 429: say with fallbackOnEmpty whether any endpoint is better than none"
+            "c.yaml:4:22: schedulingProfiles[0]: profile 'p': filter 'decode-filter' may drop all candidates, and "
+            "then the request is refused with 429: set fallbackOnEmpty to true to use any endpoint instead, or to "
+            "false to confirm"
         )
     ]
     said = f"plugins: [{{type: decode-filter, parameters: {{fallbackOnEmpty: {fallback}}}}}]\n"
@@ -91,11 +89,7 @@ def test_scorers_of_one_datum_and_two_minds_are_not(warned):
 def test_scorer_that_stands_twice_in_a_profile_is_warned_of(warned):
     text = "plugins: [{type: queue-scorer}]\n" + profile("pluginRef: queue-scorer", "pluginRef: queue-scorer")
     assert warned(text) == [
-        (
-            "c.yaml:4:22: schedulingProfiles[0]: profile 'p': scorer 'queue-scorer' stands there 2 "
-            "times: add the weights "
-            "up"
-        )
+        ("c.yaml:4:22: schedulingProfiles[0]: profile 'p': scorer 'queue-scorer' is listed 2 times: add the weights up")
     ]
 
 
@@ -104,7 +98,7 @@ def test_gie_12_scorer_whose_data_nobody_collects_is_warned_of(warned):
     assert warned(silent) == [
         (
             "c.yaml:4:11: plugins[0]: plugin 'queue-scorer' reads 'waiting', and no data source of this configuration "
-            "collects it: it has nothing to go by"
+            "collects it: its values are unknown"
         )
     ]
     assert warned("plugins: [{type: queue-scorer}, {type: active-request-scorer}]") == []
@@ -164,9 +158,9 @@ plugins:
 - {type: disagg-headers-handler}
 - {type: edf-ordering-policy}
 """) == [
-        "c.yaml:4:3: dataLayer.peerDiscovery: has no effect: replicas do not talk to each other yet",
-        "c.yaml:5:3: dataLayer.crossReplicaSyncerPluginRef: has no effect: replicas do not talk to each other yet",
-        "c.yaml:6:3: dataLayer.crossReplicaSyncInterval: has no effect: replicas do not talk to each other yet",
+        "c.yaml:4:3: dataLayer.peerDiscovery: has no effect: replicas do not exchange data yet",
+        "c.yaml:5:3: dataLayer.crossReplicaSyncerPluginRef: has no effect: replicas do not exchange data yet",
+        "c.yaml:6:3: dataLayer.crossReplicaSyncInterval: has no effect: replicas do not exchange data yet",
         "c.yaml:7:1: flowControl: has no effect: feature gate flowControl is off",
         (
             "c.yaml:10:3: plugins[1]: plugin type 'disagg-headers-handler' has no effect: the profile handlers set the "
@@ -192,7 +186,7 @@ def test_admitter_that_nothing_feeds_is_warned_of(warned):
         "'probabilistic-admitter' reads 'priority', which no plugin here writes: every request has priority 0",
         *(
             f"'probabilistic-admitter' reads '{name}', and no data source of this configuration collects it: "
-            "it has nothing to go by"
+            "its values are unknown"
             for name in ("waiting", "kv_usage")
         ),
     ]
@@ -220,8 +214,8 @@ def test_plugin_that_does_not_go_by_priorities_is_not_warned_of(warned):
 def test_producer_whose_own_name_nobody_says_is_warned_of(warned):
     assert warned("plugins: [{type: token-producer, name: counter}, {type: token-load-scorer}]") == [
         (
-            "c.yaml:3:11: plugins[0]: plugin 'counter' writes 'prompt-tokens' under its own name, and nobody reads it: "
-            "name it in the parameters of its readers, or give it no own name"
+            "c.yaml:3:11: plugins[0]: plugin 'counter' writes 'prompt-tokens' under its own name, and no plugin reads "
+            "it: name it in the parameters of its readers, or give it no own name"
         )
     ]
     assert warned("plugins: [{type: token-producer}, {type: token-load-scorer}]") == []

@@ -184,10 +184,10 @@ plugins:
   parameters: {matchLengthWeight: 2}
 """) == [
         "6:5: plugins[0].parameters.maxNumOfEndpoints: plugin 'max-score-picker': Expected `int`, got `str`",
-        "9:5: plugins[1].parameters.matchLabels[...]: plugin 'label-selector-filter': Expected `str`, got `int`",
+        "10:7: plugins[1].parameters.matchLabels.zone: plugin 'label-selector-filter': Expected `str`, got `int`",
         (
-            "12:3: plugins[2].parameters: plugin 'prefix-cache-scorer': matchLengthWeight is 2.0; it must be between 0 "
-            "and 1"
+            "12:16: plugins[2].parameters.matchLengthWeight: plugin 'prefix-cache-scorer': matchLengthWeight is 2; "
+            "it must be between 0 and 1"
         ),
     ]
 

@@ -1,19 +1,23 @@
 """The plugin reference and the schema in config/ say what the code says, and the ready-made files hold to them."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from epp import framework
 from epp.cli.app import application
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import plugin_entries
 from epp.config.schema import config_schema
-from epp.framework import Parameters, Plugin
+from epp.framework import Attribute, Column, DataKey, Parameters, Plugin
 from epp.framework.registry import Registry
+from epp.framework.snapshot import CORE_COLUMNS
 
-CONFIG = Path(__file__).parents[3] / "config"
+REPOSITORY = Path(__file__).parents[3]
+CONFIG = REPOSITORY / "config"
 FILES = sorted(CONFIG.glob("*.yaml"))
 ENTRIES = plugin_entries(Registry())
 SCHEMA = config_schema(Registry())
@@ -25,10 +29,24 @@ def printed(form: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize(("name", "form"), [("PLUGINS.md", "markdown"), ("endpointpickerconfig.schema.json", "schema")])
-def test_defect_7_published_file_is_what_the_code_says(name, form):
-    if (CONFIG / name).read_text() != printed(form):
-        pytest.fail(f"config/{name} is out of date: run `epp plugins --output {form} > config/{name}`", pytrace=False)
+@pytest.mark.parametrize(
+    ("file", "form"),
+    [
+        ("config/PLUGINS.md", "markdown"),
+        ("config/endpointpickerconfig.schema.json", "schema"),
+        ("docs/plugin-data.md", "data"),
+    ],
+)
+def test_defect_7_published_file_is_what_the_code_says(file, form):
+    if (REPOSITORY / file).read_text() != printed(form):
+        pytest.fail(f"{file} is out of date: run `epp plugins --output {form} > {file}`", pytrace=False)
+
+
+def test_all_data_that_plugins_can_read_is_exported_and_described():
+    listed = re.findall(r"^\| `(\w+)` \| `[\w-]+` \| .+ \| .+ \| .+ \|$", printed("data"), re.MULTILINE)
+    data = {name for name, value in vars(framework).items() if isinstance(value, Column | Attribute | DataKey)}
+    assert sorted(listed) == sorted(data)
+    assert {column.name for column in CORE_COLUMNS} <= {getattr(framework, name).name for name in listed}
 
 
 def test_command_prints_the_reference_of_all_plugins():

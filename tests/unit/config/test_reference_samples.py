@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.config.upstream import FLOW_CONTROL_TYPES, NEEDLESS, NOT_YET
+from epp.config.upstream import FLOW_CONTROL_TYPES, NOT_YET, WITHOUT_TASK
 from epp.framework import Producer
 from epp.framework.registry import Registry
 
@@ -161,8 +161,8 @@ def test_what_replicas_would_tell_each_other_and_priorities_in_bodies_are_withou
         ", {type: file-discovery, name: pool, parameters: {path: POOL}}", ""
     )
     assert warned(text, head="apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n") == [
-        "c.yaml:5:15: dataLayer.discovery.peers: has no effect: replicas do not talk to each other yet",
-        "c.yaml:6:3: dataLayer.crossReplica: has no effect: replicas do not talk to each other yet",
+        "c.yaml:5:15: dataLayer.discovery.peers: has no effect: replicas do not exchange data yet",
+        "c.yaml:6:3: dataLayer.crossReplica: has no effect: replicas do not exchange data yet",
         "c.yaml:7:1: flowControl: has no effect: feature gate flowControl is off",
         (
             "c.yaml:8:18: requestHandler.propagatePriority: is known, not supported yet: bodies keep the priority they "
@@ -265,11 +265,11 @@ def test_gie_12_every_type_of_llm_d_router_is_registered_or_known_by_name():
     upstream = set().union(*UPSTREAM.values())
     assert len(upstream) == sum(map(len, UPSTREAM.values())) == 102
     registered = set(Registry().types)
-    assert registered | set(FLOW_CONTROL_TYPES) | set(NEEDLESS) | NOT_YET == upstream | OWN
+    assert registered | set(FLOW_CONTROL_TYPES) | set(WITHOUT_TASK) | NOT_YET == upstream | OWN
 
 
 def test_a_type_is_known_in_one_way_only():
-    ways = [set(Registry().types), set(FLOW_CONTROL_TYPES), set(NEEDLESS), set(NOT_YET)]
+    ways = [set(Registry().types), set(FLOW_CONTROL_TYPES), set(WITHOUT_TASK), set(NOT_YET)]
     assert sum(map(len, ways)) == len(set().union(*ways))
 
 

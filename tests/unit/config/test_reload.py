@@ -9,9 +9,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from structlog.testing import capture_logs
 
 from epp.config import Builder, ConfigFollower, ConfigObserver, ConfigState, assemble, load_file, load_text
 from epp.framework import (
+    WAITING,
     ConfigurationError,
     ManualClock,
     Parameters,
@@ -47,7 +49,7 @@ class Odd(Scorer[OddParameters]):
             raise ZeroDivisionError("one by nothing")
 
     def score(self, request, candidates):
-        return candidates.waiting * 0.0
+        return candidates.values(WAITING) * 0.0
 
 
 def rebuilt(build, before: str, after: str):
@@ -75,6 +77,25 @@ def test_default_written_out_is_no_change(build):
         "plugins: [{type: approx-prefix-cache-producer, parameters: {blockSizeTokens: 16, autoTune: true}}]",
     )
     assert after["approx-prefix-cache-producer"] is before["approx-prefix-cache-producer"]
+
+
+def test_source_of_objects_keeps_their_last_good_versions_unless_its_parameters_change(build, tmp_path):
+    objects = tmp_path / "objects.yaml"
+    objects.write_text("{apiVersion: ome.io/v1beta1, kind: AcceleratorClass, metadata: {name: a100}}")
+    source = f"plugins: [{{type: accelerator-data-source, parameters: {{paths: [{objects}], SOME}}}}, {{type: NAME}}]"
+    first = build(source.replace("SOME", "").replace("NAME", "queue-scorer")).instances.by_name
+
+    objects.write_text("{")
+    second = build(source.replace("SOME", "").replace("NAME", "cheapest-scorer"), previous=first).instances.by_name
+    assert second["accelerator-data-source"] is first["accelerator-data-source"]
+    assert list(second["accelerator-data-source"].inventory.classes) == ["a100"]
+
+    with capture_logs() as logs:
+        other = source.replace("SOME", "watchFiles: false").replace("NAME", "cheapest-scorer")
+        third = build(other, previous=second).instances.by_name
+    assert not third["accelerator-data-source"].inventory.classes
+    (warning,) = [log["problem"] for log in logs if log["log_level"] == "warning"]
+    assert warning.startswith(f"{objects} is skipped: neither YAML nor JSON: ")
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ def test_parser_referred_to_must_be_there_and_be_one(refused, key, name, problem
             "discovery.pluginRef: plugin 'one' (type core-metrics-extractor) is no Discovery",
         ),
         ("discovery: {endpoints: {pluginRef: nope}}", "discovery.endpoints.pluginRef: no plugin is named 'nope'"),
-        ("discovery: {}", "discovery: names nobody: write endpoints: {pluginRef: ...}, or leave it out"),
+        ("discovery: {}", "discovery: names no source: write endpoints: {pluginRef: ...}, or leave it out"),
     ],
 )
 def test_data_layer_refers_to_sources_extractors_and_a_discovery(refused, layer, problem):
@@ -385,10 +385,10 @@ class Everything(Filter, Scorer, Picker):
     reads = (WAITING,)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        return candidates.waiting >= 0
+        return candidates.values(WAITING) >= 0
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        return candidates.waiting
+        return candidates.values(WAITING)
 
     def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
         return totals.argsort()

@@ -124,7 +124,7 @@ class PeekingFilter(Filter):
     plugin_type = "peeking-filter"
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        return candidates.waiting == 0
+        return candidates.values(WAITING) == 0
 
 
 @pytest.fixture

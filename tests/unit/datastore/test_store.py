@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from epp.datastore import Datastore
-from epp.framework import Candidates, Endpoint, LoraState, ManualClock
+from epp.framework import IN_FLIGHT, Candidates, Endpoint, LoraState, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import (
     ANSWERS,
@@ -35,8 +35,8 @@ def everyone(store: Datastore) -> Candidates:
 
 def test_what_nobody_reported_is_unknown_and_not_zero(store):
     store.replace([endpoint("a")])
-    assert np.isnan(everyone(store).waiting).all()
-    assert everyone(store).in_flight.tolist() == [0.0]
+    assert np.isnan(everyone(store).values(WAITING)).all()
+    assert everyone(store).values(IN_FLIGHT).tolist() == [0.0]
 
 
 def test_gie_6_snapshot_does_not_change_under_its_reader(store):
@@ -46,7 +46,7 @@ def test_gie_6_snapshot_does_not_change_under_its_reader(store):
     before = everyone(store)
     store.report(a, Report({WAITING: 7}))
     store.replace([])
-    assert before.waiting.tolist() == [3.0]
+    assert before.values(WAITING).tolist() == [3.0]
     assert before[0].name == "a"
     with pytest.raises(ValueError, match="read-only"):
         before.snapshot.column(WAITING)[0] = 1
@@ -69,7 +69,7 @@ def test_report_leaves_alone_what_it_does_not_mention(store):
     store.report(a, Report({WAITING: 3, KV_USAGE: 0.5}, {LORA: LoraState(frozenset({"x"}))}))
     store.report(a, Report({WAITING: 4}))
     seen = everyone(store)
-    assert (seen.waiting[0], seen.kv_usage[0], seen.lora[0].running) == (4.0, 0.5, {"x"})
+    assert (seen.values(WAITING)[0], seen.values(KV_USAGE)[0], seen.records(LORA)[0].running) == (4.0, 0.5, {"x"})
 
 
 def test_new_labels_keep_slot_and_knowledge_but_a_new_address_is_a_new_endpoint(store):
@@ -80,11 +80,11 @@ def test_new_labels_keep_slot_and_knowledge_but_a_new_address_is_a_new_endpoint(
     assert change.added == change.removed == ()
     assert [e.labels for _, e in change.updated] == [{"zone": "z1"}]
     assert everyone(store)[0].labels == {"zone": "z1"}
-    assert everyone(store).waiting.tolist() == [3.0]
+    assert everyone(store).values(WAITING).tolist() == [3.0]
     change = store.replace([endpoint("a", port=8001)])
     assert [e.port for _, e in change.removed] == [8000]
     assert [e.port for _, e in change.added] == [8001]
-    assert np.isnan(everyone(store).waiting).all()
+    assert np.isnan(everyone(store).values(WAITING)).all()
 
 
 def test_late_report_of_an_endpoint_that_left_is_ignored(store):
@@ -94,7 +94,7 @@ def test_late_report_of_an_endpoint_that_left_is_ignored(store):
     store.report(a, Report({WAITING: 99}))
     store.mark(a, REFUSES)
     assert len(everyone(store)) == 1
-    assert np.isnan(everyone(store).waiting).all()
+    assert np.isnan(everyone(store).values(WAITING)).all()
 
 
 def test_unreachable_endpoint_is_no_candidate_until_it_is_reachable_again(store):
@@ -161,7 +161,7 @@ def test_tag_writes_columns_and_attributes_until_the_endpoint_left(store):
     a, b = endpoint("a"), endpoint("b", port=8001)
     store.replace([a, b])
     store.tag(a, Report({KV_USAGE: 0.5}, {TOPOLOGY: Topology(zone="z1")}))
-    assert everyone(store).kv_usage[0] == 0.5
+    assert everyone(store).values(KV_USAGE)[0] == 0.5
     assert everyone(store).records(TOPOLOGY) == [Topology(zone="z1"), Topology()]
     store.replace([b, endpoint("c", port=8002)])  # c takes a's slot
     store.tag(a, Report({}, {TOPOLOGY: Topology(zone="z9")}))
@@ -184,9 +184,9 @@ def test_what_is_forgotten_is_unknown_of_everybody_and_the_rest_stays(store):
         store.report(one, Report({WAITING: 3, KV_USAGE: 0.5}, {LORA: LoraState(max_adapters=2)}))
     store.forget([WAITING, LORA])
     everybody = everyone(store)
-    assert np.isnan(everybody.waiting).all()
-    assert everybody.lora == [LoraState(), LoraState()]
-    assert everybody.kv_usage.tolist() == [0.5, 0.5]
+    assert np.isnan(everybody.values(WAITING)).all()
+    assert everybody.records(LORA) == [LoraState(), LoraState()]
+    assert everybody.values(KV_USAGE).tolist() == [0.5, 0.5]
     generation = store.snapshot().generation
     store.forget([])
     assert store.snapshot().generation == generation
@@ -197,7 +197,7 @@ def test_pool_grows_beyond_its_first_capacity(store):
     store.replace(pool)
     store.report(pool[999], Report({WAITING: 1}))
     assert len(everyone(store)) == 1000
-    assert everyone(store).waiting[999] == 1.0
+    assert everyone(store).values(WAITING)[999] == 1.0
 
 
 def test_labels_are_looked_up_once_for_the_pool(store):

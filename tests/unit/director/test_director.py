@@ -4,8 +4,11 @@ import asyncio
 from collections import Counter
 
 import pytest
+from gate import Gate
+from world import until
 
 from epp.config import Builder, assemble, load_text
+from epp.config.describe import describe
 from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Held, Routing, Seeds, Subset
 from epp.framework import (
@@ -20,6 +23,7 @@ from epp.framework import (
     Request,
     RequestHeaders,
     SchedulingResult,
+    Screener,
 )
 from epp.framework.errors import (
     AdmissionDeniedError,
@@ -28,6 +32,7 @@ from epp.framework.errors import (
     NoEndpointsError,
     PluginFailedError,
     SaturatedError,
+    ScreenedOutError,
 )
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT
@@ -35,23 +40,6 @@ from epp.framework.snapshot import IN_FLIGHT
 BODY = b'{"model":"m","prompt":"hello"}'
 POST = Headers([(":path", "/v1/completions?stream=true"), ("x-request-id", "always the same")])
 ENDPOINTS = [Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("abcd", 1)]
-
-
-class Gate(Admitter):
-    """Holds each request until a test settles its future."""
-
-    plugin_type = "gate"
-
-    def setup(self) -> None:
-        self.held: list[asyncio.Future[None]] = []
-        self.asked = asyncio.Event()
-
-    def admit(self, request: Request, candidates: Candidates):
-        if not candidates.profile:  # no trial
-            self.asked.set()
-            self.held.append(asyncio.get_running_loop().create_future())
-            return self.held[-1]
-        return None
 
 
 class SaysNo(Admitter):
@@ -92,6 +80,20 @@ class Breaks(
             raise RuntimeError(f"broken {hook}")
 
 
+class KeepsParameters(Parameters, frozen=True):
+    names: tuple[str, ...]
+
+
+class Keeps(Screener[KeepsParameters]):
+    """Keeps endpoints by name, and records how many it saw."""
+
+    plugin_type = "keeps"
+
+    def screen(self, request: Request, candidates: Candidates):
+        self.seen = len(candidates)
+        return [endpoint.name in self.parameters.names for endpoint in candidates.endpoints]
+
+
 class Events(DirectorObserver):
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
@@ -118,7 +120,7 @@ class World:
         self.store.replace(ENDPOINTS)
         self.events = Events()
         registry = Registry()
-        for cls in (Gate, SaysNo, Breaks):
+        for cls in (Gate, SaysNo, Breaks, Keeps):
             registry.register(cls)
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{plugins}]"
         self.assembly = assemble(load_text(text), Builder(registry, self.clock))
@@ -174,6 +176,24 @@ def test_request_that_an_admitter_refuses_gets_the_status_of_the_cause():
     assert caught.value.status == 429
 
 
+def test_screeners_see_all_candidates_and_only_what_all_keep_is_left():
+    world = World("{type: keeps, name: x, parameters: {names: [a, b]}}, {type: keeps, parameters: {names: [b, c]}}")
+    assert {world.route().result.targets[0].name for _ in range(20)} == {"b"}
+    assert [plugin.seen for plugin in world.assembly.pipeline.of(Screener)] == [4, 4]
+
+
+def test_request_without_an_endpoint_that_all_screeners_keep_is_refused():
+    world = World("{type: keeps, name: x, parameters: {names: [a]}}, {type: keeps, parameters: {names: [c]}}")
+    with pytest.raises(ScreenedOutError):
+        world.route()
+    assert world.events.told == [("refused", "m ScreenedOutError")]
+
+
+def test_screeners_are_shown_in_the_graph_before_admission():
+    graph = describe(World("{type: says-no}, {type: keeps, parameters: {names: [a]}}").assembly)
+    assert list(graph.hooks) == ["screeners", "admission"]
+
+
 @pytest.mark.parametrize("where", ["request_headers", "produce", "admit"])
 def test_hook_that_breaks_before_scheduling_is_done_without_and_counted(where):
     world = World(f"{{type: breaks, parameters: {{where: {where}}}}}")
@@ -220,7 +240,7 @@ async def test_held_request_is_scheduled_on_the_snapshot_of_its_release():
     assert isinstance(held, Held)
     assert world.events.told == []
     settling = asyncio.create_task(held.settle())
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # one turn of the loop, in which it begins to wait
     world.store.replace([Endpoint("late", "10.0.0.9", 8000)])
     world.assembly.instances.by_name["gate"].held[-1].set_result(None)
     await settling
@@ -234,7 +254,7 @@ async def test_two_admitters_hold_one_after_the_other():
     held = world.route()
     settling = asyncio.create_task(held.settle())
     first.held[-1].set_result(None)
-    await second.asked.wait()
+    await until(lambda: second.held, "the second admitter holds it")
     assert not settling.done()
     second.held[-1].set_result(None)
     await settling
@@ -261,10 +281,29 @@ async def test_error_of_an_admitter_that_holds_is_counted_and_the_request_goes_o
     assert world.events.told[0] == ("failed", "gate: queue lost")
 
 
+async def test_hold_that_its_admitter_cancels_is_an_error_of_the_admitter_and_the_request_goes_on():
+    world = World("{type: gate}")
+    held = world.route()
+    world.assembly.instances.by_name["gate"].held[-1].cancel()
+    await held.settle()
+    assert isinstance(held.routing(), Routing)
+    assert world.events.told[0] == ("failed", "gate: what held the request was cancelled")
+
+
+async def test_error_that_no_plugin_is_guarded_for_is_raised_where_the_outcome_is_taken():
+    async def fail() -> Routing:
+        raise ZeroDivisionError("a defect")
+
+    held = Held(fail)
+    await held.settle()
+    with pytest.raises(ZeroDivisionError, match="a defect"):
+        held.routing()
+
+
 async def test_client_that_leaves_while_it_is_held_is_recorded_and_its_hold_cancelled():
     world = World("{type: gate}")
     settling = asyncio.create_task(world.route().settle())
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # one turn of the loop, in which it begins to wait
     settling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await settling

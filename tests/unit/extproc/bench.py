@@ -1,8 +1,9 @@
 """Sessions over a director with three endpoints, and the messages a gateway sends."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from epp.config import Builder, assemble, default_config
+from epp.config import Builder, assemble, default_config, load_text
 from epp.datastore import Datastore
 from epp.director import Cause, Director, DirectorObserver, Seeds
 from epp.extproc.session import Session
@@ -16,6 +17,7 @@ from epp.extproc.wire import (
     ProcessingRequest,
 )
 from epp.framework import Endpoint, ManualClock
+from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 
@@ -40,6 +42,7 @@ class Bench:
     director: Director
     clock: ManualClock
     endings: Endings
+    plugins: Mapping[str, Plugin]
 
     def session(self, **options) -> Session:
         return Session(self.director, **options)
@@ -53,7 +56,8 @@ class Bench:
         return int(sum(self.store.snapshot().column(SERVED)))
 
 
-def new_bench() -> Bench:
+def new_bench(config: str | None = None) -> Bench:
+    """A bench with this configuration, which may name plugins of `gate`, or with the default one."""
     clock = ManualClock()
     store = Datastore(clock)
     store.replace(
@@ -65,9 +69,11 @@ def new_bench() -> Bench:
         ]
     )
     endings = Endings()
-    pipeline = assemble(default_config(), Builder(Registry(), clock)).pipeline
-    director = Director(store, pipeline, clock, observer=endings, seeds=Seeds(b"secret 3"))  # the first tie goes to a
-    return Bench(store, director, clock, endings)
+    loaded = default_config() if config is None else load_text(config)
+    assembly = assemble(loaded, Builder(Registry(modules=["gate"]), clock))
+    seeds = Seeds(b"secret 3")  # the first tie goes to a
+    director = Director(store, assembly.pipeline, clock, observer=endings, seeds=seeds)
+    return Bench(store, director, clock, endings, assembly.instances.by_name)
 
 
 def header_map(fields: dict[str, str]) -> HeaderMap:

@@ -15,7 +15,7 @@ from bench import (
 from google.protobuf.json_format import MessageToDict
 
 from epp.director import Cause
-from epp.extproc.half import ProtocolError
+from epp.extproc.exchange import ProtocolError
 from epp.extproc.session import Session
 from epp.extproc.wire import HeaderValueOption, ProcessingRequest, ProcessingResponse
 

@@ -16,8 +16,8 @@ from bench import (
 )
 
 from epp.director import Cause
-from epp.extproc.habits import Habits
-from epp.extproc.half import ProtocolError
+from epp.extproc.exchange import ProtocolError
+from epp.extproc.modes import GatewayTraits
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse, ProtocolConfiguration
 from epp.framework.snapshot import SERVED
 
@@ -68,7 +68,7 @@ def test_second_piece_of_a_buffered_body_is_a_protocol_error_and_the_books_balan
     session = bench.session()
     session.receive(saying(request_headers(), "BUFFERED"))
     session.receive(request_body(BODY, end=False))
-    with pytest.raises(ProtocolError, match="answered as a whole"):
+    with pytest.raises(ProtocolError, match="has been answered"):
         session.receive(request_body(BODY))
     session.close()
     assert (bench.in_flight, bench.served) == (0, 1)
@@ -176,21 +176,21 @@ def test_mode_that_is_not_known_is_refused_with_the_remedy(bench):
 def test_gateway_that_says_nothing_and_sends_its_body_is_in_full_duplex(bench):
     session = bench.session()
     session.receive(request_headers())
-    assert session.patience_seconds is not None
+    assert session.silence_timeout is not None
     replies = session.receive(request_body(BODY))
     assert kinds(replies) == ["request_headers", "request_body"]
-    assert session.patience_seconds is None
+    assert session.silence_timeout is None
 
 
 def test_late_body_of_a_gateway_that_never_waits_is_waited_for(bench):
-    habits = Habits()
-    first = bench.session(habits=habits)
+    traits = GatewayTraits()
+    first = bench.session(traits=traits)
     first.receive(request_headers())
-    assert first.patience_seconds is not None  # nothing is known of it yet
+    assert first.silence_timeout is not None  # nothing is known of it yet
     first.receive(request_body(BODY))
-    second = bench.session(habits=habits)
+    second = bench.session(traits=traits)
     second.receive(request_headers())
-    assert second.patience_seconds is None
+    assert second.silence_timeout is None
     assert kinds(second.receive(request_body(BODY))) == ["request_headers", "request_body"]
 
 

@@ -11,7 +11,7 @@ from epp.extproc.tls import CertificateFiles
 from epp.framework import ConfigurationError
 
 TAKEN = "certificate renewed"
-KEPT = "new certificate not taken: the old one stays"
+KEPT = "new certificate rejected, the one before it stays in effect"
 
 
 def rewrite(path, content: bytes, *, second: int) -> None:

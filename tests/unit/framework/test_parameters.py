@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 from msgspec import Meta
 
-from epp.framework import ConfigurationError, FilterParameters, ManualClock, Parameters, Request, Scorer
+from epp.framework import WAITING, ConfigurationError, FilterParameters, ManualClock, Parameters, Request, Scorer
 from epp.framework.hints import hint_at
 from epp.framework.limits import Count, Name, Natural, NonNegative, Port, Positive, PositiveShare, Share
 from epp.framework.parameters import ParameterError, read_parameters
@@ -57,8 +57,8 @@ def test_camel_case_keys_fill_the_fields_and_the_rest_has_its_defaults():
             "unknown key; did you mean 'atMost'?",
         ),
         (
-            {"modelName": "m", "byName": {"a": {"atmost": 1}}},
-            ("byName", "...", "atmost"),
+            {"modelName": "m", "byName": {"a": {"atMost": 1}, "b": {"atmost": 1}}},
+            ("byName", "b", "atmost"),
             "unknown key; did you mean 'atMost'?",
         ),
         ({"modelName": "m", "perhaps": {"atmost": 1}}, ("perhaps", "atmost"), "unknown key; did you mean 'atMost'?"),
@@ -66,7 +66,7 @@ def test_camel_case_keys_fill_the_fields_and_the_rest_has_its_defaults():
         ({"modelName": 5}, ("modelName",), "Expected `str`, got `int`"),
         ({"modelName": "m", "limits": {"atMost": "5"}}, ("limits", "atMost"), "Expected `int`, got `str`"),
         ({"modelName": "m", "several": [{}, 5]}, ("several", 1), "Expected `object`, got `int`"),
-        ({"modelName": "m", "byName": {"a": 5}}, ("byName", "..."), "Expected `object`, got `int`"),
+        ({"modelName": "m", "byName": {"b": {}, "a": 5}}, ("byName", "a"), "Expected `object`, got `int`"),
         ({"modelName": "m", "byName": {5: {}}}, ("byName",), "a key: Expected `str`, got `int`"),
         ({"modelName": "m", "mode": "quick"}, ("mode",), "'quick' is not known; use 'fast', 'slow'"),
         ({"modelName": "m", "kinds": ["a", "c"]}, ("kinds", 1), "'c' is not known; use 'a', 'b'"),
@@ -99,7 +99,7 @@ class Picky(Scorer[Limits]):
             raise LookupError("no such thing")
 
     def score(self, request: Request, candidates):
-        return candidates.waiting
+        return candidates.values(WAITING)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,14 @@ def test_hint_is_the_nearest_name_or_all_or_the_way_to_them():
     assert hint_at("zzz", []) == "none are known here"
 
 
+class Counted(Parameters, frozen=True):
+    count: Count = 1
+
+
+class Labelled(Parameters, frozen=True):
+    label: Name
+
+
 class Limited(Parameters, frozen=True):
     count: Count = 1
     natural: Natural = 0
@@ -140,6 +148,8 @@ class Limited(Parameters, frozen=True):
     weights: Annotated[tuple[Share, ...], Meta(min_length=1)] = (1.0,)
     inner: tuple[Limits, ...] = ()
     ports: Mapping[str, Port] = {}
+    by_name: Mapping[str, Counted] = {}
+    labelled: Labelled | None = None
 
 
 @pytest.mark.parametrize(
@@ -155,14 +165,12 @@ class Limited(Parameters, frozen=True):
         ({"rate": 0}, "rate is 0; it must be above 0, and finite", ("rate",)),
         ({"rate": float("nan")}, "rate is nan; it must be above 0, and finite", ("rate",)),
         ({"label": ""}, "label is empty; give a name, or leave it out", ("label",)),
-        ({"names": ["a", ""]}, "names is empty; give a name, or leave it out", ("names", 1)),
+        ({"labelled": {"label": ""}}, "label is empty; give a name", ("labelled", "label")),
+        ({"names": ["a", ""]}, "names[1] is empty; give a name, or leave it out", ("names", 1)),
         ({"weights": []}, "weights is empty; list at least one entry, or leave it out", ("weights",)),
-        ({"weights": [0.5, 2]}, "weights is 2; it must be between 0 and 1", ("weights", 1)),
-        (
-            {"ports": {"http": 0}},
-            "a value of ports is out of its limits; each must be between 1 and 65535",
-            ("ports", "..."),
-        ),
+        ({"weights": [0.5, 2]}, "weights[1] is 2; it must be between 0 and 1", ("weights", 1)),
+        ({"ports": {"http": 80, "https": 0}}, "https is 0; it must be between 1 and 65535", ("ports", "https")),
+        ({"byName": {"x": {}, "y": {"count": 0}}}, "count is 0; it must be at least 1", ("byName", "y", "count")),
     ],
 )
 def test_value_out_of_its_limits_is_named_with_value_and_limits(data, message, path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from epp.framework import Records
-from epp.framework.accelerator_arrays import tag_codes, tag_mask, tag_numbers
+from epp.framework.accelerator_arrays import tag_mask, tag_numbers
 from epp.framework.accelerators import AcceleratorTag
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
@@ -59,14 +59,6 @@ def test_methods_of_two_instances_are_two_functions():
 def test_a_mask_and_a_number_of_the_same_function_do_not_mix():
     numbers, mask = tag_numbers(POOL, count), tag_mask(POOL, count)
     assert (numbers.dtype, mask.dtype) == (np.float64, np.bool_)
-
-
-def test_equal_texts_have_equal_codes_and_empty_ones_minus_one():
-    assert tag_codes(POOL, node_of).tolist() == [0, -1]
-
-
-def node_of(tag):
-    return tag.node
 
 
 def test_a_value_is_computed_once_even_where_it_is_none_or_zero():

@@ -23,11 +23,11 @@ from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedE
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, REFUSES, RUNNING, WAITING
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
-from epp.plugins.profile_pickers.single import SingleProfileHandler
+from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.scheduling import Guard, Scheduler
 
 POOL = candidates(waiting=[0])
-PICKED = ProfileResult("default", POOL, POOL.waiting, POOL.slots)
+PICKED = ProfileResult("default", POOL, POOL.values(WAITING), POOL.slots)
 UNUSED = Scheduler({}, SingleProfileHandler(), SingleProfileHandler())
 RESULT = SchedulingResult(Destination(PICKED), {"default": PICKED}, {})
 ONE = Endpoint("one", "10.0.0.1", 8000)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from epp.datastore import Credit, Datastore
 from epp.director import Cause, ParserTable, Pipeline, Routing
 from epp.framework import (
+    WAITING,
     Destination,
     Endpoint,
     Headers,
@@ -24,11 +25,11 @@ from epp.framework.snapshot import LORA, MODELS, LoraState
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
 from epp.observability.request_series import MAX_COMBINATIONS
-from epp.plugins.profile_pickers.single import SingleProfileHandler
+from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.scheduling import Guard, Scheduler
 
 POOL = candidates(waiting=[0])
-PICKED = ProfileResult("default", POOL, POOL.waiting, POOL.slots)
+PICKED = ProfileResult("default", POOL, POOL.values(WAITING), POOL.slots)
 UNUSED = Scheduler({}, SingleProfileHandler(), SingleProfileHandler())
 RESULT = SchedulingResult(Destination(PICKED), {"default": PICKED}, {})
 ONE = Endpoint("one", "10.0.0.1", 8000)

@@ -11,6 +11,7 @@ from epp.discovery.targets import Target
 from epp.framework import ConfigurationError, Headers, ManualClock, Parameters
 from epp.framework.datalayer import Discovery, FollowingTagger, Report
 from epp.framework.registry import Registry
+from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import TOPOLOGY, Topology
 from epp.observability.metrics import Metrics
 from epp.picker.running import RunningConfig
@@ -21,20 +22,29 @@ BODY = b'{"model":"m","prompt":"hello"}'
 
 class HostsParameters(Parameters, frozen=True):
     hosts: tuple[str, ...] = ()
+    fails: bool = False
 
 
 class Hosts(Discovery[HostsParameters]):
-    """Endpoints by IP; no hosts is a source that cannot be read."""
+    """Endpoints by IP; may fail once they are in the pool, and writes once more when it is told to stop."""
 
     plugin_type = "hosts"
 
+    def setup(self):
+        self.follows = False
+
     async def start(self, pool):
-        if not self.parameters.hosts:
-            raise ConfigurationError("hosts: nowhere to look")
         await StaticDiscovery([Target(host, host, 8000) for host in self.parameters.hosts]).start(pool)
+        if self.parameters.fails:
+            raise ConfigurationError("hosts: source lost")
 
     async def follow(self, pool):
-        await asyncio.Event().wait()
+        self.follows = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await StaticDiscovery([Target("afterthought", "10.6.6.6", 8000)]).start(pool)
+            self.follows = False
 
 
 class Zone(FollowingTagger):
@@ -59,9 +69,9 @@ class Zone(FollowingTagger):
         await asyncio.Event().wait()
 
 
-def pool(*hosts: str, more: str = "") -> str:
+def pool(*hosts: str, fails: str = "false", more: str = "") -> str:
     return HEAD + (
-        f"plugins: [{{type: hosts, parameters: {{hosts: [{', '.join(hosts)}]}}}}{more}]\n"
+        f"plugins: [{{type: hosts, parameters: {{hosts: [{', '.join(hosts)}], fails: {fails}}}}}{more}]\n"
         "dataLayer: {injectDefaults: false, discovery: {pluginRef: hosts}}"
     )
 
@@ -84,6 +94,10 @@ class World:
         route = self.running.director.route
         return {route(Headers(), BODY, None).result.targets[0].address for _ in range(20)}
 
+    def zone(self) -> Topology:
+        """Where the endpoint of the first slot is."""
+        return self.running.store.snapshot().records(TOPOLOGY).values[0]
+
     async def __aenter__(self):
         await self.running.start()
         return self
@@ -102,10 +116,56 @@ async def test_switch_changes_the_pool_between_two_requests():
 async def test_switch_that_fails_changes_nothing():
     async with World(pool("10.0.0.1")) as world:
         before = world.running.assembly
-        with pytest.raises(ConfigurationError, match="nowhere to look"):
-            await world.running.switch(world.assembly(pool()))
+        with pytest.raises(ConfigurationError, match="source lost"):
+            await world.running.switch(world.assembly(pool("10.0.0.2", fails="true")))
         assert world.running.assembly is before
         assert world.targets() == {"10.0.0.1"}
+
+
+async def test_source_that_was_replaced_changes_the_pool_no_more():
+    async with World(pool("10.0.0.1")) as world:
+        before = world.running.assembly.discovery
+        await until(lambda: before.follows, "the first source is followed")
+        await world.running.switch(world.assembly(pool("10.0.0.2")))
+        await until(lambda: not before.follows, "it has ended")
+        assert world.targets() == {"10.0.0.2"}
+
+
+async def test_two_endpoints_of_one_name_are_refused_with_nothing_changed():
+    async with World(pool("10.0.0.1")) as world:
+        with pytest.raises(ValueError, match="two endpoints are named"):
+            await world.running.switch(world.assembly(pool("10.0.0.2", "10.0.0.2")))
+        assert world.targets() == {"10.0.0.1"}
+        await world.running.switch(world.assembly(pool("10.0.0.3")))
+        assert world.targets() == {"10.0.0.3"}
+
+
+async def test_plugin_kept_across_a_switch_keeps_its_state_and_forgets_endpoints_that_left():
+    index = ", {type: approx-prefix-cache-producer}"
+    long = b'{"model":"m","prompt":"%s"}' % (b"x" * 4096)  # 16 blocks of 64 tokens of 4 bytes
+
+    def matched(world: World) -> int:
+        """Route the prompt; return how many of its blocks the endpoint was believed to hold before."""
+        routing = world.running.director.route(Headers(), long, None)
+        return max(routing.request.get(PREFIX_MATCH).matched_blocks.tolist())
+
+    async with World(pool("10.0.0.1", more=index)) as world:
+        assert [matched(world), matched(world)] == [0, 16]
+        await world.running.switch(world.assembly(pool("10.0.0.1", more=index + ", {type: queue-scorer}")))
+        assert matched(world) == 16
+        await world.running.switch(world.assembly(pool("10.0.0.2", more=index)))
+        assert [matched(world), matched(world)] == [0, 16]  # the new endpoint has the old one's slot, not its blocks
+
+
+async def test_tagger_kept_across_a_switch_follows_on_and_tags_the_new_pool():
+    zone = ", {type: zone}"
+    async with World(pool("10.0.0.1", more=zone)) as world:
+        tagger = world.running.assembly.instances.by_name["zone"]
+        await until(lambda: tagger.known, "the tagger has learned its zone")
+        await world.running.switch(world.assembly(pool("10.0.0.2", more=zone)))
+        assert world.running.assembly.instances.by_name["zone"] is tagger
+        assert world.zone() == Topology(zone="z1")
+        assert tagger.starts == 2  # one that failed, and one that goes on
 
 
 async def test_given_source_of_endpoints_takes_precedence_and_one_is_needed():
@@ -121,11 +181,7 @@ async def test_given_source_of_endpoints_takes_precedence_and_one_is_needed():
 async def test_task_that_fails_is_listed_counted_and_restarted():
     async with World(pool("10.0.0.1", more=", {type: zone}")) as world:
         tagger = world.running.assembly.instances.by_name["zone"]
-
-        def tag():
-            return world.running.store.snapshot().records(TOPOLOGY).values[0]
-
-        await until(lambda: tag() == Topology(zone="z1"), "the endpoint is tagged")
+        await until(lambda: world.zone() == Topology(zone="z1"), "the endpoint is tagged")
         assert tagger.starts == 2
         assert world.running.failing_tasks == {"tagger zone": "ConnectionError: no source yet"}
         failures = world.metrics.registry.get_sample_value(
@@ -133,7 +189,7 @@ async def test_task_that_fails_is_listed_counted_and_restarted():
         )
         assert failures == 1
         await world.running.switch(world.assembly(pool("10.0.0.1")))
-        assert tag() == Topology()
+        assert world.zone() == Topology()
         await until(lambda: not world.running.failing_tasks, "the task of the tagger has ended")
 
 

@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 from epp.framework import ConfigurationError, Request
 from epp.framework.parameters import read_parameters
 from epp.framework.testing import candidates
-from epp.plugins.pickers.max_score import MaxScorePicker
-from epp.plugins.pickers.parameters import PickerParameters
-from epp.plugins.pickers.random import RandomPicker
-from epp.plugins.pickers.weighted_random import WeightedRandomPicker
+from epp.plugins.pickers import MaxScorePicker, PickerParameters, RandomPicker, WeightedRandomPicker
 
 REQUEST = Request("r")
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from epp.framework import (
+    WAITING,
     Aggregator,
     Candidates,
     Destination,
@@ -34,7 +35,7 @@ class Keeps(Filter[FilterParameters]):
         self._waiting = waiting
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        return candidates.waiting == self._waiting
+        return candidates.values(WAITING) == self._waiting
 
 
 class BrokenFilter(Filter):
@@ -50,7 +51,7 @@ class Numbers(Filter):
     plugin_type = "numbers"
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        return candidates.waiting
+        return candidates.values(WAITING)
 
 
 class Refuses(Filter):
@@ -73,7 +74,7 @@ class Few(Scorer):
     plugin_type = "few"
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        return 1 - candidates.waiting / 10
+        return 1 - candidates.values(WAITING) / 10
 
 
 class Best(Picker):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from epp.framework import (
+    WAITING,
     Aggregator,
     Candidates,
     Destination,
@@ -64,7 +65,7 @@ class Idle(Filter):
     plugin_type = "idle"
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        return candidates.waiting == 0
+        return candidates.values(WAITING) == 0
 
 
 class Sequentially(ProfilePicker, Aggregator):

@@ -1,5 +1,7 @@
 """The policy of the request's selection ranks the accelerators."""
 
+import gc
+
 import pytest
 
 from epp.framework import Request
@@ -7,7 +9,8 @@ from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, Selection
 from epp.framework.memory import GIB
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from scorers.accelerator_policy import AcceleratorPolicyParameters, AcceleratorPolicyScorer
+from epp_scorers.accelerator_policy import AcceleratorPolicyParameters, AcceleratorPolicyScorer
+from epp_scorers.best_fit import BestFitScorer
 
 
 @pytest.fixture
@@ -42,11 +45,15 @@ def test_without_a_policy_the_default_one_ranks(pool):
     assert winner(pool, Selection(policy="cheapest"), profile="prefill", default_policy="most-capable") == "h100"
 
 
-def test_selections_that_clients_make_up_do_not_pile_up(pool):
-    scorer = AcceleratorPolicyScorer()
+def test_selections_that_clients_make_up_do_not_pile_up(h100):
+    def best_fit_scorers() -> int:
+        gc.collect()
+        return sum(isinstance(one, BestFitScorer) for one in gc.get_objects())
+
+    scorer, before = AcceleratorPolicyScorer(), best_fit_scorers()
     for size in range(400):
         request = Request("r")
         selection = Selection(policy="best-fit", min_memory_bytes=size)
-        request.put(ACCELERATOR_SELECTION, Selections(by_profile={"p": selection}))
-        scorer.score(request, pool.within("p"))
-    assert len(scorer._scorers) == 256
+        request.put(ACCELERATOR_SELECTION, Selections(default=selection))
+        scorer.score(request, candidates(records={ACCELERATOR: [h100]}))  # a snapshot remembers scores for itself
+    assert best_fit_scorers() - before == 256

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import ManualClock, Request, RequestBody
-from epp.framework.accelerator_attributes import SLOTS_FREE, SLOTS_TOTAL
+from epp.framework.accelerator_attributes import SLOTS_FREE, SLOTS_TOTAL, TFLOPS_USED, VRAM_USED
 from epp.framework.accelerators import (
     AcceleratorKind,
     AcceleratorTag,
@@ -21,22 +21,21 @@ from epp.framework.accelerators import (
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from scorers.active_request import ActiveRequestScorer
-from scorers.best_fit import BestFitScorer
-from scorers.cheapest import CheapestScorer
-from scorers.device_health import DeviceHealthScorer
-from scorers.first_available import FirstAvailableScorer
-from scorers.gpu_neighbour import GpuNeighbourScorer
-from scorers.gpu_packing import CompactFirstScorer, LowLoadFirstScorer, NodeCompactGpuLowLoadScorer
-from scorers.gpu_usage import TFLOPS_USED, VRAM_USED
-from scorers.load_aware import LoadAwareScorer
-from scorers.most_capable import MostCapableScorer
-from scorers.preference_order import PreferenceOrderScorer
-from scorers.queue import QueueScorer
-from scorers.running_requests import RunningRequestsSizeScorer
-from scorers.slice_fit import SliceFitScorer
-from scorers.slice_headroom import SliceHeadroomScorer
-from scorers.token_load import TokenLoadScorer
+from epp_scorers.active_request import ActiveRequestScorer
+from epp_scorers.best_fit import BestFitScorer
+from epp_scorers.cheapest import CheapestScorer
+from epp_scorers.device_health import DeviceHealthScorer
+from epp_scorers.first_available import FirstAvailableScorer
+from epp_scorers.gpu_neighbour import GpuNeighbourScorer
+from epp_scorers.gpu_packing import CompactFirstScorer, LowLoadFirstScorer, NodeCompactGpuLowLoadScorer
+from epp_scorers.load_aware import LoadAwareScorer
+from epp_scorers.most_capable import MostCapableScorer
+from epp_scorers.preference_order import PreferenceOrderScorer
+from epp_scorers.queue import QueueScorer
+from epp_scorers.running_requests import RunningRequestsSizeScorer
+from epp_scorers.slice_fit import SliceFitScorer
+from epp_scorers.slice_headroom import SliceHeadroomScorer
+from epp_scorers.token_load import TokenLoadScorer
 
 PREFERENCES = [{"class": "b", "score": 30}, {"class": "a", "conditions": [{"promptTokens": ">5"}]}]
 SCORERS = [

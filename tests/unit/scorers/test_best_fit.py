@@ -8,7 +8,7 @@ from epp.framework.accelerators import NO_TAG, AcceleratorKind, AcceleratorTag, 
 from epp.framework.memory import GIB
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from scorers.best_fit import BestFitScorer
+from epp_scorers.best_fit import BestFitScorer
 
 
 def test_ome_4_best_fit_without_a_bound_on_compute(scores, h100, a100, t4):
@@ -97,10 +97,10 @@ def test_two_scorers_with_other_parameters_do_not_share_results(build, h100):
     ("parameters", "words"),
     [
         ({"memoryWeight": 0, "computeWeight": 0}, "memoryWeight and computeWeight are all 0"),
-        ({"memoryWeight": -1}, "memoryWeight is -1.0; it must be between 0"),
-        ({"minMemory": "lots"}, "not a quantity"),
+        ({"memoryWeight": -1}, "memoryWeight is -1; it must be between 0"),
+        ({"minMemory": "lots"}, "minMemory: 'lots' is not a quantity"),
         ({"minMemory": 0}, "no memory size"),
-        ({"minComputeTFLOPS": -1}, "minComputeTFLOPS is -1.0; it must be 0 or more"),
+        ({"minComputeTFLOPS": -1}, "minComputeTFLOPS is -1; it must be 0 or more"),
         ({"preferredPrecisions": ["fp12"]}, "fp12"),
     ],
 )

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from epp.framework.accelerators import NO_TAG, AcceleratorKind, AcceleratorTag, Cost, Partition, Sharing
-from scorers.cheapest import CheapestScorer
+from epp_scorers.cheapest import CheapestScorer
 
 
 def priced(**cost):

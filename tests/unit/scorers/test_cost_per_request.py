@@ -11,7 +11,7 @@ from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, endpoint_rates
-from scorers.cost_per_request import CostPerRequestScorer
+from epp_scorers.cost_per_request import CostPerRequestScorer
 
 A10 = {"gpu": "A10", "indexes": [[128, 1024], [128, 4096]], "tputs": [[8, 0.2], [2, 0.1]]}
 A100 = {"gpu": "A100", "indexes": [[128, 1024], [128, 4096]], "tputs": [[20, 5], [8, 2]]}
@@ -108,9 +108,9 @@ def test_het_2_profiles_that_aibrix_wrote_are_read_from_a_file(tmp_path):
     [
         ({"profiles": [A10 | {"tputs": [[1, 2]]}]}, "tputs of 'A10' needs one row for each of the 2 output lengths"),
         ({"profiles": [A10 | {"tputs": [[1], [2]]}]}, "each row of tputs of 'A10' needs 2 numbers"),
-        ({"profiles": [A10 | {"tputs": [[1, -1], [2, 2]]}]}, "a number that is not 0 or more"),
-        ({"profiles": [A10 | {"indexes": [[0, 1], [1, 2]]}]}, "a length that is not above 0"),
-        ({"profiles": [A10 | {"cost": -1}]}, "cost of 'A10' is -1.0"),
+        ({"profiles": [A10 | {"tputs": [[1, -1], [2, 2]]}]}, "tputs\\[0]\\[1] is -1; it must be 0 or more, and finite"),
+        ({"profiles": [A10 | {"indexes": [[0, 1], [1, 2]]}]}, "indexes\\[0]\\[0] is 0; it must be above 0, and finite"),
+        ({"profiles": [A10 | {"cost": -1}]}, "cost is -1; it must be 0 or more, and finite"),
         ({"tolerance": nan}, "tolerance is nan"),
         ({"expectedOutputTokens": -1}, "expectedOutputTokens is -1"),
         ({"batchSize": 0}, "batchSize is 0; it must be at least 1"),

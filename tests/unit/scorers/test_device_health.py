@@ -2,7 +2,7 @@
 
 from epp.framework.accelerator_attributes import PHASE
 from epp.framework.accelerators import NO_TAG, AcceleratorTag, Device
-from scorers.device_health import DeviceHealthScorer
+from epp_scorers.device_health import DeviceHealthScorer
 
 
 def devices(*states):

@@ -8,7 +8,7 @@ from epp.framework import Column, ConfigurationError, ManualClock, Request
 from epp.framework.registry import Registry
 from epp.framework.snapshot import GPU_UTILIZATION, WAITING
 from epp.framework.testing import candidates
-from scorers.endpoint_attribute import EndpointAttributeScorer
+from epp_scorers.endpoint_attribute import EndpointAttributeScorer
 
 LOWER, HIGHER = "linear_lower_is_better", "linear_higher_is_better"
 
@@ -73,7 +73,7 @@ def test_column_is_declared_so_that_its_absence_can_be_reported():
     ("algorithm", "sentence"),
     [
         ({}, "missing required field `type`"),
-        ({"type": "softmax"}, "algorithm type 'softmax' is not known; use linear_lower_is_better or"),
+        ({"type": "softmax"}, "'softmax' is not known; use 'linear_lower_is_better', 'linear_higher_is_better'"),
         ({"type": LOWER, "normalization": {"fixedRange": {"min": 1, "max": 1}}}, "min must be below max"),
         ({"type": LOWER, "normalization": {"fixedRange": {"min": 0, "max": inf}}}, "min must be below max, and both"),
         (

@@ -9,7 +9,7 @@ from epp.framework import ConfigurationError, Request
 from epp.framework.accelerators import NO_TAG, AcceleratorTag, Device, Partition, Sharing
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from scorers.gpu_neighbour import GpuNeighbourScorer
+from epp_scorers.gpu_neighbour import GpuNeighbourScorer
 
 
 def part_of(gpu, kind=Sharing.MIG, cluster=""):

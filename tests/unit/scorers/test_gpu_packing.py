@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from epp.framework import ConfigurationError, Request
+from epp.framework.accelerator_attributes import TFLOPS_USED, VRAM_USED
 from epp.framework.accelerators import NO_TAG, AcceleratorTag
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from scorers.gpu_packing import CompactFirstScorer, LowLoadFirstScorer, NodeCompactGpuLowLoadScorer
-from scorers.gpu_usage import TFLOPS_USED, VRAM_USED
+from epp_scorers.gpu_packing import CompactFirstScorer, LowLoadFirstScorer, NodeCompactGpuLowLoadScorer
 
 ALL = (CompactFirstScorer, LowLoadFirstScorer, NodeCompactGpuLowLoadScorer)
 USED = [(0.25, 0.50), (0.0, 0.0), (0.9, 0.1), (1.0, 1.0)]

@@ -4,9 +4,9 @@ from math import nan
 
 import pytest
 
-from epp.framework import Request
+from epp.framework import ConfigurationError, Request
 from epp.framework.testing import candidates
-from scorers.load_aware import LoadAwareParameters, LoadAwareScorer
+from epp_scorers.load_aware import LoadAwareParameters, LoadAwareScorer
 
 
 def test_empty_queue_gets_half_and_a_full_one_nothing():
@@ -26,6 +26,6 @@ def test_unknown_queue_is_half_full():
 
 
 @pytest.mark.parametrize("threshold", [0, -1, nan])
-def test_queue_that_is_full_when_empty_is_refused(threshold):
-    with pytest.raises(ValueError, match="it must be above 0"):
-        LoadAwareParameters(threshold=threshold)
+def test_queue_that_is_full_when_empty_is_refused(build, threshold):
+    with pytest.raises(ConfigurationError, match="it must be above 0"):
+        build(LoadAwareScorer, threshold=threshold)

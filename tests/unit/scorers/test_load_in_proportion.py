@@ -11,11 +11,11 @@ from epp.framework.accelerators import NO_TAG, AcceleratorTag, Performance
 from epp.framework.rates import ENDPOINT_RATES, EndpointRates
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, WAITING
 from epp.framework.testing import candidates
-from scorers.active_request import ActiveRequestScorer
-from scorers.load_aware import LoadAwareScorer
-from scorers.queue import QueueScorer
-from scorers.running_requests import RunningRequestsSizeScorer
-from scorers.token_load import TokenLoadScorer
+from epp_scorers.active_request import ActiveRequestScorer
+from epp_scorers.load_aware import LoadAwareScorer
+from epp_scorers.queue import QueueScorer
+from epp_scorers.running_requests import RunningRequestsSizeScorer
+from epp_scorers.token_load import TokenLoadScorer
 
 H100, T4 = (AcceleratorTag(count=1, performance=Performance(fp16=tflops)) for tflops in (1950, 65))
 """30 to 1."""

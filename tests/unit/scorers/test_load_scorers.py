@@ -5,12 +5,12 @@ from math import nan
 import numpy as np
 import pytest
 
-from epp.framework import Request
+from epp.framework import ConfigurationError, Request
 from epp.framework.testing import candidates
-from scorers.active_request import ActiveRequestParameters, ActiveRequestScorer
-from scorers.kv_cache_utilization import KvCacheUtilizationScorer
-from scorers.queue import QueueScorer
-from scorers.running_requests import RunningRequestsSizeScorer
+from epp_scorers.active_request import ActiveRequestParameters, ActiveRequestScorer
+from epp_scorers.kv_cache_utilization import KvCacheUtilizationScorer
+from epp_scorers.queue import QueueScorer
+from epp_scorers.running_requests import RunningRequestsSizeScorer
 
 REQUEST = Request("r")
 
@@ -64,7 +64,7 @@ def test_all_idle_endpoints_get_one():
     assert ActiveRequestScorer().score(REQUEST, candidates(in_flight=[0, 0])).tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("values", [{"idle_threshold": -1}, {"max_busy_score": 1.1}, {"max_busy_score": nan}])
-def test_active_request_scorer_refuses_parameters_outside_their_range(values):
-    with pytest.raises(ValueError, match="it must be"):
-        ActiveRequestParameters(**values)
+@pytest.mark.parametrize("values", [{"idleThreshold": -1}, {"maxBusyScore": 1.1}, {"maxBusyScore": nan}])
+def test_active_request_scorer_refuses_parameters_outside_their_range(build, values):
+    with pytest.raises(ConfigurationError, match="it must be"):
+        build(ActiveRequestScorer, **values)

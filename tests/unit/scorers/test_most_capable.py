@@ -6,7 +6,7 @@ import pytest
 from epp.framework import ConfigurationError
 from epp.framework.accelerators import NO_TAG, AcceleratorKind, AcceleratorTag, Partition
 from epp.framework.memory import GIB
-from scorers.most_capable import MostCapableScorer
+from epp_scorers.most_capable import MostCapableScorer
 
 
 def test_ome_4_most_capable_weighs_memory_bandwidth_and_compute(scores, h100, a100, t4):
@@ -54,7 +54,7 @@ def test_ome_8_cpu_is_not_capable_however_much_memory_it_has(scores, t4):
 
 
 def test_weights_that_say_nothing_are_refused(build):
-    with pytest.raises(ConfigurationError, match="are all 0: every score would be"):
+    with pytest.raises(ConfigurationError, match="are all 0; set at least one"):
         build(MostCapableScorer, memoryWeight=0, bandwidthWeight=0, computeWeight=0)
     with pytest.raises(ConfigurationError, match="preferredPrecisions is empty"):
         build(MostCapableScorer, preferredPrecisions=[])

@@ -7,7 +7,7 @@ from epp.framework import ConfigurationError, Headers, LoraState, Request, Reque
 from epp.framework.accelerators import NO_TAG
 from epp.framework.snapshot import ACCELERATOR, LORA
 from epp.framework.testing import candidates
-from scorers.preference_order import TIE, PreferenceOrderScorer
+from epp_scorers.preference_order import TIE, PreferenceOrderScorer
 
 SMALL_ON_A100 = [
     {"class": "nvidia-a100", "score": 100, "conditions": [{"modelSize": "<30B"}, {"promptTokens": "<2048"}]},
@@ -114,8 +114,8 @@ def test_model_stands_in_where_no_class_matches(scores, h100):
         ({}, "missing required field `preferenceOrder`"),
         ({"preferenceOrder": []}, "preferenceOrder is empty"),
         ({"preferenceOrder": [{"class": ""}]}, "class is empty"),
-        ({"preferenceOrder": [{"class": "a", "score": 101}]}, "score of class 'a' is 101.0; it must be 0 to 100"),
-        ({"preferenceOrder": [{"class": "a"}], "modelSizes": {"m": "big"}}, "'big' is no number"),
+        ({"preferenceOrder": [{"class": "a", "score": 101}]}, "score is 101; it must be between 0 and 100"),
+        ({"preferenceOrder": [{"class": "a"}], "modelSizes": {"m": "big"}}, "'big' is not a number"),
         ({"preferenceOrder": [{"class": "a", "conditions": [{"priorty": 1}]}]}, "did you mean 'priority'"),
     ],
 )

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from epp.framework import PrefixMatch, Request
+from epp.framework import ConfigurationError, PrefixMatch, Request
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
-from scorers.prefix_cache import PrefixCacheParameters, PrefixCacheScorer
+from epp_scorers.prefix_cache import PrefixCacheParameters, PrefixCacheScorer
 
 POOL = candidates(waiting=[0, 0, 0])
 
@@ -44,7 +44,7 @@ def test_named_producer_is_the_one_that_is_read():
     assert scorer.score(request_with([4, 0, 0], 4, named), POOL).tolist() == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("values", [{"match_length_weight": 1.5}, {"match_length_scale_tokens": 0}])
-def test_parameters_outside_their_range_are_refused(values):
-    with pytest.raises(ValueError, match="it must be"):
-        PrefixCacheParameters(**values)
+@pytest.mark.parametrize("values", [{"matchLengthWeight": 1.5}, {"matchLengthScaleTokens": 0}])
+def test_parameters_outside_their_range_are_refused(build, values):
+    with pytest.raises(ConfigurationError, match="it must be"):
+        build(PrefixCacheScorer, **values)

@@ -7,8 +7,8 @@ from epp.framework import ConfigurationError
 from epp.framework.accelerator_attributes import SLOTS_FREE, SLOTS_TOTAL
 from epp.framework.accelerators import NO_TAG, AcceleratorKind, AcceleratorTag, Partition, Sharing
 from epp.framework.memory import GIB
-from scorers.slice_fit import SliceFitScorer
-from scorers.slice_headroom import SliceHeadroomScorer
+from epp_scorers.slice_fit import SliceFitScorer
+from epp_scorers.slice_headroom import SliceHeadroomScorer
 
 
 def on_node(free, total):

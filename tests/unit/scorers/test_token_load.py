@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from epp.framework import PrefixMatch, PromptTokens, Request, RequestBody
+from epp.framework import ConfigurationError, PrefixMatch, PromptTokens, Request, RequestBody
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.framework.testing import candidates
-from scorers.token_load import TokenLoadParameters, TokenLoadScorer
+from epp_scorers.token_load import TokenLoadParameters, TokenLoadScorer
 
 SCORER = TokenLoadScorer(TokenLoadParameters(queue_threshold_tokens=1000))
 
@@ -65,6 +65,6 @@ def test_named_producer_is_the_one_that_is_read():
     assert scorer.score(request_of(200, [2], named), pool).tolist() == [pytest.approx(0.928)]
 
 
-def test_threshold_that_everybody_is_over_is_refused():
-    with pytest.raises(ValueError, match="queueThresholdTokens is 0; it must be at least 1"):
-        TokenLoadParameters(queue_threshold_tokens=0)
+def test_threshold_that_everybody_is_over_is_refused(build):
+    with pytest.raises(ConfigurationError, match="queueThresholdTokens is 0; it must be at least 1"):
+        build(TokenLoadScorer, queueThresholdTokens=0)

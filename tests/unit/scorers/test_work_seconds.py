@@ -12,8 +12,8 @@ from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, endpoint_rates
-from epp.plugins.producers.endpoint_rates import EndpointRatesProducer
-from scorers.work_seconds import WorkSecondsScorer
+from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
+from epp_scorers.work_seconds import WorkSecondsScorer
 
 
 def build(**parameters):

@@ -1,0 +1,106 @@
+"""Writes the data that plugins can read and write as Markdown: columns, attributes and request data."""
+
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import epp.framework
+from epp.framework import accelerator_selection, rates, request, snapshot
+from epp.framework.clock import SystemClock
+from epp.framework.errors import ConfigurationError
+from epp.framework.plugin import Datum
+from epp.framework.registry import Registry
+from epp.framework.request import DataKey
+from epp.framework.snapshot import Attribute, Column
+
+_MODULES = (snapshot, request, rates, accelerator_selection)
+_OWN = "the picker"
+_KINDS = (
+    (
+        "Columns",
+        Column,
+        "One number for each endpoint. `candidates.values(WAITING)` is an array: one entry for each candidate, or NaN.",
+    ),
+    (
+        "Attributes",
+        Attribute,
+        "One record for each endpoint. `candidates.records(LORA)` is a list with one entry for each candidate.",
+    ),
+    (
+        "Request data",
+        DataKey,
+        "One value for each request. `request.get(PREFIX_MATCH)` is None where no plugin wrote it.",
+    ),
+)
+
+
+def data_markdown(registry: Registry) -> str:
+    """Return the whole page; raises ConfigurationError for a plugin type that cannot be loaded."""
+    return "\n".join(_lines(_writers(registry))) + "\n"
+
+
+def _lines(writers: Mapping[str, list[str]]) -> Iterator[str]:
+    yield "# Data for plugins"
+    yield ""
+    yield (
+        "Everything that plugins can read and write, written by `epp plugins --output data` from the code itself. "
+        "All names are imported from `epp.framework`."
+    )
+    for title, kind, how in _KINDS:
+        yield ""
+        yield f"## {title}"
+        yield ""
+        yield how
+        yield ""
+        yield f"| Python | name | {'unit' if kind is Column else 'type'} | written by | |"
+        yield "|---|---|---|---|---|"
+        for python_name, datum, annotation, text in _data():
+            if isinstance(datum, kind):
+                unit = datum.unit if isinstance(datum, Column) else f"`{annotation}`"
+                written = ", ".join(f"`{name}`" for name in writers.get(datum.name, ())) or (
+                    _OWN if isinstance(datum, Column) else "no plugin yet"
+                )
+                yield f"| `{python_name}` | `{datum.name}` | {unit} | {written} | {text} |"
+
+
+def _data() -> Iterator[tuple[str, Datum, str, str]]:
+    """Yield name in Python, datum, type argument and text of all that the framework exports."""
+    for module in _MODULES:
+        for name, (annotation, text) in _constants(module).items():
+            datum = getattr(epp.framework, name, None)
+            if isinstance(datum, Column | Attribute | DataKey):
+                yield name, datum, annotation, text
+
+
+def _constants(module: ModuleType) -> dict[str, tuple[str, str]]:
+    """Return the type argument and the string below each constant of a module."""
+    found: dict[str, tuple[str, str]] = {}
+    for statement, below in pairwise([*ast.parse(inspect.getsource(module)).body, ast.Pass()]):
+        text = ""
+        match below:
+            case ast.Expr(value=ast.Constant(value=str(doc))):
+                text = " ".join(doc.split())
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Subscript(slice=inner)):
+                found[name] = (ast.unparse(inner), text)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found[name] = ("", text)
+    return found
+
+
+def _writers(registry: Registry) -> dict[str, list[str]]:
+    """Return the plugin types that write each datum, with their default parameters."""
+    writers: dict[str, list[str]] = {}
+    for kind in registry.types:
+        written: tuple[Datum, ...] = registry.find(kind).writes
+        try:
+            plugin: Any = registry.build(kind, {}, name=kind, clock=SystemClock())
+            written = plugin.writes
+        except ConfigurationError:
+            pass  # it needs parameters
+        for name in dict.fromkeys(datum.name for datum in written):
+            writers.setdefault(name, []).append(kind)
+    return writers

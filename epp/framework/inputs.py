@@ -1,0 +1,34 @@
+"""Inputs of a plugin, such as files, and those of their versions that are not in effect."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class InputProblem:
+    """A file, or an object of one, whose newest version is not in effect."""
+
+    file: str
+    object: str = ""
+    """Kind and name of the object; empty for the file as a whole."""
+    reason: str = ""
+    """Field, value and remedy."""
+    kept: int = 0
+    """Objects that are in effect in an earlier version."""
+
+    def __str__(self) -> str:
+        """Return one sentence for the log."""
+        what = f"{self.file}: {self.object}" if self.object else self.file
+        if not self.kept:
+            return f"{what} is skipped: {self.reason}"
+        objects = f", with {self.kept} object{'s' if self.kept > 1 else ''}" if not self.object else ""
+        return f"{what} stays as it was{objects}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class InputState:
+    """Inputs of one plugin at one moment."""
+
+    problems: tuple[InputProblem, ...] = ()
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    """Versions of each file, and of its objects, that were rejected since the plugin was built; 0 where none was."""

@@ -1,0 +1,59 @@
+"""Metrics of what plugins follow, such as files: read from the plugins whenever the page is."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from epp.framework.plugin import Plugin
+
+_LABELS = ("plugin_name", "file")
+
+
+class InputMetrics(Collector):
+    """Shows the inputs of the plugins that are in use; those of a plugin that is not any more are gone at once."""
+
+    def __init__(self, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
+        self._plugins = plugins
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without samples."""
+        return _families()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a sample of each metric for each file."""
+        problems, kept, rejected = families = _families()
+        for plugin in self._plugins():
+            inputs = plugin.inputs
+            problem_counts = Counter(each.file for each in inputs.problems)
+            kept_counts: Counter[str] = Counter()
+            for each in inputs.problems:
+                kept_counts[each.file] += each.kept
+            for file, count in inputs.rejected.items():
+                problems.add_metric((plugin.name, file), problem_counts[file])
+                kept.add_metric((plugin.name, file), kept_counts[file])
+                rejected.add_metric((plugin.name, file), count)
+        yield from families
+
+
+def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, CounterMetricFamily]:
+    return (
+        GaugeMetricFamily(
+            "llm_d_epp_input_problems",
+            "1 for a file whose newest version is not in effect, or else the number of such objects in it.",
+            labels=_LABELS,
+        ),
+        GaugeMetricFamily(
+            "llm_d_epp_input_objects_kept",
+            "Objects in effect in an earlier version, since the newest one cannot be used or the file is gone.",
+            labels=_LABELS,
+        ),
+        CounterMetricFamily(
+            "llm_d_epp_input_versions_rejected",
+            "Versions of a file, or of its objects, that cannot be used.",
+            labels=_LABELS,
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Accelerators: bounds and preferences of requests, and filters by the hardware of endpoints."""

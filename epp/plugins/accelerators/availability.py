@@ -1,0 +1,134 @@
+"""Drops endpoints whose accelerators are being taken away, or cannot be used."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from epp.framework import (
+    ACCELERATOR,
+    AcceleratorTag,
+    Candidates,
+    Filter,
+    FilterParameters,
+    Mask,
+    Request,
+    Share,
+    tag_mask,
+)
+from epp.framework.accelerator_attributes import (
+    ISOLATION_MODE,
+    PARTITION_TEMPLATE,
+    PHASE,
+    TFLOPS_USED,
+    USED_BY,
+    VRAM_USED,
+)
+from epp.framework.accelerators import Device, Routability
+
+_RUNNING, _PENDING = "Running", "Pending"
+_NOBODY_ELSE = (None, "tensor-fusion")
+
+
+class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
+    """What counts as available."""
+
+    on_unknown: Literal["Pass", "Fail"] = "Pass"
+    """What becomes of an endpoint of whose state nobody says anything: `Pass` keeps it, `Fail` drops it."""
+    on_unhealthy: Literal["Drain", "Ignore"] = "Drain"
+    """What becomes of an endpoint with a device that is reported unhealthy: `Drain` drops it, `Ignore` keeps it."""
+    allow_pending: bool = False
+    """Keep endpoints whose accelerator is in phase Pending, although they are not ready."""
+    isolation_modes: tuple[str, ...] = ()
+    """Keep only accelerators of these isolation modes, as TensorFusion names them: `soft`, `hard`, `partitioned`."""
+    used_by: tuple[str, ...] = ()
+    """Keep only accelerators that these systems use, as TensorFusion names them: `tensor-fusion`."""
+    partition_templates: tuple[str, ...] = ()
+    """Keep only accelerators divided by one of these partition templates."""
+    device_indices: tuple[int, ...] = ()
+    """Keep only endpoints all of whose devices have one of these indices on their node."""
+    max_vram_used: Share = 1.0
+    """Keep only accelerators of whose memory TensorFusion has given away no more than this share; 1 for no bound."""
+    max_tflops_used: Share = 1.0
+    """Keep only accelerators of whose TFLOPS TensorFusion has given away no more than this share; 1 for no bound."""
+    attributes: dict[str, Annotated[tuple[str, ...], Meta(min_length=1)]] = field(default_factory=dict)
+    """Keep only accelerators whose attribute of each of these names, `domain/name`, has one of the values listed."""
+
+
+class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
+    """Keeps an endpoint if its accelerators are routable, or if nobody says that they are not.
+
+    Those that drain or are blocked are dropped, and so is an endpoint with a device that has a taint of effect
+    NoExecute or is unhealthy: requests under way there go on, new ones go elsewhere. A taint of effect NoSchedule is
+    for a scorer to weigh. All other parameters are bounds on what is known; where it is not known,
+    `onUnknown` decides.
+    """
+
+    plugin_type = "accelerator-availability-filter"
+    reads = (ACCELERATOR,)
+
+    def setup(self) -> None:
+        self._passes = self.parameters.on_unknown == "Pass"
+        self._allowed: Mapping[str, tuple[str, ...]] = {
+            name: values
+            for name, values in (
+                (ISOLATION_MODE, self.parameters.isolation_modes),
+                (USED_BY, self.parameters.used_by),
+                (PARTITION_TEMPLATE, self.parameters.partition_templates),
+                *self.parameters.attributes.items(),
+            )
+            if values
+        }
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+        return tag_mask(candidates, self._keeps)
+
+    def _keeps(self, tag: AcceleratorTag) -> bool:
+        return self.rejection(tag) is None
+
+    def rejection(self, tag: AcceleratorTag) -> str | None:
+        """Return why an endpoint with that accelerator is dropped; None where it is kept."""
+        return self._unusable(tag) or self._not_allowed(tag)
+
+    def _unusable(self, tag: AcceleratorTag) -> str | None:
+        phases = frozenset(str(tag.attributes.get(PHASE, _RUNNING)).split(","))
+        pending = _PENDING in phases and self.parameters.allow_pending
+        if phases - {_RUNNING} and not (pending and phases <= {_RUNNING, _PENDING}):
+            return f"phase is {' and '.join(sorted(phases - {_RUNNING}))}"
+        not_ready_yet = pending and tag.state is Routability.BLOCKED and tag.attributes.get(USED_BY) in _NOBODY_ELSE
+        if tag.state in {Routability.DRAINING, Routability.BLOCKED} and not not_ready_yet:
+            return f"is {tag.state.value}" + (f": {tag.reason}" if tag.reason else "")
+        if any("NoExecute" in device.taints for device in tag.devices):
+            return "a device has a taint of effect NoExecute"
+        if self.parameters.on_unhealthy == "Drain" and any(device.health == "Unhealthy" for device in tag.devices):
+            return "a device is unhealthy"
+        if tag.state is Routability.UNKNOWN and not self._passes:
+            return "its state is not known"
+        return None
+
+    def _not_allowed(self, tag: AcceleratorTag) -> str | None:
+        for name, values in self._allowed.items():
+            own = tag.attributes.get(name)
+            if own is None and self._passes:
+                continue
+            if own is None:
+                return f"{name} is not known"
+            if str(own) not in values:
+                return f"{name} is {own}, not among {', '.join(values)}"
+        for name, most in ((VRAM_USED, self.parameters.max_vram_used), (TFLOPS_USED, self.parameters.max_tflops_used)):
+            used = tag.attributes.get(name)
+            if most < 1 and isinstance(used, int | float) and used > most:
+                return f"{name} is {used:g}, more than {most:g}"
+            if most < 1 and not isinstance(used, int | float) and not self._passes:
+                return f"{name} is not known"
+        return self._outside(tag.devices) if self.parameters.device_indices else None
+
+    def _outside(self, devices: tuple[Device, ...]) -> str | None:
+        """Say why devices are not among those with an allowed index."""
+        known = [device.index for device in devices if device.index is not None]
+        outside = [index for index in known if index not in self.parameters.device_indices]
+        if outside:
+            return f"a device has index {outside[0]}"
+        if self._passes or (known and len(known) == len(devices)):
+            return None
+        return "indices of its devices are not known"

@@ -1,0 +1,105 @@
+"""Reads what a request's own headers ask of accelerators."""
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from epp.framework import ConfigurationError, Headers
+from epp.framework.accelerator_requirements import SelectionParameters
+from epp.framework.accelerator_selection import ANY, Selection, combined
+from epp.framework.headers import ACCELERATOR_PREFIX
+from epp.framework.hints import hint_at
+from epp.framework.parameters import read_parameters
+
+
+def _list(text: str) -> object:
+    return [part.strip() for part in text.split(",")]
+
+
+def _text(text: str) -> object:
+    return text.strip()
+
+
+def _number(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigurationError("is not a number") from None
+
+
+def _whole_number(text: str) -> object:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigurationError("is not a whole number") from None
+
+
+def _flag(text: str) -> object:
+    if text.strip().lower() not in {"true", "false"}:
+        raise ConfigurationError("is neither true nor false")
+    return text.strip().lower() == "true"
+
+
+_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "class": ("acceleratorClasses", _list),
+    "exclude-class": ("excludedClasses", _list),
+    "vendor": ("vendors", _list),
+    "family": ("architectureFamilies", _list),
+    "model": ("models", _list),
+    "kind": ("kinds", _list),
+    "resource": ("resources", _list),
+    "features": ("requiredFeatures", _list),
+    "min-memory": ("minMemory", _text),
+    "max-memory": ("maxMemory", _text),
+    "min-total-memory": ("minTotalMemory", _text),
+    "min-compute-capability": ("minArchitectureVersion", _text),
+    "max-cost-per-hour": ("maxCostPerHour", _number),
+    "max-cost-per-million-tokens": ("maxCostPerMillionTokens", _number),
+    "mig-profile": ("migProfiles", _list),
+    "exclude-mig-profile": ("excludedMigProfiles", _list),
+    "min-compute-slices": ("minComputeSlices", _whole_number),
+    "whole-device": ("wholeDeviceOnly", _flag),
+    "policy": ("policy", _text),
+    "precisions": ("preferredPrecisions", _list),
+    "preference": ("preferenceOrder", _list),
+}
+"""What comes after the prefix -> the parameter that it sets, and how its value is read."""
+
+_HEADER_OF_FIELD: Mapping[str, str] = {
+    "classes": "class",
+    "families": "family",
+    "vendors": "vendor",
+    "kinds": "kind",
+    "models": "model",
+    "resources": "resource",
+    "mig_profiles": "mig-profile",
+}
+
+
+def header_of(field: str) -> str:
+    """Return the header that sets an allow list of Selection."""
+    return ACCELERATOR_PREFIX + _HEADER_OF_FIELD[field]
+
+
+def read_wishes(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
+    """Return what the headers ask for, and sentences on those that cannot be read. Values of one name add up."""
+    wish, problems = ANY, []
+    for name in headers:
+        if not name.startswith(ACCELERATOR_PREFIX):
+            continue
+        known = _FIELDS.get(name.removeprefix(ACCELERATOR_PREFIX))
+        if known is None:
+            problems.append(
+                f"header {name!r} is not known; {hint_at(name, [ACCELERATOR_PREFIX + one for one in _FIELDS])}"
+            )
+            continue
+        field, read = known
+        value = ",".join(text for other, text in headers.fields() if other == name)
+        try:
+            wish = combined(wish, _selection(field, read(value)))
+        except ConfigurationError as error:
+            problems.append(f"header {name!r} has the value {value!r}: {error}")
+    return wish, tuple(problems)
+
+
+def _selection(field: str, value: object) -> Selection:
+    return cast("SelectionParameters", read_parameters(SelectionParameters, {field: value})).selection()

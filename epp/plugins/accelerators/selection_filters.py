@@ -1,0 +1,180 @@
+"""Filters by bounds on accelerators: those of the configuration, and those of the request."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from epp.framework import (
+    ACCELERATOR,
+    ACCELERATOR_SELECTION,
+    AcceleratorTag,
+    Candidates,
+    Filter,
+    FilterParameters,
+    Mask,
+    Natural,
+    Request,
+    tag_mask,
+)
+from epp.framework.accelerator_fit import NO_ACCELERATOR, fit_mask, rejection
+from epp.framework.accelerator_requirements import (
+    Memory,
+    SelectionParameters,
+    UnknownRule,
+    read_memory,
+    read_profiles,
+    unknown_passes,
+)
+from epp.framework.accelerator_selection import ANY, Selection
+from epp.framework.accelerators import AcceleratorKind
+from epp.framework.device_expressions import DeviceExpression
+from epp.framework.roles import FP
+
+_PREFERENCES = ("policy", "min_compute_performance_tflops", "preferred_precisions", "preference_order")
+
+
+class SelectionFilter(Filter[FP]):
+    """Keeps an endpoint whose accelerator is within the bounds of this filter and those of the request."""
+
+    reads = (ACCELERATOR,)
+    may_read = (ACCELERATOR_SELECTION,)
+    bounds: Selection = ANY
+    """Bounds of this filter."""
+    unknown_passes: frozenset[str] = frozenset()
+    """Bounds that an unknown value passes."""
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        return (*self.bounds.classes, *sorted(self.bounds.excluded_classes), *self.bounds.models)
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        mask = fit_mask(candidates, self.bounds, self.unknown_passes)
+        asked = request.get(ACCELERATOR_SELECTION)
+        if asked is not None:
+            mask &= fit_mask(candidates, asked.of(candidates.profile), self.unknown_passes)
+        return mask
+
+    def rejection(self, request: Request, tag: AcceleratorTag, profile: str = "") -> str | None:
+        """Return the reason for which an endpoint with that accelerator is dropped in a profile; None for none."""
+        reason = rejection(tag, self.bounds, self.unknown_passes)
+        asked = request.get(ACCELERATOR_SELECTION)
+        if reason is None and asked is not None:
+            reason = rejection(tag, asked.of(profile), self.unknown_passes)
+        return reason
+
+
+class AcceleratorFilterParameters(SelectionParameters, frozen=True):
+    """Bounds on accelerators, and the treatment of unknown values."""
+
+    on_unknown: UnknownRule = "Fail"
+    """How to treat endpoints whose bounded value is unknown: `Fail` drops them, `Pass` keeps them. An object sets it
+    by bound, such as `{minMemory: Pass}`; the other bounds then `Fail`."""
+    cel: str = ""
+    """CEL expression over `device`, as in Kubernetes' DRA, that must also be true. It may use `device.driver`,
+    `device.attributes["gpu.nvidia.com"].productName` and `device.capacity["gpu.nvidia.com"].memory` with
+    `.compareTo(quantity("40Gi"))`. Where an endpoint lacks one of them, `onUnknown` decides (`{cel: Pass}`)."""
+
+    def __post_init__(self) -> None:
+        """Refuse malformed bounds and expressions."""
+        super().__post_init__()
+        _rule(self.on_unknown)
+        if self.cel:
+            DeviceExpression(self.cel, place="cel")
+
+
+class AcceleratorFilter(SelectionFilter[AcceleratorFilterParameters]):
+    """Keeps an endpoint if its accelerator is within all bounds.
+
+    With `accelerator-selection-producer`, its bounds for the request and the running profile must hold too;
+    `onUnknown` applies to them as well. With any bound, endpoints of kind CPU are dropped, unless the only bound is a
+    list of `kinds` with `cpu` in it.
+    """
+
+    plugin_type = "accelerator-filter"
+
+    def setup(self) -> None:
+        source = self.parameters.cel
+        self.bounds = self.parameters.selection()
+        self.unknown_passes, self._cel_passes = _rule(self.parameters.on_unknown)
+        self._expression = DeviceExpression(source, place="cel") if source else None
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        given = [field for field in _PREFERENCES if getattr(self.parameters, field)]
+        names = [info.encode_name for info in msgspec.structs.fields(self.parameters) if info.name in given]
+        return [f"{name} has no effect on a filter: set it on accelerator-selection-producer" for name in names]
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        mask = super().filter(request, candidates)
+        if self._expression is not None:
+            mask &= tag_mask(candidates, self._selects)
+        return mask
+
+    def rejection(self, request: Request, tag: AcceleratorTag, profile: str = "") -> str | None:
+        reason = super().rejection(request, tag, profile)
+        if reason is not None or self._expression is None or self._selects(tag):
+            return reason
+        return NO_ACCELERATOR if tag.kind is AcceleratorKind.CPU else "cel does not select it"
+
+    def _selects(self, tag: AcceleratorTag) -> bool:
+        if self._expression is None or tag.kind is AcceleratorKind.CPU:
+            return self._expression is None
+        holds = self._expression.holds(tag)
+        return self._cel_passes if holds is None else holds
+
+
+def _rule(on_unknown: UnknownRule) -> tuple[frozenset[str], bool]:
+    """Return the bounds that an unknown value passes, and whether it passes the expression."""
+    if isinstance(on_unknown, str):
+        return unknown_passes(on_unknown), on_unknown == "Pass"
+    others = {bound: word for bound, word in on_unknown.items() if bound != "cel"}
+    return unknown_passes(others), on_unknown.get("cel") == "Pass"
+
+
+class MigProfileFilterParameters(FilterParameters, frozen=True):
+    """Bounds on MIG slices."""
+
+    allow: tuple[str, ...] = ()
+    """Keep only slices of these MIG profiles, in any spelling: `3g.20gb`, `1g.5gb+me`, `nvidia.com/mig-1g.5gb.me`.
+    Whole devices are dropped."""
+    deny: tuple[str, ...] = ()
+    """Drop slices of these MIG profiles."""
+    min_memory: Memory | None = None
+    """Least memory of each slice or device: a quantity such as `20Gi`, or a number of GiB; 3 % less is enough."""
+    min_compute_slices: Natural = 0
+    """Least compute slices of each slice; a whole device has 7."""
+    whole_device_only: bool = False
+    """Drop slices, and devices that are shared in any other way."""
+    on_unknown: Literal["Pass", "Fail"] = "Fail"
+    """How to treat endpoints whose slice is unknown: `Fail` drops them, `Pass` keeps them."""
+
+    def __post_init__(self) -> None:
+        """Refuse malformed MIG profiles, and bounds that keep no endpoint."""
+        self.bounds()
+        if self.whole_device_only and self.allow:
+            raise ValueError("allow keeps only slices and wholeDeviceOnly drops them: leave one of them out")
+
+    def bounds(self) -> Selection:
+        """Return the bounds as a selection of accelerators; raises ValueError."""
+        return Selection(
+            mig_profiles=read_profiles("allow", self.allow),
+            excluded_mig_profiles=frozenset(read_profiles("deny", self.deny)),
+            min_memory_bytes=read_memory("minMemory", self.min_memory) or 0,
+            min_compute_slices=self.min_compute_slices,
+            whole_device_only=self.whole_device_only,
+        )
+
+
+class MigProfileFilter(SelectionFilter[MigProfileFilterParameters]):
+    """Keeps an endpoint if its MIG profile is allowed and not denied, and its slice is large enough.
+
+    With `accelerator-selection-producer`, its bounds for the request must hold too. Endpoints without an accelerator
+    are dropped.
+    """
+
+    plugin_type = "mig-profile-filter"
+
+    def setup(self) -> None:
+        self.bounds = self.parameters.bounds()
+        self.unknown_passes = unknown_passes(self.parameters.on_unknown)

@@ -1,1 +1,0 @@
-"""Aggregators: what the results of several profiles add up to."""

@@ -1,1 +1,0 @@
-"""Deciders: whether a stage of a disaggregated request is worth a leg of its own."""

@@ -1,0 +1,1 @@
+"""Disaggregation: a request in legs, each on an endpoint of its own: encode, prefill and decode."""

@@ -1,0 +1,103 @@
+"""Runs the legs of a disaggregated request one after the other, and names their endpoints in headers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from epp.framework import Aggregator, Decider, Destination, Plugin, ProfilePicker, ProfileResult, Request
+from epp.framework.headers import ENCODERS, PREFILLER
+from epp.framework.plugin import P
+from epp.plugins.profile_handlers import missing
+
+
+class LegHandler(ProfilePicker[P], Aggregator[P]):
+    """Base of the handlers: each leg runs always, or if its decider says so."""
+
+    def arrange(
+        self,
+        *,
+        decode: str,
+        prefill: str,
+        encode: str | None,
+        prefill_first: bool,
+        deciders: Mapping[str, tuple[str, str]],
+    ) -> None:
+        """Set the profiles of the legs and, by profile, the parameter that names its decider and the name."""
+        self._decode, self._prefill, self._encode = decode, prefill, encode
+        order = (prefill, encode, decode) if prefill_first else (decode, encode, prefill)
+        self._order = tuple(profile for profile in order if profile is not None)
+        self._always = (prefill, decode) if prefill_first else (decode,)
+        self._named = deciders
+        self._deciders: dict[str, Decider[Any]] = {}
+
+    @property
+    def references(self) -> Mapping[str, str]:
+        return dict(self._named.values())
+
+    def connect(self, plugins: Mapping[str, Plugin[Any]]) -> None:
+        for profile, (parameter, _) in self._named.items():
+            plugin = plugins[parameter]
+            if not isinstance(plugin, Decider):
+                raise ValueError(  # noqa: TRY004  what `connect` raises
+                    f"{parameter}: plugin {plugin.name!r} (type {plugin.plugin_type}) is no Decider; name one that is"
+                )
+            self._deciders[profile] = plugin
+
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
+        if self._decode not in profiles:
+            raise ValueError(f"the decode stage: {missing(self._decode, profiles)}")
+        wanted = [profile for profile in self._order if profile in self._always or profile in self._deciders]
+        return [
+            *(f"profile {one!r} does not exist: its stage is left out" for one in wanted if one not in profiles),
+            *(f"profile {one!r} is never run: no stage uses it" for one in profiles if one not in wanted),
+        ]
+
+    def pick_profiles(
+        self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
+    ) -> Sequence[str]:
+        """Return the next leg; none at the end, or after a decode leg that failed.
+
+        Legs without a profile are skipped, except decode. Every decider is asked at most once for a request.
+        """
+        decode = results.get(self._decode)
+        if decode is None and self._decode in results:
+            return ()
+        begun = max((self._order.index(profile) + 1 for profile in results), default=0)
+        for profile in self._order[begun:]:
+            exists = profile in profiles or profile == self._decode
+            if exists and self._wanted(profile, request, decode):
+                return (profile,)
+        return ()
+
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
+        """Return the decode leg with the headers of the others; None without a decode leg."""
+        decode = results.get(self._decode)
+        if decode is None:
+            return None
+        encode = results.get(self._encode) if self._encode is not None else None
+        return Destination(decode, leg_headers(decode, results.get(self._prefill), encode))
+
+    def _wanted(self, profile: str, request: Request, decode: ProfileResult | None) -> bool:
+        if profile in self._always:
+            return True
+        decider = self._deciders.get(profile)
+        return decider is not None and decider.decide(request, decode)
+
+
+def leg_headers(
+    decode: ProfileResult, prefill: ProfileResult | None = None, encode: ProfileResult | None = None
+) -> dict[str, str]:
+    """Return the address of the prefill target and those of the encode targets; no header for a leg that did not run.
+
+    The prefill header holds one address, the first target's: the protocol has no fallbacks there. The encode header
+    is a list, as encoders share the media items. The decode target is never told to call itself: where it is the first
+    prefill target there is no prefill header, and where it is one of the encoders the others remain.
+    """
+    own = decode.targets[0].hostport
+    headers: dict[str, str] = {}
+    if prefill is not None and (prefiller := prefill.targets[0].hostport) != own:
+        headers[PREFILLER] = prefiller
+    if encode is not None:
+        encoders = [target.hostport for target in encode.targets if target.hostport != own]
+        if encoders:
+            headers[ENCODERS] = ",".join(encoders)
+    return headers

@@ -1,0 +1,46 @@
+"""Filters by the role of an endpoint: encode, prefill or decode."""
+
+from typing import ClassVar
+
+from epp.framework import Candidates, Filter, Mask, Request
+from epp.plugins.filters.labels import has_value
+
+ROLE_LABEL = "llm-d.ai/role"
+
+
+class _RoleFilter(Filter):
+    roles: ClassVar[tuple[str, ...]]
+    """Values of the label that stand for the stage."""
+    takes_unlabelled: ClassVar[bool] = False
+    """Whether endpoints without the label are kept."""
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+        return has_value(candidates, ROLE_LABEL, self.roles, or_no_label=self.takes_unlabelled)
+
+
+class EncodeFilter(_RoleFilter):
+    """Keeps an endpoint if its label `llm-d.ai/role` is encode, encode-prefill or encode-prefill-decode."""
+
+    plugin_type = "encode-filter"
+    roles = ("encode", "encode-prefill", "encode-prefill-decode")
+
+
+class PrefillFilter(_RoleFilter):
+    """Keeps an endpoint if its label `llm-d.ai/role` includes prefill.
+
+    The values are prefill, encode-prefill, prefill-decode, encode-prefill-decode and both.
+    """
+
+    plugin_type = "prefill-filter"
+    roles = ("prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode")
+
+
+class DecodeFilter(_RoleFilter):
+    """Keeps an endpoint if its label `llm-d.ai/role` includes decode, or if it has no such label.
+
+    The values are decode, prefill-decode, encode-prefill-decode and both.
+    """
+
+    plugin_type = "decode-filter"
+    roles = ("decode", "prefill-decode", "both", "encode-prefill-decode")
+    takes_unlabelled = True

@@ -1,0 +1,1 @@
+"""Endpoint rates: how fast each endpoint computes, and the filter by expected latency."""

@@ -1,0 +1,80 @@
+"""Puts together what profiles say and what was learned: the rates of every slot."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.framework import Floats, Mask
+from epp.framework.rates import EndpointRates
+from epp.plugins.endpoint_rates.learning import like_the_others
+from epp.plugins.endpoint_rates.table import StartingRates
+
+Learned = tuple[Floats, NDArray[np.intp]]
+"""Logarithms of ratios and numbers of samples, as `RateLearner.learned` returns them."""
+
+
+def estimate(
+    starting: Sequence[StartingRates], kinds: NDArray[np.intp], prefill: Learned, itl: Learned
+) -> EndpointRates:
+    """Return the rates of slots of these kinds.
+
+    A rate is what it starts from times the ratio learned of the slot, or else of its kind, or else of all. A kind that
+    nothing is known or learned of has the median of the other slots, if there are any.
+    """
+    prefill_log, prefill_samples = prefill
+    itl_log, itl_samples = itl
+    rate = _column(starting, "prefill_tokens_per_second")[kinds] * np.exp(like_the_others(prefill_log, kinds))
+    slowdown = np.exp(-like_the_others(itl_log, kinds))
+    base = _column(starting, "itl_base_seconds")[kinds] * slowdown
+    per_request = _column(starting, "itl_seconds_per_request")[kinds] * slowdown
+    prefill_told = _told([one.prefill_known for one in starting], kinds, prefill_samples)
+    itl_told = _told([one.itl_known for one in starting], kinds, itl_samples)
+    return EndpointRates(
+        prefill_tokens_per_second=_with_median(rate, prefill_told, kinds),
+        itl_base_seconds=_with_median(base, itl_told, kinds),
+        itl_seconds_per_request=_with_median(per_request, itl_told, kinds),
+        ttft_base_seconds=_column(starting, "ttft_base_seconds")[kinds],
+        ttft_seconds_per_token=_column(starting, "ttft_seconds_per_token")[kinds],
+        kinds=kinds,
+        sources=tuple(
+            zip(
+                _sources([one.prefill_source for one in starting], prefill_told, kinds, prefill_samples),
+                _sources([one.itl_source for one in starting], itl_told, kinds, itl_samples),
+                strict=True,
+            )
+        ),
+        prefill_samples=prefill_samples,
+        itl_samples=itl_samples,
+    )
+
+
+def _column(starting: Sequence[StartingRates], name: str) -> Floats:
+    return np.array([getattr(one, name) for one in starting], dtype=np.float64)
+
+
+def _told(known: Sequence[bool], kinds: NDArray[np.intp], samples: NDArray[np.intp]) -> Mask:
+    """Say of each kind whether there is a profile for it, or something was learned of it."""
+    told = np.array(known, dtype=np.bool_)
+    told[kinds[samples > 0]] = True
+    told[0] = False
+    return told
+
+
+def _with_median(values: Floats, told: Mask, kinds: NDArray[np.intp]) -> Floats:
+    by_slot = told[kinds]
+    if by_slot.all() or not by_slot.any():
+        return values
+    return np.where(by_slot, values, np.median(values[by_slot]))
+
+
+def _sources(sources: Sequence[str], told: Mask, kinds: NDArray[np.intp], samples: NDArray[np.intp]) -> Sequence[str]:
+    """Say of each kind where the rate of a slot is from that has not learned its own."""
+    median_of_others = bool(told[kinds].any())
+    learned = bool((samples > 0).any())
+    return [
+        (source + (", times what others learned" if learned else ""))
+        if told[kind] or not median_of_others
+        else "median of the pool"
+        for kind, source in enumerate(sources)
+    ]

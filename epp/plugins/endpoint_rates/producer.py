@@ -1,0 +1,194 @@
+"""Says how fast each endpoint computes: by profiles of its hardware at first, then as it is seen to."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from epp.framework import (
+    ACCELERATOR,
+    ENDPOINT_RATES,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    RUNNING,
+    Candidates,
+    DataKey,
+    Endpoint,
+    EndpointObserver,
+    PreRequest,
+    Producer,
+    Request,
+    Response,
+    ResponseTiming,
+    SchedulingResult,
+    Snapshot,
+)
+from epp.framework.durations import parse_duration
+from epp.framework.lists_in_files import read_list
+from epp.framework.rates import EndpointRates
+from epp.plugins.endpoint_rates.estimate import estimate
+from epp.plugins.endpoint_rates.fleet import RateFleet
+from epp.plugins.endpoint_rates.learning import RateLearner
+from epp.plugins.endpoint_rates.parameters import EndpointRatesParameters
+from epp.plugins.endpoint_rates.profile import RateProfile, model_key
+from epp.plugins.endpoint_rates.table import RateTable, StartingRates
+
+_OK = 200
+_NEWS_SECONDS = 0.1
+"""What was learned is published at most so often."""
+_STEPS_OF_HALF_LIFE = 64
+
+
+class _Sent(NamedTuple):
+    """What a response will be held against."""
+
+    slot: int
+    stay: int
+    target: Endpoint
+    prefill_seconds: float
+    """Until the first token, by the rates that were started from; 0 where it tells nothing."""
+    itl_seconds: float
+
+
+class _Published(NamedTuple):
+    rates: EndpointRates
+    version: int
+    at: float
+
+
+class EndpointRatesProducer(
+    Producer[EndpointRatesParameters],
+    PreRequest[EndpointRatesParameters],
+    ResponseTiming[EndpointRatesParameters],
+    EndpointObserver[EndpointRatesParameters],
+):
+    """Publishes, for each slot, prompt tokens computed in a second and the time between two tokens (ITL).
+
+    Rates start from profiles: of the model on the accelerator with the engine and as many devices; failing that, of
+    those, dropped from the right; failing that, of the model on another accelerator, scaled by fp16 TFLOPS (the ITL by
+    memory bandwidth); then the same of profiles for any model. What `profiles` says goes before the file, the file
+    before what is built in. Devices and slices of them scale a rate in proportion: 2 of 4 devices, or half a device's
+    compute, have half the rate. An endpoint of unknown hardware has the median of the others.
+
+    From each streamed response, `uncached prompt tokens in flight at the endpoint, its own included / seconds to the
+    first token` is one sample of the prefill rate: the rate by which the time to the first token would have been
+    foretold rightly, whatever else the endpoint does. `seconds from the first token to the last / (tokens - 1)` is one
+    of the ITL. The median of the last `window` ratios to what the profiles say counts, less by half with each
+    `halfLife` without a new one, down to a quarter, then not at all. Endpoints that nothing was learned of take the
+    median ratio of those with the same hardware, or else of all. Not learned from: responses of another endpoint than
+    the one picked, of another status than 200, of less than `minTokens` uncached; and, of prefill rates, requests that
+    went to several endpoints. What was learned is forgotten with the endpoint, and when its hardware or engine changes.
+    """
+
+    plugin_type = "endpoint-rates-producer"
+    writes = (ENDPOINT_RATES,)
+    reads = (ACCELERATOR, IN_FLIGHT_TOKENS)
+
+    def setup(self) -> None:
+        given = self.parameters
+        from_file = read_list("profilePath", given.profile_path, RateProfile) if given.profile_path else ()
+        self._table = RateTable((*given.profiles, *from_file))
+        self._base_model = model_key(given.base_model)
+        self._fleet = RateFleet(given.engine_label_key, given.default_engine)
+        half_life = parse_duration(given.half_life)
+        window = max(given.window, given.min_samples)
+        self._prefill, self._itl = (
+            RateLearner(half_life_seconds=half_life, min_samples=given.min_samples, window=window) for _ in range(2)
+        )
+        self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
+        self._starting: dict[str, tuple[StartingRates, ...]] = {}
+        self._published: dict[str, _Published] = {}
+        self._sent_key: DataKey[_Sent] = DataKey("endpoint-rates-sent", self.plugin_type, self.name)
+        self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
+        self.may_read = (self._match_key, PROMPT_TOKENS, RUNNING, IN_FLIGHT)
+
+    def produce(self, request: Request, candidates: Candidates) -> None:
+        request.put(ENDPOINT_RATES, self._rates(request.model, candidates.snapshot))
+
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        if not (self.parameters.learn and request.body.streaming):
+            return
+        slot = result.primary.slot
+        snapshot = result.primary.candidates.snapshot
+        self._follow(snapshot)
+        starting = self._starting_rates(self._profiled_model(request.model))[int(self._fleet.kinds[slot])]
+        match = request.get(self._match_key)
+        cached = 0 if match is None else int(match.matched_blocks[slot]) * match.block_tokens
+        own = max(0, request.prompt_tokens - cached)
+        alone = all(leg is None or leg.slot == slot for leg in result.profiles.values())
+        ahead = own + float(snapshot.column(IN_FLIGHT_TOKENS)[slot])
+        tells = alone and own >= self.parameters.min_tokens
+        batch = 1.0 + float(np.fmax(snapshot.column(RUNNING)[slot], snapshot.column(IN_FLIGHT)[slot]))
+        sent = _Sent(
+            slot=slot,
+            stay=self._prefill.stay(slot),
+            target=result.targets[0],
+            prefill_seconds=ahead / starting.prefill_tokens_per_second if tells else 0.0,
+            itl_seconds=starting.itl_base_seconds + starting.itl_seconds_per_request * batch,
+        )
+        request.put(self._sent_key, sent)
+
+    def first_token(self, request: Request, response: Response, seconds: float) -> None:
+        sent = self._served_as_sent(request, response)
+        if sent is not None and seconds > 0:
+            self._prefill.add(sent.slot, sent.stay, sent.prefill_seconds / seconds, self.clock.now())
+
+    def ended(self, request: Request, response: Response, seconds: float) -> None:
+        sent = self._served_as_sent(request, response)
+        tokens = 0 if response.usage is None else response.usage.completion_tokens
+        if sent is not None and tokens >= self.parameters.min_output_tokens and seconds > 0:
+            ratio = sent.itl_seconds * (tokens - 1) / seconds
+            self._itl.add(sent.slot, sent.stay, ratio, self.clock.now())
+
+    def slots_removed(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._prefill.forget(slot)
+            self._itl.forget(slot)
+
+    def _served_as_sent(self, request: Request, response: Response) -> _Sent | None:
+        sent = request.get(self._sent_key)
+        if sent is None or response.status != _OK or response.served.hostport != sent.target.hostport:
+            return None
+        return sent
+
+    def _rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
+        self._follow(snapshot)
+        key = self._profiled_model(model)
+        now = self.clock.now()
+        version = self._prefill.version + self._itl.version
+        published = self._published.get(key)
+        if published is not None:
+            wait = _NEWS_SECONDS if version != published.version else self._fade_seconds
+            if now - published.at < wait or not version:
+                return published.rates
+        capacity = snapshot.capacity
+        rates = estimate(
+            self._starting_rates(key),
+            self._fleet.kinds,
+            self._prefill.learned(capacity, now),
+            self._itl.learned(capacity, now),
+        )
+        self._published[key] = _Published(rates, version, now)
+        return rates
+
+    def _follow(self, snapshot: Snapshot) -> None:
+        if not self._fleet.is_of(snapshot):
+            self.slots_removed(self._fleet.follow(snapshot))
+            self._starting.clear()
+            self._published.clear()
+
+    def _starting_rates(self, key: str) -> tuple[StartingRates, ...]:
+        """Return what the rates of each kind of hardware start from."""
+        starting = self._starting.get(key)
+        if starting is None:
+            starting = self._starting[key] = tuple(self._table.look_up(key, one) for one in self._fleet.hardware)
+        return starting
+
+    def _profiled_model(self, model: str) -> str:
+        """Return the model, or its base, as profiles are looked up by it; empty where neither has any."""
+        key = model_key(model)
+        if key in self._table.models:
+            return key
+        return self._base_model if self._base_model in self._table.models else ""

@@ -1,0 +1,100 @@
+"""Keeps the endpoints that are expected to answer as fast as the request asks, and of those the cheapest."""
+
+from math import inf
+
+import numpy as np
+
+from epp.framework import (
+    ACCELERATOR,
+    ENDPOINT_RATES,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    RUNNING,
+    Candidates,
+    Filter,
+    FilterParameters,
+    Floats,
+    Headers,
+    Mask,
+    Request,
+)
+from epp.framework.accelerator_arrays import cost_per_hour
+from epp.framework.accelerators import SpotPreference
+from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
+from epp.framework.rates import EndpointRates, batch_sizes, uncached_tokens
+
+_MS = 1e-3
+_EQUAL = 1.0 + 1e-9
+
+
+class SloFitParameters(FilterParameters, frozen=True):
+    """What is done with several endpoints that fit."""
+
+    prefer_cheapest: bool = True
+    """Of the endpoints that fit, keep those with the lowest price an hour; those without a known price only where none
+    has one."""
+    spot_preference: SpotPreference = "auto"
+    """Whether the spot price counts: `auto` where the node is spot, `always` where there is one, or `never`."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance whose matches are read, if it is there; empty for the default one."""
+
+
+class SloFitFilter(Filter[SloFitParameters]):
+    """Keeps endpoints with `TTFT <= x-llm-d-slo-ttft-ms` and `ITL <= x-llm-d-slo-tpot-ms`, or those that miss least.
+
+    `TTFT = gamma + delta * uncached tokens * batch` where a profile gives gamma and delta, else `(uncached tokens in
+    flight there + those of this prompt) / prefill rate`; `ITL = alpha + beta * batch`. The batch are the requests
+    running or sent there and this one. Where nobody fits, those stay whose worse ratio of time to limit is the lowest.
+    A limit that is not given, or is no number above 0, is no limit; without any, and without rates, all stay.
+    `x-slo-ttft-ms` and `x-slo-tpot-ms` are read where the others are not there.
+    """
+
+    plugin_type = "slo-fit-filter"
+    may_empty = False
+
+    def setup(self) -> None:
+        self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
+        self.reads = (ENDPOINT_RATES, IN_FLIGHT_TOKENS, IN_FLIGHT)
+        self.may_read = (self._match_key, PROMPT_TOKENS, RUNNING, ACCELERATOR)
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        ttft_limit = _limit_seconds(request.headers, SLO_TTFT_MS)
+        tpot_limit = _limit_seconds(request.headers, SLO_TPOT_MS)
+        rates = request.get(ENDPOINT_RATES)
+        if rates is None or not len(candidates) or ttft_limit == tpot_limit == inf:
+            return np.ones(len(candidates), dtype=np.bool_)
+        batch = batch_sizes(candidates) + 1
+        ttft = self._ttft_seconds(request, candidates, rates, batch)
+        worst = np.maximum(ttft / ttft_limit, rates.itl_seconds(candidates, batch) / tpot_limit)
+        fits = worst <= 1.0
+        if not fits.any():
+            nearest: Mask = worst <= worst.min() * _EQUAL
+            return nearest
+        return self._cheapest(fits, candidates) if self.parameters.prefer_cheapest else fits
+
+    def _ttft_seconds(self, request: Request, candidates: Candidates, rates: EndpointRates, batch: Floats) -> Floats:
+        slots = candidates.slots
+        uncached = uncached_tokens(request, candidates, request.get(self._match_key))
+        by_profile = rates.ttft_base_seconds[slots] + rates.ttft_seconds_per_token[slots] * uncached * batch
+        by_rate = rates.prefill_seconds(candidates, candidates.values(IN_FLIGHT_TOKENS) + uncached)
+        return np.where(np.isnan(by_profile), by_rate, by_profile)
+
+    def _cheapest(self, fits: Mask, candidates: Candidates) -> Mask:
+        prices = cost_per_hour(candidates, self.parameters.spot_preference)
+        known = fits & ~np.isnan(prices)
+        if not known.any():
+            return fits
+        cheapest: Mask = known & (prices <= prices[known].min() * _EQUAL)
+        return cheapest
+
+
+def _limit_seconds(headers: Headers, names: tuple[str, ...]) -> float:
+    """Return the limit that a request sets; infinite for none."""
+    text = headers.first_of(*names)
+    try:
+        milliseconds = inf if text is None else float(text)
+    except ValueError:
+        return inf
+    return milliseconds * _MS if milliseconds > 0 else inf

@@ -1,1 +1,0 @@
-"""Pickers: who is chosen among the scored candidates."""

@@ -1,0 +1,1 @@
+"""Prefix cache: how much of a prompt each endpoint is expected to hold in its KV cache."""

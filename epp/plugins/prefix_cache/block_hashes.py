@@ -1,0 +1,31 @@
+"""Cuts a prompt into blocks and hashes each one chained to all before it."""
+
+import sys
+
+import xxhash
+
+from epp.framework.request import BYTES_PER_TOKEN
+
+
+def chain_seed(model: str, cache_salt: str) -> int:
+    """Return the seed of a prompt's chain: other models and other salts share no block.
+
+    The model's hash seeds the salt's, so that no two pairs are joined to the same bytes.
+    """
+    model_hash = xxhash.xxh3_64_intdigest(model.encode("utf-8", "surrogatepass"))
+    return xxhash.xxh3_64_intdigest(cache_salt.encode("utf-8", "surrogatepass"), seed=model_hash)
+
+
+def block_hashes(prompt: bytes, *, seed: int, block_tokens: int, max_blocks: int = sys.maxsize) -> list[int]:
+    """Return one 64-bit xxHash (XXH3) for each whole block, first to last; a rest shorter than a block has none.
+
+    Equal hashes at a position mean equal prompts up to the end of that block.
+    """
+    size = block_tokens * BYTES_PER_TOKEN
+    end = min(len(prompt) // size, max_blocks) * size
+    digest = xxhash.xxh3_64_intdigest
+    hashes: list[int] = []
+    for start in range(0, end, size):
+        seed = digest(prompt[start : start + size], seed)
+        hashes.append(seed)
+    return hashes

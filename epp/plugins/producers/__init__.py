@@ -1,1 +1,0 @@
-"""Producers: what is computed once for each request and shared by filters and scorers."""

@@ -1,0 +1,127 @@
+"""Profile handlers that run one profile for each request."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from epp.framework import Aggregator, Destination, Parameters, Port, ProfilePicker, ProfileResult, Request
+from epp.framework.errors import BadRequestError
+from epp.framework.headers import DATA_PARALLEL, PROFILE
+from epp.framework.plugin import P
+
+
+class _OneProfile(ProfilePicker[P], Aggregator[P]):
+    """Base: the result of the profile becomes the destination."""
+
+    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
+        result = next((result for result in results.values() if result is not None), None)
+        return None if result is None else self._destination(result)
+
+    def _destination(self, result: ProfileResult) -> Destination:
+        return Destination(result)
+
+
+class _OnlyProfile(_OneProfile[P]):
+    """Base: the configuration has no other profile."""
+
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
+        if len(profiles) != 1:
+            raise ValueError(f"{self.plugin_type} takes one profile, not {len(profiles)}: {', '.join(profiles)}")
+        return ()
+
+    def pick_profiles(
+        self,
+        request: Request,  # noqa: ARG002
+        profiles: Sequence[str],
+        results: Mapping[str, ProfileResult | None],
+    ) -> Sequence[str]:
+        return () if results else profiles
+
+
+class SingleProfileHandler(_OnlyProfile):
+    """Runs the only profile, once; its targets become the destination."""
+
+    plugin_type = "single-profile-handler"
+
+
+class DataParallelParameters(Parameters, frozen=True):
+    """Port of the pods."""
+
+    primary_port: Port = 8000
+    """Port given to the gateway in place of the port of the rank picked."""
+
+
+class DataParallelProfileHandler(_OnlyProfile[DataParallelParameters]):
+    """Runs the only profile over endpoints that are data-parallel ranks, each a port of its pod.
+
+    The gateway gets `ip:primaryPort` of each target; the header `x-data-parallel-host-port` holds the `ip:port` of the
+    rank. It names the first target, even if the gateway falls back to another: leave the picker's `maxNumOfEndpoints`
+    at 1.
+    """
+
+    plugin_type = "data-parallel-profile-handler"
+    sets_headers = (DATA_PARALLEL,)
+
+    def _destination(self, result: ProfileResult) -> Destination:
+        return Destination(result, rank_header(result), primary_addresses(result, self.parameters.primary_port))
+
+
+def primary_addresses(result: ProfileResult, port: int) -> tuple[str, ...]:
+    """Return `ip:port` of the primary port for each target."""
+    return tuple(replace(target, port=port).hostport for target in result.targets)
+
+
+def rank_header(result: ProfileResult) -> dict[str, str]:
+    """Return the header that names the first target's own `ip:port`."""
+    return {DATA_PARALLEL: result.targets[0].hostport}
+
+
+class HeaderProfileParameters(Parameters, frozen=True):
+    """The header, and the profile of requests without it."""
+
+    header_name: str = PROFILE
+    """Request header that names the profile; case-insensitive."""
+    default_profile: str = "decode"
+    """Profile of requests whose header is absent or blank."""
+
+    def __post_init__(self) -> None:
+        """Refuse blank names."""
+        for name, value in (("headerName", self.header_name), ("defaultProfile", self.default_profile)):
+            if not value.strip():
+                raise ValueError(f"{name} is empty; give it a name or leave it out")
+
+
+class HeaderProfileHandler(_OneProfile[HeaderProfileParameters]):
+    """Runs one profile for each request: the one that the header names, else `defaultProfile`.
+
+    A header that names an unknown profile is answered with status 400 and the names of the profiles. If there is only
+    one profile, requests without the header run it, regardless of its name.
+    """
+
+    plugin_type = "header-profile-handler"
+
+    def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
+        default = self.parameters.default_profile
+        if default in profiles or len(profiles) == 1:
+            return ()
+        header = self.parameters.header_name
+        return (f"defaultProfile: {missing(default, profiles)}: requests without header {header!r} fail",)
+
+    def pick_profiles(
+        self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
+    ) -> Sequence[str]:
+        if results:
+            return ()
+        named = request.headers.get(self.parameters.header_name.strip().lower(), "").strip()
+        if not named:
+            return profiles if len(profiles) == 1 else (self.parameters.default_profile,)
+        if named not in profiles:
+            raise BadRequestError(
+                f"header {self.parameters.header_name!r} names profile {named!r}, which does not exist; "
+                f"profiles are {', '.join(profiles)}"
+            )
+        return (named,)
+
+
+def missing(profile: str, profiles: Sequence[str]) -> str:
+    """Say that there is no such profile, and name those there are."""
+    return f"profile {profile!r} does not exist; profiles are {', '.join(profiles)}"

@@ -1,0 +1,119 @@
+"""Sessions: the id of the session that a request belongs to, and the filter that keeps its endpoint."""
+
+from typing import Any
+
+import numpy as np
+
+from epp.framework import (
+    AGENT_IDENTITY,
+    SESSION_ID,
+    Candidates,
+    Filter,
+    Headers,
+    Mask,
+    Name,
+    Parameters,
+    Producer,
+    Request,
+    RequestHeaders,
+    headers,
+)
+from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
+
+
+class SessionIdParameters(Parameters, frozen=True):
+    """Source of the session id: a header or a cookie."""
+
+    header_name: str = ""
+    """Name of the request header; `x-session-id` if neither is given."""
+    cookie_name: str = ""
+    """Name of the cookie, case-sensitive."""
+
+    def __post_init__(self) -> None:
+        """Refuse two sources."""
+        if self.header_name and self.cookie_name:
+            raise ValueError(
+                f"headerName is {self.header_name!r} and cookieName is {self.cookie_name!r}; leave one of them out"
+            )
+
+
+class SessionIdProducer(Producer[SessionIdParameters]):
+    """Publishes the value of a header or of a cookie as the request's session id; nothing, where that is empty."""
+
+    plugin_type = "session-id-producer"
+
+    def setup(self) -> None:
+        self._key = SESSION_ID.produced_by(self.name)
+        self._header = (self.parameters.header_name or headers.SESSION_ID).lower()
+        self.writes = (self._key,)
+
+    def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002
+        wanted = self.parameters.cookie_name
+        session = cookie(request.headers, wanted) if wanted else request.headers.get(self._header)
+        if session:
+            request.put(self._key, session)
+
+
+def cookie(fields: Headers, name: str) -> str:
+    """Return the value of the first cookie of that name that has one, without quotes; empty for none.
+
+    Cookies may come in several fields; malformed ones are skipped.
+    """
+    for field, value in fields.fields():
+        if field == "cookie":
+            for pair in value.split(";"):
+                found, _, content = pair.partition("=")
+                if found.strip() == name and (unquoted := content.strip().strip('"')):
+                    return unquoted
+    return ""
+
+
+class AgentIdentityParameters(Parameters, frozen=True):
+    """Further headers that identify an agent."""
+
+    additional_session_headers: tuple[Name, ...] = ()
+    """Headers of other agents; tried in this order, before the known ones."""
+
+
+class AgentIdentity(RequestHeaders[AgentIdentityParameters]):
+    """Publishes the first of these headers that is not empty, as the request's agent identity.
+
+    In this order: `additionalSessionHeaders`, `x-claude-code-session-id`, `x-session-affinity`, `session-id`,
+    `session_id`. It is the request's fairness id too, where no header names one.
+    """
+
+    plugin_type = "agent-identity"
+    writes = (AGENT_IDENTITY,)
+
+    def setup(self) -> None:
+        self._headers = (*map(str.lower, self.parameters.additional_session_headers), *headers.AGENT_SESSIONS)
+
+    def request_headers(self, request: Request) -> None:
+        for name in self._headers:
+            identity = request.headers.get(name)
+            if identity:
+                request.put(AGENT_IDENTITY, identity)
+                return
+
+
+class SessionAffinityFilterParameters(SessionAffinityParameters, frozen=True):
+    """Parameters of session affinity, and that of every filter: a struct cannot derive from two."""
+
+    fallback_on_empty: bool = False
+    """Without effect: this filter always keeps an endpoint."""
+
+
+class SessionAffinityFilter(SessionAffinity[SessionAffinityFilterParameters], Filter[Any]):
+    """Keeps only the endpoint that served the request's session last; all, where it is not among the candidates.
+
+    With tokens, the response header is the base64 of `namespace/name` of the endpoint that served: a fallback's, if it
+    was one. With session ids, a session belongs to the endpoint chosen last; the response gets no header. A malformed
+    token counts as none.
+    """
+
+    plugin_type = "session-affinity-filter"
+    may_empty = False
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        bound = self.bound(request, candidates)
+        return bound if bound.any() else np.ones(len(candidates), dtype=np.bool_)

@@ -1,1 +1,0 @@
-"""Taggers: what discovery says of an endpoint, read into what is known of it."""

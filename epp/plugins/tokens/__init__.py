@@ -1,0 +1,1 @@
+"""Token counts: the tokens of a prompt, and those that it adds to an endpoint."""

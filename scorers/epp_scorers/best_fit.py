@@ -1,0 +1,106 @@
+"""Prefers the smallest accelerator that is large and fast enough, to keep larger ones free."""
+
+import msgspec
+import numpy as np
+
+from epp.framework import (
+    ACCELERATOR,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Floats,
+    NonNegative,
+    Parameters,
+    Request,
+    Scorer,
+    tag_numbers,
+)
+from epp.framework.accelerator_requirements import Memory, read_memory
+from epp.framework.accelerators import PRECISIONS, AcceleratorKind, Precision
+from epp.framework.limits import Weight
+from epp.framework.memory import memory_suffices
+from epp.framework.scoring import require_weights
+
+_STEP = 0.5
+"""Factor for each place down the list of preferred precisions."""
+
+
+class BestFitParameters(Parameters, frozen=True):
+    """Requirements on one device, and weights of memory and compute."""
+
+    min_memory: Memory | None = None
+    """Memory required of one device or slice: a quantity such as `40Gi`, or a number of GiB."""
+    min_compute_tflops: NonNegative | None = msgspec.field(default=None, name="minComputeTFLOPS")
+    """TFLOPS (TOPS for integers) at which a device is fast enough; without it, any known figure is."""
+    preferred_precisions: tuple[Precision, ...] = ()
+    """Precisions to compute in, best first. The first one with a known figure counts, halved for each place down the
+    list."""
+    memory_weight: Weight = 0.7
+    """Weight of the memory term `M`."""
+    compute_weight: Weight = 0.3
+    """Weight of the compute term `C`."""
+
+    def __post_init__(self) -> None:
+        """Refuse weights that are all 0, and memory that is not a size."""
+        require_weights({"memoryWeight": self.memory_weight, "computeWeight": self.compute_weight})
+        read_memory("minMemory", self.min_memory)
+
+
+class BestFitScorer(Scorer[BestFitParameters]):
+    """`0.7 * M + 0.3 * C`, divided by the sum of the weights.
+
+    `M` is `minMemory / memory` of one device or slice: 1 without `minMemory`, 0 if the memory is unknown. `C` is
+    `min(1, tflops / minComputeTFLOPS)` of one device or slice, or 1 for any known figure without `minComputeTFLOPS`,
+    times 0.5 for each place of the precision down the list `preferredPrecisions`. fp16 is tried after the last of them;
+    fp8 falls back to the INT8 figure. Without `preferredPrecisions` the largest figure counts. Without any figure `C`
+    is 0.
+
+    0 for an endpoint with less than `minMemory`, one on CPUs, and one with neither memory nor figures known. Memory 3 %
+    below `minMemory` is accepted, because devices report less than their nominal size.
+    """
+
+    plugin_type = "best-fit-scorer"
+    category = Category.AFFINITY
+    reads = (ACCELERATOR,)
+
+    def setup(self) -> None:
+        self._need_bytes = read_memory("minMemory", self.parameters.min_memory)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        return np.clip(tag_numbers(candidates, self._score), 0.0, 1.0)
+
+    def _score(self, tag: AcceleratorTag) -> float:
+        compute = self._compute(tag)
+        if tag.kind is AcceleratorKind.CPU or (tag.memory_bytes is None and not compute):
+            return 0.0
+        memory = self._memory(tag)
+        if memory is None:
+            return 0.0
+        heavy, light = self.parameters.memory_weight, self.parameters.compute_weight
+        return (heavy * memory + light * compute) / (heavy + light)
+
+    def _memory(self, tag: AcceleratorTag) -> float | None:
+        """Return `M`; None if the memory is too small."""
+        if self._need_bytes is None:
+            return 1.0
+        if tag.memory_bytes is None:
+            return 0.0
+        if not memory_suffices(tag.memory_bytes, self._need_bytes):
+            return None
+        return min(1.0, self._need_bytes / tag.memory_bytes)
+
+    def _compute(self, tag: AcceleratorTag) -> float:
+        preferred = self.parameters.preferred_precisions
+        if not preferred:
+            return self._enough(max(tag.device_tflops(precision) for precision in PRECISIONS))
+        for place, precision in enumerate((*preferred, "fp16")):
+            tflops = tag.device_tflops(precision)
+            if tflops:
+                return float(self._enough(tflops) * _STEP**place)
+        return 0.0
+
+    def _enough(self, tflops: float) -> float:
+        required = self.parameters.min_compute_tflops
+        if not tflops or not required:
+            return float(tflops > 0)
+        return min(1.0, tflops / required)

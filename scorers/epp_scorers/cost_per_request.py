@@ -1,0 +1,129 @@
+"""Prefers the endpoint at which this request costs least: small ones for short requests, for example."""
+
+from math import inf, nan
+
+import numpy as np
+
+from epp.framework import (
+    ACCELERATOR,
+    ENDPOINT_RATES,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Count,
+    Floats,
+    Natural,
+    NonNegative,
+    Parameters,
+    Positions,
+    Request,
+    Scorer,
+    tag_numbers,
+)
+from epp.framework.accelerator_arrays import cost_per_hour
+from epp.framework.accelerators import CostBasis, SpotPreference
+from epp.framework.lists_in_files import read_list
+from epp.framework.rates import uncached_tokens
+from epp.framework.scoring import lowest_over
+from epp.framework.throughput_profile import ThroughputProfile
+
+_SECONDS_PER_HOUR = 3600.0
+
+
+class CostPerRequestParameters(Parameters, frozen=True):
+    """Throughput profiles, assumed sizes, and the price to use."""
+
+    profile_path: str = ""
+    """YAML or JSON file with a list of profiles, as in `profiles`; read once, with the configuration."""
+    profiles: tuple[ThroughputProfile, ...] = ()
+    """Throughput by request size, one profile for each GPU, in the format of AIBrix. They take precedence over those in
+    the file."""
+    tolerance: NonNegative = 0.5
+    """Largest distance of a request from the nearest sizes in a profile, as a power of 2, at which the profile
+    applies."""
+    expected_output_tokens: Natural = 256
+    """Output tokens to assume, or the request's own limit if that is lower."""
+    batch_size: Count = 32
+    """Requests assumed to share an endpoint's decoding, where no profile applies."""
+    spot_preference: SpotPreference = "auto"
+    """Use of the spot price: on spot nodes only (`auto`), wherever one is known (`always`), or not at all (`never`)."""
+    cost_basis: CostBasis = "memory"
+    """Share of the device's price that a slice pays: its share of the memory, or of the compute."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance to read prefix matches from; empty for the default one."""
+
+
+class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
+    """`least / cost`, where `cost = price / requests per second` and `least` is the lowest cost among the candidates.
+
+    Requests per second come from the profile of the endpoint's GPU, at the nearest output and input length. Without
+    such a profile they are `1 / (uncached tokens / prefill rate + output tokens * (alpha / batchSize + beta))` if an
+    `endpoint-rates-producer` is configured, else the median of the candidates, so that without any profile the price
+    alone decides. The price is the accelerator's, else the profile's, else the median of the candidates; without any
+    price, all get 1. An endpoint whose profile gives 0 requests per second gets 0.
+    """
+
+    plugin_type = "cost-per-request-scorer"
+    category = Category.BALANCE
+    reads = (ACCELERATOR,)
+
+    def setup(self) -> None:
+        given = self.parameters
+        from_file = read_list("profilePath", given.profile_path, ThroughputProfile) if given.profile_path else ()
+        self._profiles: dict[str, ThroughputProfile] = {}
+        for profile in (*given.profiles, *from_file):
+            self._profiles.setdefault(profile.gpu.strip().lower(), profile)
+        self._gpus = {gpu: position for position, gpu in enumerate(self._profiles)}
+        self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
+        self.may_read = (ENDPOINT_RATES, self._match_key, PROMPT_TOKENS)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        positions = self._profile_positions(candidates)
+        prices = cost_per_hour(candidates, self.parameters.spot_preference, self.parameters.cost_basis)
+        prices = np.where(prices >= 0, prices, self._profile_prices()[positions])
+        if np.isnan(prices).all():
+            return np.ones(len(candidates))
+        seconds = self._seconds(request, candidates, positions)
+        serves = np.isfinite(seconds)
+        hours = np.where(serves, seconds, 1.0) / _SECONDS_PER_HOUR
+        return lowest_over(np.where(serves, _median_for_unknown(prices) * hours, inf))
+
+    def _seconds(self, request: Request, candidates: Candidates, positions: Positions) -> Floats:
+        """Return the seconds of endpoint time that the request takes at each candidate."""
+        wanted = request.body.max_output_tokens
+        expected = self.parameters.expected_output_tokens
+        output = expected if wanted is None else min(expected, wanted)
+        seconds = self._profile_seconds(request.prompt_tokens, output)[positions]
+        rates = request.get(ENDPOINT_RATES)
+        if rates is not None:
+            uncached = uncached_tokens(request, candidates, request.get(self._match_key))
+            shared = rates.itl_seconds(candidates, np.full(len(candidates), float(self.parameters.batch_size)))
+            busy = rates.prefill_seconds(candidates, uncached) + output * shared / self.parameters.batch_size
+            seconds = np.where(np.isnan(seconds), busy, seconds)
+        return _median_for_unknown(seconds)
+
+    def _profile_positions(self, candidates: Candidates) -> Positions:
+        """Return the position of each candidate's profile; -1 for none."""
+        return tag_numbers(candidates, self._profile_position).astype(np.intp)
+
+    def _profile_position(self, tag: AcceleratorTag) -> float:
+        names = (*tag.classes, tag.model, tag.product)
+        return next((self._gpus[name.lower()] for name in names if name.lower() in self._gpus), -1)
+
+    def _profile_seconds(self, input_tokens: int, output_tokens: int) -> Floats:
+        """Return seconds for each profile, and NaN at the end, for none."""
+        tolerance = self.parameters.tolerance
+        tputs = [one.requests_per_second(input_tokens, output_tokens, tolerance) for one in self._profiles.values()]
+        return np.array([*(nan if tput is None else 1.0 / tput if tput else inf for tput in tputs), nan])
+
+    def _profile_prices(self) -> Floats:
+        """Return the hourly price for each profile, and NaN at the end, for none."""
+        return np.array([*(nan if one.cost is None else one.cost for one in self._profiles.values()), nan])
+
+
+def _median_for_unknown(values: Floats) -> Floats:
+    """Replace NaN by the median of the finite values; by 1 without any."""
+    known = values[np.isfinite(values)]
+    return np.where(np.isnan(values), np.median(known) if len(known) else 1.0, values)

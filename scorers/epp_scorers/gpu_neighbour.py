@@ -1,0 +1,98 @@
+"""Prefers endpoints whose neighbours on the same physical device have little load."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from epp.framework import (
+    ACCELERATOR,
+    IN_FLIGHT,
+    RUNNING,
+    WAITING,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Floats,
+    Parameters,
+    Positions,
+    Request,
+    Scorer,
+    Share,
+)
+from epp.framework.accelerators import Sharing
+
+
+class GpuNeighbourParameters(Parameters, frozen=True):
+    """Effect of neighbours, by the way the device is shared: 0 for none, 1 for the strongest."""
+
+    mig_weight: Share = 0.25
+    """For hardware partitions, such as MIG slices and AMD partitions, which share power, host and PCIe."""
+    mps_weight: Share = 0.75
+    """For processes that compute at the same time."""
+    time_slicing_weight: Share = 1.0
+    """For processes that take turns, virtual GPUs, and devices shared in an unknown way."""
+
+    def weight_of(self, sharing: Sharing) -> float:
+        """Return the weight for a device that is shared in this way."""
+        match sharing:
+            case Sharing.MIG | Sharing.AMD:
+                return self.mig_weight
+            case Sharing.MPS:
+                return self.mps_weight
+            case _:
+                return self.time_slicing_weight
+
+
+@dataclass(frozen=True, slots=True)
+class _Sites:
+    """Devices of each slot, as pairs of slot and device, and the weight of each slot."""
+
+    slots: Positions
+    devices: Positions
+    weights: Floats
+
+
+class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
+    """`1 - weight * load / max`, where `load` is that of the other endpoints on the same physical device.
+
+    The load of an endpoint is its waiting and running requests, or, if it has not reported, the requests in flight from
+    this picker. `max` is the largest `load` among the candidates; `weight` depends on the way the device is shared. For
+    an endpoint on several devices, the busiest one counts. 1 for endpoints without neighbours, or with unknown devices.
+    """
+
+    plugin_type = "gpu-neighbour-scorer"
+    category = Category.DISTRIBUTION
+    reads = (ACCELERATOR,)
+    may_read = (WAITING, RUNNING, IN_FLIGHT)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        snapshot = candidates.snapshot
+        sites = snapshot.records(ACCELERATOR).derive(self._sites)
+        engine = snapshot.column(WAITING) + snapshot.column(RUNNING)
+        busy = np.where(np.isnan(engine), snapshot.column(IN_FLIGHT), engine)[sites.slots]
+        neighbours = np.bincount(sites.devices, weights=busy)[sites.devices] - busy
+        loads = np.zeros(snapshot.capacity)
+        np.maximum.at(loads, sites.slots, neighbours)
+        load = loads[candidates.slots]
+        return 1.0 - sites.weights[candidates.slots] * load / (load.max(initial=0.0) or 1.0)
+
+    def _sites(self, tags: tuple[AcceleratorTag, ...]) -> _Sites:
+        numbers: dict[tuple[str, str], int] = {}
+        pairs = [
+            (slot, numbers.setdefault((tag.cluster, device), len(numbers)))
+            for slot, tag in enumerate(tags)
+            for device in sorted(_physical_devices(tag))
+        ]
+        slots, devices = np.array(pairs, dtype=np.intp).reshape(len(pairs), 2).T
+        weights = [self.parameters.weight_of(tag.partition.kind) for tag in tags]
+        return _Sites(slots, devices, np.array(weights, dtype=np.float64))
+
+
+def _physical_devices(tag: AcceleratorTag) -> set[str]:
+    """Return the ids of the endpoint's devices; of the divided devices, where it has slices."""
+    parents = {device.parent_id for device in tag.devices if device.parent_id}
+    if parents:
+        return parents
+    if tag.partition.parent_id:
+        return {tag.partition.parent_id}
+    return {device.id for device in tag.devices if device.id}

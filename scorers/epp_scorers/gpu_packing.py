@@ -1,0 +1,122 @@
+"""Fills up GPUs, spreads load over GPUs, or fills up nodes and spreads load over the GPUs of each."""
+
+from typing import Literal
+
+import numpy as np
+
+from epp.framework import (
+    ACCELERATOR,
+    GPU_UTILIZATION,
+    KV_USAGE,
+    RUNNING,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Count,
+    Floats,
+    Positions,
+    Request,
+    Scorer,
+    Share,
+)
+from epp.framework.gpu_usage import UNKNOWN_SCORE, GpuUsageParameters, used_share
+
+_MAY_READ = (KV_USAGE, RUNNING, GPU_UTILIZATION)
+_WITHIN_BAND = 0.99
+"""Largest part of a band that an endpoint's own value can fill, so that a higher band always scores higher."""
+
+
+class NodeCompactParameters(GpuUsageParameters, frozen=True):
+    """Combination of the node's value and the endpoint's."""
+
+    combine: Literal["lexicographic", "weighted"] = "lexicographic"
+    """`lexicographic`: the node decides, and the endpoint only within a band; `weighted`: the weighted sum of both."""
+    bands: Count = 10
+    """For `lexicographic`: number of equally wide bands, in which nodes count as equally full."""
+    node_weight: Share = 0.5
+    """For `weighted`: weight of the node; the endpoint gets the rest."""
+
+
+class CompactFirstScorer(Scorer[GpuUsageParameters]):
+    """`0.7 * vram + 0.3 * tflops` in use, divided by the sum of the weights: the fullest endpoint scores highest.
+
+    The usage of each comes from the GPU allocator if it reports it, else from the engine: for memory the share of the
+    KV cache in use; for TFLOPS running requests over `maxNumSeqs`, or GPU utilization if these are unknown. 0 for GPUs
+    without capacity, 0.5 if the usage is unknown.
+    """
+
+    plugin_type = "compact-first-scorer"
+    category = Category.AFFINITY
+    reads = (ACCELERATOR,)
+    may_read = _MAY_READ
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        used, empty = used_share(candidates, self.parameters)
+        return np.where(empty, 0.0, _known_or_half(used))
+
+
+class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
+    """`0.7 * vram + 0.3 * tflops` free, divided by the sum of the weights: the emptiest endpoint scores highest.
+
+    Usage has the same sources as for `compact-first-scorer`. 0 for GPUs without capacity, 0.5 if the usage is unknown.
+    """
+
+    plugin_type = "low-load-first-scorer"
+    category = Category.DISTRIBUTION
+    reads = (ACCELERATOR,)
+    may_read = _MAY_READ
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        used, empty = used_share(candidates, self.parameters)
+        return np.where(empty, 0.0, 1.0 - _known_or_half(used))
+
+
+class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
+    """Fullest node first, and on it the emptiest endpoint.
+
+    The value of a node is the mean of `compact-first-scorer` over all endpoints of the pool on it; an endpoint of an
+    unknown node is a node of its own. The value of an endpoint is that of `low-load-first-scorer`. With
+    `lexicographic`, `(band + 0.99 * endpoint) / (bands - 0.01)`, where `band` is the node's value in `bands` equal
+    steps, counted from 0; with `weighted`, `nodeWeight * node + (1 - nodeWeight) * endpoint`. GPUs without capacity get
+    0 and do not count for their node.
+    """
+
+    plugin_type = "node-compact-gpu-low-load-scorer"
+    category = Category.BALANCE
+    reads = (ACCELERATOR,)
+    may_read = _MAY_READ
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        used, empty = used_share(candidates, self.parameters)
+        node, endpoint = self._node_used(candidates), 1.0 - _known_or_half(used)
+        if self.parameters.combine == "weighted":
+            weight = self.parameters.node_weight
+            scores = weight * node + (1.0 - weight) * endpoint
+        else:
+            bands = self.parameters.bands
+            band = np.minimum(np.floor(node * bands), bands - 1)
+            scores = (band + _WITHIN_BAND * endpoint) / (bands - 1 + _WITHIN_BAND)
+        return np.where(empty, 0.0, np.clip(scores, 0.0, 1.0))
+
+    def _node_used(self, candidates: Candidates) -> Floats:
+        """Return the mean usage of each candidate's node; 0.5 if unknown."""
+        snapshot = candidates.snapshot
+        nodes = snapshot.records(ACCELERATOR).derive(_nodes)
+        used, empty = used_share(Candidates(snapshot, snapshot.slots), self.parameters)
+        known = np.isfinite(used) & ~empty
+        places = nodes[snapshot.slots[known]]
+        counts = np.bincount(places, minlength=len(nodes))
+        sums = np.bincount(places, weights=used[known], minlength=len(nodes))
+        means: Floats = np.divide(sums, counts, out=np.full(len(nodes), UNKNOWN_SCORE), where=counts > 0)
+        return means[nodes[candidates.slots]]
+
+
+def _known_or_half(used: Floats) -> Floats:
+    return np.where(np.isnan(used), UNKNOWN_SCORE, used)
+
+
+def _nodes(tags: tuple[AcceleratorTag, ...]) -> Positions:
+    """Return the number of each slot's node; an unknown node is one of its own."""
+    numbers: dict[tuple[str, str, int], int] = {}
+    keys = [(tag.cluster, tag.node, -1 if tag.node else slot) for slot, tag in enumerate(tags)]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)

@@ -1,0 +1,75 @@
+"""Prefers the smallest device slice that is large enough, to keep larger ones free."""
+
+from math import isfinite
+
+from epp.framework import (
+    ACCELERATOR,
+    AcceleratorTag,
+    Candidates,
+    Category,
+    Count,
+    Floats,
+    Parameters,
+    Request,
+    Scorer,
+    tag_numbers,
+)
+from epp.framework.accelerator_requirements import Memory, read_memory
+from epp.framework.accelerators import AcceleratorKind
+from epp.framework.memory import memory_suffices
+
+_SLOTS = 8
+"""Slots of a whole device."""
+
+
+class SliceFitParameters(Parameters, frozen=True):
+    """Requirements on one slice or device."""
+
+    min_memory: Memory | None = None
+    """Memory: a quantity such as `20Gi`, or a number of GiB."""
+    min_compute_slices: Count | None = None
+    """Compute slices; most devices have 7, a whole device counts as 8."""
+
+    def __post_init__(self) -> None:
+        """Refuse memory that is not a size."""
+        read_memory("minMemory", self.min_memory)
+
+
+class SliceFitScorer(Scorer[SliceFitParameters]):
+    """`need / have` if the slice is large enough, else 0.
+
+    This is `minMemory / memory` if set, else `minComputeSlices / computeSlices`, else 1 over the slice's memory slots.
+    A whole device counts as 8 of each, so it fits worst. Memory 3 % below `minMemory` is accepted, because devices
+    report less than their nominal size. Endpoints on CPUs and those of unknown size get 0.
+    """
+
+    plugin_type = "slice-fit-scorer"
+    category = Category.AFFINITY
+    reads = (ACCELERATOR,)
+
+    def setup(self) -> None:
+        self._need_bytes = read_memory("minMemory", self.parameters.min_memory)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        return tag_numbers(candidates, self._fit)
+
+    def _fit(self, tag: AcceleratorTag) -> float:
+        need = self.parameters.min_compute_slices
+        compute = tag.partition.compute_slices or _SLOTS * tag.partition.compute_fraction
+        if not _has_size(tag) or (need is not None and compute < need):
+            return 0.0
+        if self._need_bytes is not None:
+            return _memory_fit(tag.memory_bytes or 0, self._need_bytes)
+        if need is not None:
+            return need / compute
+        slots = tag.partition.memory_slots or _SLOTS * tag.partition.memory_fraction
+        return min(1.0, 1.0 / slots) if isfinite(slots) and slots > 0 else 0.0
+
+
+def _memory_fit(have_bytes: int, need_bytes: int) -> float:
+    return min(1.0, need_bytes / have_bytes) if memory_suffices(have_bytes, need_bytes) else 0.0
+
+
+def _has_size(tag: AcceleratorTag) -> bool:
+    """Whether the endpoint has a device, as far as is known."""
+    return tag.has_accelerator or (tag.kind is AcceleratorKind.UNKNOWN and bool(tag.memory_bytes or tag.count))

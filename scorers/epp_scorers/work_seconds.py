@@ -1,0 +1,88 @@
+"""Prefers the endpoint with the shortest expected time to this request's first tokens."""
+
+import numpy as np
+
+from epp.framework import (
+    ENDPOINT_RATES,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    KV_USAGE,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    RUNNING,
+    Candidates,
+    Category,
+    Floats,
+    Natural,
+    NonNegative,
+    Parameters,
+    Request,
+    Scorer,
+)
+from epp.framework.rates import batch_sizes, uncached_tokens
+from epp.framework.scoring import lowest_over
+
+_LEAST_SECONDS = 1e-3
+_FULLEST = 0.99
+
+
+class WorkSecondsParameters(Parameters, frozen=True):
+    """Contributions to the expected time besides prefill."""
+
+    output_tokens: Natural = 16
+    """Output tokens to include in the time, or the request's own limit if that is lower: 1 for the time to first token;
+    more to give a busy batch more weight against a long prompt."""
+    kv_barrier_seconds: NonNegative = 0.05
+    """Cost of a half-full KV cache in seconds: the lambda of a barrier that keeps requests from full caches; 0 for no
+    barrier."""
+    attention_quadratic_tokens: Natural = 0
+    """Prompt length in tokens at which attention takes as long as everything else; 0 to count all tokens alike."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance to read prefix matches from; empty for the default one."""
+
+
+class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
+    """`least / seconds`, where `seconds = wait + prefill + decode + barrier` and `least` is the best candidate's.
+
+    With the endpoint's own rates: `wait = uncached tokens in flight there / rate`; `prefill = uncached tokens of this
+    prompt / rate`, or, with `attentionQuadraticTokens` q and c of p tokens cached, `(uncached + uncached * (c + p) / q)
+    / rate`; `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the
+    endpoint or in flight to it, this one included; `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share
+    of the KV cache in use, at most 0.99, or the median of the candidates if unknown. Twice the time is half the score;
+    times below a millisecond are equal. Without rates, 1 for all.
+    """
+
+    plugin_type = "work-seconds-scorer"
+    category = Category.BALANCE
+    may_read = (PROMPT_TOKENS, RUNNING, KV_USAGE)
+
+    def setup(self) -> None:
+        self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
+        self.reads = (ENDPOINT_RATES, self._match_key, IN_FLIGHT_TOKENS, IN_FLIGHT)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        seconds = self.seconds(request, candidates)
+        if seconds is None:
+            return np.ones(len(candidates))
+        return lowest_over(np.maximum(seconds, _LEAST_SECONDS))
+
+    def seconds(self, request: Request, candidates: Candidates) -> Floats | None:
+        """Return the expected seconds at each candidate; None without rates."""
+        rates = request.get(ENDPOINT_RATES)
+        if rates is None:
+            return None
+        wanted = request.body.max_output_tokens
+        output = self.parameters.output_tokens if wanted is None else min(self.parameters.output_tokens, wanted)
+        uncached = uncached_tokens(request, candidates, request.get(self._match_key))
+        work = candidates.values(IN_FLIGHT_TOKENS) + uncached
+        if self.parameters.attention_quadratic_tokens:
+            seen = 2 * request.prompt_tokens - uncached
+            work += uncached * seen / self.parameters.attention_quadratic_tokens
+        decode = output * rates.itl_seconds(candidates, batch_sizes(candidates) + 1)
+        return rates.prefill_seconds(candidates, work) + decode + self._barrier(candidates.values(KV_USAGE))
+
+    def _barrier(self, kv_usage: Floats) -> Floats:
+        known = kv_usage[~np.isnan(kv_usage)]
+        typical = float(np.median(known)) if len(known) else 0.0
+        usage = np.clip(np.where(np.isnan(kv_usage), typical, kv_usage), 0.0, _FULLEST)
+        return self.parameters.kv_barrier_seconds * usage / (1.0 - usage)

@@ -1,0 +1,164 @@
+"""Files of accelerator objects break while requests need what they say; no request is refused for that."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import openai
+import pytest
+import yaml
+from config_files import endpoints_file, replace
+from gateways import Gateway, gateway_with
+from traffic import client_of, some_after, traffic
+from world import MODEL
+
+from epp.sim import RunningSim
+
+PROFILE = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: file-discovery
+  parameters: {{path: {directory}/endpoints.yaml}}
+- type: accelerator-data-source
+  parameters: {{paths: [{directory}/objects/classes.yaml], missingFileGracePeriod: {grace}}}
+- type: accelerator-filter
+  parameters: {{minMemory: 10}}
+- type: random-picker
+dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
+"""
+DEADLINE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Servers `a` and `b`, each with an accelerator whose memory only a class in a file tells."""
+
+    config: Path
+    classes: Path
+
+    @classmethod
+    def written(cls, directory: Path, sims: dict[str, RunningSim], grace: str) -> "Cluster":
+        endpoints_file(
+            directory / "endpoints.yaml", **{name: (sim.address, {"acme.com/gpu": name}) for name, sim in sims.items()}
+        )
+        (directory / "objects").mkdir()
+        cluster = cls(directory / "config.yaml", directory / "objects" / "classes.yaml")
+        cluster.config.write_text(PROFILE.format(directory=directory, grace=grace))
+        cluster.write(a="80Gi", b="80Gi")
+        return cluster
+
+    def write(self, **memory: str) -> None:
+        """Give the accelerators of these servers that memory."""
+        replace(self.classes, yaml.safe_dump_all([_class(name, size) for name, size in memory.items()]))
+
+
+def _class(server: str, memory: str) -> dict:
+    return {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "AcceleratorClass",
+        "metadata": {"name": f"acme-{server}"},
+        "spec": {
+            "vendor": "acme",
+            "discovery": {"nodeSelector": {"acme.com/gpu": server}},
+            "capabilities": {"memoryGB": memory},
+        },
+    }
+
+
+@pytest.fixture
+def cluster(simulated: Callable, tmp_path: Path) -> Callable:
+    async def written(grace: str) -> Cluster:
+        return Cluster.written(tmp_path, await simulated("a", "b"), grace)
+
+    return written
+
+
+async def not_in_effect(gateway: Gateway, count: int) -> list[dict]:
+    """Return what /healthz says is not in effect, once it is so many things."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        status, health = await gateway.health()
+        assert status == 200
+        if len(health["not_in_effect"]) == count:
+            return health["not_in_effect"]
+        assert time.monotonic() < deadline, health
+        await asyncio.sleep(0.05)
+
+
+async def input_metrics(gateway: Gateway, file: Path) -> dict[str, float]:
+    labels = frozenset({"plugin_name=accelerator-data-source", f"file={file}"})
+    prefix = "llm_d_epp_input_"
+    shown = await gateway.metrics()
+    return {name.removeprefix(prefix): values[labels] for name, values in shown.items() if name.startswith(prefix)}
+
+
+async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable):
+    files: Cluster = await cluster("5m")
+    async with gateway_with(files.config) as gateway, traffic(gateway.url) as answers:
+        assert await some_after(answers, 0) == {"a", "b"}
+        assert await input_metrics(gateway, files.classes) == {
+            "problems": 0, "objects_kept": 0, "versions_rejected_total": 0,
+        }  # fmt: skip
+
+        replace(files.classes, "{{ not yaml")
+        (broken,) = await not_in_effect(gateway, 1)
+        assert broken["reason"].startswith("neither YAML nor JSON: ")
+        assert (broken["file"], broken["object"], broken["kept"]) == (str(files.classes), "", 2)
+        assert await some_after(answers, time.monotonic()) == {"a", "b"}
+        assert await input_metrics(gateway, files.classes) == {
+            "problems": 1, "objects_kept": 2, "versions_rejected_total": 1,
+        }  # fmt: skip
+
+        files.write(a="80GiB", b="40Gi")
+        await gateway.process.says("AcceleratorClass acme-a stays as it was")
+        reason = "spec.capabilities.memoryGB is '80GiB': write 80Gi, without the B"
+        assert await not_in_effect(gateway, 1) == [
+            {
+                "plugin": "accelerator-data-source",
+                "file": str(files.classes),
+                "object": "AcceleratorClass acme-a",
+                "reason": reason,
+                "kept": 1,
+            }
+        ]
+        assert await some_after(answers, time.monotonic()) == {"a", "b"}
+        assert await input_metrics(gateway, files.classes) == {
+            "problems": 1, "objects_kept": 1, "versions_rejected_total": 2,
+        }  # fmt: skip
+
+        files.classes.unlink()
+        gone = json.loads(await gateway.process.says("stays as it was, with 2 objects: it is gone"))
+        assert gone["problem"].startswith(f"{files.classes} stays as it was")
+        assert await some_after(answers, time.monotonic()) == {"a", "b"}
+        assert [each["kept"] for each in await not_in_effect(gateway, 1)] == [2]
+
+        files.write(a="80Gi", b="5Gi")  # a good version, by which b is too small
+        assert await not_in_effect(gateway, 0) == []
+        await gateway.process.says('"problems":0')
+        assert await some_after(answers, time.monotonic()) == {"a"}
+        assert await input_metrics(gateway, files.classes) == {
+            "problems": 0, "objects_kept": 0, "versions_rejected_total": 2,
+        }  # fmt: skip
+
+
+async def test_objects_of_a_missing_file_are_removed_after_the_grace_period(cluster: Callable):
+    files: Cluster = await cluster("1s")
+    question = {"model": MODEL, "messages": [{"role": "user", "content": "fits?"}], "max_tokens": 2}
+    async with gateway_with(files.config) as gateway, client_of(gateway.url) as client:
+        files.classes.unlink()
+        await gateway.process.says("stays as it was, with 2 objects: it is gone")
+        await client.chat.completions.create(**question)
+
+        await gateway.process.says("objects of a missing file removed")
+        (missing,) = await not_in_effect(gateway, 1)
+        assert (missing["reason"], missing["kept"]) == ("it is gone: restore it, or take it out of `paths`", 0)
+        with pytest.raises(openai.RateLimitError):
+            await client.chat.completions.create(**question)
+
+        files.write(a="80Gi")
+        await not_in_effect(gateway, 0)
+        await client.chat.completions.create(**question)

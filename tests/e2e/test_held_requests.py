@@ -1,0 +1,159 @@
+"""Requests that an admitter holds: by the picker's own server, and behind a real Envoy."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import openai
+import pytest
+from bench import BODY, request_body
+from gate import CONFIG, Gate
+from serving import APART, answer, ask, exchange, first_message
+from world import World, open_world, until
+
+from epp.config import load_text
+from epp.discovery import StaticDiscovery, parse_targets
+from epp.extproc.server import ServerSettings
+from epp.framework import Endpoint
+from epp.framework.errors import SaturatedError
+from epp.framework.snapshot import IN_FLIGHT, SERVED
+from epp.gateway import BodyMode, GatewaySettings
+from epp.picker import Picker, PickerSettings
+
+
+@pytest.fixture
+async def picker() -> AsyncIterator[Picker]:
+    running = Picker(
+        PickerSettings(
+            server=ServerSettings("127.0.0.1:0", secure=False),
+            config=load_text(CONFIG),
+            plugin_modules=("gate",),
+            discovery=StaticDiscovery(parse_targets("10.0.0.1:8000")),
+        )
+    )
+    await running.start()
+    try:
+        yield running
+    finally:
+        await running.stop(drain_seconds=0)
+
+
+@pytest.fixture
+async def channel(picker) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{picker.port}", options=APART) as channel:
+        yield channel
+
+
+@pytest.fixture
+def gate(picker) -> Gate:
+    return picker.plugins["gate"]
+
+
+def books(picker: Picker) -> tuple[int, int]:
+    """Requests in flight, and requests served."""
+    snapshot = picker.store.snapshot()
+    return int(sum(snapshot.column(IN_FLIGHT))), int(sum(snapshot.column(SERVED)))
+
+
+async def test_answer_comes_after_the_release_and_names_an_endpoint_of_that_moment(picker, channel, gate):
+    call = exchange(channel)
+    asking = asyncio.create_task(ask(call))
+    await until(lambda: gate.held, "the request is held")
+    picker.store.replace([Endpoint("late", "10.0.0.9", 8000)])
+    assert not asking.done()
+    assert books(picker) == (0, 0)
+    gate.held[0].set_result(None)
+    assert await asking == "10.0.0.9:8000"
+    assert books(picker) == (1, 0)
+    await answer(call)
+    assert books(picker) == (0, 1)
+
+
+async def test_refusal_after_a_hold_is_the_last_message_of_the_stream(picker, channel, gate):
+    call = exchange(channel)
+    await call.write(first_message())
+    await call.write(request_body(BODY))
+    await until(lambda: gate.held, "the request is held")
+    gate.held[0].set_exception(SaturatedError("queue is full"))
+    refusal = (await call.read()).immediate_response
+    assert refusal.status.code == 429
+    assert b"request cannot be admitted: queue is full" in refusal.body
+    assert await call.code() is grpc.StatusCode.OK
+    assert books(picker) == (0, 0)
+
+
+async def test_stream_cut_during_a_hold_ends_the_hold_and_others_go_on(picker, channel, gate):
+    calls = [exchange(channel) for _ in range(3)]
+    asking = [asyncio.create_task(ask(call)) for call in calls]
+    await until(lambda: len(gate.held) == 3, "all are held")
+    calls[1].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking[1]
+    await until(lambda: picker.open_streams == 2, "the stream has ended")
+    (cut,) = [held for held in gate.held if held.done()]
+    assert cut.cancelled()
+    assert books(picker) == (0, 0)
+    for held in gate.held:
+        if held is not cut:
+            held.set_result(None)
+    for call, asked in ((calls[0], asking[0]), (calls[2], asking[2])):
+        assert await asked == "10.0.0.1:8000"
+        await answer(call)
+    assert books(picker) == (0, 2)
+
+
+async def test_stop_ends_holds(picker, channel, gate):
+    asking = asyncio.create_task(ask(exchange(channel)))
+    await until(lambda: gate.held, "the request is held")
+    await picker.stop(drain_seconds=0)
+    assert gate.held[0].cancelled()
+    with pytest.raises(grpc.aio.AioRpcError):
+        await asking
+    assert books(picker) == (0, 0)
+
+
+@pytest.fixture(params=[BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED])
+async def held_world(simulated, request) -> AsyncIterator[World]:
+    """A server behind a gateway that hands request bodies over in the mode, and a picker that holds each request."""
+    sims = await simulated("a")
+    async with open_world(
+        endpoints=f"a={sims['a'].address}",
+        sims=sims,
+        config=CONFIG,
+        gateway=GatewaySettings(listen_port=0, request_body_mode=request.param),
+        plugin_modules=("gate",),
+    ) as world:
+        yield world
+
+
+async def test_envoy_waits_for_the_release(held_world):
+    gate = held_world.gateway.picker.plugins["gate"]
+    asking = asyncio.create_task(held_world.ask("hello"))
+    await until(lambda: gate.held, "the request is held")
+    assert await held_world.requests_at("a") == []
+    gate.held[0].set_result(None)
+    assert await asking == "a"
+    assert len(await held_world.requests_at("a")) == 1
+    assert books(held_world.gateway.picker) == (0, 1)
+
+
+async def test_client_of_a_refused_hold_gets_status_and_sentence(held_world):
+    gate = held_world.gateway.picker.plugins["gate"]
+    asking = asyncio.create_task(held_world.ask("hello"))
+    await until(lambda: gate.held, "the request is held")
+    gate.held[0].set_exception(SaturatedError("queue is full"))
+    with pytest.raises(openai.RateLimitError, match="request cannot be admitted: queue is full"):
+        await asking
+    assert await held_world.requests_at("a") == []
+
+
+async def test_client_that_hangs_up_during_a_hold_leaves_nothing_in_flight(held_world):
+    picker = held_world.gateway.picker
+    gate = picker.plugins["gate"]
+    asking = asyncio.create_task(held_world.ask("hello"))
+    await until(lambda: gate.held, "the request is held")
+    asking.cancel()
+    await until(gate.held[0].cancelled, "the hold has ended")
+    await until(lambda: picker.open_streams == 0, "the stream has ended")
+    assert books(picker) == (0, 0)
+    assert await held_world.requests_at("a") == []

@@ -1,0 +1,479 @@
+"""A version of a file, or of an object in it, that cannot be understood leaves the one before in effect."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from config_files import ConfigMap, replace
+from structlog.testing import capture_logs
+
+from epp.collectors.accelerator_source import AcceleratorSource
+from epp.framework import ConfigurationError, ManualClock
+from epp.framework.inputs import InputProblem
+from epp.framework.registry import Registry
+
+GRACE_SECONDS = 300.0
+"""The default of missingFileGracePeriod."""
+
+
+class Objects:
+    """A directory of files with AcceleratorClasses by name and price, and a source that reads it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = ManualClock()
+        self.source: AcceleratorSource | None = None
+
+    def write(self, *documents: dict, file: str = "classes.yaml") -> Path:
+        return self.text(yaml.safe_dump_all(documents) or "--- # none\n", file)
+
+    def text(self, text: str, file: str = "classes.yaml") -> Path:
+        replace(self.directory / file, text)
+        return self.directory / file
+
+    def start(self, *paths: Path, **parameters) -> None:
+        parameters = {"paths": [str(path) for path in paths or (self.directory,)], **parameters}
+        self.source = Registry().build("accelerator-data-source", parameters, name="hardware", clock=self.clock)
+
+    async def look(self) -> dict[str, str]:
+        """Read the files again; return the prices in effect."""
+        await self.source.look()
+        return self.prices
+
+    @property
+    def prices(self) -> dict[str, str]:
+        return {name: str(each.spec.cost.per_hour) for name, each in self.source.inventory.classes.items()}
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is not in effect, by file and object, with the number of objects kept."""
+        return {
+            f"{Path(each.file).name} {each.object}".strip(): f"{each.reason} (kept {each.kept})"
+            for each in self.source.inputs.problems
+        }
+
+
+def priced(name: str, price: str | int, **spec) -> dict:
+    return {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "AcceleratorClass",
+        "metadata": {"name": name},
+        "spec": {"cost": {"perHour": price}, **spec},
+    }
+
+
+def bad(name: str) -> dict:
+    return priced(name, 99, capabilities={"memoryGB": "80GiB"})
+
+
+OPERATORS = "DoesNotExist, Exists, Gt, In, Lt, NotIn"
+BAD_FIELD = "spec.capabilities.memoryGB is '80GiB': write 80Gi, without the B"
+
+
+@pytest.fixture
+def objects(tmp_path) -> Objects:
+    (tmp_path / "objects").mkdir()
+    return Objects(tmp_path / "objects")
+
+
+@pytest.fixture
+def started(objects) -> Objects:
+    """Two classes in a file, read."""
+    objects.write(priced("a100", 2), priced("t4", 1))
+    objects.start()
+    return objects
+
+
+@pytest.mark.parametrize("text", ["{{ not yaml", "a: [", "\x00", "kind: !!python/object:os.system {}"])
+async def test_file_that_cannot_be_parsed_keeps_all_its_objects(started, text):
+    started.text(text)
+    assert await started.look() == {"a100": "2", "t4": "1"}
+    ((file, problem),) = started.problems.items()
+    assert file == "classes.yaml"
+    assert problem.startswith("neither YAML nor JSON: ")
+    assert problem.endswith("(kept 2)")
+
+    started.write(priced("a100", 3))
+    assert await started.look() == {"a100": "3"}
+    assert started.problems == {}
+
+
+async def test_object_with_a_bad_field_keeps_its_version_and_the_others_take_theirs(started):
+    started.write(bad("a100"), priced("t4", 5), priced("h100", 4))
+    assert await started.look() == {"a100": "2", "t4": "5", "h100": "4"}
+    assert started.problems == {"classes.yaml AcceleratorClass a100": f"{BAD_FIELD} (kept 1)"}
+
+    started.write(priced("a100", 3, capabilities={"memoryGB": "80Gi"}), priced("t4", 5))
+    assert await started.look() == {"a100": "3", "t4": "5"}
+    assert started.problems == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (
+            {"capabilities": {"memoryGB": -80}},
+            "spec.capabilities.memoryGB is -80: write a size above 0, such as 80Gi",
+        ),
+        (
+            {"capabilities": {"computeCapability": "nine"}},
+            "spec.capabilities.computeCapability is 'nine': write a version like 9.0",
+        ),
+        ({"cost": {"tier": "huge"}}, "spec.cost.tier is 'huge': write low, medium or high"),
+        (
+            {"discovery": {"dra": {"expression": "device.driver"}}},
+            "spec.discovery.dra.expression gives a STRING; it must give true or false",
+        ),
+        (
+            {
+                "discovery": {
+                    "affinity": {
+                        "nodeAffinity": {
+                            "requiredDuringSchedulingIgnoredDuringExecution": {
+                                "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Like"}]}]
+                            }
+                        }
+                    }
+                }
+            },
+            f"spec.discovery.affinity: zone: unknown operator 'Like'; write one of {OPERATORS}",
+        ),
+    ],
+)
+async def test_value_that_would_have_no_effect_leaves_the_version_before(started, spec, reason):
+    started.write({**priced("a100", 7), "spec": spec}, priced("t4", 5))
+    assert await started.look() == {"a100": "2", "t4": "5"}
+    assert started.problems == {"classes.yaml AcceleratorClass a100": f"{reason} (kept 1)"}
+
+
+async def test_value_without_effect_is_left_out_where_there_is_no_better_version(objects):
+    objects.write(priced("a100", 2, capabilities={"memoryGB": -80}))
+    objects.start()
+    assert objects.prices == {"a100": "2"}
+    assert [text for text in objects.source.inventory.problems if text.endswith("it is left out")]
+    objects.write(priced("a100", 3, capabilities={"memoryGB": -90}))
+    assert await objects.look() == {"a100": "3"}
+    objects.write(bad("a100"))
+    assert await objects.look() == {"a100": "3"}
+
+
+async def test_object_removed_from_a_file_is_removed(started):
+    started.write(priced("t4", 1))
+    assert await started.look() == {"t4": "1"}
+    started.write()
+    assert await started.look() == {}
+    assert started.problems == {}
+
+
+async def test_object_removed_while_another_is_bad_is_removed(started):
+    started.write(bad("a100"))
+    assert await started.look() == {"a100": "2"}
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"kind": "AcceleratorClass", "metadata": {"name": "a100"}}, "document 1"),
+        ({"apiVersion": "ome.io/v1beta1", "metadata": {"name": "a100"}}, "document 1"),
+        ({"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass"}, "AcceleratorClass without a name"),
+        (
+            {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": 100}},
+            "AcceleratorClass 100",
+        ),
+        (
+            {"apiVersion": "ome.io/v2", "kind": "AcceleratorClass", "metadata": {"name": "a100"}},
+            "AcceleratorClass a100",
+        ),
+        ({"apiVersion": "v1", "kind": "List", "items": {}}, "document 1"),
+        ("a100", "document 1"),
+    ],
+)
+async def test_document_that_may_be_an_object_which_is_missing_keeps_it(started, document, problem):
+    started.write(document, priced("t4", 5))
+    assert await started.look() == {"a100": "2", "t4": "5"}
+    assert [key for key, text in started.problems.items() if text.endswith("(kept 1)")] == [f"classes.yaml {problem}"]
+
+
+async def test_document_of_another_kind_or_name_keeps_nothing(started):
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"labels": {}}}
+    started.write(node, {"kind": "AcceleratorClass", "metadata": {"name": "h100"}}, priced("t4", 5))
+    assert await started.look() == {"t4": "5"}
+    assert [text.rpartition(" (")[2] for text in started.problems.values()] == ["kept 0)", "kept 0)"]
+
+
+async def test_of_two_versions_in_one_file_a_good_one_counts(started):
+    started.write(priced("a100", 3), bad("a100"))
+    assert await started.look() == {"a100": "3"}
+    assert started.problems == {"classes.yaml AcceleratorClass a100": f"{BAD_FIELD} (kept 0)"}
+
+
+async def test_of_two_bad_versions_in_one_file_each_is_told_of(started):
+    started.write(bad("a100"), bad("a100"))
+    assert await started.look() == {"a100": "2"}
+    assert [problem.kept for problem in started.source.inputs.problems] == [1, 0]
+    assert len(started.source.inventory.problems) == 2  # and none says that the object is there twice
+
+
+async def test_namespaces_and_kinds_tell_objects_of_one_name_apart(objects):
+    def claim(namespace: str, request: object) -> dict:
+        metadata = {"name": "gpu"} | ({"namespace": namespace} if namespace else {})
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": request}}
+
+    objects.write(claim("", "n1"), claim("llm", "n2"), priced("gpu", 1))
+    objects.start()
+    objects.write(claim("default", 7), claim("llm", "n4"), priced("gpu", 2))  # no namespace is `default`
+    await objects.look()
+    nodes = {name: pod.spec.node_name for name, pod in objects.source.inventory.pods.items()}
+    assert nodes == {"default/gpu": "n1", "llm/gpu": "n4"}
+    assert objects.prices == {"gpu": "2"}
+
+
+async def test_other_files_take_their_new_versions(started):
+    started.write(priced("h100", 4), file="more.yaml")
+    started.text("{", "classes.yaml")
+    assert await started.look() == {"a100": "2", "t4": "1", "h100": "4"}
+
+
+async def test_missing_file_keeps_its_objects_until_the_grace_period_is_over(started):
+    started.write(priced("h100", 4), file="more.yaml")
+    await started.look()
+    (started.directory / "classes.yaml").unlink()
+    everything = {"a100": "2", "t4": "1", "h100": "4"}
+    assert await started.look() == everything
+    assert started.problems == {
+        "classes.yaml": ("it is gone: restore it; its objects are removed once it has been missing for 5m (kept 2)")
+    }
+    started.clock.advance(GRACE_SECONDS - 1)
+    assert await started.look() == everything
+    started.clock.advance(1)
+    with capture_logs() as logs:
+        assert await started.look() == {"h100": "4"}
+    assert {"event": "objects of a missing file removed", "objects": 2}.items() <= logs[0].items()
+    assert started.problems == {}
+
+
+async def test_file_that_comes_back_starts_the_grace_period_anew(started):
+    for _ in range(3):
+        content = (started.directory / "classes.yaml").read_text()
+        (started.directory / "classes.yaml").unlink()
+        await started.look()
+        started.clock.advance(GRACE_SECONDS - 1)
+        assert await started.look() == {"a100": "2", "t4": "1"}
+        started.text(content)
+        assert await started.look() == {"a100": "2", "t4": "1"}
+        assert started.problems == {}
+        started.clock.advance(2)
+
+
+async def test_broken_file_that_goes_missing_keeps_what_it_had(started):
+    started.text("{")
+    await started.look()
+    (started.directory / "classes.yaml").unlink()
+    assert await started.look() == {"a100": "2", "t4": "1"}
+    started.text("{")
+    assert await started.look() == {"a100": "2", "t4": "1"}
+    started.clock.advance(GRACE_SECONDS + 1)  # broken is not missing
+    assert await started.look() == {"a100": "2", "t4": "1"}
+    (started.directory / "classes.yaml").unlink()
+    assert await started.look() == {"a100": "2", "t4": "1"}
+    assert started.source.inputs.rejected == {str(started.directory / "classes.yaml"): 2}
+
+
+async def test_without_grace_period_a_missing_file_takes_its_objects_along(objects):
+    path = objects.write(priced("a100", 2))
+    objects.start(missingFileGracePeriod="0s")
+    path.unlink()
+    assert await objects.look() == {}
+    assert objects.problems == {}
+
+
+async def test_empty_file_counts_as_missing(started):
+    # `kubectl get ... > classes.yaml` empties the file first, and writes it seconds later
+    started.text("")
+    assert await started.look() == {"a100": "2", "t4": "1"}
+    assert list(started.problems) == ["classes.yaml"]
+    started.clock.advance(GRACE_SECONDS)
+    assert await started.look() == {}
+    assert started.problems == {}
+    started.write(priced("a100", 3))
+    assert await started.look() == {"a100": "3"}
+
+
+async def test_list_without_items_removes_all_at_once(started):
+    started.text("{apiVersion: v1, kind: List, items: []}")
+    assert await started.look() == {}
+
+
+async def test_configured_file_stays_a_problem_for_as_long_as_it_is_missing(objects):
+    path = objects.write(priced("a100", 2))
+    objects.start(path)
+    path.unlink()
+    assert await objects.look() == {"a100": "2"}
+    objects.clock.advance(GRACE_SECONDS)
+    assert await objects.look() == {}
+    assert objects.problems == {"classes.yaml": "it is gone: restore it, or take it out of `paths` (kept 0)"}
+    assert await objects.source.look() is False
+    objects.write(priced("a100", 3))
+    assert await objects.look() == {"a100": "3"}
+    assert objects.problems == {}
+
+
+async def test_directory_that_vanishes_keeps_its_objects_and_may_come_back(started, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    started.directory.rename(elsewhere)
+    assert await started.look() == {"a100": "2", "t4": "1"}
+    assert started.problems == {
+        "objects": "it is gone: restore it, or take it out of `paths` (kept 0)",
+        "classes.yaml": ("it is gone: restore it; its objects are removed once it has been missing for 5m (kept 2)"),
+    }
+    elsewhere.rename(started.directory)
+    started.write(priced("a100", 3))
+    assert await started.look() == {"a100": "3"}
+    assert started.problems == {}
+
+    started.directory.rename(elsewhere)
+    await started.look()
+    started.clock.advance(GRACE_SECONDS)
+    assert await started.look() == {}
+    assert list(started.problems) == ["objects"]
+
+
+async def test_directory_that_cannot_be_read_keeps_its_objects(started, tmp_path):
+    started.directory.rename(tmp_path / "elsewhere")
+    started.directory.symlink_to("objects")  # to itself: as root, whom no permission stops, is kept out too
+    assert await started.look() == {"a100": "2", "t4": "1"}
+    why = "it cannot be read: Too many levels of symbolic links"
+    assert started.problems["objects"] == f"{why}: restore it, or take it out of `paths` (kept 0)"
+    assert started.problems["classes.yaml"].startswith(f"{why}: restore it; ")
+
+
+async def test_swapped_links_of_a_config_map_lose_nothing(tmp_path):
+    objects = Objects(tmp_path)
+    first, second, broken = (yaml.safe_dump_all([priced("a100", price), priced("t4", 1)]) for price in (2, 3, "?"))
+    mounted = ConfigMap(tmp_path, classes=first)
+    objects.start(missingFileGracePeriod="0s")
+    mounted.update(classes=second)
+    assert await objects.look() == {"a100": "3", "t4": "1"}
+    mounted.update(classes=broken)
+    assert await objects.look() == {"a100": "3", "t4": "1"}
+    mounted.update(classes="{")
+    assert await objects.look() == {"a100": "3", "t4": "1"}
+    mounted.update(classes=first)
+    assert await objects.look() == {"a100": "2", "t4": "1"}
+    assert objects.problems == {}
+
+
+async def test_missing_file_keeps_its_place_among_the_others(objects):
+    # of two objects with one name, that of the later file counts
+    objects.write(priced("a100", 1), file="a.yaml")
+    path = objects.write(priced("a100", 2), file="b.yaml")
+    objects.start()
+    path.unlink()
+    objects.write(priced("a100", 3), file="a.yaml")
+    assert await objects.look() == {"a100": "2"}
+
+
+def test_of_two_objects_with_one_name_that_of_the_later_path_counts(objects):
+    first, second = objects.write(priced("a100", 1), file="z.yaml"), objects.write(priced("a100", 2), file="a.yaml")
+    objects.start(first, second)
+    assert objects.prices == {"a100": "2"}
+    objects.start(second, first)
+    assert objects.prices == {"a100": "1"}
+
+
+def test_first_version_is_used_as_far_as_it_is_understood(objects):
+    objects.write(bad("a100"), priced("t4", 1))
+    objects.text("{", "broken.yaml")
+    with capture_logs() as logs:
+        objects.start()
+    assert objects.prices == {"t4": "1"}
+    assert objects.problems["classes.yaml AcceleratorClass a100"] == f"{BAD_FIELD} (kept 0)"
+    assert objects.problems["broken.yaml"].startswith("neither YAML nor JSON: ")
+    assert [log["log_level"] for log in logs] == ["warning"] * 2
+    assert logs[1]["problem"].startswith(f"{objects.directory}/classes.yaml: AcceleratorClass a100 is skipped: ")
+
+
+async def test_directory_that_comes_back_is_followed_on(started, until):
+    changed = asyncio.Event()
+
+    async def tell() -> None:
+        changed.set()
+
+    following = asyncio.create_task(started.source.follow(tell))
+    try:
+        shutil.rmtree(started.directory)
+        await until(lambda: started.problems)
+        assert started.prices == {"a100": "2", "t4": "1"}
+        started.directory.mkdir()
+        started.write(priced("a100", 3))
+        await until(lambda: started.prices == {"a100": "3"})
+        assert changed.is_set()
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_each_change_is_logged_once(started):
+    started.write(bad("a100"))
+    with capture_logs() as logs:
+        await started.look()
+        await started.look()
+        started.write(bad("a100"), priced("t4", 7))
+        await started.look()
+    (warning,) = [log for log in logs if log["log_level"] == "warning"]
+    assert warning["problem"] == (
+        f"{started.directory}/classes.yaml: AcceleratorClass a100 stays as it was: {BAD_FIELD}"
+    )
+    started.write(priced("a100", 3))
+    await started.look()
+    started.write(bad("a100"))
+    with capture_logs() as logs:
+        await started.look()
+    assert [log["log_level"] for log in logs] == ["warning", "info"]
+
+
+async def test_rejected_versions_are_counted_by_file(started):
+    file = str(started.directory / "classes.yaml")
+    assert started.source.inputs.rejected == {file: 0}
+    for text in ("{", "[", "[["):
+        started.text(text)
+        await started.look()
+    assert started.source.inputs.rejected == {file: 3}
+    started.write(bad("a100"), bad("t4"))
+    await started.look()
+    assert started.source.inputs.rejected == {file: 5}
+    started.write(bad("a100"), bad("t4"), priced("h100", 4))  # the same two versions as before
+    await started.look()
+    assert started.source.inputs.rejected == {file: 5}
+
+
+def test_problem_is_one_sentence():
+    assert str(InputProblem("f.yaml", reason="why", kept=1)) == "f.yaml stays as it was, with 1 object: why"
+    assert str(InputProblem("f.yaml", reason="why", kept=2)) == "f.yaml stays as it was, with 2 objects: why"
+    assert str(InputProblem("f.yaml", "Node n", "why", 1)) == "f.yaml: Node n stays as it was: why"
+    assert str(InputProblem("f.yaml", "Node n", "why")) == "f.yaml: Node n is skipped: why"
+
+
+def test_grace_period_that_is_no_duration_is_refused(objects):
+    with pytest.raises(ConfigurationError, match="missingFileGracePeriod: '5 minutes' is not a duration"):
+        objects.start(missingFileGracePeriod="5 minutes")
+
+
+async def test_a_thousand_objects_are_read_while_the_event_loop_goes_on(objects):
+    def classes(price: int) -> list[dict]:
+        return [priced(f"class-{number}", price, vendor="nvidia", family="hopper") for number in range(1000)]
+
+    objects.write(*classes(1))
+    objects.start()
+    objects.write(*classes(2))
+    loop, longest = asyncio.get_running_loop(), 0.0
+    looking = asyncio.create_task(objects.source.look())
+    began = loop.time()
+    while not looking.done():
+        before = loop.time()
+        await asyncio.sleep(0)
+        longest = max(longest, loop.time() - before)
+    assert set(objects.prices.values()) == {"2"}
+    assert longest < (loop.time() - began) / 2  # it is not the event loop that does the work

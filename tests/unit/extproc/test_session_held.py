@@ -1,0 +1,168 @@
+"""A request that an admitter holds, in each body mode: no destination before its release, and all of it afterwards."""
+
+import asyncio
+import json
+
+import pytest
+from bench import BODY, Bench, new_bench, request_body, request_headers, request_trailers, response_headers
+from gate import CONFIG, Gate
+
+from epp.director import Cause, Held
+from epp.extproc.request_half import Answer
+from epp.extproc.session import Session
+from epp.extproc.wire import ProcessingRequest, ProcessingResponse
+from epp.framework import Endpoint
+from epp.framework.errors import SaturatedError
+
+DESTINATION = "x-gateway-destination-endpoint"
+LATE = [Endpoint("late", "10.0.0.9", 8000)]
+"""The pool by the time of the release; each test's request came to another one."""
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return new_bench(CONFIG)
+
+
+@pytest.fixture
+def gate(bench) -> Gate:
+    return bench.plugins["gate"]
+
+
+def saying(mode: str) -> ProcessingRequest:
+    message = request_headers()
+    message.protocol_config.request_body_mode = mode
+    return message
+
+
+def shape(answer: Answer) -> str | None:
+    return "held" if isinstance(answer, Held) else answer.WhichOneof("response")
+
+
+def destination(answer: ProcessingResponse) -> str | None:
+    common = getattr(answer, answer.WhichOneof("response")).response
+    setting = {option.header.key: option.header.raw_value.decode() for option in common.header_mutation.set_headers}
+    return setting.get(DESTINATION)
+
+
+def hold(session: Session, messages: list[ProcessingRequest]) -> tuple[list[str | None], Held]:
+    """Send messages, of which the last is held; return the kinds of answers before."""
+    *before, held = [answer for message in messages for answer in session.receive(message)]
+    assert isinstance(held, Held)
+    assert all(destination(answer) is None for answer in before)
+    return list(map(shape, before)), held
+
+
+MODES = pytest.mark.parametrize(
+    ("messages", "before", "after"),
+    [
+        pytest.param(
+            [saying("FULL_DUPLEX_STREAMED"), request_body(BODY[:9], end=False), request_body(BODY[9:])],
+            [],
+            ["request_headers", "request_body"],
+            id="full duplex",
+        ),
+        pytest.param(
+            [saying("FULL_DUPLEX_STREAMED"), request_body(BODY, end=False), request_trailers()],
+            [],
+            ["request_headers", "request_body", "request_trailers"],
+            id="full duplex with trailers",
+        ),
+        pytest.param([saying("BUFFERED"), request_body(BODY)], ["request_headers"], ["request_body"], id="buffered"),
+        pytest.param(
+            [saying("BUFFERED_PARTIAL"), request_body(BODY)], ["request_headers"], ["request_body"], id="partial"
+        ),
+        pytest.param([saying("STREAMED")], [], ["request_headers"], id="streamed"),
+        pytest.param([saying("NONE")], [], ["request_headers"], id="not shown"),
+    ],
+)
+
+
+@MODES
+async def test_destination_and_body_follow_the_release_and_are_those_of_its_moment(
+    bench, gate, messages, before, after
+):
+    session = bench.session()
+    sent, held = hold(session, messages)
+    assert sent == before
+    settling = asyncio.create_task(held.settle())
+    bench.store.replace(LATE)
+    assert bench.in_flight == 0
+    gate.held[0].set_result(None)
+    await settling
+    answers = session.resume()
+    assert list(map(shape, answers)) == after
+    assert destination(answers[0]) == "10.0.0.9:8000"
+    assert bench.in_flight == 1
+    pieces = [answer.request_body.response.body_mutation.streamed_response for answer in answers[1:2]]
+    assert [piece.body for piece in pieces] == ([BODY] if len(after) > 1 else [])
+    assert list(map(shape, session.receive(response_headers(end=True)))) == ["response_headers"]
+    assert bench.endings.causes == [Cause.NATURAL]
+    assert bench.in_flight == 0
+
+
+@MODES
+async def test_refusal_after_a_hold_is_an_answer_to_the_client(bench, gate, messages, before, after):
+    session = bench.session()
+    _, held = hold(session, messages)
+    gate.held[0].set_exception(SaturatedError("queue is full"))
+    await held.settle()
+    (answer,) = session.resume()
+    refusal = answer.immediate_response
+    assert refusal.status.code == 429
+    assert json.loads(refusal.body)["error"]["message"].endswith("request cannot be admitted: queue is full")
+    assert session.done
+    assert bench.endings.refusals == ["AdmissionDeniedError"]
+    assert bench.in_flight == 0
+
+
+@MODES
+async def test_client_that_leaves_during_a_hold_leaves_nothing_behind(bench, gate, messages, before, after):
+    session = bench.session()
+    _, held = hold(session, messages)
+    settling = asyncio.create_task(held.settle())
+    await asyncio.sleep(0)  # one turn of the loop, in which it begins to wait
+    settling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await settling
+    session.close()
+    assert gate.held[0].cancelled()
+    assert bench.endings.refusals == ["ClientGoneError"]
+    assert bench.endings.causes == []
+    assert (bench.in_flight, bench.served) == (0, 0)
+
+
+async def test_streamed_body_passes_once_the_headers_were_answered(bench, gate):
+    session = bench.session()
+    _, held = hold(session, [saying("STREAMED")])
+    gate.held[0].set_result(None)
+    await held.settle()
+    session.resume()
+    for end in (False, True):
+        assert list(map(shape, session.receive(request_body(b"piece", end=end)))) == ["request_body"]
+
+
+async def test_gateway_that_waits_without_saying_a_mode_may_be_held_too(bench, gate):
+    session = bench.session()
+    assert session.receive(request_headers()) == []
+    (held,) = session.on_silence()
+    assert isinstance(held, Held)
+    gate.held[0].set_result(None)
+    await held.settle()
+    (answer,) = session.resume()
+    assert destination(answer) is not None
+
+
+async def test_error_after_a_hold_fails_this_request_alone(bench, gate):
+    session = bench.session()
+    _, held = hold(session, [saying("STREAMED")])
+    bench.endings.routed = raise_zero_division  # a defect: no part of the program expects it
+    gate.held[0].set_result(None)
+    await held.settle()
+    (answer,) = session.resume()
+    assert answer.immediate_response.status.code == 500
+    assert session.done
+
+
+def raise_zero_division(*_: object) -> None:
+    raise ZeroDivisionError

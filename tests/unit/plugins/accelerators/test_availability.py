@@ -1,0 +1,141 @@
+import msgspec
+import pytest
+
+from epp.framework import Request
+from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Device, Routability
+from epp.framework.clock import ManualClock
+from epp.framework.errors import ConfigurationError
+from epp.framework.registry import Registry
+from epp.framework.snapshot import ACCELERATOR
+from epp.framework.testing import candidates
+from epp.plugins.accelerators.availability import AcceleratorAvailabilityFilter
+
+GPU = AcceleratorTag(kind=AcceleratorKind.GPU, state=Routability.ROUTABLE)
+
+
+def build(**parameters):
+    registry = Registry({})
+    registry.register(AcceleratorAvailabilityFilter)
+    return registry.build("accelerator-availability-filter", parameters, name="usable", clock=ManualClock())
+
+
+def kept(*tags, **parameters):
+    return build(**parameters).filter(Request("r"), candidates(records={ACCELERATOR: list(tags)})).tolist()
+
+
+def in_state(state, reason=""):
+    return msgspec.structs.replace(GPU, state=state, reason=reason)
+
+
+def with_device(**device):
+    return msgspec.structs.replace(GPU, devices=(Device(id="GPU-0"), Device(id="GPU-1", **device)))
+
+
+def with_attributes(**attributes):
+    return msgspec.structs.replace(
+        GPU, attributes={f"tensor-fusion.ai/{name}": value for name, value in attributes.items()}
+    )
+
+
+STATES = [in_state(state) for state in Routability]  # routable, draining, blocked, unknown
+
+
+def test_is_4_only_routable_slices_and_those_of_unknown_state_are_kept():
+    assert kept(*STATES) == [True, False, False, True]
+
+
+def test_is_4_unknown_states_can_be_dropped():
+    assert kept(*STATES, onUnknown="Fail") == [True, False, False, False]
+
+
+def test_is_5_a_slice_that_is_taken_away_gets_nothing_from_the_next_snapshot_on():
+    plugin, request = build(), Request("r")
+    before = candidates(records={ACCELERATOR: [GPU, GPU]})
+    after = candidates(records={ACCELERATOR: [GPU, in_state(Routability.DRAINING, "its claim is deleting")]})
+    assert plugin.filter(request, before).tolist() == [True, True]
+    assert plugin.filter(request, after).tolist() == [True, False]
+    assert plugin.rejection(after.records(ACCELERATOR)[1]) == "is draining: its claim is deleting"
+
+
+def test_is_10_slices_of_a_node_that_is_not_ready_are_dropped():
+    assert kept(GPU, in_state(Routability.BLOCKED, "DriverError")) == [True, False]
+
+
+def test_dra_4_a_taint_of_effect_no_execute_drains_and_no_schedule_does_not():
+    assert kept(with_device(taints=("NoExecute",)), with_device(taints=("NoSchedule",))) == [False, True]
+
+
+def test_dra_4_an_unhealthy_device_drains_unless_told_otherwise():
+    fleet = [with_device(health=health) for health in ("Unhealthy", "Healthy", "Unknown", "")]
+    assert kept(*fleet) == [False, True, True, True]
+    assert kept(*fleet, onUnhealthy="Ignore") == [True, True, True, True]
+
+
+def test_tf_4_only_phase_running_is_kept_and_pending_where_allowed():
+    running, pending, failed = (with_attributes(phase=phase) for phase in ("Running", "Pending", "Failed"))
+    waiting = msgspec.structs.replace(pending, state=Routability.BLOCKED)
+    assert kept(running, pending, failed, waiting) == [True, False, False, False]
+    assert kept(running, pending, failed, waiting, allowPending=True) == [True, True, False, True]
+
+
+def test_tf_4_of_several_gpus_all_must_be_running_or_pending():
+    some, others = with_attributes(phase="Pending,Running"), with_attributes(phase="Destroying,Pending")
+    assert kept(some, others) == [False, False]
+    assert kept(some, others, allowPending=True) == [True, False]
+    assert build(allowPending=True).rejection(others) == "phase is Destroying and Pending"
+
+
+def test_tf_4_pending_excuses_nothing_but_being_pending():
+    pending = with_attributes(phase="Pending", usedBy="tensor-fusion")
+    elsewhere = with_attributes(phase="Pending", usedBy="nvidia-device-plugin")
+    fleet = [
+        msgspec.structs.replace(pending, state=Routability.BLOCKED),
+        msgspec.structs.replace(pending, state=Routability.DRAINING, reason="its claim is deleting"),
+        msgspec.structs.replace(elsewhere, state=Routability.BLOCKED),
+    ]
+    assert kept(*fleet, allowPending=True) == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "allowed", "denied"),
+    [
+        ({"isolationModes": ["hard"]}, {"isolationMode": "hard"}, {"isolationMode": "soft"}),
+        ({"usedBy": ["tensor-fusion"]}, {"usedBy": "tensor-fusion"}, {"usedBy": "nvidia-device-plugin"}),
+        ({"partitionTemplates": ["19"]}, {"partitionTemplate": 19}, {"partitionTemplate": 5}),
+        ({"maxVramUsed": 0.9}, {"vramUsedFraction": 0.9}, {"vramUsedFraction": 0.91}),
+        ({"maxTflopsUsed": 0.5}, {"tflopsUsedFraction": 0}, {"tflopsUsedFraction": 1}),
+        ({"attributes": {"tensor-fusion.ai/tier": ["0"]}}, {"tier": 0}, {"tier": 1}),
+    ],
+)
+def test_tf_4_attributes_allow_and_deny(parameters, allowed, denied):
+    assert kept(with_attributes(**allowed), with_attributes(**denied), GPU, **parameters) == [True, False, True]
+    assert kept(with_attributes(**allowed), GPU, onUnknown="Fail", **parameters) == [True, False]
+
+
+def test_tf_4_device_indices_allow_and_deny():
+    first, other, half = (
+        msgspec.structs.replace(GPU, devices=tuple(Device(id=str(i), index=i) for i in indices))
+        for indices in ([0], [0, 2], [0, None])
+    )
+    assert kept(first, other, half, GPU, deviceIndices=[0, 1]) == [True, False, True, True]
+    assert kept(first, other, half, GPU, deviceIndices=[0, 1], onUnknown="Fail") == [True, False, False, False]
+
+
+def test_two_filters_with_other_parameters_do_not_share_what_they_found():
+    pool, request = candidates(records={ACCELERATOR: STATES}), Request("r")
+    assert build().filter(request, pool).sum() == 2
+    assert build(onUnknown="Fail").filter(request, pool).sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"onUnknown": "drop"}, "'drop' is not known; use 'Pass', 'Fail'"),
+        ({"onUnhealthy": "Fail"}, "'Fail' is not known; use 'Drain', 'Ignore'"),
+        ({"maxVramUsed": 2}, "maxVramUsed is 2; it must be between 0 and 1"),
+        ({"attributes": {"a/b": []}}, "a/b is empty; list at least one entry"),
+    ],
+)
+def test_bad_parameters_are_refused(parameters, message):
+    with pytest.raises(ConfigurationError, match=message):
+        build(**parameters)

@@ -1,0 +1,87 @@
+import pytest
+
+from epp.framework import Request
+from epp.framework.accelerator_selection import ACCELERATOR_SELECTION, Selection, Selections
+from epp.framework.accelerators import AcceleratorKind, AcceleratorTag, Partition, Sharing
+from epp.framework.clock import ManualClock
+from epp.framework.errors import ConfigurationError
+from epp.framework.registry import Registry
+from epp.framework.snapshot import ACCELERATOR
+from epp.framework.testing import candidates
+from epp.plugins.accelerators.selection_filters import MigProfileFilter
+
+GIB = 2**30
+
+
+def a_slice(profile, slices, gib):
+    part = Partition(kind=Sharing.MIG, profile=profile, compute_slices=slices, compute_fraction=slices / 7)
+    return AcceleratorTag(kind=AcceleratorKind.GPU, count=1, memory_bytes=gib * GIB, partition=part)
+
+
+FLEET = {
+    "1g": a_slice("1g.5gb", 1, 5),
+    "1g+me": a_slice("1g.5gb+me", 1, 5),
+    "3g": a_slice("3g.20gb", 3, 20),
+    "whole": AcceleratorTag(kind=AcceleratorKind.GPU, count=1, memory_bytes=40 * GIB),
+    "shared": AcceleratorTag(
+        kind=AcceleratorKind.GPU,
+        count=1,
+        memory_bytes=16 * GIB,
+        partition=Partition(kind=Sharing.TIME_SLICING, compute_fraction=0.25, sharers=4),
+    ),
+    "slice": AcceleratorTag(kind=AcceleratorKind.GPU, partition=Partition(kind=Sharing.MIG)),
+    "unknown": AcceleratorTag(),
+    "cpu": AcceleratorTag(kind=AcceleratorKind.CPU),
+}
+
+
+def build(**parameters):
+    registry = Registry({})
+    registry.register(MigProfileFilter)
+    return registry.build("mig-profile-filter", parameters, name="mig", clock=ManualClock())
+
+
+def kept(request=None, /, **parameters):
+    pool = candidates(records={ACCELERATOR: list(FLEET.values())})
+    mask = build(**parameters).filter(request or Request("r"), pool)
+    return [name for name, stays in zip(FLEET, mask, strict=True) if stays]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({"allow": ["nvidia.com/mig-3g.20gb", "mig.das.com/1g.5gb-plus-me"]}, ["1g+me", "3g"]),
+        ({"deny": ["nvidia.com/mig-1g.5gb"]}, ["1g+me", "3g", "whole", "shared"]),
+        ({"minMemory": "20Gi"}, ["3g", "whole"]),
+        ({"minComputeSlices": 3}, ["3g", "whole"]),  # the shared one has 7 / 4
+        ({"wholeDeviceOnly": True}, ["whole"]),
+        ({"allow": ["3g.20gb"], "onUnknown": "Pass"}, ["3g", "slice", "unknown"]),
+        ({"minComputeSlices": 1, "onUnknown": "Pass"}, ["1g", "1g+me", "3g", "whole", "shared", "slice", "unknown"]),
+        ({}, list(FLEET)),
+    ],
+)
+def test_is_6_keeps_slices_by_profile_and_size(parameters, expected):
+    assert kept(**parameters) == expected
+
+
+def test_is_6_each_dropped_slice_has_a_reason():
+    assert build(allow=["3g.20gb"]).rejection(Request("r"), FLEET["whole"]) == "MIG profile none is not among 3g.20gb"
+    assert build(deny=["1g.5gb"]).rejection(Request("r"), FLEET["1g"]) == "MIG profile 1g.5gb is excluded"
+    assert build(minComputeSlices=3).rejection(Request("r"), FLEET["1g"]) == "1 compute slices are fewer than 3"
+    assert build(wholeDeviceOnly=True).rejection(Request("r"), FLEET["shared"]) == (
+        "is not a whole device but shared by time-slicing"
+    )
+    assert build(deny=["1g.5gb"]).rejection(Request("r"), FLEET["cpu"]) == "no-accelerator"
+
+
+def test_is_6_the_selection_of_the_request_holds_too():
+    request = Request("r")
+    request.put(ACCELERATOR_SELECTION, Selections(Selection(mig_profiles=("3g.20gb", "1g.5gb"))))
+    assert kept(request, deny=["1g.5gb"]) == ["3g"]
+
+
+def test_is_6_what_names_no_profile_or_keeps_nobody_is_refused():
+    with pytest.raises(ConfigurationError, match="allow has '3g20', which is no MIG profile"):
+        build(allow=["3g20"])
+    with pytest.raises(ConfigurationError, match="allow keeps only slices and wholeDeviceOnly drops them"):
+        build(allow=["3g.20gb"], wholeDeviceOnly=True)

@@ -1,0 +1,94 @@
+"""Whether a leg of its own is worth it."""
+
+import numpy as np
+import pytest
+
+from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
+from epp.framework.registry import Registry
+from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS, PromptTokens
+from epp.framework.testing import candidates
+from epp.plugins.disaggregation.deciders import (
+    AlwaysDisaggMultimodalDecider,
+    AlwaysDisaggPDDecider,
+    PrefixBasedPDDecider,
+)
+
+
+def prefix_based(**parameters):
+    registry = Registry({})
+    registry.register(PrefixBasedPDDecider)
+    return registry.build("prefix-based-pd-decider", parameters, name="d", clock=ManualClock())
+
+
+def prompt_of(tokens, *, held_blocks=None, key=PREFIX_MATCH):
+    """A prompt of so many tokens, and how many blocks of 16 tokens each endpoint holds of it."""
+    request = Request("r", RequestBody(prompt_tokens=tokens))
+    if held_blocks is not None:
+        request.put(key, PrefixMatch(np.array(held_blocks, dtype=np.int32), tokens // 16, 16))
+    return request
+
+
+@pytest.fixture
+def decode_on(sent_to):
+    return lambda slot: sent_to(candidates(waiting=[0, 0, 0]), slot).primary
+
+
+def test_always_is_always():
+    assert AlwaysDisaggPDDecider().decide(Request("r"), None)
+
+
+@pytest.mark.parametrize(("media_items", "wanted"), [(0, False), (1, True), (3, True)])
+def test_encode_leg_is_wanted_for_media(media_items, wanted):
+    request = Request("r", RequestBody(media_items=media_items))
+    assert AlwaysDisaggMultimodalDecider().decide(request, None) is wanted
+
+
+def test_uncached_suffix_on_the_chosen_decode_endpoint_decides(decode_on):
+    decider = prefix_based(nonCachedTokens=52)
+    request = prompt_of(100, held_blocks=[0, 3, 4])
+    assert decider.decide(request, decode_on(0))  # 100 - 0 = 100
+    assert decider.decide(request, decode_on(1))  # 100 - 3 * 16 = 52
+    assert not decider.decide(request, decode_on(2))  # 100 - 4 * 16 = 36
+
+
+def test_short_prompt_stays_whole_whatever_is_cached(decode_on):
+    decider = prefix_based(nonCachedTokens=10, promptTokens=100)
+    assert not decider.decide(prompt_of(99, held_blocks=[0, 0, 0]), decode_on(0))
+    assert decider.decide(prompt_of(100, held_blocks=[0, 0, 0]), decode_on(0))
+
+
+def test_zero_is_never_and_the_author_is_told(decode_on):
+    decider = prefix_based()
+    assert not decider.decide(prompt_of(100_000, held_blocks=[0, 0, 0]), decode_on(0))
+    assert decider.warnings == ("nonCachedTokens is 0: no request gets a prefill leg",)
+    assert not prefix_based(nonCachedTokens=1).warnings
+
+
+def test_without_matches_the_whole_prompt_is_uncached(decode_on):
+    decider = prefix_based(nonCachedTokens=100)
+    assert decider.decide(prompt_of(100), decode_on(0))
+    assert not decider.decide(prompt_of(99), decode_on(0))
+
+
+def test_without_a_decode_endpoint_the_whole_prompt_is_uncached():
+    assert prefix_based(nonCachedTokens=100).decide(prompt_of(100, held_blocks=[6, 6, 6]), None)
+
+
+def test_counted_tokens_come_before_the_estimate(decode_on):
+    request = prompt_of(1000)
+    request.put(PROMPT_TOKENS, PromptTokens(20, exact=True))
+    assert not prefix_based(nonCachedTokens=100).decide(request, decode_on(0))
+
+
+def test_matches_of_a_named_producer_are_read(decode_on):
+    decider = prefix_based(nonCachedTokens=100, prefixMatchInfoProducerName="precise")
+    key = PREFIX_MATCH.produced_by("precise")
+    assert decider.reads == (key,)
+    assert not decider.decide(prompt_of(100, held_blocks=[6, 0, 0], key=key), decode_on(0))  # 100 - 96 = 4
+    assert prefix_based().reads == (PREFIX_MATCH,)
+
+
+@pytest.mark.parametrize("parameter", ["nonCachedTokens", "promptTokens"])
+def test_negative_counts_are_refused(parameter):
+    with pytest.raises(ConfigurationError, match=f"{parameter} is -1; it must be 0 or more"):
+        prefix_based(**{parameter: -1})

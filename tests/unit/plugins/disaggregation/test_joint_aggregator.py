@@ -1,0 +1,392 @@
+"""Endpoints of several legs chosen together."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.framework import (
+    Candidates,
+    ConfigurationError,
+    Endpoint,
+    Floats,
+    ManualClock,
+    ProfileResult,
+    Records,
+    Request,
+    Scorer,
+    Snapshot,
+    Topology,
+)
+from epp.framework.errors import SaturatedError
+from epp.framework.registry import Registry
+from epp.framework.result import ScoreTrace
+from epp.framework.snapshot import TOPOLOGY
+from epp.framework.testing import candidates
+from epp.plugins.disaggregation.deciders import AlwaysDisaggPDDecider
+from epp.plugins.disaggregation.joint_aggregator import JointAggregator
+from epp.plugins.disaggregation.joint_parameters import LocalityBands
+from epp.plugins.disaggregation.parameters import StageDeciders
+from epp.plugins.disaggregation.profile_handlers import DisaggParameters, DisaggProfileHandler
+from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
+from epp.plugins.pickers import MaxScorePicker, PickerParameters, RandomPicker
+from epp.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+
+
+class BySlot(Scorer):
+    """Says the number it was given for each slot."""
+
+    plugin_type = "by-slot"
+
+    def __init__(self, *scores: float) -> None:
+        super().__init__()
+        self.scores = np.array(scores)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        return self.scores[candidates.slots]
+
+
+def joint(**parameters):
+    registry = Registry({})
+    registry.register(JointAggregator)
+    return registry.build("joint-aggregator", parameters, name="j", clock=ManualClock())
+
+
+# slot: prefill P1, P2, decode D1, D2; P1 and D2 stand in one zone, P2 and D1 in another
+ROLES = [{"prefill": "yes"}, {"prefill": "yes"}, {"decode": "yes"}, {"decode": "yes"}]
+ZONES = [Topology(zone=zone) for zone in ("z1", "z2", "z2", "z1")]
+SCORES = (0.90, 0.85, 0.88, 0.70)
+P1, P2, D1, D2 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000", "10.0.0.4:8000"
+
+
+def routed(aggregator, *, zones=ZONES, scores=SCORES, weight=1.0, targets=1, picker=MaxScorePicker, labels=ROLES):
+    """Schedule a request as a whole; returns where it is decoded and prefilled."""
+    handler = DisaggProfileHandler(DisaggParameters(deciders=StageDeciders(prefill="always")))
+    handler.connect({"deciders.prefill": AlwaysDisaggPDDecider()})
+
+    def profile(name):
+        role = ProfileFilter(LabelSelectorFilter(LabelSelectorParameters(match_labels={name: "yes"})))
+        scorers = (WeightedScorer(BySlot(*scores), weight),)
+        return Profile(name, (role,), scorers, picker(PickerParameters(max_num_of_endpoints=targets)))
+
+    scheduler = Scheduler({name: profile(name) for name in ("decode", "prefill")}, handler, aggregator)
+    result = scheduler.schedule(Request("r"), candidates(labels=labels, records={TOPOLOGY: zones}))
+    return ",".join(result.destination.addresses), result.destination.headers.get("x-prefiller-host-port")
+
+
+def test_gie_8_second_best_in_the_same_zone_wins():
+    # with 0.5 * 0.6 for a shared zone:  P2+D1 0.85 + 0.88 + 0.3 = 2.03    P1+D1 0.90 + 0.88 = 1.78
+    #                                    P1+D2 0.90 + 0.70 + 0.3 = 1.90    P2+D2 0.85 + 0.70 = 1.55
+    assert routed(joint(localityWeight=0.5, locality={"zone": 0.6})) == (D1, P2)
+
+
+def test_gie_8_decode_leg_is_reconsidered_too():
+    # the same with D1 at 0.72:  P2+D1 0.85 + 0.72 + 0.3 = 1.87    P1+D2 0.90 + 0.70 + 0.3 = 1.90
+    assert routed(joint(localityWeight=0.5, locality={"zone": 0.6}), scores=(0.90, 0.85, 0.72, 0.70)) == (D2, P1)
+
+
+def test_gie_8_small_gain_does_not_outweigh_the_scores():
+    # with 0.5 * 0.05 for a shared zone:  P1+D1 1.78    P2+D1 0.85 + 0.88 + 0.025 = 1.755
+    assert routed(joint(localityWeight=0.5)) == (D1, P1)
+
+
+def test_gie_8_with_one_candidate_each_the_profiles_choose_for_themselves():
+    assert routed(joint(topK=1, localityWeight=100)) == (D1, P1)
+
+
+def test_gie_8_with_one_candidate_each_even_a_random_pick_stands():
+    pool = candidates(labels=ROLES, records={TOPOLOGY: ZONES})
+    results = {"decode": leg(pool, "decode", [2, 3], [1.0, 0.0], own=[1]), "prefill": leg(pool, "prefill", [0, 1])}
+    assert joint(topK=1).aggregate(Request("r"), results).repicked["decode"].picked.tolist() == [1]
+
+
+def test_scores_count_as_shares_of_what_the_profile_can_give():
+    # ten times the weight gives ten times the totals and the same shares: the zone still decides
+    assert routed(joint(localityWeight=0.5, locality={"zone": 0.6}), weight=10.0) == (D1, P2)
+
+
+def test_stage_weight_makes_a_leg_insist_on_its_best():
+    # P2+D1 7 * 0.85 + 0.88 + 0.3 = 7.13    P1+D1 7 * 0.90 + 0.88 = 7.18    P1+D2 7 * 0.90 + 0.70 + 0.3 = 7.30
+    assert routed(joint(localityWeight=0.5, locality={"zone": 0.6}, weights={"prefill": 7})) == (D2, P1)
+
+
+def test_what_is_not_known_is_nowhere_near():
+    assert routed(joint(localityWeight=100), zones=[Topology()] * 4) == (D1, P1)
+
+
+def test_fallbacks_stay_behind_the_joint_choice():
+    zoned = {"localityWeight": 0.5, "locality": {"zone": 0.6}}
+    assert routed(joint(**zoned), targets=2) == (f"{D1},{D2}", P2)
+
+
+def kinds(*values):
+    """The endpoints, with an accelerator each: empty for no label."""
+    return [
+        role | ({"llm-d.ai/accelerator": value} if value else {}) for role, value in zip(ROLES, values, strict=True)
+    ]
+
+
+def paired(labels, **pairing):
+    return routed(joint(localityWeight=0, pairing=pairing), labels=labels, zones=[Topology()] * 4)
+
+
+def test_equal_accelerators_go_together():
+    # P2+D1 0.85 + 0.88 + 1 against P1+D1 1.78
+    assert paired(kinds("a100", "h100", "h100", "mi300x")) == (D1, P2)
+
+
+def test_rules_tell_which_others_do():
+    labels = kinds("amd-mi300x", "nvidia-h100", "nvidia-a100", "amd-mi250")
+    # nobody is of one kind, so without rules the best win; D2 costs too much to be worth 1 - 0.95 more
+    assert paired(labels) == (D1, P1)
+    rules = [{"from": "nvidia-*", "to": "nvidia-*", "value": 0.95}, {"from": "amd-*", "to": "amd-*", "value": 1.0}]
+    # P2+D1 0.85 + 0.88 + 0.95 = 2.68    P1+D2 0.90 + 0.70 + 1 = 2.60    P1+D1 1.78
+    assert paired(labels, rules=rules) == (D1, P2)
+
+
+def test_first_rule_that_matches_decides_even_over_equal_kinds():
+    labels = kinds("a100", "h100", "h100", "a100")
+    # P1+D1 1.78    P2+D1 1.73    P1+D2 0.90 + 0.70 + 1 = 2.60
+    rules = [{"from": "h100", "to": "h100", "value": 0}, {"from": "h*", "to": "h*", "value": 1}]
+    assert paired(labels, rules=rules) == (D2, P1)
+
+
+def test_rule_holds_in_both_directions_unless_it_says_otherwise():
+    labels = kinds("a100", "h100", "l4", "t4")
+    backwards = {"from": "l4", "to": "h100", "value": 1}  # decode to prefill
+    assert paired(labels, rules=[backwards]) == (D1, P2)
+    assert paired(labels, rules=[backwards | {"ordered": True}]) == (D1, P1)
+    assert paired(labels, rules=[{"from": "h100", "to": "l4", "value": 1, "ordered": True}]) == (D1, P2)
+
+
+def test_patterns_tell_upper_from_lower_case():
+    labels = kinds("a100", "h100", "l4", "t4")
+    assert paired(labels, rules=[{"from": "H*", "to": "l4", "value": 1}]) == (D1, P1)
+
+
+def test_unknown_accelerator_is_neither_as_good_as_the_same_nor_as_bad_as_another():
+    # P1+D1 0.90 + 0.88 + 0.5 = 2.28    P2+D1 0.85 + 0.88 + 1 = 2.73
+    assert paired(kinds("", "h100", "h100", "")) == (D1, P2)
+    # P1+D1 0.90 + 0.88 + 0 = 1.78      P2+D1 0.85 + 0.88 + 0.5 = 2.23
+    assert paired(kinds("a100", "", "h100", "h200")) == (D1, P2)
+    assert paired(kinds("a100", "", "h100", "h200"), unknown=0) == (D1, P1)
+
+
+def test_another_label_can_name_the_accelerator():
+    labels = [role | {"gpu": gpu} for role, gpu in zip(ROLES, ("a100", "h100", "h100", "l4"), strict=True)]
+    assert paired(labels) == (D1, P1)
+    assert paired(labels, labelKey="gpu") == (D1, P2)
+
+
+def test_work_taken_off_the_decode_endpoint_is_not_given_back_for_nearness():
+    anybody = [{"prefill": "yes", "decode": "yes"}] * 2
+    racks = [Topology(host="h1", rack="r1"), Topology(host="h2", rack="r1")]
+    # both legs on slot 0: 0.90 + 0.90 = 1.80; slots 0 and 1: 0.90 + 0.85 + 0.2 = 1.95, decode on its best
+    # (no accelerator is known, so every two endpoints gain the same 0.5)
+    assert routed(joint(), labels=anybody, zones=racks, scores=(0.90, 0.85)) == (P1, P2)
+    assert routed(joint(locality={"rack": 0}, pairingWeight=0), labels=anybody, zones=racks, scores=(0.9, 0.85)) == (
+        P1,
+        None,
+    )
+
+
+def leg(pool, profile, slots, totals=None, *, own=(0,)):
+    """One profile's result over these slots; the totals are of one scorer of weight 1."""
+    among = Candidates(pool.snapshot, np.array(slots, dtype=np.intp))
+    numbers = np.zeros(len(slots)) if totals is None else np.array(totals)
+    return ProfileResult(profile, among, numbers, np.array(own), scores=(ScoreTrace("s", 1.0, numbers),))
+
+
+def test_encode_and_prefill_may_well_share_an_endpoint():
+    pool = candidates(waiting=[0] * 3)
+    results = {
+        "decode": leg(pool, "decode", [0]),
+        "prefill": leg(pool, "prefill", [1], [1.0]),
+        "encode": leg(pool, "encode", [2, 1], [0.9, 0.5]),
+    }
+    # unknown accelerators 0.5 each pair; encode on 2: 0.9 + 3 * 0.5 = 2.4; on 1: 0.5 + 2 * 0.5 + (1 + 1) = 3.5
+    verdict = joint().aggregate(Request("r"), results)
+    assert verdict.headers == {"x-prefiller-host-port": P2, "x-encoder-hosts-ports": P2}
+
+
+def test_three_legs_are_weighed_two_by_two():
+    places = [Topology(zone=zone) for zone in ("z1", "z1", "z2", "z1", "z2")]
+    pool = candidates(waiting=[0] * 5, records={TOPOLOGY: places})
+    results = {
+        "decode": leg(pool, "decode", [0], [1.0]),
+        "prefill": leg(pool, "prefill", [2, 1], [1.0, 0.9]),
+        "encode": leg(pool, "encode", [4, 3], [1.0, 0.9]),
+    }
+    # 0.06 for each two in one zone: none moves 3.0 + 0.06 (2 with 4), one moves 2.9 + 0.06, both 2.8 + 3 * 0.06 = 2.98
+    assert {
+        name: result.picked.tolist()
+        for name, result in joint(locality={"zone": 0.06}).aggregate(Request("r"), results).repicked.items()
+    } == {"decode": [0], "prefill": [0], "encode": [0]}
+    # 0.15 each: none 3.0 + 0.15 = 3.15, both 2.8 + 0.45 = 3.25
+    verdict = joint(locality={"zone": 0.15}).aggregate(Request("r"), results)
+    assert verdict.headers == {"x-prefiller-host-port": P2, "x-encoder-hosts-ports": D2}
+
+
+def test_leg_that_is_alone_keeps_its_own_pick():
+    pool = candidates(waiting=[0, 0])
+    result = leg(pool, "decode", [0, 1], [0.0, 1.0], own=[0])
+    assert joint().aggregate(Request("r"), {"decode": result, "prefill": None}).primary is result
+
+
+def test_without_a_decode_profile_the_first_result_counts(sent_to):
+    result = sent_to(candidates(waiting=[0]), 0).primary
+    assert joint().aggregate(Request("r"), {"a": None, "b": result}).primary is result
+    assert joint().aggregate(Request("r"), {"a": None}) is None
+
+
+def test_decode_leg_that_failed_fails_the_request():
+    with pytest.raises(SaturatedError):
+        routed(joint(), labels=[{"prefill": "yes"}] * 4)
+    pool = candidates(waiting=[0])
+    assert joint().aggregate(Request("r"), {"decode": None, "prefill": leg(pool, "prefill", [0])}) is None
+
+
+def test_of_equal_combinations_the_profiles_own_choices_win():
+    pool = candidates(waiting=[0] * 8)
+    results = {
+        "decode": leg(pool, "decode", [0, 1, 2, 3], own=[2]),
+        "prefill": leg(pool, "prefill", [4, 5, 6], own=[1]),
+    }
+    repicked = joint().aggregate(Request("r"), results).repicked
+    assert {name: result.picked.tolist() for name, result in repicked.items()} == {"decode": [2], "prefill": [1]}
+
+
+def test_equals_that_are_looked_at_take_turns():
+    places = [Topology(zone="here")] + [Topology(zone="far")] * 3 + [Topology(zone="here")] * 12
+    pool = candidates(waiting=[0] * 16, records={TOPOLOGY: places})
+    results = {"decode": leg(pool, "decode", [0]), "prefill": leg(pool, "prefill", list(range(1, 16)), own=[0])}
+
+    def chosen(seed):
+        return joint().aggregate(Request("r", seed=seed), results).repicked["prefill"].picked[0]
+
+    assert len({chosen(seed) for seed in range(100)}) > 6  # of the 12 that are near
+    assert [chosen(seed) for seed in range(100)] == [chosen(seed) for seed in range(100)]
+
+
+def test_least_recently_picked_of_equals_is_looked_at_first():
+    places = [Topology(zone="here"), Topology(zone="far")] + [Topology(zone="here")] * 3
+    pool = candidates(last_picked=[0, 0, 9, 3, 7], records={TOPOLOGY: places})
+    results = {"decode": leg(pool, "decode", [0]), "prefill": leg(pool, "prefill", [1, 2, 3, 4], own=[0])}
+    assert joint(topK=2).aggregate(Request("r"), results).repicked["prefill"].picked.tolist() == [2]  # slot 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "value"),
+    [
+        (Topology("h", "r", "z", "g"), Topology("h", "r", "z", "g"), 1.0),
+        (Topology("h1", "r", "z", "g"), Topology("h2", "r", "z", "g"), 0.2),
+        (Topology("h1", "r1", "z", "g"), Topology("h2", "r2", "z", "g"), 0.05),
+        (Topology("h1", "r1", "z1", "g"), Topology("h2", "r2", "z2", "g"), 0.02),
+        (Topology("h1", "r1", "z1", "g1"), Topology("h2", "r2", "z2", "g2"), 0.0),
+        (Topology(zone="z"), Topology(zone="z"), 0.05),
+        (Topology(), Topology(), 0.0),
+    ],
+)
+def test_narrowest_place_shared_counts(one, other, value):
+    assert LocalityBands().between(one, other) == value
+    assert LocalityBands().between(other, one) == value
+
+
+def test_topology_is_read_where_it_counts():
+    assert joint().reads == (TOPOLOGY,)
+    assert joint(localityWeight=0).reads == ()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"topK": 0}, "topK is 0; it must be between 1 and 8"),
+        ({"topK": 9}, "topK is 9; it must be between 1 and 8"),
+        ({"localityWeight": -1}, "localityWeight is -1; it must be 0 or more"),
+        ({"pairingWeight": float("nan")}, "pairingWeight is nan; it must be 0 or more"),
+        ({"weights": {"decode": -0.5}}, "decode is -0.5; it must be 0 or more"),
+        ({"locality": {"zone": 2}}, "zone is 2; it must be between 0 and 1"),
+        ({"pairing": {"same": -1}}, "same is -1; it must be between 0 and 1"),
+        ({"pairing": {"labelKey": ""}}, "labelKey is empty"),
+        ({"pairing": {"rules": [{"from": "a", "to": "b", "value": 7}]}}, "value is 7; it must be between 0 and 1"),
+        ({"profiles": {"decode": "prefill"}}, "the decode and the prefill stage both run profile 'prefill'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(parameters, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        joint(**parameters)
+
+
+@st.composite
+def legs(draw):
+    """A pool with places and accelerators, and the results of two or three legs over it, best picked first."""
+    count = draw(st.integers(1, 7))
+    name = st.sampled_from(["", "a", "b"])
+    places = [Topology(draw(name), draw(name), draw(name), draw(name)) for _ in range(count)]
+    labels = [{"llm-d.ai/accelerator": draw(name)} for _ in range(count)]
+    pool = candidates(labels=labels, records={TOPOLOGY: places})
+    results = {}
+    for profile in draw(st.sampled_from([("decode", "prefill"), ("decode", "prefill", "encode")])):
+        slots = sorted(draw(st.sets(st.integers(0, count - 1), min_size=1)))
+        totals = [draw(st.integers(0, 100)) / 100 for _ in slots]
+        results[profile] = leg(pool, profile, slots, totals, own=[int(np.argmax(totals))])
+    return results
+
+
+def objective(results, chosen):
+    """What a combination of positions is worth with all weights 1, from the definition."""
+    value = sum(results[name].totals[position] for name, position in chosen.items())
+    bands = {"host": 1.0, "rack": 0.2, "zone": 0.05, "region": 0.02}
+    for one, other in (("decode", "prefill"), ("decode", "encode"), ("prefill", "encode")):
+        if one not in chosen or other not in chosen:
+            continue
+        a, b = (int(results[name].candidates.slots[chosen[name]]) for name in (one, other))
+        if a == b:
+            value += 0.0 if one == "decode" else 2.0
+            continue
+        places = results[one].candidates.snapshot.records(TOPOLOGY).values
+        shared = [bands[level] for level in bands if getattr(places[a], level) == getattr(places[b], level) != ""]
+        value += max(shared, default=0.0)
+        endpoints = results[one].candidates.snapshot.endpoints.values
+        ours, theirs = (endpoints[slot].labels["llm-d.ai/accelerator"] for slot in (a, b))
+        value += 0.5 if "" in (ours, theirs) else float(ours == theirs)
+    return value
+
+
+def chosen_by(aggregator, results):
+    repicked = aggregator.aggregate(Request("r"), results).repicked
+    return {name: int(repicked[name].picked[0]) for name in results}
+
+
+@given(legs())
+def test_gie_8_joint_choice_is_the_best_there_is_and_never_worse_than_independent_ones(results):
+    best = max(
+        objective(results, dict(zip(results, positions, strict=True)))
+        for positions in product(*(range(len(result.candidates)) for result in results.values()))
+    )
+    value = objective(results, chosen_by(joint(topK=8), results))  # 8 is more than there are
+    assert value == pytest.approx(best)
+    own = {name: int(result.picked[0]) for name, result in results.items()}
+    assert objective(results, chosen_by(joint(topK=2), results)) >= objective(results, own) - 1e-9
+    assert chosen_by(joint(topK=1), results) == own
+
+
+@given(legs(), st.integers(1, 8))
+def test_gie_8_only_the_highest_totals_are_looked_at(results, count):
+    for name, position in chosen_by(joint(topK=count), results).items():
+        assert (results[name].totals > results[name].totals[position]).sum() < count
+
+
+def test_random_picks_are_overruled_by_better_ones():
+    assert routed(joint(localityWeight=0), picker=RandomPicker, scores=(1.0, 0.0, 1.0, 0.0)) == (D1, P1)
+
+
+def test_thousand_candidates_are_narrowed_before_anything_is_combined():
+    endpoints = tuple(Endpoint(f"e{i}", "10.0.0.1", i + 1) for i in range(1000))
+    pool = Candidates(Snapshot(endpoints=Records(endpoints)), np.arange(1000))
+    totals = np.linspace(0.0, 1.0, 1000)
+    results = {name: leg(pool, name, range(1000), totals, own=[999]) for name in ("decode", "prefill", "encode")}
+    verdict = joint().aggregate(Request("r"), results)
+    assert all(result.picked[0] >= 996 for result in verdict.repicked.values())

@@ -1,0 +1,387 @@
+"""Requests in legs: which of them run, in which order, and what the decode endpoint is told."""
+
+import numpy as np
+import pytest
+
+from epp.framework import (
+    Candidates,
+    ConfigurationError,
+    Decider,
+    Endpoint,
+    Floats,
+    ManualClock,
+    PrefixMatch,
+    Records,
+    Request,
+    RequestBody,
+    Scorer,
+    Snapshot,
+)
+from epp.framework.errors import InternalError, SaturatedError
+from epp.framework.registry import Registry
+from epp.framework.request import PREFIX_MATCH
+from epp.framework.testing import candidates
+from epp.plugins.disaggregation.deciders import (
+    AlwaysDisaggMultimodalDecider,
+    AlwaysDisaggPDDecider,
+    PrefixBasedPDDecider,
+    PrefixBasedPDParameters,
+)
+from epp.plugins.disaggregation.legs import leg_headers
+from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler
+from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
+from epp.plugins.pickers import MaxScorePicker, PickerParameters
+from epp.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+
+ROLES = ("decode", "prefill", "encode")
+DECODE, PREFILL = "e0", "e1"
+ONE_OF_EACH = ("decode", "prefill", "encode")  # endpoints 10.0.0.1, .2 and .3, port 8000
+
+
+class Says(Decider):
+    """Says what it was told to and remembers whom it was asked about."""
+
+    plugin_type = "says"
+
+    def __init__(self, *, answer: bool) -> None:
+        super().__init__()
+        self.answer = answer
+        self.asked: list[str | None] = []
+
+    def decide(self, request, decode):
+        self.asked.append(decode and decode.targets[0].name)
+        return self.answer
+
+
+def yes():
+    return Says(answer=True)
+
+
+def no():
+    return Says(answer=False)
+
+
+class Later(Scorer):
+    """Prefers later slots; records the peer of each leg."""
+
+    plugin_type = "later"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peers: list[str | None] = []
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        peer = candidates.peer
+        self.peers.append(None if peer is None else candidates.snapshot.endpoints.values[peer].name)
+        return candidates.slots / candidates.snapshot.capacity
+
+
+def built(cls, parameters, **deciders):
+    """A handler as a file makes it, its deciders connected by the parameters that name them."""
+    registry = Registry({})
+    registry.register(cls)
+    handler = registry.build(cls.plugin_type, parameters, name="h", clock=ManualClock())
+    handler.connect({parameter: deciders[name] for parameter, name in handler.references.items()})
+    return handler
+
+
+def disagg(parameters=None, **deciders):
+    return built(DisaggProfileHandler, parameters or {}, **deciders)
+
+
+def both(**deciders):
+    return disagg({"deciders": {"prefill": "p", "encode": "e"}}, **deciders)
+
+
+def pool(*roles):
+    return candidates(labels=[dict.fromkeys(several.split("+"), "yes") for several in roles])
+
+
+def scheduler(handler, *, profiles=ROLES, targets=1, scorer=None):
+    def profile(name):
+        role = ProfileFilter(LabelSelectorFilter(LabelSelectorParameters(match_labels={name: "yes"})))
+        picker = MaxScorePicker(PickerParameters(max_num_of_endpoints=targets))
+        return Profile(name, (role,), (WeightedScorer(scorer or Later()),), picker)
+
+    return Scheduler({name: profile(name) for name in profiles}, handler, handler)
+
+
+def routed(handler, *roles, request=None, **kinds):
+    return scheduler(handler, **kinds).schedule(request or Request("r"), pool(*roles))
+
+
+def test_gie_2_decode_first_runs_decode_then_encode_then_prefill():
+    handler = both(p=yes(), e=yes())
+    asked = []
+    results = {}
+    while chosen := handler.pick_profiles(Request("r"), ROLES, results):
+        asked.append(chosen)
+        results[chosen[0]] = routed(disagg(), "decode").primary
+    assert asked == [("decode",), ("encode",), ("prefill",)]
+
+
+def test_legs_are_told_to_the_decode_endpoint():
+    result = routed(both(p=yes(), e=yes()), *ONE_OF_EACH)
+    assert result.primary.profile == "decode"
+    assert result.destination.addresses == ("10.0.0.1:8000",)
+    assert result.destination.headers == {
+        "x-prefiller-host-port": "10.0.0.2:8000",
+        "x-encoder-hosts-ports": "10.0.0.3:8000",
+    }
+
+
+@pytest.mark.parametrize(
+    ("encode", "prefill", "ran"),
+    [
+        (False, False, {"decode"}),
+        (False, True, {"decode", "prefill"}),
+        (True, False, {"decode", "encode"}),
+        (True, True, {"decode", "encode", "prefill"}),
+    ],
+)
+def test_optional_legs_run_when_their_decider_says_so(encode, prefill, ran):
+    deciders = {"p": Says(answer=prefill), "e": Says(answer=encode)}
+    result = routed(both(**deciders), *ONE_OF_EACH)
+    assert set(result.profiles) == ran
+    assert deciders["p"].asked == deciders["e"].asked == ["e0"]  # once each, about the decode endpoint
+
+
+def test_without_deciders_there_is_only_a_decode_leg():
+    result = routed(disagg(), *ONE_OF_EACH)
+    assert set(result.profiles) == {"decode"}
+    assert result.destination.headers == {}
+
+
+def test_stage_whose_profile_does_not_exist_is_passed_over_and_nobody_asked():
+    deciders = {"p": yes(), "e": yes()}
+    result = routed(both(**deciders), *ONE_OF_EACH, profiles=("decode", "prefill"))
+    assert set(result.profiles) == {"decode", "prefill"}
+    assert deciders["e"].asked == []
+
+
+def test_decode_profile_that_does_not_exist_is_named():
+    with pytest.raises(InternalError, match=r"chose \['decode'\], which are not among the profiles \['prefill'\]"):
+        routed(disagg(), "prefill", profiles=("prefill",))
+
+
+def test_profiles_and_stages_that_do_not_meet_are_warned_of():
+    deciders = {"p": yes(), "e": yes()}
+    assert both(**deciders).check_profiles(("decode", "prefill", "encode")) == []
+    assert both(**deciders).check_profiles(("decode", "prefil", "encode")) == [
+        "profile 'prefill' does not exist: its stage is left out",
+        "profile 'prefil' is never run: no stage uses it",
+    ]
+    assert disagg().check_profiles(("decode", "prefill")) == ["profile 'prefill' is never run: no stage uses it"]
+    with pytest.raises(ValueError, match="the decode stage: profile 'decode' does not exist; profiles are prefill"):
+        both(**deciders).check_profiles(("prefill",))
+
+
+def test_gie_7_optional_leg_that_finds_nobody_is_done_without():
+    result = routed(both(p=yes(), e=yes()), "decode", "encode")
+    assert result.destination.addresses == ("10.0.0.1:8000",)
+    assert result.destination.headers == {"x-encoder-hosts-ports": "10.0.0.2:8000"}
+    assert result.profiles["prefill"] is None
+    assert isinstance(result.errors["prefill"], SaturatedError)
+
+
+@pytest.mark.parametrize("order", ["decode-first", "prefill-first"])
+def test_decode_leg_that_finds_nobody_fails_the_request(order):
+    handler = disagg({"stageOrder": order})
+    with pytest.raises(SaturatedError):
+        routed(handler, "prefill", "encode")
+
+
+def test_nobody_is_asked_after_a_decode_leg_that_failed():
+    deciders = {"p": yes(), "e": yes()}
+    assert both(**deciders).pick_profiles(Request("r"), ROLES, {"decode": None}) == ()
+    assert deciders["p"].asked == deciders["e"].asked == []
+
+
+def test_prefill_first_runs_prefill_then_encode_then_decode():
+    encode = yes()
+    handler = disagg({"stageOrder": "prefill-first", "deciders": {"encode": "e"}}, e=encode)
+    result = routed(handler, *ONE_OF_EACH)
+    assert list(result.profiles) == ["prefill", "encode", "decode"]
+    assert encode.asked == [None]  # there is no decode endpoint yet
+    assert result.destination.addresses == ("10.0.0.1:8000",)
+    assert result.destination.headers == {
+        "x-prefiller-host-port": "10.0.0.2:8000",
+        "x-encoder-hosts-ports": "10.0.0.3:8000",
+    }
+
+
+def test_prefill_first_goes_on_without_prefillers():
+    handler = disagg({"stageOrder": "prefill-first"})
+    assert routed(handler, "decode").destination.headers == {}
+    assert set(routed(handler, "decode", profiles=("decode",)).profiles) == {"decode"}
+
+
+def test_first_leg_chosen_is_the_peer_of_those_that_follow():
+    near = Later()
+    routed(both(p=yes(), e=yes()), *ONE_OF_EACH, scorer=near)
+    assert near.peers == [None, DECODE, DECODE]
+    near = Later()
+    routed(disagg({"stageOrder": "prefill-first"}), *ONE_OF_EACH, scorer=near)
+    assert near.peers == [None, PREFILL]
+
+
+def test_first_leg_that_failed_is_nobodys_peer():
+    near = Later()
+    handler = disagg({"stageOrder": "prefill-first", "deciders": {"encode": "e"}}, e=yes())
+    routed(handler, "encode", "decode", scorer=near)
+    assert near.peers == [None, "e0"]  # the scorers of prefill never ran
+
+
+def test_prefill_header_names_one_endpoint_and_encode_header_all_that_were_picked():
+    handler = both(p=yes(), e=yes())
+    result = routed(handler, "decode", "prefill", "prefill", "encode", "encode", targets=2)
+    assert result.destination.headers == {  # later ones first
+        "x-prefiller-host-port": "10.0.0.3:8000",
+        "x-encoder-hosts-ports": "10.0.0.5:8000,10.0.0.4:8000",
+    }
+
+
+def test_decode_endpoint_that_prefills_too_is_not_told_to_call_itself():
+    result = routed(both(p=yes(), e=no()), "decode+prefill")
+    assert result.profiles["prefill"] is not None
+    assert result.destination.headers == {}
+
+
+def test_decode_endpoint_is_left_out_of_the_encoders(sent_to):
+    everyone = candidates(waiting=[0, 0, 0])
+    decode = sent_to(everyone, 0).primary
+    own_second, own_first = sent_to(everyone, 1, 0, 2).primary, sent_to(everyone, 0, 1).primary
+    assert leg_headers(decode, own_second, own_second) == {
+        "x-prefiller-host-port": "10.0.0.2:8000",
+        "x-encoder-hosts-ports": "10.0.0.2:8000,10.0.0.3:8000",
+    }
+    # the prompt is best computed right there; but media are encoded by all of the encoders
+    assert leg_headers(decode, own_first, own_first) == {"x-encoder-hosts-ports": "10.0.0.2:8000"}
+    assert leg_headers(decode, decode, decode) == {}
+
+
+def test_ipv6_legs_are_in_brackets(sent_to):
+    endpoints = (Endpoint("four", "10.0.0.1", 8000), Endpoint("six", "fd00::6", 8000))
+    everyone = Candidates(Snapshot(endpoints=Records(endpoints)), np.arange(2))
+    headers = leg_headers(sent_to(everyone, 0).primary, sent_to(everyone, 1).primary)
+    assert headers == {"x-prefiller-host-port": "[fd00::6]:8000"}
+
+
+def test_profiles_can_have_other_names():
+    parameters = {"profiles": {"decode": "d", "prefill": "p"}, "deciders": {"prefill": "always"}}
+    result = routed(disagg(parameters, always=AlwaysDisaggPDDecider()), "d", "p", profiles=("d", "p"))
+    assert result.primary.profile == "d"
+    assert result.destination.headers == {"x-prefiller-host-port": "10.0.0.2:8000"}
+
+
+def test_genuine_deciders_decide_by_prompt_and_cache():
+    uncached = PrefixBasedPDDecider(PrefixBasedPDParameters(non_cached_tokens=100))
+    handler = both(p=uncached, e=AlwaysDisaggMultimodalDecider())
+
+    def ran(*, held_blocks, media_items=0):
+        request = Request("r", RequestBody(prompt_tokens=160, media_items=media_items))
+        request.put(PREFIX_MATCH, PrefixMatch(np.array([held_blocks, 0, 0], dtype=np.int32), 10, 16))
+        return set(routed(handler, *ONE_OF_EACH, request=request).profiles)
+
+    assert ran(held_blocks=0) == {"decode", "prefill"}  # 160 uncached
+    assert ran(held_blocks=4) == {"decode"}  # 160 - 4 * 16 = 96 uncached
+    assert ran(held_blocks=4, media_items=1) == {"decode", "encode"}
+
+
+def test_deciders_are_referred_to_by_the_parameters_that_name_them():
+    registry = Registry({})
+    registry.register(DisaggProfileHandler)
+    parameters = {"deciders": {"prefill": "p", "encode": "e"}}
+    handler = registry.build("disagg-profile-handler", parameters, name="h", clock=ManualClock())
+    assert handler.references == {"deciders.prefill": "p", "deciders.encode": "e"}
+    assert disagg().references == {}
+
+
+def test_decider_that_is_none_is_refused():
+    sentence = r"deciders.prefill: plugin 'later' \(type later\) is no Decider"
+    with pytest.raises(ValueError, match=sentence):
+        disagg({"deciders": {"prefill": "p"}}, p=Later())
+
+
+def test_former_flat_names_still_work_and_are_warned_of():
+    flat = {
+        "decodeProfile": "d",
+        "prefillProfile": "p",
+        "encodeProfile": "x",
+        "deciderPluginName": "p",
+        "encodeDeciderPluginName": "e",
+        "primaryPort": 8000,
+    }
+    handler = disagg(flat, p=yes(), e=no())
+    assert set(routed(handler, "d", "p", "x", profiles=("d", "p", "x")).profiles) == {"d", "p"}
+    assert list(handler.warnings) == [
+        "decodeProfile is deprecated: use profiles.decode",
+        "prefillProfile is deprecated: use profiles.prefill",
+        "encodeProfile is deprecated: use profiles.encode",
+        "deciderPluginName is deprecated: use deciders.prefill",
+        "encodeDeciderPluginName is deprecated: use deciders.encode",
+        "primaryPort is deprecated and not used: remove it",
+    ]
+    assert not both(p=yes(), e=yes()).warnings
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"stageOrder": "encode-first"}, "'encode-first' is not known; use 'decode-first', 'prefill-first'"),
+        ({"profiles": {"decode": ""}}, "decode is empty; give a name, or leave it out"),
+        ({"profiles": {"decode": "x", "prefill": "x"}}, "the decode and the prefill stage both run profile 'x'"),
+        ({"decodeProfile": "encode"}, "the decode and the encode stage both run profile 'encode'"),
+        ({"profiles": {"decode": "x"}, "prefillProfile": "y"}, "together with prefillProfile, their former spelling"),
+        (
+            {"stageOrder": "prefill-first", "deciders": {"prefill": "p"}},
+            "deciders.prefill is 'p', but with stageOrder prefill-first the prefill leg runs first",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(parameters, sentence):
+    registry = Registry({})
+    registry.register(DisaggProfileHandler)
+    with pytest.raises(ConfigurationError, match=sentence):
+        registry.build("disagg-profile-handler", parameters, name="h", clock=ManualClock())
+
+
+def pd(parameters=None, **deciders):
+    deciders = {name.replace("_", "-"): decider for name, decider in deciders.items()}
+    return built(PDProfileHandler, parameters or {}, **deciders)
+
+
+def test_pd_handler_runs_decode_then_prefill_if_its_decider_says_so():
+    headers = routed(pd(prefix_based_pd_decider=yes()), *ONE_OF_EACH).destination.headers
+    assert headers == {"x-prefiller-host-port": "10.0.0.2:8000"}
+    assert routed(pd(prefix_based_pd_decider=no()), *ONE_OF_EACH).destination.headers == {}
+
+
+def test_pd_handler_can_hide_ranks_behind_a_primary_port():
+    handler = pd({"deciderPluginName": "d", "primaryPort": 9000}, d=yes())
+    result = routed(handler, *ONE_OF_EACH)
+    assert result.destination.addresses == ("10.0.0.1:9000",)
+    assert result.destination.headers == {
+        "x-prefiller-host-port": "10.0.0.2:8000",
+        "x-data-parallel-host-port": "10.0.0.1:8000",
+    }
+
+
+def test_pd_handler_says_what_it_does_not_use():
+    handler = pd({"prefixPluginName": "prefix-cache-scorer"}, prefix_based_pd_decider=yes())
+    assert list(handler.warnings) == ["prefixPluginName is not used: remove it"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"primaryPort": 70000}, "primaryPort is 70000; it must be between 0 and 65535"),
+        ({"deciderPluginName": ""}, "deciderPluginName is empty"),
+        ({"prefillProfile": "decode"}, "the decode and the prefill stage both run profile 'decode'"),
+    ],
+)
+def test_pd_handler_refuses_what_cannot_be_meant(parameters, sentence):
+    registry = Registry({})
+    registry.register(PDProfileHandler)
+    with pytest.raises(ConfigurationError, match=sentence):
+        registry.build("pd-profile-handler", parameters, name="h", clock=ManualClock())

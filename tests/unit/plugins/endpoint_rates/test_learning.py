@@ -1,0 +1,115 @@
+"""The median of what was seen lately, for as long as it is worth something."""
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from epp.plugins.endpoint_rates.learning import RateLearner, like_the_others
+
+
+def learner(**settings):
+    return RateLearner(**({"half_life_seconds": 600.0, "min_samples": 3, "window": 5} | settings))
+
+
+def ratios(one, capacity=1, now=0.0):
+    return np.exp(one.learned(capacity, now)[0]).tolist()
+
+
+def test_median_counts_from_the_least_number_of_samples_on():
+    one = learner()
+    for ratio in (2.0, 100.0):
+        one.add(0, 0, ratio, 0.0)
+    assert np.isnan(ratios(one)).all()
+    one.add(0, 0, 3.0, 0.0)
+    assert ratios(one) == [3.0000000000000004]  # the median of 2, 3 and 100, there and back through a logarithm
+
+
+def test_only_the_last_samples_count():
+    one = learner()
+    for ratio in (1.0, 1.0, 1.0, 4.0, 4.0, 4.0):
+        one.add(0, 0, ratio, 0.0)
+    assert one.learned(1, 0.0)[0].tolist() == [math.log(4.0)]  # of 1, 1, 4, 4, 4
+    assert one.learned(1, 0.0)[1].tolist() == [6]
+
+
+def test_het_4_what_was_learned_decays_towards_the_profile():
+    one = learner()
+    for _ in range(3):
+        one.add(0, 0, 16.0, 0.0)
+    # 16^1, 16^(1/2) = 4, 16^(1/4) = 2; then it is not trusted at all
+    assert [round(ratios(one, now=age)[0], 9) for age in (0, 600, 1200)] == [16.0, 4.0, 2.0]
+    assert np.isnan(ratios(one, now=1201)).all()
+
+
+def test_sample_after_a_long_pause_starts_afresh():
+    one = learner()
+    for _ in range(3):
+        one.add(0, 0, 16.0, 0.0)
+    one.add(0, 0, 1.0, 5000.0)
+    assert one.learned(1, 5000.0)[1].tolist() == [0]
+
+
+def test_sample_from_before_the_slot_was_forgotten_changes_nothing():
+    one = learner(min_samples=1)
+    stay = one.stay(0)
+    one.forget(0)
+    one.add(0, stay, 4.0, 0.0)
+    assert one.learned(1, 0.0)[1].tolist() == [0]
+    one.add(0, one.stay(0), 4.0, 0.0)
+    assert one.learned(1, 0.0)[1].tolist() == [1]
+
+
+def test_unlearned_slots_take_the_median_of_their_kind_or_of_all():
+    logs = np.array([1.0, 3.0, np.nan, 8.0, np.nan, np.nan])
+    kinds = np.array([1, 1, 1, 2, 2, 3])
+    # kind 1: (1 + 3) / 2; kind 2: 8; kind 3 has nobody: the median of 1, 3 and 8
+    assert like_the_others(logs, kinds).tolist() == [1.0, 3.0, 2.0, 8.0, 8.0, 3.0]
+    assert like_the_others(np.full(2, np.nan), np.array([0, 1])).tolist() == [0.0, 0.0]
+
+
+@given(st.lists(st.floats(), max_size=20), st.floats(0, 1e9))
+def test_any_sample_at_all_leaves_a_ratio_that_is_finite_and_above_0(samples, age):
+    one = learner(min_samples=1)
+    for ratio in samples:
+        one.add(0, 0, ratio, 0.0)
+    known = np.exp(like_the_others(one.learned(2, age)[0], np.zeros(2, dtype=np.intp)))
+    assert (np.isfinite(known) & (known > 0)).all()
+
+
+class Slots(RuleBasedStateMachine):
+    """Samples and departures of four slots, in any order."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = learner()
+        self.now = 0.0
+        self.since_forgotten = dict.fromkeys(range(4), 0)
+
+    @rule(slot=st.integers(0, 3), ratio=st.floats(1e-6, 1e6), late=st.booleans())
+    def sample(self, slot, ratio, late):
+        stay = self.one.stay(slot)
+        self.one.add(slot, stay - 1 if late else stay, ratio, self.now)
+        self.since_forgotten[slot] += not late
+
+    @rule(slot=st.integers(0, 3))
+    def leave(self, slot):
+        self.one.forget(slot)
+        self.since_forgotten[slot] = 0
+
+    @rule(seconds=st.floats(0, 1000))
+    def pass_time(self, seconds):
+        self.now += seconds
+
+    @invariant()
+    def nothing_is_known_of_who_left(self):
+        logs, counts = self.one.learned(4, self.now)
+        for slot, samples in self.since_forgotten.items():
+            assert counts[slot] <= samples
+            assert np.isnan(logs[slot]) == (counts[slot] == 0)
+            assert np.isnan(logs[slot]) or abs(logs[slot]) <= math.log(1e4)
+
+
+TestSlots = Slots.TestCase

@@ -1,0 +1,96 @@
+"""Who answers as fast as the request asks."""
+
+import pytest
+
+from epp.framework import Headers, ManualClock, Request, RequestBody
+from epp.framework.accelerators import AcceleratorTag, Cost
+from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.registry import Registry
+from epp.framework.snapshot import ACCELERATOR
+from epp.framework.testing import candidates, endpoint_rates
+from epp.plugins.endpoint_rates.slo_fit import SloFitFilter
+
+ALL = [True, True, True]
+# 1000 tokens take 0.1, 0.5 and 2 s
+RATES = endpoint_rates([10_000, 2000, 500], itl_base=[0.005, 0.020, 0.060], itl_per_request=[0.0001, 0.0005, 0.001])
+
+
+def kept(headers, *, rates=RATES, prices=(), tokens=1000, preferCheapest=False, **columns):  # noqa: N803
+    registry = Registry({})
+    registry.register(SloFitFilter)
+    plugin = registry.build("slo-fit-filter", {"preferCheapest": preferCheapest}, name="mine", clock=ManualClock())
+    request = Request("r", RequestBody(prompt_tokens=tokens), Headers(headers.items()))
+    if rates is not None:
+        request.put(ENDPOINT_RATES, rates)
+    tags = [AcceleratorTag(model="gpu", cost=Cost(per_hour=price)) for price in prices or (None, None, None)]
+    return plugin.filter(request, candidates(records={ACCELERATOR: tags}, **columns)).tolist()
+
+
+def test_het_3_endpoints_that_meet_the_time_to_first_token_stay():
+    assert kept({"x-llm-d-slo-ttft-ms": "500"}) == [True, True, False]
+    assert kept({"x-llm-d-slo-ttft-ms": "499"}) == [True, False, False]
+
+
+def test_het_3_what_waits_there_counts():
+    # (4001 + 1000) / 10000 = 0.5001 s
+    assert kept({"x-llm-d-slo-ttft-ms": "500"}, in_flight_tokens=[4001, 0, 0]) == [False, True, False]
+
+
+def test_het_3_endpoints_that_meet_the_time_between_tokens_stay():
+    # alone: 5.1, 20.5 and 61 ms; with 100 running at the second: 20 + 0.5 * 101 = 70.5 ms
+    assert kept({"x-llm-d-slo-tpot-ms": "61"}) == ALL
+    assert kept({"x-llm-d-slo-tpot-ms": "60"}) == [True, True, False]
+    assert kept({"x-llm-d-slo-tpot-ms": "61"}, running=[0, 100, 0]) == [True, False, True]
+
+
+def test_het_3_both_limits_must_be_met():
+    # the second meets 500 ms, not 20 ms
+    assert kept({"x-llm-d-slo-ttft-ms": "500", "x-llm-d-slo-tpot-ms": "20"}) == [True, False, False]
+
+
+def test_het_3_gamma_and_delta_count_where_a_profile_gives_them():
+    rates = endpoint_rates([10_000] * 3, ttft_base=[0.020] * 3, ttft_per_token=[0.0001] * 3)
+    # 20 + 0.1 * 1000 * batch: 120 ms alone, 320 ms with two others
+    assert kept({"x-llm-d-slo-ttft-ms": "121"}, rates=rates, running=[0, 2, 0]) == [True, False, True]
+
+
+def test_het_3_where_nobody_fits_the_least_violation_is_taken():
+    # 0.1 / 0.01 = 10, 50 and 200 times the limit
+    assert kept({"x-llm-d-slo-ttft-ms": "10"}) == [True, False, False]
+    # times over the limits: max(0.1 / 0.1, 5.1 / 1) = 5.1; max(0.5 / 0.1, 20.5 / 1) = 20.5; 61
+    assert kept({"x-llm-d-slo-ttft-ms": "100", "x-llm-d-slo-tpot-ms": "1"}) == [True, False, False]
+    equal = endpoint_rates([500, 500, 400])
+    assert kept({"x-llm-d-slo-ttft-ms": "10"}, rates=equal) == [True, True, False]
+
+
+def test_het_3_cheapest_of_those_that_fit_stays():
+    headers = {"x-llm-d-slo-ttft-ms": "500"}
+    assert kept(headers, prices=[8.0, 2.0, 0.5], preferCheapest=True) == [False, True, False]
+    assert kept(headers, prices=[8.0, 2.0, 0.5]) == [True, True, False]
+
+
+def test_het_3_endpoint_without_a_price_is_cheapest_only_where_nobody_has_one():
+    headers = {"x-llm-d-slo-ttft-ms": "500"}
+    assert kept(headers, prices=[8.0, None, 0.5], preferCheapest=True) == [True, False, False]
+    assert kept(headers, prices=[None, None, 0.5], preferCheapest=True) == [True, True, False]
+
+
+def test_het_3_price_does_not_count_where_nobody_fits():
+    headers = {"x-llm-d-slo-ttft-ms": "10"}
+    assert kept(headers, prices=[8.0, 2.0, 0.5], preferCheapest=True) == [True, False, False]
+
+
+@pytest.mark.parametrize("value", [None, "soon", "0", "-5", "nan", "inf"])
+def test_het_3_request_without_a_limit_goes_anywhere(value):
+    headers = {} if value is None else {"x-llm-d-slo-ttft-ms": value}
+    assert kept(headers, prices=[8.0, 2.0, 0.5], preferCheapest=True) == ALL
+
+
+def test_het_3_old_header_names_are_read_where_the_new_ones_are_missing():
+    assert kept({"x-slo-ttft-ms": "499"}) == [True, False, False]
+    assert kept({"x-slo-tpot-ms": "60"}) == [True, True, False]
+    assert kept({"x-slo-ttft-ms": "1", "x-llm-d-slo-ttft-ms": "5000"}) == ALL
+
+
+def test_het_3_without_rates_everybody_stays():
+    assert kept({"x-llm-d-slo-ttft-ms": "1"}, rates=None) == ALL

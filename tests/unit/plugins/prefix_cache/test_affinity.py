@@ -1,0 +1,168 @@
+"""When a warm cache keeps a request, and when it lets go."""
+
+from math import nan
+
+import numpy as np
+import pytest
+
+from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
+from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.registry import Registry
+from epp.framework.request import PREFIX_MATCH
+from epp.framework.snapshot import IN_FLIGHT_TOKENS
+from epp.framework.testing import candidates, endpoint_rates
+from epp.plugins.prefix_cache.affinity import PrefixCacheAffinityFilter
+
+ALL = [True, True, True]
+
+
+def build(name="mine", **parameters):
+    registry = Registry({})
+    registry.register(PrefixCacheAffinityFilter)
+    return registry.build("prefix-cache-affinity-filter", parameters, name=name, clock=ManualClock())
+
+
+def kept(matched, tokens=(0, 0, 0), *, total=10, plugin=None, seed=0, key=PREFIX_MATCH, **parameters):
+    request = Request("r", seed=seed)
+    request.put(key, PrefixMatch(np.array(matched, dtype=np.int32), total, block_tokens=64))
+    plugin = plugin or build(**parameters)
+    return plugin.filter(request, candidates(in_flight_tokens=tokens)).tolist()
+
+
+def test_four_fifths_of_the_prompt_make_an_endpoint_sticky():
+    assert kept([10, 8, 7]) == [True, True, False]
+
+
+def test_threshold_can_be_set():
+    assert kept([10, 8, 7], affinityThreshold=0.7) == ALL
+    assert kept([10, 8, 7], affinityThreshold=1) == [True, False, False]
+
+
+def test_nobody_sticky_keeps_all():
+    assert kept([7, 0, 0]) == ALL
+
+
+def test_prompt_without_a_whole_block_keeps_all():
+    assert kept([0, 0, 0], total=0) == ALL
+
+
+def test_no_match_record_keeps_all():
+    assert build().filter(Request("r"), candidates(waiting=[0, 0, 0])).tolist() == ALL
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),  # at 1000 tokens/s a token in flight is a millisecond; the others' best is 2 s
+    [
+        ([7_000, 2_000, 3_000], [True, False, False]),  # 7 s - 2 s = 5 s, at the limit
+        ([7_001, 2_000, 3_000], ALL),
+    ],
+)
+def test_sticky_endpoint_that_is_slower_by_more_than_the_penalty_is_not_insisted_on(tokens, expected):
+    assert kept([10, 0, 0], tokens, peakPrefillThroughput=1000, maxTTFTPenaltyMs=5000) == expected
+
+
+def test_best_sticky_endpoint_is_the_one_that_is_compared():
+    # 1 s - 0 s is within 5 s: the slow sticky endpoint stays too, scorers see to it
+    expected = [True, True, False]
+    assert kept([10, 9, 0], [60_000, 1_000, 0], peakPrefillThroughput=1000, maxTTFTPenaltyMs=5000) == expected
+
+
+def test_default_penalty_is_reached_at_286704_tokens():
+    # 18 s * 15928 tokens/s = 286,704 tokens
+    assert kept([10, 0, 0], [286_704, 0, 0]) == [True, False, False]
+    assert kept([10, 0, 0], [286_800, 0, 0]) == ALL
+
+
+def test_penalty_of_zero_sticks_however_long_it_takes():
+    assert kept([10, 0, 0], [10_000_000, 0, 0], maxTTFTPenaltyMs=0) == [True, False, False]
+
+
+def test_everybody_sticky_is_everybody():
+    assert kept([10, 10, 10], [10_000_000, 0, 0]) == ALL
+
+
+def test_share_of_requests_that_explore_is_the_probability():
+    plugin = build(explorationProbability=0.25)
+    explored = [kept([10, 0, 0], plugin=plugin, seed=i) == ALL for i in range(2000)]
+    assert 430 <= sum(explored) <= 570  # 2000 / 4 = 500; one standard deviation is sqrt(2000 / 4 * 3 / 4) = 19.4
+
+
+def test_same_request_explores_each_time_and_everywhere():
+    first, second = build(explorationProbability=0.5), build(explorationProbability=0.5)
+    for i in range(50):
+        assert kept([10, 0, 0], plugin=first, seed=i) == kept([10, 0, 0], plugin=second, seed=i)
+
+
+def test_two_filters_explore_independently():
+    first, second = build("one", explorationProbability=0.5), build("two", explorationProbability=0.5)
+    explored = {
+        (kept([10, 0, 0], plugin=first, seed=i), kept([10, 0, 0], plugin=second, seed=i)) == (ALL, ALL)
+        for i in range(50)
+    }
+    assert explored == {True, False}
+
+
+def test_probability_one_always_explores_and_zero_never():
+    seeds = range(50)
+    assert all(kept([10, 0, 0], seed=i, explorationProbability=1) == ALL for i in seeds)
+    assert not any(kept([10, 0, 0], seed=i, explorationProbability=0) == ALL for i in seeds)
+
+
+def test_named_producer_is_the_one_that_is_read():
+    named = PREFIX_MATCH.produced_by("fine-blocks")
+    plugin = build(prefixMatchInfoProducerName="fine-blocks")
+    assert plugin.reads == (named, IN_FLIGHT_TOKENS)
+    assert kept([10, 0, 0], plugin=plugin) == ALL
+    assert kept([10, 0, 0], plugin=plugin, key=named) == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"affinityThreshold": 1.1}, "affinityThreshold is 1.1; it must be between 0 and 1"),
+        ({"explorationProbability": nan}, "explorationProbability is nan"),
+        ({"maxTTFTPenaltyMs": -1}, "maxTTFTPenaltyMs is -1; it must be 0 or more"),
+        ({"peakPrefillThroughput": 0}, "peakPrefillThroughput is 0; it must be above 0"),
+        ({"ttftSource": "latencyPredictor"}, "known, not supported yet; use 'prefillThroughput'"),
+        ({"ttftSource": "dice"}, "'dice' is not known; use 'prefillThroughput'"),
+        ({"maxTtftPenaltyMs": 1}, "unknown .*maxT"),
+    ],
+)
+def test_parameters_that_mean_nothing_are_refused(parameters, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        build(**parameters)
+
+
+def kept_by_rates(matched, tokens, rates, prompt_tokens=1000, **parameters):
+    request = Request("r", RequestBody(prompt_tokens=prompt_tokens))
+    request.put(PREFIX_MATCH, PrefixMatch(np.array(matched, dtype=np.int32), 10, block_tokens=100))
+    request.put(ENDPOINT_RATES, endpoint_rates(rates))
+    return build(**parameters).filter(request, candidates(in_flight_tokens=tokens)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "expected"),
+    [
+        (1500, [True, False, False]),  # warm: (1500 + 0) / 1000 = 1.5 s; cold: 1000 / 1000 = 1 s
+        (1501, ALL),
+    ],
+)
+def test_with_rates_the_cold_endpoints_have_the_whole_prompt_to_compute(waiting, expected):
+    assert kept_by_rates([10, 0, 0], [waiting, 0, 0], [1000] * 3, maxTTFTPenaltyMs=500) == expected
+
+
+def test_with_rates_the_warm_endpoints_have_the_rest_of_the_prompt_to_compute():
+    # the warm one needs 1.5 s for 1300 + 200 tokens, the others 1 s for 1000
+    assert kept_by_rates([8, 0, 0], [1300, 0, 0], [1000] * 3, maxTTFTPenaltyMs=500) == [True, False, False]
+    assert kept_by_rates([8, 0, 0], [1301, 0, 0], [1000] * 3, maxTTFTPenaltyMs=500) == ALL
+
+
+def test_with_rates_a_slow_warm_endpoint_is_left_sooner_than_a_fast_one():
+    # 1500 tokens wait at the warm one: 0.15 s at 10000 tokens/s, 3 s at 500; the others need 1000 / 1000 = 1 s
+    assert kept_by_rates([10, 0, 0], [1500, 0, 0], [10_000, 1000, 1000], maxTTFTPenaltyMs=500) == [True, False, False]
+    assert kept_by_rates([10, 0, 0], [1500, 0, 0], [500, 1000, 1000], maxTTFTPenaltyMs=500) == ALL
+
+
+def test_with_rates_the_pools_own_throughput_does_not_count():
+    parameters = {"maxTTFTPenaltyMs": 500, "peakPrefillThroughput": 1e9}
+    assert kept_by_rates([10, 0, 0], [1501, 0, 0], [1000] * 3, **parameters) == ALL

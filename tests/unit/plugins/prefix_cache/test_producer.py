@@ -1,0 +1,133 @@
+"""What the producer says of a second request, given where the first one went."""
+
+from math import nan
+
+import msgspec
+import numpy as np
+import pytest
+
+from epp.framework import Request, RequestBody
+from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.request import PREFIX_MATCH
+from epp.framework.testing import candidates
+from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY
+from epp.plugins.prefix_cache.producer import ApproxPrefixCacheParameters, ApproxPrefixCacheProducer
+
+BLOCK_BYTES = 256  # 64 tokens of 4 bytes
+POOL = candidates(waiting=[0, 0, 0])
+
+
+def prompt_of(*letters):
+    return b"".join(letter * BLOCK_BYTES for letter in letters)
+
+
+def ask(producer, prompt, pool=POOL, **body):
+    request = Request("r", RequestBody(model=body.pop("model", "m"), prompt=prompt, **body))
+    producer.produce(request, pool)
+    return request
+
+
+def match_of(producer, prompt, pool=POOL, **body):
+    return ask(producer, prompt, pool, **body).get(PREFIX_MATCH).matched_blocks.tolist()
+
+
+def test_target_is_credited_and_its_fallbacks_are_not(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    producer.pre_request(ask(producer, prompt_of(b"a", b"b")), sent_to(POOL, 2, 0))
+    match = ask(producer, prompt_of(b"a", b"b", b"c")).get(PREFIX_MATCH)
+    assert match.matched_blocks.tolist() == [0, 0, 2]
+    assert match.matched_blocks.dtype == np.int32
+    assert (match.total_blocks, match.block_tokens) == (3, 64)
+
+
+def test_credit_goes_to_the_slot_not_the_position(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    narrowed = POOL.keep(np.array([False, True, True]))
+    producer.pre_request(ask(producer, prompt_of(b"a"), narrowed), sent_to(narrowed, 0))
+    assert match_of(producer, prompt_of(b"a")) == [0, 1, 0]
+
+
+def test_other_model_and_other_salt_match_nothing(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    producer.pre_request(ask(producer, prompt_of(b"a")), sent_to(POOL, 0))
+    assert match_of(producer, prompt_of(b"a"), model="n") == [0, 0, 0]
+    assert match_of(producer, prompt_of(b"a"), cache_salt="s") == [0, 0, 0]
+
+
+def test_prompt_shorter_than_a_block_has_no_blocks(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    request = ask(producer, b"short")
+    producer.pre_request(request, sent_to(POOL, 0))
+    assert request.get(PREFIX_MATCH).total_blocks == 0
+
+
+def test_endpoint_that_takes_a_freed_slot_inherits_nothing(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    producer.pre_request(ask(producer, prompt_of(b"a")), sent_to(POOL, 1))
+    producer.slots_removed([1])
+    assert match_of(producer, prompt_of(b"a")) == [0, 0, 0]
+
+
+def test_named_instance_publishes_under_its_name():
+    producer = ApproxPrefixCacheProducer(name="fine-blocks")
+    request = ask(producer, prompt_of(b"a"))
+    assert request.get(PREFIX_MATCH) is None
+    assert request.get(PREFIX_MATCH.produced_by("fine-blocks")).total_blocks == 1
+    assert producer.writes == (PREFIX_MATCH.produced_by("fine-blocks"),)
+
+
+def remembered(parameters, sent_to, **columns):
+    """How many of 40 blocks sent to one endpoint are remembered."""
+    producer = ApproxPrefixCacheProducer(ApproxPrefixCacheParameters(**parameters))
+    pool = candidates(waiting=[0], **columns)
+    prompt = prompt_of(*(bytes([i]) for i in range(40)))
+    producer.pre_request(ask(producer, prompt, pool), sent_to(pool, 0))
+    return match_of(producer, prompt, pool)[0]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "columns", "expected"),
+    [
+        ({}, {}, 40),
+        ({"lru_capacity_per_server": 10}, {}, 10),
+        # 20 blocks of 32 tokens = 640 tokens = 10 blocks of 64
+        ({}, {"kv_blocks": [20], "kv_block_tokens": [32]}, 10),
+        # 1 block of 32 tokens is half of a block of 64
+        ({}, {"kv_blocks": [1], "kv_block_tokens": [32]}, 0),
+        ({}, {"kv_blocks": [nan], "kv_block_tokens": [32]}, 40),
+        ({"auto_tune": False}, {"kv_blocks": [20], "kv_block_tokens": [32]}, 40),
+        ({"max_bytes_per_server": 12 * BYTES_PER_ENTRY}, {}, 12),
+        ({"max_bytes_per_server": 12 * BYTES_PER_ENTRY}, {"kv_blocks": [9999], "kv_block_tokens": [32]}, 12),
+        # 640 tokens = 10 blocks
+        ({"max_prefix_tokens_to_match": 640}, {}, 10),
+        ({"max_prefix_tokens_to_match": 0, "max_prefix_blocks_to_match": 7}, {}, 7),
+        ({"max_prefix_tokens_to_match": 0, "max_prefix_blocks_to_match": 0}, {}, 40),
+    ],
+)
+def test_no_more_is_remembered_than(parameters, columns, expected, sent_to):
+    assert remembered(parameters, sent_to, **columns) == expected
+
+
+@pytest.mark.parametrize(("configured", "effective"), [(16, 64), (64, 64), (100, 100)])
+def test_blocks_are_at_least_64_tokens(configured, effective):
+    assert ApproxPrefixCacheParameters(block_size_tokens=configured).block_tokens == effective
+
+
+def test_parameters_are_named_as_in_configuration_files():
+    text = b"""{"autoTune": false, "blockSizeTokens": 128, "maxPrefixTokensToMatch": 1000, "lruCapacityPerServer": 5,
+               "maxBytesPerServer": 4096, "blockSize": 64, "maxPrefixBlocksToMatch": 3}"""
+    parameters = msgspec.json.decode(text, type=ApproxPrefixCacheParameters)
+    assert (parameters.block_tokens, parameters.max_blocks) == (128, 7)  # 1000 // 128
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("blockSizeTokens", 1), ("lruCapacityPerServer", 1), ("maxBytesPerServer", 320)]
+)
+def test_size_of_nothing_is_refused(name, least):
+    with pytest.raises(ParameterError, match=f"{name} is 0; it must be at least {least}"):
+        read_parameters(ApproxPrefixCacheParameters, {name: 0})
+
+
+def test_default_budget_holds_the_default_capacity():
+    parameters = ApproxPrefixCacheParameters()
+    assert parameters.max_bytes_per_server // BYTES_PER_ENTRY >= parameters.lru_capacity_per_server

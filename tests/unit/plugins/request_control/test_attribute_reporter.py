@@ -1,0 +1,146 @@
+"""What a gateway is told of a response's usage."""
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.framework import ManualClock, Request, Response, Usage
+from epp.framework.errors import ConfigurationError
+from epp.framework.registry import Registry
+from epp.framework.testing import candidates
+from epp.plugins.request_control.attribute_reporter import AttributeReporter
+
+pytest.importorskip("cel_expr_python")
+
+ENDPOINT = candidates(waiting=[0])[0]
+USAGE = Usage(prompt_tokens=100, completion_tokens=20, cached_tokens=30)
+
+
+def build(expression, condition="", **key):
+    attribute = {"key": {"name": "cost"} | key, "expression": expression, "condition": condition}
+    return build_with(attributes=[attribute])
+
+
+def build_with(**parameters):
+    registry = Registry({})
+    registry.register(AttributeReporter)
+    return registry.build("request-attribute-reporter", parameters, name="cost", clock=ManualClock())
+
+
+def reported(plugin, usage=USAGE):
+    return plugin.report(Request("r"), Response(ENDPOINT, usage=usage))
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("usage.prompt_tokens", 100),
+        ("usage.completion_tokens", 20),
+        ("usage.total_tokens", 120),
+        ("usage.prompt_tokens_details.cached_tokens", 30),
+        ("usage['prompt_tokens']", 100),
+        ("usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens", 70),
+        ("0.5 * usage.prompt_tokens + 2.0 * usage.completion_tokens", 90),  # 50 + 40
+        ("usage.prompt_tokens + 2 * usage.completion_tokens", 140),  # only works with integers
+        ("usage.prompt_tokens / 3", 33),  # likewise
+        ("usage.prompt_tokens / usage.completion_tokens", 5.0),
+        ("  usage.prompt_tokens +\n usage.completion_tokens\n", 120),
+        ("(has(usage.prompt_tokens) ? usage.prompt_tokens : 0) + usage.completion_tokens", 120),
+        ("has(usage.reasoning_tokens) ? usage.reasoning_tokens : 0.0", 0),
+        ("usage.total_tokens > 50 ? 'large' : 'small'", "large"),
+        ("usage.prompt_tokens_details.cached_tokens > 0", True),
+    ],
+)
+def test_value_of_the_expression_is_reported(expression, value):
+    found = reported(build(expression))
+    assert found == {"envoy.lb": {"cost": value}}
+    assert type(found["envoy.lb"]["cost"]) in {type(value), float}
+
+
+def test_namespace_is_the_one_named():
+    assert reported(build("usage.prompt_tokens", namespace="mine")) == {"mine": {"cost": 100}}
+
+
+def test_response_without_usage_reports_nothing():
+    assert reported(build("1"), usage=None) == {}
+
+
+def test_condition_says_whether_anything_is_reported():
+    plugin = build("usage.completion_tokens", "has(usage.completion_tokens) && usage.completion_tokens > 10")
+    assert reported(plugin) == {"envoy.lb": {"cost": 20}}
+    assert reported(plugin, Usage(100, 10, 0)) == {}
+
+
+def test_expression_that_fails_for_one_response_says_so():
+    plugin = build("100 / int(usage.completion_tokens)")
+    assert reported(plugin) == {"envoy.lb": {"cost": 5}}
+    with pytest.raises(ValueError, match=r"expression '100 / .*' fails: .*zero"):
+        reported(plugin, Usage(100, 0, 0))
+
+
+def test_number_that_is_none_is_not_reported():
+    plugin = build("usage.prompt_tokens / usage.completion_tokens")
+    with pytest.raises(ValueError, match="gives inf; it must give one of: str, int, float, bool"):
+        reported(plugin, Usage(100, 0, 0))
+
+
+@given(st.builds(Usage, *[st.integers(0, 2**40)] * 3))
+def test_sum_is_right_for_any_usage(usage):
+    found = reported(PLUGIN, usage)
+    assert found == {"envoy.lb": {"cost": usage.prompt_tokens + usage.completion_tokens}}
+
+
+PLUGIN = build("usage.total_tokens")
+
+
+@pytest.mark.parametrize(
+    ("expression", "sentence"),
+    [
+        ("", "expression '' is not a CEL expression"),
+        ("usage.prompt_tokens +", r"expression 'usage.prompt_tokens \+' is not a CEL expression.*Syntax error"),
+        ("request.path", "expression 'request.path' is not a CEL expression over `usage`.*undeclared"),
+        ("cost(usage)", "expression 'cost.usage.' is not a CEL expression.*undeclared"),
+        ("usage.input_tokens", "expression 'usage.input_tokens' fails: .*input_tokens"),
+        ("usage.prompt_tokens + 'a'", "expression .usage.prompt_tokens . 'a'. fails: .*overload"),
+        ("usage", "expression 'usage' gives .*; it must give one of: str, int, float, bool"),
+        ("[1]", "it must give one of: str, int, float, bool"),
+        ("null", "it must give one of: str, int, float, bool"),
+        ("b'a'", "it must give one of: str, int, float, bool"),
+    ],
+)
+def test_expression_that_cannot_work_is_refused_by_its_text(expression, sentence):
+    with pytest.raises(ConfigurationError, match=sentence) as caught:
+        build(expression)
+    assert "\n" not in str(caught.value)  # one line for each problem
+
+
+@pytest.mark.parametrize("condition", ["usage.prompt_tokens", "'yes'"])
+def test_condition_that_gives_no_bool_is_refused(condition):
+    with pytest.raises(ConfigurationError, match=r"attributes\[0\].condition .* it must give one of: bool"):
+        build("1", condition)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "sentence"),
+    [
+        ([], "attributes has 0 entries; it must have exactly one"),
+        ([{"key": {"name": "a"}, "expression": "1"}] * 2, "attributes has 2 entries; it must have exactly one"),
+        ([{"key": {"name": ""}, "expression": "1"}], "name is empty; give a name"),
+        (
+            [{"key": {"name": "a", "namespace": ""}, "expression": "1"}],
+            "namespace is empty; give a name, or leave it out",
+        ),
+        ([{"key": {"name": "a"}}], "expression"),
+    ],
+)
+def test_attributes_that_cannot_be_reported_are_refused(attributes, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        build_with(attributes=attributes)
+
+
+def test_missing_package_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cel_expr_python.cel", None)
+    with pytest.raises(ConfigurationError, match=r"needs the package cel-expr-python: .*'inference-epp\[cel\]'"):
+        build("1")
