@@ -2,7 +2,7 @@
 
 import os
 
-# Read when grpc is first imported: its fork handlers only get in the way of starting a child process.
+# Both are read when grpc is first imported. Its fork handlers would delay the start of child processes.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-# The same: a taken port is told once, by us.
+# Errors of gRPC, such as a taken port, are reported by our own messages.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

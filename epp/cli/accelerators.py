@@ -1,7 +1,7 @@
-"""`epp accelerators`: what hardware is behind each endpoint, what it costs, and who says so."""
+"""`epp accelerators`: the hardware of each endpoint, its cost, and the source of each fact."""
 
 import asyncio
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +12,8 @@ from rich.table import Table
 
 from epp.accelerators.reports import ClassTotal, class_totals, fit_report
 from epp.accelerators.tagger import AcceleratorTagger
-from epp.cli.consoles import new_console
-from epp.cli.flags import Endpoints
-from epp.cli.picker_options import read_config, read_endpoints
-from epp.cli.running import run
+from epp.cli.options import Endpoints, read_config, read_endpoints, split_list
+from epp.cli.output import Output, exit_on, new_console, print_json
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.datastore import Datastore
 from epp.framework import Candidates, ConfigurationError, SystemClock
@@ -26,13 +24,6 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 
 _GIB = 2**30
-
-
-class Output(StrEnum):
-    """Who reads it."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -49,16 +40,16 @@ class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
-    """The pool, and the cluster as far as objects tell of it."""
+    """The pool, and the cluster as described by objects."""
 
     endpoints: tuple[EndpointReport, ...]
     classes: dict[str, ClassTotal]
     fit: dict[str, dict[str, dict[str, int]]] | None = None
-    """Node, GPU, MIG profile: how many more fit."""
+    """Number of additional slices that fit, by node, GPU and MIG profile."""
     problems: tuple[str, ...] = ()
-    """What is wrong with objects."""
+    """Invalid objects and files."""
     skipped: int = 0
-    """Objects, and files, that could not be read."""
+    """Number of objects and files that could not be read."""
 
 
 def accelerators(
@@ -67,26 +58,26 @@ def accelerators(
         Path | None, typer.Option(help="An EndpointPickerConfig file, with accelerator-data-source and discovery.")
     ] = None,
     objects: Annotated[
-        str, typer.Option(metavar="PATH,...", help="Files or directories of cluster objects, beside those of the file.")
+        str,
+        typer.Option(
+            metavar="PATH,...", help="Files or directories of cluster objects, besides those of --config-file."
+        ),
     ] = "",
     fit: Annotated[
-        bool, typer.Option("--fit", help="Say how many more slices of each profile fit on each GPU.")
+        bool, typer.Option("--fit", help="Show how many more slices of each MIG profile fit on each GPU.")
     ] = False,
-    output: Annotated[Output, typer.Option(help="json for programs.")] = Output.TEXT,
+    output: Annotated[Output, typer.Option(help="text, or json for programs.")] = Output.TEXT,
 ) -> None:
-    """Show what is behind each endpoint: accelerator, class, slice, cost per hour, capacity, and who says so."""
-
-    async def work(stop: asyncio.Event) -> None:  # noqa: ARG001  it ends by itself
-        report = await _report(endpoints, config_file, objects, fit=fit)
-        if output is Output.JSON:
-            typer.echo(msgspec.json.format(msgspec.json.encode(report, order="deterministic")).decode())
-        else:
-            _show(report)
-
-    run(work, ConfigurationError)
+    """Show the hardware of each endpoint: accelerator, class, slice, cost per hour, capacity and sources."""
+    with exit_on(ConfigurationError):
+        report = asyncio.run(_report(endpoints, config_file, split_list(objects), fit=fit))
+    if output is Output.JSON:
+        print_json(msgspec.to_builtins(report, order="deterministic"))
+    else:
+        _show(report)
 
 
-async def _report(endpoints: str | None, config_file: Path | None, objects: str, *, fit: bool) -> Report:
+async def _report(endpoints: str | None, config_file: Path | None, objects: Sequence[str], *, fit: bool) -> Report:
     clock = SystemClock()
     builder = Builder(Registry(), clock, experimental=True)
     assembly = assemble(read_config(config_file, None) or default_config(), builder)
@@ -101,8 +92,7 @@ async def _report(endpoints: str | None, config_file: Path | None, objects: str,
     for endpoint, each in zip(store.endpoints, merged, strict=True):
         store.tag(endpoint, Tagged(attributes={ACCELERATOR: each.tag}))
     snapshot = store.snapshot()
-    everyone = Candidates(snapshot, snapshot.slots)
-    capacities = relative_capacity(everyone)
+    capacities = relative_capacity(Candidates(snapshot, snapshot.slots))
     found = tuple(
         EndpointReport(
             endpoint.id,
@@ -125,20 +115,22 @@ async def _report(endpoints: str | None, config_file: Path | None, objects: str,
     )
 
 
-def _source(assembly: Assembly, builder: Builder, objects: str) -> AcceleratorTagger:
-    """Return the configuration's source, with more paths where asked for."""
+def _source(assembly: Assembly, builder: Builder, objects: Sequence[str]) -> AcceleratorTagger:
+    """Return the configuration's source, with the paths of --objects added."""
     declared = next((tagger for tagger in assembly.taggers if isinstance(tagger, AcceleratorTagger)), None)
-    more = tuple(part for each in objects.split(",") if (part := each.strip()))
-    if declared is not None and not more:
+    for path in objects:
+        if not Path(path).exists():
+            raise ConfigurationError(f"--objects: there is no file or directory {path!r}")
+    if declared is not None and not objects:
         return declared
     given: dict[str, Any] = {} if declared is None else msgspec.to_builtins(declared.parameters)
     source = builder.registry.build(
         AcceleratorTagger.plugin_type,
-        {**given, "paths": [*given.get("paths", ()), *more]},
+        {**given, "paths": [*given.get("paths", ()), *objects]},
         name=AcceleratorTagger.plugin_type,
         clock=builder.clock,
     )
-    assert isinstance(source, AcceleratorTagger)  # noqa: S101  its type says so
+    assert isinstance(source, AcceleratorTagger)  # noqa: S101  by its plugin type
     return source
 
 
@@ -166,7 +158,7 @@ def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
         ("$/h", "right"),
         ("capacity", "right"),
         ("state", "left"),
-        ("known from", "left"),
+        ("sources", "left"),
     ):
         table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
     for report in reports:
@@ -195,7 +187,7 @@ def _slice(tag: AcceleratorTag) -> str:
 
 
 def _sources(tag: AcceleratorTag) -> str:
-    """Return each source, with the fields that it is for."""
+    """Return each source with its fields."""
     fields: dict[str, list[str]] = {}
     for field, source in tag.provenance.items():
         fields.setdefault(source, []).append(field)
@@ -204,7 +196,7 @@ def _sources(tag: AcceleratorTag) -> str:
 
 def _classes(classes: dict[str, ClassTotal]) -> Table:
     table = Table(title="classes", title_justify="left", box=None)
-    for heading in ("class", "nodes", "devices", "not asked for"):
+    for heading in ("class", "nodes", "devices", "unrequested"):
         table.add_column(heading)
     for name, total in classes.items():
         table.add_row(escape(name), escape(", ".join(total.nodes)), str(total.total), str(total.available))
@@ -212,7 +204,7 @@ def _classes(classes: dict[str, ClassTotal]) -> Table:
 
 
 def _fits(fit: dict[str, dict[str, dict[str, int]]]) -> Table:
-    table = Table(title="how many more slices fit, each profile by itself", title_justify="left", box=None)
+    table = Table(title="additional slices that fit, if all have one profile", title_justify="left", box=None)
     for heading in ("node", "GPU", "profiles"):
         table.add_column(heading, overflow="fold")
     for node, gpus in fit.items():

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import typer
 
-from epp.cli.flags import UnsupportedFlagError, go_spelling
+from epp.cli.go_flags import UnsupportedFlagError, go_spelling
 from epp.observability import logs
 
 COMMANDS = {
@@ -18,21 +18,21 @@ COMMANDS = {
     "sim-server": "sim_server",
     "demo": "demo",
 }
-"""Names of the commands, and of the module and function of each in this package."""
+"""Name of each command, and of its module and function in this package."""
 
 
 def application(commands: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
-    """Return the command line with these commands; what the others need is not imported."""
+    """Return the command line with these commands; the modules of others are not imported."""
     app = typer.Typer(
         name="epp",
         help="An endpoint picker for LLM inference gateways: which model server, on which accelerator, and why.",
         no_args_is_help=True,
-        rich_markup_mode=None,  # whole flag names, and brackets as they are written
+        rich_markup_mode=None,  # prints flag names untruncated, and brackets unchanged
         pretty_exceptions_enable=False,
         add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(lambda: None)  # a single command stays a subcommand
+    app.callback()(lambda: None)  # keeps a single command a subcommand
     for name in commands:
         module = import_module(f"epp.cli.{COMMANDS[name]}")
         app.command(name)(getattr(module, COMMANDS[name]))
@@ -41,11 +41,11 @@ def application(commands: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
 
 def main() -> None:
     """Run the command line."""
-    logs.configure()  # for what is said of the flags, before -v is read
+    logs.configure()  # for warnings about flags, before -v is read
     try:
         arguments = go_spelling(sys.argv[1:])
     except UnsupportedFlagError as error:
         sys.exit(f"error: {error}")
-    wanted = arguments[0] if arguments and arguments[0] in COMMANDS else None
-    app = application() if wanted is None else application([wanted])
+    command = arguments[0] if arguments and arguments[0] in COMMANDS else None
+    app = application() if command is None else application([command])
     app(args=arguments)

@@ -1,35 +1,30 @@
-"""`epp check`: says of configuration files whether they can be used, what they come to, and what to look at again."""
+"""`epp check`: validates configuration files, and shows the complete graph of plugins with errors and warnings."""
 
-from enum import StrEnum
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 from rich.markup import escape
+from rich.tree import Tree
 
-from epp.cli.consoles import new_console
-from epp.cli.flags import Experimental, PluginModules, Switch
-from epp.cli.graph_tree import graph_tree
-from epp.cli.picker_options import read_modules
+from epp.cli.options import Experimental, PluginModules, Switch, split_list
+from epp.cli.output import Output, new_console, print_json
 from epp.config import Builder, InvalidConfigError, assemble, load_file
-from epp.config.describe import Graph, describe
+from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph, describe
 from epp.framework import ConfigurationError, SystemClock
+from epp.framework.plugin import Stage, all_roles
 from epp.framework.registry import Registry
 
 REFUSED = 1
 WARNED = 2
 
-
-class Output(StrEnum):
-    """Who reads it."""
-
-    TEXT = "text"
-    JSON = "json"
+_BEFORE_SCHEDULING = frozenset(cls.role.title.lower() for cls in all_roles() if cls.role.stage < Stage.PROFILE_CHOICE)
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """What was found of one file."""
+class FileReport(msgspec.Struct, frozen=True):
+    """The result for one file."""
 
     file: str
     errors: tuple[str, ...] = ()
@@ -38,51 +33,127 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="EndpointPickerConfig files.")],
-    output: Annotated[Output, typer.Option(help="json for programs.")] = Output.TEXT,
-    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 2 where there are warnings.")] = False,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="EndpointPickerConfig files.")],
+    output: Annotated[Output, typer.Option(help="text, or json for programs.")] = Output.TEXT,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 2 if there are warnings.")] = False,
     allow_experimental_plugins: Experimental = Switch.FALSE,
     allow_plugin_modules: PluginModules = "",
 ) -> None:
-    """Validate configuration files and show what they come to. Exit code 1: a file cannot be used."""
-    registry = Registry(modules=read_modules(allow_plugin_modules))
+    """Validate configuration files and show the plugins that they run. Exit code 1: a file is invalid."""
+    registry = Registry(modules=split_list(allow_plugin_modules))
     builder = Builder(registry, SystemClock(), experimental=bool(allow_experimental_plugins))
-    verdicts = [judge(path, builder) for path in files]
+    reports = [check_file(path, builder) for path in files]
     if output is Output.JSON:
-        typer.echo(msgspec.json.format(msgspec.json.encode(verdicts)).decode())
+        print_json(reports)
     else:
-        for verdict in verdicts:
-            _show(verdict)
-    if any(verdict.errors for verdict in verdicts):
+        for report in reports:
+            _show(report)
+    if any(report.errors for report in reports):
         raise typer.Exit(REFUSED)
-    if strict and any(verdict.warnings for verdict in verdicts):
+    if strict and any(report.warnings for report in reports):
         raise typer.Exit(WARNED)
 
 
-def judge(path: Path, builder: Builder) -> Verdict:
-    """Return what is to be said of a file."""
+def check_file(path: Path, builder: Builder) -> FileReport:
+    """Return the errors of a file, or its warnings and its graph."""
     try:
         assembly = assemble(load_file(path), builder)
     except InvalidConfigError as error:
-        return Verdict(str(path), tuple(map(str, error.problems)))
+        return FileReport(str(path), tuple(map(str, error.problems)))
     except ConfigurationError as error:
-        return Verdict(str(path), (str(error),))
-    return Verdict(str(path), (), tuple(map(str, assembly.warnings)), describe(assembly))
+        return FileReport(str(path), (str(error),))
+    return FileReport(str(path), (), tuple(map(str, assembly.warnings)), describe(assembly))
 
 
-def _show(verdict: Verdict) -> None:
+def _show(report: FileReport) -> None:
     console = new_console()
-    errors, warnings = len(verdict.errors), len(verdict.warnings)
+    errors, warnings = len(report.errors), len(report.warnings)
     words = [f"[red]refused[/], {_counted(errors, 'error')}" if errors else "[green]ok[/]"]
     words += [_counted(warnings, "warning")] if warnings else []
-    console.print(f"[bold]{escape(verdict.file)}[/]: {', '.join(words)}", soft_wrap=True)
-    for error in verdict.errors:
+    console.print(f"[bold]{escape(report.file)}[/]: {', '.join(words)}", soft_wrap=True)
+    for error in report.errors:
         console.print(f"  [red]error[/]   {escape(error)}", soft_wrap=True)
-    for warning in verdict.warnings:
+    for warning in report.warnings:
         console.print(f"  [yellow]warning[/] {escape(warning)}", soft_wrap=True)
-    if verdict.graph is not None:
-        console.print(graph_tree(verdict.graph))
+    if report.graph is not None:
+        console.print(graph_tree(report.graph))
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def graph_tree(graph: Graph) -> Tree:
+    """Return the graph as a tree, in the order in which a request passes through it."""
+    tree = Tree("request", guide_style="dim")
+    tree.add(f"parsers: {_named_all(graph.parsers)}")
+    for name, plugins in graph.hooks.items():
+        if name in _BEFORE_SCHEDULING:
+            tree.add(f"{name}: {_named_all(plugins)}")
+    for producer in graph.producers:
+        tree.add(f"producer {_named(producer)}{_data('writes', producer.writes)}")
+    aggregator = "" if graph.aggregator == graph.profile_picker else f", aggregator {_named(graph.aggregator)}"
+    profiles = tree.add(f"profile picker {_named(graph.profile_picker)}{aggregator}")
+    for profile in graph.profiles:
+        _add_profile(profiles, profile)
+    for name, plugins in graph.hooks.items():
+        if name not in _BEFORE_SCHEDULING:
+            tree.add(f"{name}: {', '.join(escape(plugin.name) for plugin in plugins)}")
+    data = tree.add("endpoint data")
+    for feed in graph.feeds:
+        _add_feed(data, feed)
+    for tagger in graph.taggers:
+        data.add(f"tagger {_named(tagger)}{_data('writes', tagger.writes)}")
+    if graph.discovery is not None:
+        data.add(f"discovery {_named(graph.discovery)}")
+    return tree
+
+
+def _add_profile(tree: Tree, profile: ProfileGraph) -> None:
+    branch = tree.add(f"profile [bold]{escape(profile.name)}[/]")
+    for step in profile.filters:
+        notes = (["all if none is left"] if step.fallback_on_empty else []) + _on_error(step.on_error, "Fail")
+        branch.add(f"filter {_named(step.plugin)}{_aside(notes)}{_data('reads', step.plugin.reads)}")
+    for scorer in profile.scorers:
+        notes = [f"{scorer.share:.0%}", scorer.category, *_on_error(scorer.on_error, "Skip")]
+        branch.add(
+            f"scorer {_named(scorer.plugin)}, weight {scorer.weight:g}{_aside(notes)}"
+            f"{_data('reads', scorer.plugin.reads)}"
+        )
+    branch.add(f"picker {_named(profile.picker)}")
+
+
+def _add_feed(tree: Tree, feed: FeedGraph) -> None:
+    every = "" if feed.interval_seconds is None else f" every {feed.interval_seconds:g} s"
+    source = tree.add(f"source {_named(feed.source)}{every}")
+    for extractor in feed.extractors:
+        source.add(f"extractor {_named(extractor)}{_data('writes', extractor.writes)}")
+
+
+def _named_all(plugins: Iterable[PluginUse]) -> str:
+    """Return the names, grouped by the reason why they were added."""
+    by_reason: dict[str, list[str]] = {}
+    for plugin in plugins:
+        by_reason.setdefault(plugin.implied, []).append(_named(plugin, with_reason=False))
+    return "; ".join(f"{', '.join(names)}{_added(reason)}" for reason, names in by_reason.items())
+
+
+def _named(plugin: PluginUse, *, with_reason: bool = True) -> str:
+    kind = _aside([] if plugin.name == plugin.type else [plugin.type])
+    return f"[cyan]{escape(plugin.name)}[/]{kind}{_added(plugin.implied) if with_reason else ''}"
+
+
+def _added(reason: str) -> str:
+    return _aside([f"added: {reason}"] if reason else [])
+
+
+def _aside(notes: list[str]) -> str:
+    return f" [dim]({escape(', '.join(notes))})[/]" if notes else ""
+
+
+def _on_error(value: str, default: str) -> list[str]:
+    return [] if value == default else [f"onError {value}"]
+
+
+def _data(verb: str, names: tuple[str, ...]) -> str:
+    return f" [dim]{verb} {escape(', '.join(names))}[/]" if names else ""

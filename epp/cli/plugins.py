@@ -1,14 +1,13 @@
-"""`epp plugins`: lists the plugin types that are installed, with their parameters and defaults."""
+"""`epp plugins`: the installed plugin types, with parameters and defaults."""
 
 from enum import StrEnum
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from epp.cli.consoles import new_console
+from epp.cli.output import exit_on, new_console, print_json
 from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import ParameterEntry, PluginEntry, plugin_entries
@@ -19,7 +18,7 @@ from epp.framework.registry import Registry
 
 
 class Output(StrEnum):
-    """Who reads it."""
+    """Output formats."""
 
     TEXT = "text"
     JSON = "json"
@@ -29,7 +28,7 @@ class Output(StrEnum):
 
 
 def plugins(
-    types: Annotated[list[str] | None, typer.Argument(metavar="[TYPE...]", help="Only these, in full.")] = None,
+    types: Annotated[list[str] | None, typer.Argument(metavar="TYPE", help="Show these alone, in full.")] = None,
     output: Annotated[
         Output,
         typer.Option(
@@ -39,20 +38,17 @@ def plugins(
 ) -> None:
     """List plugin types with parameters and defaults."""
     registry = Registry()
-    try:
-        entries = _chosen(plugin_entries(registry), types or [])
-    except ConfigurationError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
+    with exit_on(ConfigurationError):
+        entries = _selected(plugin_entries(registry), types or [])
     match output:
         case Output.JSON:
-            typer.echo(msgspec.json.format(msgspec.json.encode(entries)).decode())
+            print_json(entries)
         case Output.MARKDOWN:
             typer.echo(plugin_markdown(entries), nl=False)
         case Output.DATA:
             typer.echo(data_markdown(registry), nl=False)
         case Output.SCHEMA:
-            typer.echo(msgspec.json.format(msgspec.json.encode(config_schema(registry))).decode())
+            print_json(config_schema(registry))
         case Output.TEXT if types:
             for entry in entries:
                 _show_in_full(entry)
@@ -60,7 +56,7 @@ def plugins(
             _show_all(entries)
 
 
-def _chosen(entries: list[PluginEntry], types: list[str]) -> list[PluginEntry]:
+def _selected(entries: list[PluginEntry], types: list[str]) -> list[PluginEntry]:
     known = {entry.type for entry in entries}
     for name in types:
         if name not in known:
@@ -71,7 +67,7 @@ def _chosen(entries: list[PluginEntry], types: list[str]) -> list[PluginEntry]:
 def _show_all(entries: list[PluginEntry]) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("role", "type", "parameters"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "type")  # a name is searched for whole
+        table.add_column(heading, overflow="fold", no_wrap=heading == "type")  # names stay searchable
     for entry in entries:
         given = ", ".join(f"{p.name}={p.default or 'required'}" for p in entry.parameters)
         note = "" if entry.stability == "Beta" else f" [dim]{entry.stability}[/]"
@@ -87,7 +83,7 @@ def _show_in_full(entry: PluginEntry) -> None:
     if entry.parameters:
         table = Table(box=None, pad_edge=False)
         for heading in ("parameter", "type", "default", ""):
-            table.add_column(heading, overflow="fold", no_wrap=heading == "parameter")  # a name is searched for whole
+            table.add_column(heading, overflow="fold", no_wrap=heading == "parameter")  # names stay searchable
         _add_rows(table, entry.parameters, "")
         console.print(table)
 

@@ -1,4 +1,4 @@
-"""Runs a command's coroutine until it is told to stop, and turns its errors into one clear line."""
+"""The event loop of commands that run until they are stopped."""
 
 import asyncio
 import gc
@@ -6,23 +6,19 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 
-import typer
-
+from epp.cli.output import exit_on
 from epp.descriptors import raise_limit
 
 _SWITCH_SECONDS = 0.001
 
 
-def run(work: Callable[[asyncio.Event], Coroutine[object, object, None]], *expected: type[Exception]) -> None:
-    """Run `work` on uvloop; the event it gets is set by Ctrl-C or SIGTERM. Expected errors end with exit code 1."""
-    sys.setswitchinterval(_SWITCH_SECONDS)  # the event loop waits so long for a thread that renders metrics
-    gc.freeze()  # what is imported by now stays: a full collection need not look at it, with the event loop stopped
+def run(work: Callable[[asyncio.Event], Awaitable[None]], *expected: type[Exception]) -> None:
+    """Run `work` on uvloop; the event is set by Ctrl-C or SIGTERM. Expected errors end with exit code 1."""
+    sys.setswitchinterval(_SWITCH_SECONDS)  # the longest wait of the event loop for a thread that renders metrics
+    gc.freeze()  # imported modules need not be scanned by full collections, which stop the event loop
     raise_limit()
-    try:
+    with exit_on(*expected):
         _run(_until_signalled(work))
-    except expected as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
@@ -37,6 +33,6 @@ def _run(main: Coroutine[object, object, None]) -> None:
     if sys.platform == "win32":
         asyncio.run(main)
     else:
-        import uvloop  # noqa: PLC0415  not to be had on Windows
+        import uvloop  # noqa: PLC0415  not available on Windows
 
         uvloop.run(main)

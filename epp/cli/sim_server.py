@@ -6,8 +6,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from epp.cli.flags import Verbosity
+from epp.cli.options import Verbosity
 from epp.cli.running import run
+from epp.framework import ConfigurationError
+from epp.host_port import HostPort
 from epp.observability import logs
 from epp.sim import PRESETS, running
 
@@ -18,15 +20,17 @@ _NAMES = ", ".join(PRESETS)
 def sim_server(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free one.", min=0, max=65535)] = 8000,
-    preset: Annotated[str, typer.Option(help=f"The machine to be: {_NAMES}.")] = "a100",
-    name: Annotated[str | None, typer.Option(help="Sent with every answer as x-sim-server; the preset's.")] = None,
-    model: Annotated[str | None, typer.Option(help="Name of the model served.")] = None,
-    lora: Annotated[list[str] | None, typer.Option(help="Name of a LoRA adapter served; may be repeated.")] = None,
-    max_lora: Annotated[int | None, typer.Option(help="Adapters that fit at once.", min=0)] = None,
-    max_num_seqs: Annotated[int | None, typer.Option(help="Requests in a batch.", min=1)] = None,
+    preset: Annotated[str, typer.Option(help=f"The simulated machine: {_NAMES}.")] = "a100",
+    name: Annotated[
+        str | None, typer.Option(help="Value of x-sim-server in every answer; the preset by default.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model.")] = None,
+    lora: Annotated[list[str] | None, typer.Option(help="Name of a LoRA adapter; may be repeated.")] = None,
+    max_lora: Annotated[int | None, typer.Option(help="Most adapters that run at the same time.", min=1)] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Most requests in a batch.", min=1)] = None,
     num_gpu_blocks: Annotated[int | None, typer.Option(help="KV blocks.", min=1)] = None,
-    time_scale: Annotated[float | None, typer.Option(help="0.1 is ten times as fast as the real machine.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Equal seeds answer equal prompts equally.")] = None,
+    time_scale: Annotated[float | None, typer.Option(help="Factor on all durations: 0.1 is ten times as fast.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Equal seeds give equal answers to equal prompts.")] = None,
     v: Verbosity = 0,
 ) -> None:
     """Run a simulated vLLM server: its API, its metrics and its timing, without a GPU."""
@@ -47,10 +51,16 @@ def sim_server(
     async def work(stop: asyncio.Event) -> None:
         changes = {key: value for key, value in given.items() if value is not None}
         profile = msgspec.structs.replace(PRESETS[preset], **changes)
+        try:
+            async with running(profile, host, port) as sim:
+                typer.echo(f"{profile.name}: {profile.model} on http://{sim.address}")
+                await stop.wait()
+                await sim.drain(_DRAIN_SECONDS)
+        except OSError as error:
+            reason = str(error.strerror).rpartition(": ")[2]
+            address = HostPort(host, port)
+            raise ConfigurationError(
+                f"cannot listen on {address}: {reason}; choose another --host or --port"
+            ) from error
 
-        async with running(profile, host, port) as sim:
-            typer.echo(f"{profile.name}: {profile.model} on http://{sim.address}")
-            await stop.wait()
-            await sim.drain(_DRAIN_SECONDS)
-
-    run(work, ValueError, OSError)
+    run(work, ValueError, ConfigurationError)

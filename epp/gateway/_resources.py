@@ -66,9 +66,7 @@ _NEVER = timedelta(0)
 def build_bootstrap(settings: GatewaySettings) -> Bootstrap:
     """Return the whole configuration of one Envoy; `SettingsError` for settings that do not fit together."""
     if parse_address(settings.picker_address, setting="picker_address") == settings.listen:
-        raise SettingsError(
-            "picker_address", f"{settings.listen} is the listen address too: choose another listen_port"
-        )
+        raise SettingsError("listen_port", f"{settings.listen} is the address of the picker: choose another port")
     return Bootstrap(
         node=_node(settings),
         admin=_admin(settings),

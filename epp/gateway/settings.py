@@ -185,7 +185,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     def __post_init__(self) -> None:
-        _ = self.listen
+        _ = self.listen  # raises for an unusable address
         parse_address(self.picker_address, setting="picker_address")
         if self.admin_address is not None:
             _check_admin_address(self.admin_address)

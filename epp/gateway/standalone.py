@@ -12,18 +12,17 @@ from epp.gateway.settings import ClusterType, FailureMode, GatewaySettings
 __all__ = ["standalone_override_host_yaml", "standalone_yaml"]
 
 _HEADER = """\
-# For an Envoy of your own (1.40 or later) next to a picker started with `epp serve`: a virtual machine, a bare-metal
-# box, a sidecar. With a Kubernetes gateway you need none of this, as it configures Envoy itself; to try things out,
-# `epp gateway` starts an Envoy for you.
+# For a stand-alone Envoy (1.40 or later) next to a picker started with `epp serve`: on a virtual machine, on bare
+# metal, as a sidecar. A Kubernetes gateway configures Envoy itself; to try things out, `epp gateway` starts an Envoy.
 #
 #   envoy --config-path {name}
 #
 # Clients      0.0.0.0:8080, HTTP/1.1 or HTTP/2 without TLS.
 # Picker       127.0.0.1:9002 with TLS. The certificate is not verified, so keep the picker on the same host or add a
 #              validation_context.
-# Admin        127.0.0.1:9901. Whoever reaches it can stop Envoy.
+# Admin        127.0.0.1:9901. Its clients can stop Envoy.
 {more}#
-# Generated, see README.md beside this file; a test holds the two together.
+# Generated, see README.md in this directory; a test compares the file with the code.
 """
 
 _ORIGINAL_DST = """\
@@ -32,12 +31,12 @@ _ORIGINAL_DST = """\
 """
 
 _OVERRIDE_HOST = """\
-# Endpoints    /etc/envoy/endpoints.json, see endpoints.json beside this file. Envoy follows it: write another file in
-#              the same directory and rename it. An endpoint that is not in it is passed over.
+# Endpoints    /etc/envoy/endpoints.json, see endpoints.json in this directory. Envoy watches it: write another file
+#              beside it and rename that. An endpoint that is not in it is skipped.
 # Destination  The picker names ip:port,ip:port,... in x-gateway-destination-endpoint (maxNumOfEndpoints of its picker
-#              plugin). Envoy connects to the first, and to the next one when there is no connection.
-# Picker down  FailOpen: requests go on, to whichever of two endpoints has fewer of them. For that, request bodies go
-#              to the picker whole: 32 MiB at most, larger ones get 413. For a FailClose one, see
+#              plugin). Envoy connects to the first, and to the next one when that fails.
+# Picker down  FailOpen: Envoy sends requests to that of two random endpoints which has fewer. For that, request bodies
+#              go to the picker whole: 32 MiB at most, larger ones get 413. For FailClose, see
 #              `epp gateway --cluster-type override-host --eds-file /etc/envoy/endpoints.json --print-envoy-config`.
 """
 

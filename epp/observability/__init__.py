@@ -1,1 +1,1 @@
-"""What the picker tells of itself: metrics and logs."""
+"""Metrics, the operator page and logs of a picker."""

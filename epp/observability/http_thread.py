@@ -1,4 +1,4 @@
-"""An HTTP server in a thread and an event loop of its own, bounded in connections and in time."""
+"""An HTTP server in its own thread and event loop, with limits on connections and time."""
 
 import asyncio
 import logging
@@ -26,35 +26,35 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What one client may take from the others."""
+    """Limits that keep one client from blocking the others."""
 
     connections: int = 32
-    """Open at once. One more ends another: of the host that has most, idle before busy, the oldest."""
+    """Open connections. One more closes another: of the host with most, idle before busy ones, the oldest."""
     request_seconds: float = 10.0
-    """Time for a request head to arrive, from the start of the connection or the end of the response before."""
+    """Time for a request head, from the start of the connection or the end of the previous response."""
     body_seconds: float = 1.0
-    """Time for a request body to arrive, which is ignored."""
+    """Time for a request body, which is ignored."""
     response_seconds: float = 30.0
     """Time for the client to read a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response; its body is left out for HEAD."""
+    """A response; its body is omitted for HEAD."""
 
     status: HTTPStatus
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Answering: TypeAlias = Callable[[web.BaseRequest], Awaitable[Answer]]
+Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[Answer]]
 
 
 class HttpThread:
-    """Listens from its construction, which raises OSError, to `close`."""
+    """Listens from its construction, which raises OSError, until `close`."""
 
-    def __init__(self, host: str, port: int, answer: Answering, limits: HttpLimits) -> None:
-        self._answer = answer
+    def __init__(self, host: str, port: int, handler: Handler, limits: HttpLimits) -> None:
+        self._handler = handler
         self._limits = limits
         self._listener = _listen(host, port)
         self.port: int = self._listener.getsockname()[1]
@@ -73,7 +73,7 @@ class HttpThread:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        connections = _Connections(self._answer, self._limits)
+        connections = _Connections(self._handler, self._limits)
         accepting = asyncio.create_task(connections.accept(self._listener))
         await self._stop.wait()
         accepting.cancel()
@@ -86,61 +86,61 @@ class _Connection:
     transport: asyncio.Transport
     host: str
     since: float
-    """When it was opened, or began or ended its last request; seconds of the monotonic clock."""
+    """Time of the last change: opened, or last request begun or ended; seconds of the monotonic clock."""
     busy: bool = False
 
 
 class _Connections(web.Server):
     """Open connections, kept within limits."""
 
-    def __init__(self, answer: Answering, limits: HttpLimits) -> None:
+    def __init__(self, handler: Handler, limits: HttpLimits) -> None:
         super().__init__(
             self._handle,
             handler_cancellation=True,
             keepalive_timeout=limits.request_seconds,
             lingering_time=limits.body_seconds,
             access_log=None,
-            logger=logging.Logger("http", logging.CRITICAL + 1),  # noqa: LOG001  silent: clients' mistakes are no news
+            logger=logging.Logger("http", logging.CRITICAL + 1),  # noqa: LOG001  silent: clients' errors are not logged
         )
-        self._answer = answer
+        self._handler = handler
         self._limits = limits
         self._open: dict[web.RequestHandler, _Connection] = {}
 
     async def accept(self, listener: socket.socket) -> None:
-        """Take connections, one at a time so that their number is exact, until cancelled."""
+        """Accept connections until cancelled, one at a time so that their number is exact."""
         loop = asyncio.get_running_loop()
-        starved = False
+        out_of_descriptors = False
         while True:
             try:
                 client, _ = await loop.sock_accept(listener)
-                starved = False
+                out_of_descriptors = False
                 if len(self._open) >= self._limits.connections:
-                    self._end_one()
+                    self._close_one()
                 await loop.connect_accepted_socket(self, client)
             except OSError as error:
                 if error.errno in NO_DESCRIPTOR:
-                    if not starved:
-                        _log.warning("connections to the operator page wait for file descriptors", error=str(error))
-                    starved = True
-                    self._end_one()
+                    if not out_of_descriptors:
+                        _log.warning("operator page out of file descriptors", error=str(error))
+                    out_of_descriptors = True
+                    self._close_one()
                     await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
 
     async def end(self) -> None:
-        """Wait a moment for responses to end, then close all connections."""
+        """Wait up to a second for responses to end, then close all connections."""
         await self.shutdown(_CLOSE_SECONDS)
         for connection in self._open.values():
             connection.transport.abort()
-        await asyncio.sleep(0)  # for their sockets to be closed
+        await asyncio.sleep(0)  # lets the transports close their sockets
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Enter a connection."""
+        """Register a connection."""
         super().connection_made(handler, transport)
-        transport.set_write_buffer_limits(high=0)  # a response has ended once the kernel has all of it
+        transport.set_write_buffer_limits(high=0)  # `drain` then waits until the kernel has the whole response
         peer = transport.get_extra_info("peername")
         self._open[handler] = _Connection(transport, peer[0] if peer else "", time.monotonic())
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Strike a connection off."""
+        """Remove a connection."""
         super().connection_lost(handler, exc)
         self._open.pop(handler, None)
 
@@ -150,19 +150,19 @@ class _Connections(web.Server):
             raise ConnectionResetError
         connection.busy, connection.since = True, time.monotonic()
         try:
-            answer = await self._answer(request)
+            answer = await self._handler(request)
             response = web.StreamResponse(status=answer.status, headers=answer.headers)
             response.content_length = len(answer.body)
             async with asyncio.timeout(self._limits.response_seconds):
                 await _send(response, request, answer.body)
         except TimeoutError:
-            connection.transport.abort()  # `close` would wait for the client to read
+            connection.transport.abort()  # `close` would wait until the client has read it
             raise
         finally:
             connection.busy, connection.since = False, time.monotonic()
         return response
 
-    def _end_one(self) -> None:
+    def _close_one(self) -> None:
         counts = Counter(connection.host for connection in self._open.values())
 
         def order(handler: web.RequestHandler) -> tuple[int, bool, float]:

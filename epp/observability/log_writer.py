@@ -1,4 +1,4 @@
-"""Writes log lines from a thread of its own: a slow, full or broken stderr neither blocks nor breaks the program."""
+"""A log stream with its own thread: a slow, full or broken stderr neither blocks nor breaks the program."""
 
 import atexit
 import io
@@ -7,19 +7,19 @@ from collections import deque
 from threading import Condition, Thread
 from typing import TextIO
 
-_MOST_WAITING = 10_000
-"""Lines; more are lost."""
+_MAX_QUEUED = 10_000
+"""Lines; further ones are dropped."""
 _FLUSH_SECONDS = 1.0
-"""Longest wait for the last lines at the end of the process."""
+"""Longest wait for queued lines at the end of the process."""
 
 
 class LogWriter(io.TextIOBase):
-    """A text stream whose `write` never raises and never waits; lines that cannot be written are counted as lost."""
+    """A text stream whose `write` never raises and never blocks; lines that cannot be written are counted as lost."""
 
-    def __init__(self, stream: TextIO, *, most_waiting: int = _MOST_WAITING) -> None:
+    def __init__(self, stream: TextIO, *, max_queued: int = _MAX_QUEUED) -> None:
         self._stream = stream
-        self._most_waiting = most_waiting
-        self._waiting: deque[str] = deque()
+        self._max_queued = max_queued
+        self._queue: deque[str] = deque()
         self._changed = Condition()
         self._thread: Thread | None = None
         self._writing = False
@@ -31,12 +31,12 @@ class LogWriter(io.TextIOBase):
         return self._lost
 
     def write(self, text: str) -> int:
-        """Queue a text; drop it where too many wait."""
+        """Queue a text; drop it if the queue is full."""
         with self._changed:
-            if len(self._waiting) >= self._most_waiting:
+            if len(self._queue) >= self._max_queued:
                 self._lost += 1
                 return len(text)
-            self._waiting.append(text)
+            self._queue.append(text)
             if self._thread is None:
                 self._thread = Thread(target=self._drain, name="log", daemon=True)
                 self._thread.start()
@@ -45,22 +45,22 @@ class LogWriter(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Return at once: lines are flushed as they are written."""
+        """Do nothing: lines are flushed when they are written."""
 
     def settle(self, seconds: float = _FLUSH_SECONDS) -> bool:
-        """Wait until all lines are written or lost, or the time is up; return whether they are."""
+        """Wait until all lines are written or lost, at most this long; return whether they are."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._writing, seconds)
+            return self._changed.wait_for(lambda: not self._queue and not self._writing, seconds)
 
     def _drain(self) -> None:
         while True:
             with self._changed:
                 self._writing = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._waiting)
-                lines = "".join(self._waiting)
-                count = len(self._waiting)
-                self._waiting.clear()
+                self._changed.wait_for(lambda: self._queue)
+                lines = "".join(self._queue)
+                count = len(self._queue)
+                self._queue.clear()
                 self._writing = True
             try:
                 self._write(lines)
@@ -68,7 +68,7 @@ class LogWriter(io.TextIOBase):
                 self._lost += count
 
     def _write(self, lines: str) -> None:
-        """Write past the stream's own buffer: it would keep what could not be written, and fail with it again."""
+        """Bypass the stream's buffer, which would keep lines that cannot be written, and fail again with them."""
         try:
             descriptor = self._stream.fileno()
         except (OSError, ValueError):  # a stream in memory

@@ -1,4 +1,4 @@
-"""Log lines on standard error: readable on a terminal, one JSON object a line elsewhere."""
+"""Log lines on standard error: text on a terminal, one JSON object per line otherwise."""
 
 import json
 import logging
@@ -11,35 +11,34 @@ import structlog
 from epp.observability.log_writer import LogWriter
 
 _LEVELS = ((0, logging.WARNING), (3, logging.INFO))
-"""Verbosity as in the `-v` flag: up to 0 warnings, up to 3 what an operator wants to read, beyond that everything."""
+"""Largest verbosity (the `-v` flag) of each level; debug above."""
 
 
 class FailureLog:
-    """Logs the first failure of each plugin and kind of error: the next thousand would say the same."""
+    """Logs the first failure of each plugin and type of error; repetitions would hide other lines."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, type[Exception]]] = set()
+        self._logged: set[tuple[str, type[Exception]]] = set()
 
-    def tell(self, plugin: str, error: Exception) -> None:
-        """Log it with its traceback, unless one like it was logged before."""
+    def log(self, plugin: str, error: Exception) -> None:
+        """Log the error with its traceback, unless this plugin has had one of its type."""
         kind = (plugin, type(error))
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._logged:
+            self._logged.add(kind)
             structlog.get_logger().error("plugin failed", plugin=plugin, error=str(error), exc_info=error)
 
 
 def configure(verbosity: int = 2) -> LogWriter:
-    """Set up structlog for the whole process; return what counts the lines that cannot be written."""
+    """Set up structlog for the whole process; return the writer, which counts lost lines."""
     writer = LogWriter(sys.stderr)
     level = next((level for limit, level in _LEVELS if verbosity <= limit), logging.DEBUG)
-    terminal = sys.stderr.isatty()
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     ends: list[structlog.typing.Processor] = (
         [structlog.dev.ConsoleRenderer()]
-        if terminal
+        if sys.stderr.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_to_json)]
     )
     structlog.configure(
@@ -54,5 +53,5 @@ def configure(verbosity: int = 2) -> LogWriter:
 def _to_json(event: dict[str, object], **_: object) -> str:
     try:
         return msgspec.json.encode(event, enc_hook=str).decode()
-    except (TypeError, ValueError):  # half a surrogate pair, say: what is logged may come from anywhere
+    except (TypeError, ValueError):  # such as half a surrogate pair: values may be from clients
         return json.dumps({key: ascii(value) for key, value in event.items()})

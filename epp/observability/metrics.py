@@ -1,4 +1,4 @@
-"""Prometheus metrics under the ecosystem's own names, fed by the observers of director, scheduler and collector."""
+"""Prometheus metrics under the names of llm-d-router, updated by director, scheduler, collector and configuration."""
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from epp.framework.clock import Clock
 from epp.framework.request import DataKey
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, LORA, MODELS, RUNNING, WAITING, Snapshot
 from epp.observability.logs import FailureLog
-from epp.observability.request_series import MOST_COMBINATIONS, RequestSeries, Series
+from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
 from epp.scheduling import SchedulingObserver
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -31,92 +31,99 @@ _SCHEDULING_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 
 _REQUEST_BYTES = tuple(64.0 * 2**power for power in range(25))  # 64 B to 1 GiB
 _RESPONSE_BYTES = tuple(2.0**power for power in range(17))
 _NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-# 32778 is what existing series have, not 32768
+# 32778, not 32768, as in llm-d-router
 _TOKENS = (1, *(8.0 * 2**power for power in range(12)), 32778, *(65536.0 * 2**power for power in range(5)))
 _OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))
 _SERIES: DataKey[Series] = DataKey("metrics-series")
-"""Where a routed request is counted, from its beginning to its end."""
+"""The series of a routed request, from its start to its end."""
 
 
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObserver):
-    """One instance for a picker; `registry` is what its metrics page shows."""
+    """The metrics of one picker, in `registry`."""
 
-    def __init__(self, pool_name: str, clock: Clock, *, most_combinations: int = MOST_COMBINATIONS) -> None:
+    def __init__(self, pool_name: str, clock: Clock, *, max_combinations: int = MAX_COMBINATIONS) -> None:
         self.registry = CollectorRegistry()
         self._pool_name = pool_name
         self._clock = clock
         self._failure_log = FailureLog()
-        self._sized: set[str] = set()
+        self._queue_size_names: set[str] = set()
         self._generation = 1
         self._requests = self._counter("request_total", "Requests routed or refused.", _LABELS)
         self._errors = self._counter("request_error_total", "Requests refused or failed.", (*_LABELS, "error_code"))
         self._series = RequestSeries(
             clock,
-            self._gauge("request_running", "Requests under way.", ("model_name",)),
+            self._gauge("request_running", "Requests in flight.", ("model_name",)),
             self._counter(
                 "request_labels_folded_total",
-                "Requests counted under `other`, because all series are taken: their fairness id, or all their labels.",
+                "Requests counted under `other`, by the label that was replaced: model_name stands for all.",
                 ("label",),
             ),
-            most=most_combinations,
+            max_combinations=max_combinations,
         )
         self._duration = self._histogram(
-            "request_duration_seconds", "From the whole request to the end of the response.", _LONG_SECONDS, _LABELS
+            "request_duration_seconds",
+            "Time from the complete request to the end of the response.",
+            _LONG_SECONDS,
+            _LABELS,
         )
         self._ttft = self._histogram(
             "request_ttft_seconds",
-            "From the whole request to the first byte of the response.",
+            "Time from the complete request to the first byte of the response.",
             _SECONDS,
             (*_LABELS, "streaming"),
         )
-        self._request_size = self._histogram("request_size_bytes", "Request bodies.", _REQUEST_BYTES, _LABELS)
-        self._response_size = self._histogram("response_size_bytes", "Response bodies.", _RESPONSE_BYTES, _LABELS)
+        self._request_size = self._histogram("request_size_bytes", "Size of request bodies.", _REQUEST_BYTES, _LABELS)
+        self._response_size = self._histogram(
+            "response_size_bytes", "Size of response bodies.", _RESPONSE_BYTES, _LABELS
+        )
         self._input = self._histogram("request_input_tokens", "Prompt tokens.", _TOKENS, _LABELS)
-        self._cached = self._histogram("request_cached_tokens", "Prompt tokens found in a cache.", _TOKENS, _LABELS)
-        self._output = self._histogram("request_output_tokens", "Tokens generated.", _OUTPUT_TOKENS, _LABELS)
+        self._cached = self._histogram(
+            "request_cached_tokens", "Prompt tokens found in the prefix cache.", _TOKENS, _LABELS
+        )
+        self._output = self._histogram("request_output_tokens", "Generated tokens.", _OUTPUT_TOKENS, _LABELS)
         self._ntpot = self._histogram(
-            "request_ntpot_seconds", "Duration over tokens generated.", _NTPOT_SECONDS, _LABELS
+            "request_ntpot_seconds", "Duration divided by generated tokens.", _NTPOT_SECONDS, _LABELS
         )
         self._endpoint_responses = self._counter(
             "endpoint_responses_total",
-            "How requests ended at an endpoint: by class of status, or cut off before their end.",
+            "Ended requests by endpoint and outcome: a class of status codes, or the reason of an abort.",
             ("model_server_endpoint", "outcome"),
         )
         self._scheduling = self._histogram(
-            "scheduler_e2e_duration_seconds", "Producers and scheduling of one request.", _SCHEDULING_SECONDS
+            "scheduler_e2e_duration_seconds", "Time for producers and scheduling of one request.", _SCHEDULING_SECONDS
         )
         self._rejected_scores = self._counter(
-            "scheduler_scores_rejected_total", "Scores that were NaN or infinite and counted as 0.", ("plugin_name",)
+            "scheduler_scores_rejected_total", "Scores that were NaN or infinite, and replaced by 0.", ("plugin_name",)
         )
-        self._plugin_failures = self._counter("plugin_failures_total", "Plugins that raised.", ("plugin_name",))
-        self._poll_errors = self._counter("datalayer_poll_errors_total", "Pages not fetched.", ("source_type",))
+        self._plugin_failures = self._counter("plugin_failures_total", "Errors raised by plugins.", ("plugin_name",))
+        self._poll_errors = self._counter("datalayer_poll_errors_total", "Failed polls of endpoints.", ("source_type",))
         self._extract_errors = self._counter(
-            "datalayer_extract_errors_total", "Pages not understood.", ("source_type", "extractor_type")
+            "datalayer_extract_errors_total", "Polled pages that could not be read.", ("source_type", "extractor_type")
         )
-        self._config_generation = self._gauge("config_generation", "Configurations taken over since the start, from 1.")
+        self._config_generation = self._gauge("config_generation", "Generation of the configuration in effect, from 1.")
         self._config_generation.set(self._generation)
         self._config_good = self._gauge(
-            "config_last_reload_successful", "1 while the configuration file is in effect, 0 while it is refused."
+            "config_last_reload_successful", "1 if the current configuration file is in effect, 0 if it was rejected."
         )
         self._config_reloads = self._counter(
-            "config_reloads_total", "New versions of the configuration file, by what became of them.", ("result",)
+            "config_reloads_total", "New versions of the configuration file, by result.", ("result",)
         )
         self._task_failures = self._counter(
-            "background_task_failures_total", "Background tasks that raised and were restarted.", ("task",)
+            "background_task_failures_total", "Restarts of background tasks after an error.", ("task",)
         )
         self._accelerator_picks = self._counter(
             "accelerator_selections_total",
-            "Requests by the class, or else the model, of the accelerator that a profile picked.",
+            "Picks by accelerator class (or model, without a class) and profile.",
             ("accelerator", "profile"),
         )
         self._accelerator_endpoints = self._gauge(
-            "accelerator_ready_endpoints", "Endpoints that can be reached, by class.", ("name", "accelerator")
+            "accelerator_ready_endpoints", "Reachable endpoints by accelerator.", ("name", "accelerator")
         )
         pool = ("name",)
-        self._ready = self._gauge("ready_endpoints", "Endpoints that can be reached.", pool)
+        self._ready = self._gauge("ready_endpoints", "Reachable endpoints.", pool)
         self._averages = {
-            WAITING: self._gauge("average_queue_size", "Mean of requests waiting at an endpoint.", pool),
-            RUNNING: self._gauge("average_running_requests", "Mean of requests running at an endpoint.", pool),
+            WAITING: self._gauge("average_queue_size", "Mean number of requests waiting at an endpoint.", pool),
+            RUNNING: self._gauge("average_running_requests", "Mean number of requests running at an endpoint.", pool),
             KV_USAGE: self._gauge("average_kv_cache_utilization", "Mean KV cache usage of an endpoint, 0..1.", pool),
         }
         self._queue_sizes = self._gauge(
@@ -137,7 +144,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def refused(self, model: str, error: RequestError) -> None:
         """Count a refused request."""
-        series = self._series.moment(model, "", "0")
+        series = self._series.immediate(model, "", "0")
         series.of(self._requests).inc()
         series.of(self._errors, error.code).inc()
 
@@ -175,45 +182,45 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             series.of(self._ntpot).observe(seconds / usage.completion_tokens)
 
     def plugin_failed(self, plugin: str, error: Exception) -> None:
-        """Count a plugin that raised, and log the first failure of each kind."""
+        """Count an error of a plugin, and log the first of each type."""
         self._plugin_failures.labels(plugin).inc()
-        self._failure_log.tell(plugin, error)
+        self._failure_log.log(plugin, error)
 
     def scores_rejected(self, plugin: str, count: int) -> None:
-        """Count scores that were no numbers."""
+        """Count scores that are NaN or infinite."""
         self._rejected_scores.labels(plugin).inc(count)
 
     def poll_error(self, source_type: str) -> None:
-        """Count a page that was not fetched."""
+        """Count a failed poll."""
         self._poll_errors.labels(source_type).inc()
 
     def extract_error(self, source_type: str, extractor_type: str) -> None:
-        """Count a page that was not understood."""
+        """Count an unreadable page."""
         self._extract_errors.labels(source_type, extractor_type).inc()
 
     def config_taken(self, generation: int) -> None:
-        """Say that the configuration file is in effect."""
+        """Record that the configuration file is in effect."""
         self._config_good.set(1)
         if generation != self._generation:
             self._config_reloads.labels("taken").inc()
             self._config_generation.set(generation)
         self._generation = generation
 
-    def config_refused(self, reason: str) -> None:  # noqa: ARG002  that is what the log is for
-        """Say that the configuration file is not."""
+    def config_refused(self, reason: str) -> None:  # noqa: ARG002  it is logged
+        """Record that the configuration file was rejected."""
         self._config_good.set(0)
         self._config_reloads.labels("refused").inc()
 
     def task_failed(self, kind: str, error: Exception) -> None:  # noqa: ARG002  the supervisor logs it
-        """Count a background task that raised."""
+        """Count an error of a background task."""
         self._task_failures.labels(kind).inc()
 
     def count_lost_log_lines(self, lost: Callable[[], int]) -> None:
-        """Show the number of log lines that could not be written."""
+        """Add the number of lost log lines to the metrics."""
         self.registry.register(_LostLogLines(lost))
 
     def refresh_pool(self, store: Datastore) -> None:
-        """Bring the pool's gauges up to date, and what is known of the models that it serves."""
+        """Update the pool's gauges and the models that it serves."""
         snapshot = store.snapshot()
         self._series.reported(_models(snapshot))
         self._ready.labels(self._pool_name).set(len(snapshot.available))
@@ -230,9 +237,9 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             if endpoint is not None and not np.isnan(waiting[slot]):
                 known.add(endpoint.name)
                 self._queue_sizes.labels(self._pool_name, endpoint.name).set(waiting[slot])
-        for name in self._sized - known:
+        for name in self._queue_size_names - known:
             self._queue_sizes.remove(self._pool_name, name)
-        self._sized = known
+        self._queue_size_names = known
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"llm_d_epp_{name}", text, labels, registry=self.registry)
@@ -249,9 +256,7 @@ class _LostLogLines(Collector):
         self._lost = lost
 
     def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(
-            "llm_d_epp_log_lines_lost", "Log lines that could not be written: no reader, or no space.", self._lost()
-        )
+        yield CounterMetricFamily("llm_d_epp_log_lines_lost", "Log lines that could not be written.", self._lost())
 
 
 def _hardware(tag: AcceleratorTag) -> str:

@@ -1,4 +1,4 @@
-"""The operator's page over HTTP: `/metrics` for Prometheus, `/healthz` for probes and people."""
+"""The operator page over HTTP: `/metrics` for Prometheus, `/healthz` for probes and people."""
 
 import asyncio
 import gzip
@@ -16,13 +16,13 @@ from epp.observability.http_thread import Answer, HttpLimits, HttpThread
 _METHODS = ("GET", "HEAD")
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON = {"Content-Type": "application/json"}
-_GZIP_LEVEL = 1  # metrics shrink to a thirtieth with it; more takes five times as long for a little less
+_GZIP_LEVEL = 1  # a thirtieth of the size; higher levels take five times as long for little gain
 
 _log = structlog.get_logger()
 
 
 class OperatorPage:
-    """Served from a thread of its own; ask for `port` once it is open."""
+    """Served from its own thread."""
 
     def __init__(
         self,
@@ -41,30 +41,30 @@ class OperatorPage:
         return 0 if self._server is None else self._server.port
 
     def open(self, host: str, port: int) -> None:
-        """Begin to answer; raises OSError."""
+        """Listen and serve; raises OSError."""
         rendering = _Rendering(self._registry)
 
         async def answer(request: web.BaseRequest) -> Answer:
             try:
                 return await self._answer(request, rendering)
-            except Exception as error:  # noqa: BLE001  the others are answered all the same
+            except Exception as error:  # noqa: BLE001  other requests are still answered
                 _log.exception("operator page failed", path=request.path)
                 return _line(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: see the log")
 
         self._server = HttpThread(host, port, answer, self._limits)
 
     def close(self) -> None:
-        """End; blocks until the thread has."""
+        """Stop serving; blocks until the thread has ended."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     async def _answer(self, request: web.BaseRequest, rendering: "_Rendering") -> Answer:
         if request.path not in {"/metrics", "/healthz"}:
-            return _line(HTTPStatus.NOT_FOUND, "no such path here: ask for /metrics or /healthz")
+            return _line(HTTPStatus.NOT_FOUND, "not found: use /metrics or /healthz")
         if request.method not in _METHODS:
             allowed = ", ".join(_METHODS)
-            refusal = f"method {request.method} is not allowed here: use {' or '.join(_METHODS)}"
+            refusal = f"method {request.method} is not allowed: use {' or '.join(_METHODS)}"
             return _line(HTTPStatus.METHOD_NOT_ALLOWED, refusal, {"Allow": allowed})
         if request.path == "/metrics":
             return await rendering.page(request)
@@ -74,23 +74,23 @@ class OperatorPage:
 
 
 class _Rendering:
-    """Renders one page at a time, in a thread; a request for one that is under way shares it.
+    """Renders one page at a time, in a thread; concurrent requests for the same page share it.
 
-    Between two pages it rests for as long as the last one took: however often clients ask, the event loop that routes
-    requests has the interpreter to itself for half of the time.
+    After each page it pauses for as long as the page took, so that rendering takes at most half of the interpreter's
+    time from the event loop that routes requests, however often clients ask.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._turn = asyncio.Lock()
-        self._rested_at = 0.0
-        self._under_way: dict[tuple[str, frozenset[str], bool], asyncio.Task[bytes]] = {}
+        self._lock = asyncio.Lock()
+        self._pause_until = 0.0
+        self._rendering: dict[tuple[str, frozenset[str], bool], asyncio.Task[bytes]] = {}
 
     async def page(self, request: web.BaseRequest) -> Answer:
-        """Return the metrics in the format that the client accepts; of those that `name[]` lists, if it does."""
+        """Return the metrics in a format that the client accepts; only those in `name[]`, if given."""
         try:
             encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
-        except (TypeError, ValueError):  # a version that is none
+        except (TypeError, ValueError):  # an invalid version
             encoder, content_type = choose_encoder("")
         names = frozenset(request.query.getall("name[]", ()))
         compress = gzip_accepted(request.headers.get("Accept-Encoding", ""))
@@ -101,23 +101,23 @@ class _Rendering:
             return gzip.compress(body, _GZIP_LEVEL) if compress else body
 
         key = content_type, names, compress
-        task = self._under_way.get(key)
+        task = self._rendering.get(key)
         if task is None:
-            task = self._under_way[key] = asyncio.create_task(self._in_turn(render))
-            task.add_done_callback(lambda _: self._under_way.pop(key))
-        body = await asyncio.shield(task)  # others may wait for it when this client leaves
+            task = self._rendering[key] = asyncio.create_task(self._render_next(render))
+            task.add_done_callback(lambda _: self._rendering.pop(key))
+        body = await asyncio.shield(task)  # other clients may wait for it if this one disconnects
         headers = {"Content-Type": content_type, **({"Content-Encoding": "gzip"} if compress else {})}
         return Answer(HTTPStatus.OK, body, headers)
 
-    async def _in_turn(self, render: Callable[[], bytes]) -> bytes:
+    async def _render_next(self, render: Callable[[], bytes]) -> bytes:
         loop = asyncio.get_running_loop()
-        async with self._turn:
-            await asyncio.sleep(self._rested_at - loop.time())
+        async with self._lock:
+            await asyncio.sleep(self._pause_until - loop.time())
             started = loop.time()
             try:
                 return await asyncio.to_thread(render)
             finally:
-                self._rested_at = 2 * loop.time() - started
+                self._pause_until = 2 * loop.time() - started
 
 
 def _line(status: HTTPStatus, text: str, headers: Mapping[str, str] | None = None) -> Answer:

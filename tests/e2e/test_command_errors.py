@@ -33,10 +33,22 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
             ["gateway", "--listen", "nowhere", "--print-envoy-config"],
             "--listen: 'nowhere' has no port: write host:port or [ipv6]:port",
         ),
+        (
+            ["gateway", "--listen", "gateway.svc:80", "--print-envoy-config"],
+            "--listen: 'gateway.svc:80' is not an IP address and port; Envoy resolves no host names here",
+        ),
+        (
+            ["gateway", "--cluster-type", "override-host", "--print-envoy-config"],
+            "--eds-file: missing: an override-host cluster needs a file of endpoints, such as ",
+        ),
+        (
+            ["gateway", "--failure-mode", "FailOpen"],
+            "--failure-mode: FailOpen does not work with cluster type original-dst",
+        ),
         (["demo", "--listen", "nowhere"], "--listen: 'nowhere' has no port: write host:port or [ipv6]:port"),
         (
             ["serve", ENDPOINTS, "--ha-enable-leader-election"],
-            "--ha-enable-leader-election is known, but not supported yet",
+            "--ha-enable-leader-election, a flag of llm-d-router, is not supported: leave it out; every replica serves",
         ),
     ],
     ids=[
@@ -46,6 +58,9 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
         "bad YAML",
         "both configurations",
         "no address to print",
+        "host name to listen on",
+        "no EDS file",
+        "FailOpen without a list",
         "no address to demonstrate on",
         "flag not supported yet",
     ],
@@ -76,7 +91,8 @@ async def test_taken_port_is_named():
         assert [exit_code for exit_code, _ in said] == [1, 1, 1, 1]
         *pickers, server = [command.error for _, command in said]
         assert pickers == expected
-        assert f"('127.0.0.1', {metrics_port}): address already in use" in server
+        remedy = "choose another --host or --port"
+        assert server == f"error: cannot listen on 127.0.0.1:{metrics_port}: address already in use; {remedy}"
 
 
 async def test_unknown_preset_is_a_mistake_of_usage_and_the_known_ones_are_named():

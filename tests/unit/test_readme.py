@@ -14,7 +14,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from epp.cli.app import application
-from epp.cli.flags import go_spelling
+from epp.cli.go_flags import go_spelling
 from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock, Request, RequestBody
 from epp.framework.registry import Registry

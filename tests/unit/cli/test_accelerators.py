@@ -94,6 +94,12 @@ def test_nobody_to_show_is_a_clear_error():
     assert "error: no endpoints: give --endpoints" in text
 
 
+def test_missing_objects_are_an_error_of_their_flag():
+    exit_code, text = run("--objects=nowhere.yaml", "--fit")
+    assert exit_code == 1
+    assert text == "error: --objects: there is no file or directory 'nowhere.yaml'\n"
+
+
 def test_objects_that_cannot_be_read_are_counted_and_named(directory):
     (directory / "sliced.yaml").write_text(SLICED + "---\n" + SLICED.replace("{name: gpu-node-1,", "{name: [],"))
     exit_code, text = run(f"--objects={directory}/sliced.yaml", "--fit", "--output=json")

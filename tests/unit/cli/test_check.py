@@ -30,20 +30,20 @@ def check(tmp_path, monkeypatch):
     return check
 
 
-def test_good_file_is_ok_and_shown_as_what_it_comes_to(check):
+def test_good_file_is_ok_and_shown_with_the_complete_graph(check):
     code, said = check(a=HEAD + "plugins: [{type: active-request-scorer}]\ndataLayer: {injectDefaults: false}\n")
     assert code == 0
     assert (
         said
         == """\
 a.yaml: ok
-a request
+request
 ├── parsers: openai-parser, anthropic-parser, vllmhttp-parser, passthrough-parser (added: the file names no parser)
 ├── profile picker single-profile-handler (added: one profile)
 │   └── profile default
 │       ├── scorer active-request-scorer, weight 1 (100%, Distribution) reads in_flight
 │       └── picker max-score-picker (added: profile 'default' names no picker)
-└── what is known of endpoints
+└── endpoint data
 """
     )
 
@@ -92,9 +92,9 @@ dataLayer:
         "├── request headers: agent-identity",
         "├── admission: probabilistic-admitter",
         "├── producer approx-prefix-cache-producer (added: prefix-cache-scorer reads prefix-match) writes prefix-match",
-        "├── profile picker legs (disagg-profile-handler), joint-aggregator adds up",
+        "├── profile picker legs (disagg-profile-handler), aggregator joint-aggregator",
         "│   ├── profile decode",
-        "│   │   ├── filter decode-filter (or else all, onError Skip)",
+        "│   │   ├── filter decode-filter (all if none is left, onError Skip)",
         "│   │   ├── scorer prefix-cache-scorer, weight 3 (75%, Affinity) reads prefix-match",
         "│   │   ├── scorer busy (active-request-scorer), weight 1 (25%, Distribution, onError Fail)",
         "│   │   └── picker max-score-picker (added: profile 'decode' names no picker)",
@@ -103,7 +103,7 @@ dataLayer:
         "│       ├── scorer session-affinity-scorer, weight 1 (50%, Affinity)",
         "├── before the request leaves: ",
         "├── response headers: session-affinity-scorer",
-        "└── what is known of endpoints",
+        "└── endpoint data",
         "    ├── source pages (metrics-data-source)",
         "    │   └── extractor core-metrics-extractor writes ",
         "    ├── tagger topology-extractor (added: joint-aggregator reads topology) writes topology",

@@ -175,7 +175,7 @@ def test_override_host_without_its_file_is_refused():
 
 
 def test_picker_on_the_listen_address_is_refused():
-    with pytest.raises(SettingsError, match=r"picker_address: 127\.0\.0\.1:8080 is the listen address"):
+    with pytest.raises(SettingsError, match=r"listen_port: 127\.0\.0\.1:8080 is the address of the picker"):
         bootstrap_dict(GatewaySettings(picker_address="127.0.0.1:8080"))
 
 

@@ -50,7 +50,7 @@ def test_full_device_loses_lines_and_raises_nothing():
 
 def test_reader_that_does_not_read_does_not_hold_up_the_writer(pipe):
     reader, stream = pipe
-    writer = LogWriter(stream, most_waiting=10)
+    writer = LogWriter(stream, max_queued=10)
     line = "x" * 65536 + "\n"  # more than a pipe holds
     for _ in range(100):
         writer.write(line)  # returns, though nothing is read

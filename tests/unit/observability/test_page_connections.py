@@ -137,7 +137,7 @@ def test_other_paths_are_404_and_the_two_are_named(page, path):
 def test_other_methods_are_405_and_the_two_are_named(page, path, method):
     status, headers, body = asked(page, path, method)
     assert (status, headers["Allow"]) == (405, "GET, HEAD")
-    assert body == f"method {method} is not allowed here: use GET or HEAD\n".encode()
+    assert body == f"method {method} is not allowed: use GET or HEAD\n".encode()
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/"])

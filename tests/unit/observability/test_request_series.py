@@ -24,7 +24,7 @@ from epp.framework.errors import NoEndpointsError
 from epp.framework.snapshot import LORA, MODELS, LoraState
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
-from epp.observability.request_series import MOST_COMBINATIONS
+from epp.observability.request_series import MAX_COMBINATIONS
 from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.scheduling import Guard, Scheduler
 
@@ -39,9 +39,9 @@ HOUR = 3600.0
 class Traffic:
     """Requests that begin and end when a test says so, and where they were counted."""
 
-    def __init__(self, most: int = MOST_COMBINATIONS) -> None:
+    def __init__(self, most: int = MAX_COMBINATIONS) -> None:
         self.clock = ManualClock()
-        self.metrics = Metrics("pool", self.clock, most_combinations=most)
+        self.metrics = Metrics("pool", self.clock, max_combinations=most)
         self.store = Datastore(self.clock)
         self.store.replace([ONE])
 

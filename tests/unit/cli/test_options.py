@@ -1,0 +1,68 @@
+"""Values of options: sizes, durations and TLS versions, with their errors."""
+
+from typing import Annotated
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from epp.cli.options import duration_option, size_option, tls_version_option
+
+SIZE_UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+measures = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@measures.command()
+def show(
+    size: Annotated[int, size_option("A size.")] = 64,
+    wait: Annotated[float, duration_option("A time.")] = 0.05,
+    tls: Annotated[str, tls_version_option("A version.")] = "1.2",
+) -> None:
+    typer.echo(f"{size} {wait}")
+
+
+def measured(*arguments: str) -> str:
+    return CliRunner().invoke(measures, arguments).output
+
+
+@given(st.integers(0, 10**12), st.sampled_from(sorted(SIZE_UNITS)))
+def test_size_is_its_number_times_its_unit(number, unit):
+    assert measured("--size", f"{number}{unit}") == f"{number * SIZE_UNITS[unit]} 0.05\n"
+
+
+def test_duration_is_seconds():
+    assert measured("--wait", "1m30s") == "64 90.0\n"
+    assert measured("--wait=250ms") == "64 0.25\n"
+
+
+def test_defaults_are_taken_as_they_are():
+    assert measured() == "64 0.05\n"
+
+
+@pytest.mark.parametrize("size", ["", "-1", "64 Mi", "64mi", "64MiB", "Mi"])
+def test_bad_size_is_named_with_the_units(size):
+    assert f"{size!r} is not a quantity: write 0 or more, with k, M, G, T, Ki, Mi, Gi" in measured(f"--size={size}")
+
+
+@pytest.mark.parametrize("wait", ["", "5", "-1s", "5 s", "1d"])
+def test_bad_duration_is_named(wait):
+    assert f"{wait!r} is not a duration" in measured(f"--wait={wait}")
+
+
+@pytest.mark.parametrize("version", ["VersionTLS12", "1.2"])
+def test_tls_1_2_is_the_lower_bound_that_grpc_holds(version):
+    assert measured(f"--tls={version}") == "64 0.05\n"
+
+
+@pytest.mark.parametrize("version", ["VersionTLS13", "1.3"])
+def test_tls_1_3_as_a_lower_bound_is_refused_with_the_reason_and_the_remedy(version):
+    said = measured(f"--tls={version}")
+    assert f"{version!r} is not supported: gRPC for Python accepts TLS 1.2 and 1.3" in said
+    assert "tls_params.tls_minimum_protocol_version" in said
+
+
+@pytest.mark.parametrize("version", ["", "VersionTLS11", "1.1", "TLS12", "2"])
+def test_other_tls_versions_are_no_lower_bound(version):
+    assert f"{version!r} is not supported: write VersionTLS12" in measured(f"--tls={version}")
