@@ -70,19 +70,9 @@ class EngineConfig(Parameters, frozen=True):
         twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:
             raise ValueError(f"engine {self.name!r}: customMetrics has attributeKey {twice[0]!r} more than once")
-        for spec in (
-            self.queued_requests_spec,
-            self.running_requests_spec,
-            self.kv_usage_spec,
-            self.lora_spec,
-            self.cache_info_spec,
-            self.cache_block_size_spec,
-            self.cache_num_blocks_spec,
-            self.prefix_queries_spec,
-            self.prefix_hits_spec,
-        ):
-            if spec:
-                try:
-                    Selector.parse(spec)
-                except ValueError as error:
-                    raise ValueError(f"engine {self.name!r}: {error}") from None
+        specs = (getattr(self, name) for name in self.__struct_fields__ if name.endswith("_spec"))
+        for spec in filter(None, specs):
+            try:
+                Selector.parse(spec)
+            except ValueError as error:
+                raise ValueError(f"engine {self.name!r}: {error}") from None
