@@ -1,4 +1,4 @@
-"""Bounds and preferences for accelerators as configuration files spell them."""
+"""Bounds and preferences for accelerators, as parameters of plugins."""
 
 from collections.abc import Iterable, Mapping
 from math import inf
@@ -53,7 +53,7 @@ UnknownRule: TypeAlias = str | dict[str, str]
 
 
 class CostCap(Parameters, frozen=True):
-    """A cap on what an endpoint costs in an hour, and of what it is."""
+    """Highest price in US dollars an hour, and its basis."""
 
     value: float
     """US dollars an hour."""
@@ -62,11 +62,11 @@ class CostCap(Parameters, frozen=True):
 
 
 class SelectionParameters(FilterParameters, frozen=True):
-    """Bounds on accelerators, which are hard, and preferences among those within them, which scorers read."""
+    """Bounds on accelerators, which are hard, and preferences among those within the bounds, for scorers."""
 
     accelerator_classes: tuple[str, ...] = ()
-    """Keep only these AcceleratorClasses. An endpoint of no class goes by its accelerator's model, such as `h100`. A
-    name that nothing goes by keeps nobody, and takes nothing away from the others."""
+    """Keep only these AcceleratorClasses. For an endpoint without a class, the model of its accelerator counts, such as
+    `h100`. A name without any endpoint has no effect on the others."""
     excluded_classes: tuple[str, ...] = ()
     """Drop these AcceleratorClasses."""
     architecture_families: tuple[str, ...] = ()
@@ -78,25 +78,25 @@ class SelectionParameters(FilterParameters, frozen=True):
     models: tuple[str, ...] = ()
     """Keep only these models: `h100`, `mi300x`."""
     resources: tuple[str, ...] = ()
-    """Keep only endpoints whose pod asked for one of these: `nvidia.com/gpu`, `nvidia.com/mig-3g.20gb`."""
+    """Keep only endpoints whose pod requests one of these: `nvidia.com/gpu`, `nvidia.com/mig-3g.20gb`."""
     required_features: tuple[str, ...] = ()
-    """Keep only what has all of these features, upper and lower case alike: `fp8`, `nvlink`."""
+    """Keep only accelerators with all of these features, in any case: `fp8`, `nvlink`."""
     min_memory: Memory | None = None
-    """Least memory of each device or slice: a quantity such as `80Gi`, or a number of GiB. 3 % less is enough, since
-    devices have a little less than their name says."""
+    """Least memory of each device or slice: a quantity such as `80Gi`, or a number of GiB. 3 % less is accepted, since
+    devices have a little less than their nominal memory."""
     max_memory: Memory | None = None
-    """Most memory of each device or slice; 3 % more is let through."""
+    """Most memory of each device or slice; 3 % more is accepted."""
     min_total_memory: Memory | None = None
-    """Least memory of all devices or slices of the endpoint together; 3 % less is enough."""
+    """Least memory of all devices or slices of the endpoint together; 3 % less is accepted."""
     min_architecture_version: str | float = ""
     """Least compute capability, such as `9.0`, compared number by number."""
     max_cost_per_hour: float | CostCap | None = None
-    """Most that the endpoint may cost, in US dollars an hour; as an object, with its basis."""
+    """Highest price of the endpoint in US dollars an hour; as an object, with its basis."""
     max_cost_per_million_tokens: float | None = None
-    """Most that a million tokens may cost, in US dollars."""
+    """Highest price of a million tokens in US dollars."""
     spot_preference: SpotPreference | None = None
-    """Which price counts: the spot price where the node is spot (`auto`, the default), wherever there is one
-    (`always`), or nowhere (`never`)."""
+    """Use of spot prices: for spot nodes (`auto`, the default), for all nodes with a spot price (`always`), or for none
+    (`never`)."""
     mig_profiles: tuple[str, ...] = ()
     """Keep only slices of these MIG profiles, in any spelling: `3g.20gb`, `nvidia.com/mig-1g.5gb.me`."""
     excluded_mig_profiles: tuple[str, ...] = ()
@@ -104,22 +104,22 @@ class SelectionParameters(FilterParameters, frozen=True):
     min_compute_slices: int = 0
     """Least compute slices of each slice; a whole device has 7."""
     whole_device_only: bool = False
-    """Drop slices, and devices that are shared in any other way."""
+    """Drop slices and shared devices."""
     policy: str = ""
     """Preference: `BestFit` (or `balanced`), `Cheapest` (`cost`), `MostCapable` (`performance`), `FirstAvailable`."""
     min_compute_performance_tflops: float = msgspec.field(default=0.0, name="minComputePerformanceTFLOPS")
-    """Preference: TFLOPS that are wanted; an endpoint with less is not dropped."""
+    """Preference: desired TFLOPS; an endpoint with less is not dropped."""
     preferred_precisions: tuple[str, ...] = ()
-    """Preference: precisions the best first, of `fp32`, `fp16`, `fp8`, `int8`, `int4`."""
+    """Preference: precisions, the best first: `fp32`, `fp16`, `fp8`, `int8`, `int4`."""
     preference_order: tuple[str, ...] = ()
     """Preference: classes, the best first."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a bound."""
+        """Check all values; raises ValueError."""
         self.selection()
 
     def selection(self) -> Selection:
-        """Return the same in numbers and lower case; raises ValueError."""
+        """Return the selection, in numbers and lower case; raises ValueError."""
         endpoint_cap, device_cap = _cost_caps(self.max_cost_per_hour)
         return Selection(
             policy=_policy(self.policy),
@@ -150,7 +150,7 @@ class SelectionParameters(FilterParameters, frozen=True):
 
 
 def unknown_passes(rule: UnknownRule) -> frozenset[str]:
-    """Return the bounds that what is not known passes: of `Pass` all, of `Fail` none; raises ValueError."""
+    """Return the bounds that unknown properties pass: all for `Pass`, none for `Fail`; raises ValueError."""
     rules = dict.fromkeys(_BOUNDS, rule) if isinstance(rule, str) else rule
     for bound, word in rules.items():
         if word not in {"Pass", "Fail"}:
