@@ -1,1 +1,1 @@
-"""One accelerator model for every source: what labels and objects say of hardware, decoded and merged into tags."""
+"""Accelerators of endpoints: facts from labels, cluster objects and declarations, merged into one tag for each."""

@@ -61,9 +61,9 @@ def class_totals(inventory: Inventory) -> Mapping[str, ClassTotal]:
         for resource, amount in node.status.allocatable.items():
             amounts[resource_key(resource)] = amounts.get(resource_key(resource), 0) + floor(amount)
         labels = node.metadata.labels
-        said = facts_from_labels(labels)
+        node_facts = facts_from_labels(labels)
         if not amounts:
-            amounts = {f"mig/{profile}": count for profile, count in said.mig.items()}
+            amounts = {f"mig/{profile}": count for profile, count in node_facts.mig.items()}
         evidence = Evidence(
             labels=with_label_aliases(labels),
             node=name,
@@ -72,7 +72,9 @@ def class_totals(inventory: Inventory) -> Mapping[str, ClassTotal]:
         )
         for each in matching_classes(inventory.classes.values(), evidence, inventory.flavors):
             keys = {resource_key(resource.name) for resource in each.spec.resources} or {"nvidia.com/gpu"}
-            given = sum(amounts.get(key, 0) for key in keys) or (0 if node.status.allocatable else said.count or 0)
+            given = sum(amounts.get(key, 0) for key in keys) or (
+                0 if node.status.allocatable else node_facts.count or 0
+            )
             nodes[each.name].append(name)
             totals[each.name] += given
             used[each.name] += min(given, _requested_on(inventory, name, keys))

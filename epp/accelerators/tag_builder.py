@@ -37,13 +37,13 @@ class TaggerOptions(Parameters, frozen=True):
     trust_pod_labels: bool = False
     """Use the AcceleratorClass that a pod names, and the labels of a pod in place of those of an unknown node."""
     on_missing_claim: PassOrDrain = "Pass"
-    """What to do with an endpoint whose pod requests a slice and has no claim for it."""
+    """Treatment of an endpoint whose pod requests a slice and has no claim for it."""
     on_node_not_ready: DrainOrIgnore = "Drain"
-    """What to do with endpoints on a node whose InstaSlice agent is not ready."""
+    """Treatment of endpoints on a node whose InstaSlice agent is not ready."""
     on_unhealthy_device: DrainOrIgnore = "Drain"
-    """What to do with an endpoint that has an unhealthy device, according to the kubelet."""
+    """Treatment of an endpoint that has an unhealthy device, according to the kubelet."""
     on_pending_gpu: PassOrDrain = "Drain"
-    """What to do with an endpoint that has a GPU in the TensorFusion phase Pending. To send requests there,
+    """Treatment of an endpoint that has a GPU in the TensorFusion phase Pending. To send requests there,
     `allowPending` of `accelerator-availability-filter` has to be set as well, where that is configured."""
     cost_unit: CostUnit = "cents"
     """Unit of the prices of the variant autoscaler, per hour."""
@@ -197,11 +197,11 @@ class TagBuilder:
 
     def _contradicted(self, own: Sequence[Facts], labels: Sequence[Facts]) -> bool:
         """Return whether the endpoint has another product than the labels: nodes can have several."""
-        said = [fact.product for fact in labels if fact.product]
+        labelled = [fact.product for fact in labels if fact.product]
         given = [fact.product or fact.model for fact in own if fact.product or fact.model]
-        if not said or not given:
+        if not labelled or not given:
             return False
-        theirs, ours = self._catalogue.find(said[0]), self._catalogue.find(given[0] or "")
+        theirs, ours = self._catalogue.find(labelled[0]), self._catalogue.find(given[0] or "")
         return theirs is not None and ours is not None and theirs.model != ours.model
 
     def _classes(

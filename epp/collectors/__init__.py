@@ -1,21 +1,7 @@
-"""What is said of endpoints, by themselves and beside them: fetched in the background, read into the datastore."""
+"""Background collection of data on endpoints into the datastore: polls of their pages, and tags."""
 
-from epp.collectors.collector import Collector
-from epp.collectors.core_metrics import CoreMetricsExtractor
-from epp.collectors.dcgm import DcgmDataSource, DcgmExtractor
-from epp.collectors.metrics_source import MetricsDataSource
-from epp.collectors.models import ModelsDataExtractor, ModelsDataSource
-from epp.collectors.observer import CollectorObserver
+from epp.collectors.polling.collector import Collector
+from epp.collectors.polling.poll import CollectorObserver
 from epp.collectors.tagging import Tagging
 
-__all__ = [
-    "Collector",
-    "CollectorObserver",
-    "CoreMetricsExtractor",
-    "DcgmDataSource",
-    "DcgmExtractor",
-    "MetricsDataSource",
-    "ModelsDataExtractor",
-    "ModelsDataSource",
-    "Tagging",
-]
+__all__ = ["Collector", "CollectorObserver", "Tagging"]

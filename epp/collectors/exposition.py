@@ -1,7 +1,7 @@
-"""Reads wanted series out of a Prometheus text page, and nothing else of it.
+"""Search for selected series in a page in the Prometheus text format.
 
-A page of 50 KB holds hundreds of series of which a picker wants seven, twenty times a second: so the names are
-searched for in the raw bytes, and only lines that carry one are looked at.
+The picker needs seven of the hundreds of series in a page of 50 KB, twenty times a second: names are searched for in
+the raw bytes, and only lines with one of these names are parsed.
 """
 
 import re
@@ -11,6 +11,9 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from epp.framework.datalayer import PageError
+
+PROMETHEUS_TEXT = "text/plain;version=0.0.4,text/plain;q=0.5"
+"""Media types of the format."""
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _LABEL = r"[a-zA-Z_][a-zA-Z0-9_]*"
@@ -30,19 +33,19 @@ class Series:
     """One line of a page."""
 
     block: bytes
-    """What stands between the braces, as it stands there."""
+    """Text between the braces."""
     value: float
     """May be NaN or infinite."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels, read when asked for: most series are wanted for their value alone."""
+        """The labels, parsed on access: most series are read for their value alone."""
         return _labels_of(self.block)
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A series name and label values that must be equal."""
+    """A series name, and label values that must be equal."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -50,13 +53,13 @@ class Selector:
     _later: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Prepare what is searched for."""
+        """Encode the name for the search."""
         object.__setattr__(self, "_first", self.name.encode())
         object.__setattr__(self, "_later", b"\n" + self.name.encode())
 
     @classmethod
     def parse(cls, spec: str) -> "Selector":
-        """Read `name` or `name{label=value,...}`, values quoted or bare; raises ValueError."""
+        """Parse `name` or `name{label=value,...}`, values quoted or bare; raises ValueError."""
         whole = _SPEC.fullmatch(spec)
         if whole is None:
             raise ValueError(f"{spec!r} is not a metric spec: write name or name{{label=value,...}}")
@@ -74,9 +77,9 @@ class Selector:
         return cls(whole[1], labels)
 
     def read(self, page: bytes) -> list[Series]:
-        """Return the matching series in the page's order; raises PageError for one that cannot be read.
+        """Return the matching series in order of the page; raises PageError for an invalid one.
 
-        The format has all lines of one name stand together, so the rest of the page is not searched.
+        In the format, all lines of one name are adjacent, so that the rest of the page is not searched.
         """
         found: list[Series] = []
         needle = self._later
@@ -91,12 +94,12 @@ class Selector:
         return found
 
     def _next(self, page: bytes, start: int) -> int:
-        """Return where the name ends at its next place at the start of a line; -1 for none."""
+        """Return the end of the name at its next occurrence at the start of a line; -1 for none."""
         at = page.find(self._later, start)
         return -1 if at < 0 else at + len(self._later)
 
     def _read_line(self, page: bytes, end_of_name: int, found: list[Series]) -> int:
-        """Add the series if it matches; return where its line ends."""
+        """Append the series if it matches; return the end of its line."""
         block = _BLOCK.match(page, end_of_name)
         start = end_of_name if block is None else block.end()
         stop = page.find(b"\n", start)
@@ -112,7 +115,7 @@ class Selector:
         return len(page) if stop < 0 else stop
 
 
-@lru_cache(maxsize=1024)  # an engine says the same in every page, twenty times a second
+@lru_cache(maxsize=1024)  # the labels of an engine are the same in every page
 def _labels_of(block: bytes) -> Mapping[str, str]:
     return MappingProxyType({key.decode(): _unescape(value) for key, value in _PAIR.findall(block)})
 

@@ -1,4 +1,4 @@
-"""Keeps what taggers say of endpoints in the datastore, in step with the pool."""
+"""Tags of endpoints in the datastore, kept up to date with the pool and the taggers."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -6,20 +6,20 @@ from typing import Any
 
 import structlog
 
-from epp.collectors.observer import CollectorObserver
+from epp.collectors.polling.poll import CollectorObserver
 from epp.datastore import Change, Datastore
 from epp.framework.datalayer import Report, Tagger
 from epp.framework.endpoint import Endpoint
 from epp.plugins.taggers import EndpointNotificationSource
 
-_AT_A_TIME = 4
-"""Endpoints that are tagged before others have their turn: one may take half a millisecond."""
+_BATCH = 4
+"""Endpoints that are tagged before the event loop runs other tasks; one can take half a millisecond."""
 
 _log = structlog.get_logger()
 
 
 class Tagging:
-    """Tags the endpoints that are there, those that join, and those whose labels change."""
+    """Tags all endpoints of the pool, including new ones and those whose labels change."""
 
     def __init__(
         self, store: Datastore, taggers: Sequence[Tagger[Any]], *, observer: CollectorObserver | None = None
@@ -27,33 +27,33 @@ class Tagging:
         self._store = store
         self._observer = observer or CollectorObserver()
         self._taggers: tuple[Tagger[Any], ...] = ()
-        self._troubled: set[Tagger[Any]] = set()
+        self._failed: set[Tagger[Any]] = set()
         self._refreshes = 0
         store.subscribe(self._pool_changed)
         self.replace(taggers)
 
     def replace(self, taggers: Sequence[Tagger[Any]]) -> None:
-        """Take these taggers and tag everyone at once; what only those before said is unknown again."""
+        """Replace the taggers and tag all endpoints; data that only removed taggers wrote becomes unknown."""
         if tuple(taggers) != self._taggers:
-            self._take(taggers)
+            self._apply(taggers)
             self._tag(self._store.endpoints)
 
     async def change_over(self, taggers: Sequence[Tagger[Any]]) -> None:
-        """Do the same as `refresh` does it: others have their turn, and see the tags of before until all are new."""
+        """Replace the taggers without blocking the event loop; readers see the old tags until all are new."""
         if tuple(taggers) == self._taggers:
             return
         found = await self._gather(tuple(taggers))
-        self._take(taggers)
+        self._apply(taggers)
         tagged = {endpoint.id: (endpoint, reports) for endpoint, reports in found or ()}
         for endpoint in self._store.endpoints:
             before, reports = tagged.get(endpoint.id, (None, []))
             self._write(endpoint, reports if before is endpoint else self._reports(endpoint, self._taggers))
 
     async def refresh(self) -> None:
-        """Tag everyone again, since a tagger has come to know something else: a few at a time, then all at once.
+        """Tag all endpoints again after a change of a tagger, without blocking the event loop.
 
-        Others have their turn in between, and see what was known before until all is known anew. Endpoints that join
-        or change meanwhile are tagged by what is known then; a refresh that begins meanwhile takes this one's place.
+        Readers see the old tags until all are new. Endpoints that are added or changed meanwhile are tagged at once; a
+        later refresh replaces one in progress.
         """
         found = await self._gather(self._taggers)
         now = {endpoint.id: endpoint for endpoint in self._store.endpoints}
@@ -62,22 +62,22 @@ class Tagging:
                 self._write(endpoint, reports)
 
     async def _gather(self, taggers: tuple[Tagger[Any], ...]) -> list[tuple[Endpoint, list[Report]]] | None:
-        """Return what the taggers say of everyone, found a few at a time; None where another run took its place."""
+        """Return the reports on all endpoints, computed in batches; None if replaced by a later run."""
         self._refreshes += 1
         this = self._refreshes
         found: list[tuple[Endpoint, list[Report]]] = []
         for endpoint in self._store.endpoints:
             found.append((endpoint, self._reports(endpoint, taggers)))
-            if len(found) % _AT_A_TIME == 0:
+            if len(found) % _BATCH == 0:
                 await asyncio.sleep(0)
                 if this != self._refreshes:
                     return None
         return found
 
-    def _take(self, taggers: Sequence[Tagger[Any]]) -> None:
-        self._refreshes += 1  # what is being found by those before does not count any more
+    def _apply(self, taggers: Sequence[Tagger[Any]]) -> None:
+        self._refreshes += 1  # replaces a run in progress
         before, self._taggers = self._taggers, tuple(taggers)
-        self._troubled.intersection_update(self._taggers)
+        self._failed.intersection_update(self._taggers)
         kept = {datum for tagger in self._taggers for datum in tagger.writes}
         self._store.forget({datum for tagger in before for datum in tagger.writes} - kept)
 
@@ -93,18 +93,18 @@ class Tagging:
             self._store.tag(endpoint, report)
 
     def _reports(self, endpoint: Endpoint, taggers: Iterable[Tagger[Any]]) -> list[Report]:
-        """Return what each tagger says, but for those that fail."""
+        """Return the report of each tagger that does not fail."""
         reports: list[Report] = []
         for tagger in taggers:
             try:
                 reports.append(tagger.tag(endpoint))
-            except Exception as error:  # noqa: BLE001 - a tagger is anybody's code, and the others go on
+            except Exception as error:  # noqa: BLE001  a plugin may raise anything; other taggers continue
                 self._observer.extract_error(EndpointNotificationSource.plugin_type, tagger.plugin_type)
-                self._trouble(tagger, endpoint, error)
+                self._log_failure(tagger, endpoint, error)
         return reports
 
-    def _trouble(self, tagger: Tagger[Any], endpoint: Endpoint, error: Exception) -> None:
-        """Say so once for each tagger: what it cannot do for one endpoint it can rarely do for the next."""
-        if tagger not in self._troubled:
-            self._troubled.add(tagger)
+    def _log_failure(self, tagger: Tagger[Any], endpoint: Endpoint, error: Exception) -> None:
+        """Log the first failure of each tagger: it mostly fails for all endpoints alike."""
+        if tagger not in self._failed:
+            self._failed.add(tagger)
             _log.warning("endpoint not tagged", endpoint=endpoint.id, tagger=tagger.name, exc_info=error)

@@ -89,12 +89,12 @@ def spot_from_labels(labels: Mapping[str, str]) -> bool | None:
 
     Labels of Karpenter, GKE, EKS and AKS, in any case. If they contradict each other, the node counts as spot.
     """
-    said = [
+    spots = [
         spot
         for key, value in labels.items()
         if (spot := _SPOT.get(key.lower(), {}).get(value.strip().lower())) is not None
     ]
-    return any(said) if said else None
+    return any(spots) if spots else None
 
 
 def common_facts(labels: Mapping[str, str]) -> Facts | None:

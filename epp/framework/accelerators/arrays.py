@@ -29,12 +29,12 @@ def tag_mask(candidates: Candidates, test: Callable[[AcceleratorTag, *A], bool],
 
 
 def cost_per_hour(candidates: Candidates, preference: SpotPreference = "auto", basis: CostBasis = "memory") -> Floats:
-    """Return the cost of each whole endpoint in US dollars an hour; NaN where no price is known."""
+    """Return the price of each whole endpoint in US dollars an hour; NaN if unknown."""
     return tag_numbers(candidates, AcceleratorTag.cost_per_hour, preference, basis)
 
 
 def relative_capacity(candidates: Candidates) -> Floats:
-    """Return each endpoint's fp16 TFLOPS over the median of those in the pool that are known; 1 where not known.
+    """Return each endpoint's fp16 TFLOPS over the median of the known ones in the pool; 1 if unknown.
 
     The median is over the pool, not the candidates, so that an endpoint's capacity does not change with a filter.
     """

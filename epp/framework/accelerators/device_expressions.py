@@ -27,15 +27,15 @@ _SEMVER = re.compile(r"\d+(?:\.\d+){0,2}")
 
 
 class DeviceExpression:
-    """One expression, compiled once; it may take no longer to evaluate than it is long.
+    """A compiled expression, whose evaluation time is bounded by its length.
 
-    It knows `device.driver`, `device.attributes["domain"].name`, `device.capacity["domain"].name`, the operators
+    Supported are `device.driver`, `device.attributes["domain"].name`, `device.capacity["domain"].name`, the operators
     `&& || ! == != < <= > >= in ?:`, `has()`, `quantity("40Gi")` and `semver("9.0.0")` with `compareTo`, `isLessThan`
     and `isGreaterThan`, and on texts `lowerAscii`, `startsWith`, `endsWith`, `contains` and `matches`.
     """
 
     def __init__(self, source: str, *, place: str) -> None:
-        """Compile; raises ValueError that names the place, and the position of what is not supported."""
+        """Compile; raises ValueError with the place, and the position of unsupported parts."""
         self.source = source
         _check_size(source, place)
         _check_literals(source, place)
@@ -48,11 +48,11 @@ class DeviceExpression:
         gives = self._program.return_type()
         if not (gives == cel.Type.BOOL or gives == cel.Type.DYN):  # noqa: PLR1714  its types cannot be hashed
             raise ValueError(f"{place} gives a {gives.name()}; it must give true or false")
-        # In Kubernetes a domain of which nothing is known is empty where it is looked into, and absent to `in`.
+        # As in Kubernetes, an unknown domain is empty when indexed, and absent for `in`.
         self._domains = {text[1:-1] for text in {*_INDEXED.findall(source)} - {*_SOUGHT.findall(source)}}
 
     def holds(self, tag: AcceleratorTag) -> bool | None:
-        """Return what it says of an accelerator; None where the accelerator lacks what it asks for."""
+        """Return the result for an accelerator; None if the accelerator lacks an attribute in the expression."""
         found = self._program.eval(data=self._variables(tag))
         return bool(found.plain_value()) if found.type() == self._bool else None
 
@@ -131,7 +131,7 @@ def _line_and_column(source: str, offset: int) -> tuple[int, int]:
 
 
 def _position(message: str) -> str:
-    """Return the problems that the library names, each with its place."""
+    """Return the problems that the library reports, each with its position."""
     found = [f"at line {line}, column {column}: {problem}" for line, column, problem in _PLACE.findall(message)]
     return " " + "; ".join(dict.fromkeys(found)) if found else f": {message}"
 

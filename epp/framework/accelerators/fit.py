@@ -1,4 +1,4 @@
-"""Whether an accelerator is within the bounds of a selection, and if not, why."""
+"""Check of accelerators against the bounds of a selection, with the reason for a rejection."""
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from epp.framework.candidates import Candidates
 from epp.framework.snapshot import ACCELERATOR
 
 NO_ACCELERATOR = "no-accelerator"
-"""Why a CPU is turned away wherever anything is asked of an accelerator."""
+"""Reason for the rejection of a CPU by any bound on accelerators."""
 
 _EVERY_SLICE = 7
 _ROUNDING = 1 + 1e-9
@@ -26,10 +26,9 @@ Finding = tuple[str, str | None]
 
 
 def rejection(tag: AcceleratorTag, selection: Selection, unknown_passes: frozenset[str] = frozenset()) -> str | None:
-    """Return why the accelerator is out of the bounds, as a clause such as `memory 16 GiB is below 40 GiB`; or None.
+    """Return the reason for a rejection, as a clause such as `memory 16 GiB is below 40 GiB`; None for none.
 
-    What is not known of it is out of bounds, but for the bounds named in `unknown_passes`: `minMemory` and so on, as
-    files spell them.
+    Unknown properties are rejected, except by the bounds in `unknown_passes`, spelled as in files: `minMemory`.
     """
     if tag.kind is AcceleratorKind.CPU:
         return NO_ACCELERATOR if selection.wants_accelerator else None
@@ -42,9 +41,9 @@ def rejection(tag: AcceleratorTag, selection: Selection, unknown_passes: frozens
 
 
 def fit_mask(candidates: Candidates, selection: Selection, unknown_passes: frozenset[str] = frozenset()) -> Mask:
-    """Return true for each candidate that is within the bounds.
+    """Return true for each candidate within the bounds.
 
-    Endpoints with equal accelerators are judged once, so that bounds that come with requests cost little.
+    Equal accelerators are checked once, since bounds can come with each request.
     """
     if not selection.has_bounds:
         return np.ones(len(candidates), dtype=np.bool_)
@@ -54,7 +53,7 @@ def fit_mask(candidates: Candidates, selection: Selection, unknown_passes: froze
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Groups:
-    """Groups of tags that no selection tells apart: the first tag of each, and the group of each slot."""
+    """Groups of tags that are equal for any selection: the first tag of each, and the group of each slot."""
 
     tags: tuple[AcceleratorTag, ...]
     numbers: Positions
@@ -78,7 +77,7 @@ def _grouped(tags: tuple[AcceleratorTag, ...]) -> _Groups:
 
 
 def _essence(tag: AcceleratorTag) -> Hashable:
-    """Return everything of the tag that `rejection` looks at."""
+    """Return all properties of the tag that `rejection` reads."""
     part = tag.partition
     return (
         (tag.kind, tag.vendor, tag.family, tag.model, tag.classes, tag.resources, tag.features, tag.count),
@@ -88,7 +87,7 @@ def _essence(tag: AcceleratorTag) -> Hashable:
 
 
 def _findings(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
-    """Yield each bound that the tag breaks, with the reason, or with None where the tag does not say."""
+    """Yield each violated bound with the reason, or with None for an unknown property."""
     yield from _identity(tag, selection)
     yield from _memory(tag, selection)
     yield from _capabilities(tag, selection)

@@ -1,10 +1,10 @@
-"""Accelerator memory as people write it, and whether there is enough of it: nominal sizes are a little too large."""
+"""Sizes of accelerator memory, with a tolerance for nominal sizes, which are a little too large."""
 
 from epp.framework.quantities import parse_quantity
 
 GIB = 2**30
 NOMINAL_TOLERANCE = 0.03
-"""A device sold as 80 GiB reports 79.6: that much less still is enough."""
+"""Relative tolerance: a device with nominally 80 GiB reports 79.6."""
 
 _BARE_LIMIT = 2**20
 
@@ -27,5 +27,5 @@ def parse_memory(value: str | float) -> int:
 
 
 def memory_suffices(have_bytes: float, need_bytes: float) -> bool:
-    """Whether there is enough, within the tolerance of nominal sizes."""
+    """Return whether the size suffices, within the tolerance."""
     return have_bytes >= need_bytes * (1 - NOMINAL_TOLERANCE)

@@ -1,4 +1,4 @@
-"""One spelling for the names of MIG profiles."""
+"""Canonical names of MIG profiles."""
 
 import re
 
@@ -10,11 +10,11 @@ _ATTRIBUTE = re.compile(r"-plus-|[+.]|(?=-me)")
 
 
 def canonical_mig_name(text: str) -> str | None:
-    """Return `3g.20gb`, `1g.5gb+me` or `1c.3g.20gb` for any spelling; None for what is no MIG profile.
+    """Return `3g.20gb`, `1g.5gb+me` or `1c.3g.20gb` for any spelling; None for any other text.
 
     Spellings are the bare name, resource names (`nvidia.com/mig-1g.5gb.me`, `mig.das.com/1g.5gb-plus-me`,
     `instaslice.redhat.com/mig-3g.20gb`) and products (`NVIDIA-A100-SXM4-40GB-MIG-1g.5gb`), all of these also with
-    `-SHARED` or `.shared` behind. `1g.5gb-me` is a profile without media extensions.
+    the suffix `-SHARED` or `.shared`. `1g.5gb-me` is a profile without media extensions.
     """
     found = _NAME.search(text.strip().lower())
     if found is None:

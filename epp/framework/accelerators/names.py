@@ -1,4 +1,4 @@
-"""The names that an endpoint's accelerator goes by, as configurations write them."""
+"""Names of an endpoint's accelerator in configurations."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def names_of(tag: AcceleratorTag) -> tuple[str, ...]:
-    """Return the classes in lower case, the primary one first; where none matches, the model, such as `h100`."""
+    """Return the classes in lower case, the primary one first; without classes, the model, such as `h100`."""
     names = tag.classes or ((tag.model,) if tag.model else ())
     return tuple(name.lower() for name in names)
 

@@ -1,4 +1,4 @@
-"""Bounds and preferences for accelerators as configuration files spell them."""
+"""Bounds and preferences for accelerators, as parameters of plugins."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
@@ -87,7 +87,7 @@ class SelectionParameters(FilterParameters, frozen=True):
     max_memory: Memory | None = None
     """Most memory of each device or slice; 3 % more is accepted."""
     min_total_memory: Memory | None = None
-    """Least memory of all devices or slices of the endpoint together; 3 % less is enough."""
+    """Least memory of all devices or slices of the endpoint together; 3 % less is accepted."""
     min_architecture_version: str | float = ""
     """Least compute capability, such as `9.0`, compared number by number."""
     max_cost_per_hour: NonNegative | CostCap | None = None
@@ -104,7 +104,7 @@ class SelectionParameters(FilterParameters, frozen=True):
     min_compute_slices: Natural = 0
     """Least compute slices of each slice; a whole device has 7."""
     whole_device_only: bool = False
-    """Drop slices, and devices that are shared in any other way."""
+    """Drop slices and shared devices."""
     policy: str = ""
     """Preference: `BestFit` (or `balanced`), `Cheapest` (`cost`), `MostCapable` (`performance`), `FirstAvailable`."""
     min_compute_performance_tflops: NonNegative = msgspec.field(default=0.0, name="minComputePerformanceTFLOPS")

@@ -1,4 +1,4 @@
-"""Which accelerators a request may and would best be served by, and how several layers of such wishes become one."""
+"""Selection of accelerators for a request: bounds and preferences, and the combination of several layers."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from epp.framework.request import DataKey
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
-    """Bounds on accelerators, and preferences among those within them. Empty, 0 and None mean: no bound, no preference.
+    """Bounds on accelerators, and preferences among those within the bounds; by default none.
 
     Names are in lower case.
     """
@@ -17,7 +17,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     policy: str = ""
     """Preference: best-fit, cheapest, most-capable or first-available."""
     classes: tuple[str, ...] = ()
-    """Names of AcceleratorClasses, one of which it must be."""
+    """AcceleratorClasses, one of which must match."""
     excluded_classes: frozenset[str] = frozenset()
     families: tuple[str, ...] = ()
     """`hopper`, or `nvidia-hopper` with the vendor."""
@@ -26,9 +26,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Values of AcceleratorKind."""
     models: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
-    """Extended resources, one of which the pod must have asked for."""
+    """Extended resources, one of which the pod must request."""
     required_features: frozenset[str] = frozenset()
-    """All of them must be there."""
+    """All of them are required."""
     min_memory_bytes: int = 0
     """Of each device or slice."""
     max_memory_bytes: int | None = None
@@ -43,16 +43,16 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     max_cost_per_million_tokens: float | None = None
     """US dollars."""
     spot_preference: SpotPreference | None = None
-    """Which prices count; None is `auto`."""
+    """Use of spot prices; None means `auto`."""
     mig_profiles: tuple[str, ...] = ()
     """Canonical names of MIG profiles, one of which each slice must have."""
     excluded_mig_profiles: frozenset[str] = frozenset()
     min_compute_slices: int = 0
-    """Of the compute slices of a device, 7 on most; a whole device has all."""
+    """Of the compute slices of a device; a whole device has 7."""
     whole_device_only: bool = False
-    """No slices, and nothing shared."""
+    """Neither slices nor shared devices."""
     min_tflops: float = 0.0
-    """Preference: TFLOPS that are wanted, no bound."""
+    """Preference: desired TFLOPS."""
     preferred_precisions: tuple[str, ...] = ()
     """Preference: fp32, fp16, fp8, int8 or int4, the best first."""
     preference_order: tuple[str, ...] = ()
@@ -60,12 +60,12 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
     @property
     def has_bounds(self) -> bool:
-        """Whether there is any accelerator that it turns away."""
+        """Whether it rejects any accelerator."""
         return bool(self.kinds) or self._has_bounds_beyond_kinds
 
     @property
     def wants_accelerator(self) -> bool:
-        """Whether CPUs are out of the question: with any bound, but for kinds among which they are."""
+        """Whether it rejects CPUs: with any bound, except kinds that include CPUs."""
         return self._has_bounds_beyond_kinds or (bool(self.kinds) and AcceleratorKind.CPU not in self.kinds)
 
     @property
@@ -100,9 +100,9 @@ _BOUNDS = tuple(
 
 
 def combined(lower: Selection, higher: Selection) -> Selection:
-    """Return both layers as one: what the higher one lists or names replaces what the lower one does.
+    """Return both layers as one: lists and names of the higher layer replace those of the lower one.
 
-    Exclusions add up, and of minimums and caps the stricter one counts, whichever layer it is from.
+    Exclusions add up, and the stricter one of minimums and caps counts.
     """
     fields = _stricter(lower, higher)
     for name in (*_ALLOW_LISTS, "required_features", "spot_preference", *_PREFERENCES):
@@ -111,7 +111,7 @@ def combined(lower: Selection, higher: Selection) -> Selection:
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A wish that the bounds do not allow."""
+    """A request of a client that the bounds do not allow."""
 
     field: str
     """Of Selection."""
@@ -120,17 +120,17 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Tightened(msgspec.Struct, frozen=True):
-    """Bounds made stricter by wishes, and the wishes that would have loosened them."""
+    """Bounds tightened by requests of a client, and the requests that would have loosened them."""
 
     selection: Selection
     refused: tuple[Refusal, ...] = ()
 
 
 def tightened(bounds: Selection, wish: Selection) -> Tightened:
-    """Return the bounds with a client's wish added, never looser than they were.
+    """Return the bounds with those requested by a client, never looser than before.
 
-    Of an allow list what the wish and the bounds have in common stays; all of it, where they have nothing in common.
-    Required features add up; preferences replace.
+    Allow lists are intersected; without a common entry, that of the bounds stays. Required features add up; preferences
+    replace.
     """
     fields = _stricter(bounds, wish)
     refused: list[Refusal] = []
@@ -154,7 +154,7 @@ def tightened(bounds: Selection, wish: Selection) -> Tightened:
 
 
 def _stricter(one: Selection, other: Selection) -> dict[str, object]:
-    """Return what holds of both: exclusions, minimums and caps."""
+    """Return the stricter values of both: exclusions, minimums and caps."""
     fields: dict[str, object] = {name: getattr(one, name) | getattr(other, name) for name in _EXCLUSIONS}
     fields |= {name: max(getattr(one, name), getattr(other, name)) for name in _MINIMUMS}
     for name in _CAPS:
@@ -167,24 +167,24 @@ def _common(wished: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _common_families(wished: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the narrower of each two names that go together: `nvidia-hopper` of that and `hopper`."""
+    """Return the narrower one of matching names: `nvidia-hopper` of this and `hopper`."""
     if wished in allowed or any(wished.endswith(f"-{family}") for family in allowed):
         return (wished,)
     return tuple(family for family in allowed if family.endswith(f"-{wished}"))
 
 
 class Selections(msgspec.Struct, frozen=True):
-    """What holds for one request in each profile."""
+    """Selections for one request, by profile."""
 
     default: Selection = ANY
     by_profile: Mapping[str, Selection] = msgspec.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    """What the request asked for and did not get."""
+    """Requested selections that were not granted."""
 
     def of(self, profile: str) -> Selection:
-        """Return what holds in the profile of that name."""
+        """Return the selection for the profile of this name."""
         return self.by_profile.get(profile, self.default)
 
 
 ACCELERATOR_SELECTION: DataKey[Selections] = DataKey("accelerator-selection", "accelerator-selection-producer")
-"""Bounds and preferences for the request, from the layers of configuration and its own headers."""
+"""Bounds and preferences for the request, from configuration and headers."""

@@ -1,7 +1,7 @@
-"""What stands behind an endpoint: its accelerators as one frozen record, whatever they were read from.
+"""Accelerators of an endpoint as one frozen record, independent of their sources.
 
-Numbers of performance and bandwidth are those of one whole device, dense (without sparsity); what a slice or a shared
-device leaves of them is in `Partition`. None, an empty text and an empty collection mean: not known.
+Performance and bandwidth are those of one whole device, dense (without sparsity); the share of a slice or a shared
+device is in `Partition`. None, an empty text and an empty collection mean: unknown.
 """
 
 from collections.abc import Mapping
@@ -22,19 +22,19 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 class AcceleratorKind(StrEnum):
-    """What kind of machine computes."""
+    """Kind of device."""
 
     GPU = "gpu"
     TPU = "tpu"
     XPU = "xpu"
     NPU = "npu"
     CPU = "cpu"
-    """None at all: a router, a gateway, a tokenizer, or a model server on CPUs."""
+    """No accelerator: a router, a gateway, a tokenizer, or a model server on CPUs."""
     UNKNOWN = "unknown"
 
 
 class Sharing(StrEnum):
-    """How a device is divided."""
+    """Division of a device among endpoints."""
 
     NONE = "none"
     MIG = "mig"
@@ -45,22 +45,22 @@ class Sharing(StrEnum):
 
 
 class Routability(StrEnum):
-    """Whether the devices can be used."""
+    """State of the devices of an endpoint."""
 
     ROUTABLE = "routable"
     DRAINING = "draining"
-    """What is under way may end; nothing new goes there."""
+    """Requests in flight may end; no new ones are sent."""
     BLOCKED = "blocked"
     UNKNOWN = "unknown"
-    """Nobody said; used as if it were routable."""
+    """No source has a state; treated as routable."""
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a device that an endpoint has."""
+    """Part of a device that an endpoint has."""
 
     kind: Sharing = Sharing.NONE
     profile: str = ""
-    """Canonical name of a MIG profile, `3g.20gb` or `1g.5gb+me`, or a vendor's own."""
+    """Canonical name of a MIG profile, `3g.20gb` or `1g.5gb+me`, or the name of another vendor's partition."""
     compute_slices: int = 0
     """Of the device's compute slices (7 on most), for MIG."""
     memory_slots: int = 0
@@ -72,15 +72,15 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     start: int | None = None
     """First memory slot, for MIG."""
     parent_id: str = ""
-    """UUID of the device that is divided."""
+    """UUID of the divided device."""
     media_extensions: bool = False
     """Whether the profile is a `+me` one."""
     sharers: int = 1
-    """How many share by turns, for MPS and time slicing; their fractions are 1 / sharers."""
+    """Number of endpoints that share the device, for MPS and time slicing; fractions are 1 / sharers."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """One device, or one slice of one."""
+    """A device, or a slice of one."""
 
     id: str
     """UUID, or `driver/pool/device`."""
@@ -90,7 +90,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     numa: int | None = None
     pcie_root: str = ""
     clique: str = ""
-    """Devices of one clique have fast links to each other."""
+    """Devices of the same clique have fast links to each other."""
     fraction: float = 1.0
     """Of its capacity that the endpoint may use."""
     health: str = ""
@@ -100,7 +100,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Performance(msgspec.Struct, frozen=True, kw_only=True):
-    """TFLOPS, or TOPS for integers, of one whole device; 0 for not known."""
+    """TFLOPS, or TOPS for integers, of one whole device; 0 if unknown."""
 
     fp32: float = 0.0
     fp16: float = 0.0
@@ -118,10 +118,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     tier: str = ""
     """low, medium or high."""
     spot: bool | None = None
-    """Whether the node can be taken away: its spot price is what it costs."""
+    """Whether the node is a spot instance, which has its spot price."""
 
     def device_per_hour(self, preference: SpotPreference = "auto") -> float | None:
-        """Return the price of a whole device; None where none is known."""
+        """Return the price of a whole device; None if unknown."""
         wants_spot = preference == "always" or (preference == "auto" and self.spot is True)
         if wants_spot and self.spot_per_hour is not None:
             return self.spot_per_hour
@@ -129,7 +129,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything known of what an endpoint computes on."""
+    """All that is known of the accelerators of an endpoint."""
 
     kind: AcceleratorKind = AcceleratorKind.UNKNOWN
     vendor: str = ""
@@ -139,14 +139,14 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     """Lower case: h100, a100, t4, mi300x, v5e."""
     product: str = ""
-    """As its source writes it."""
+    """As spelled by its source."""
     classes: tuple[str, ...] = ()
-    """Names of all AcceleratorClasses that match, the primary one first."""
+    """Names of all matching AcceleratorClasses, the primary one first."""
     devices: tuple[Device, ...] = ()
     count: int = 0
-    """Devices, or slices, that the endpoint has."""
+    """Number of devices or slices."""
     memory_bytes: int | None = None
-    """Of each of them: of the slice, where it is one."""
+    """Of each device or slice."""
     compute_capability: tuple[int, ...] = ()
     """(9, 0) for CUDA compute capability 9.0."""
     features: frozenset[str] = frozenset()
@@ -158,24 +158,24 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost = Cost()
     state: Routability = Routability.UNKNOWN
     reason: str = ""
-    """Why the state is what it is."""
+    """Reason for the state."""
     resources: frozenset[str] = frozenset()
-    """Names of the extended resources that the pod asked for: nvidia.com/gpu, nvidia.com/mig-3g.20gb."""
+    """Names of the extended resources that the pod requests: nvidia.com/gpu, nvidia.com/mig-3g.20gb."""
     node: str = ""
     cluster: str = ""
     attributes: Mapping[str, AttributeValue] = msgspec.field(default_factory=dict)
-    """What sources say beyond all this, as `domain/name`; of DRA devices, `gpu.nvidia.com/driverVersion`."""
+    """Further properties by `domain/name`, such as `gpu.nvidia.com/driverVersion` of DRA devices."""
     provenance: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Which source each field is from."""
+    """Source of each field."""
 
     @property
     def primary_class(self) -> str:
-        """The class that counts; empty where none matches."""
+        """The most specific matching class; empty if none matches."""
         return self.classes[0] if self.classes else ""
 
     @property
     def has_accelerator(self) -> bool:
-        """Whether there is one, as far as is known: false for CPUs and for what nobody knows anything of."""
+        """Whether an accelerator is known: false for CPUs and for unknown hardware."""
         return self.kind not in {AcceleratorKind.CPU, AcceleratorKind.UNKNOWN}
 
     @property
@@ -184,9 +184,9 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.memory_bytes is None or not self.count else self.memory_bytes * self.count
 
     def tflops(self, precision: str = "fp16") -> float:
-        """Return what all devices come to, slices as slices; 0 for not known.
+        """Return the TFLOPS of all devices or slices together; 0 if unknown.
 
-        fp8 falls back to int8, whose figure is the same on the hardware that has both.
+        The default for fp8 is int8, which has the same figure on hardware with both.
         """
         figure: float = getattr(self.performance, precision)
         if precision == "fp8" and not figure:
@@ -199,7 +199,7 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True):
         return tflops if isfinite(tflops) and tflops > 0 else 0.0
 
     def cost_per_hour(self, preference: SpotPreference = "auto", basis: CostBasis = "memory") -> float | None:
-        """Return what the whole endpoint costs, in US dollars; None where no price is known."""
+        """Return the price of the whole endpoint in US dollars; None if unknown."""
         price = self.cost.device_per_hour(preference)
         if price is None:
             return None
@@ -208,24 +208,24 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What the author of an endpoint list says of an endpoint's accelerator: it goes before all other sources."""
+    """Accelerator of an endpoint, as declared by its user; takes precedence over all other sources."""
 
     accelerator_class: str = msgspec.field(default="", name="class")
     """Name of an AcceleratorClass, or of a product in the built-in catalogue, such as `h100`."""
     count: int | None = None
-    """Devices, or slices, that the endpoint has; 1 where a class is named and nobody says otherwise."""
+    """Number of devices or slices; 1 if a class is named and no other source has the number."""
     profile: str = ""
     """MIG profile of each, such as `3g.20gb`."""
     sharers: int | None = None
-    """How many share each one by turns."""
+    """Number of endpoints that share each device by turns."""
     memory: str = ""
-    """Of each, a quantity such as `80Gi`."""
+    """Memory of each device or slice, a quantity such as `80Gi`."""
     cost_per_hour: float | None = None
     """US dollars for one whole device."""
     spot: bool | None = None
-    """Whether the node can be taken away: its spot price, where there is one, is what it costs."""
+    """Whether the node is a spot instance, which has its spot price if there is one."""
     kind: AcceleratorKind | None = None
-    """What kind of machine computes: `cpu` for a router or a tokenizer."""
+    """Kind of device: `cpu` for a router or a tokenizer."""
 
 
 NO_TAG = AcceleratorTag()
@@ -233,17 +233,17 @@ NO_TAG = AcceleratorTag()
 # Names of attributes of a tag that plugins read.
 
 DRIVER = "device/driver"
-"""Which DRA driver the devices are from."""
+"""DRA driver of the devices."""
 CAPACITY = "capacity:"
-"""Begins the names of capacities of DRA devices, in base units: `capacity:gpu.nvidia.com/memory`."""
+"""Prefix of the capacities of DRA devices, in base units: `capacity:gpu.nvidia.com/memory`."""
 SLOTS_FREE, SLOTS_TOTAL = "epp/slots-free", "epp/slots-total"
 """Memory slots of the GPUs of the endpoint's node, for MIG slices."""
 VRAM_USED, TFLOPS_USED = "tensor-fusion.ai/vramUsedFraction", "tensor-fusion.ai/tflopsUsedFraction"
-"""0..1, of all GPUs of the endpoint together, as TensorFusion allocated them; negative for a capacity of 0."""
+"""Share of all GPUs of the endpoint that TensorFusion has allocated, 0..1; negative for a capacity of 0."""
 PHASE = "tensor-fusion.ai/phase"
-"""Of the GPUs, as TensorFusion calls it; several are comma-separated."""
+"""Phases of the GPUs in TensorFusion, comma-separated."""
 ISOLATION_MODE = "tensor-fusion.ai/isolationMode"
 USED_BY = "tensor-fusion.ai/usedBy"
 PARTITION_TEMPLATE = "tensor-fusion.ai/partitionTemplate"
 BOOT_ID, POD_UID = "epp/boot-id", "epp/pod-uid"
-"""Of the node and of the pod: what is learned of an endpoint is void where one of them changes."""
+"""Boot id of the node and UID of the pod: learned properties of an endpoint are void if one of them changes."""

@@ -7,12 +7,12 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from epp.collectors import Collector, CollectorObserver, CoreMetricsExtractor, MetricsDataSource
-from epp.collectors.collector import next_due
-from epp.collectors.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
-from epp.collectors.metrics_source import MetricsSourceParameters
-from epp.collectors.poll import Poll
-from epp.collectors.reachability import Reachability
+from epp.collectors import Collector, CollectorObserver
+from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
+from epp.collectors.polling.collector import next_due
+from epp.collectors.polling.poll import Poll
+from epp.collectors.polling.reachability import Reachability
+from epp.collectors.sources.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
 from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, PageError, Report, UnreachableError

@@ -5,8 +5,8 @@ from math import isnan
 import msgspec
 import pytest
 
-from epp.collectors import Collector, CoreMetricsExtractor, MetricsDataSource
-from epp.collectors.metrics_source import MetricsSourceParameters
+from epp.collectors import Collector
+from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.datastore import Datastore
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, Report

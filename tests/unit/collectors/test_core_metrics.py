@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epp.collectors.core_metrics import CoreMetricsExtractor, CoreMetricsParameters
+from epp.collectors.engines.metrics import CoreMetricsExtractor, CoreMetricsParameters
 from epp.framework import Endpoint, LoraState
 from epp.framework.datalayer import PageError
 from epp.framework.snapshot import (
@@ -138,9 +138,9 @@ def test_engine_that_nobody_described_is_named_with_the_remedy():
         (b"", "it is empty"),
         (b'[{"iter": 1}]', "it is JSON.*TensorRT-LLM has the text at /prometheus/metrics"),
         (b"<html></html>", "it is HTML"),
-        (b"# TYPE x gauge\ntgi_queue_size 1\n", "some of TGI: set the endpoint's label llm-d.ai/engine-type"),
-        (b"python_info 1\n", "looked for vllm:num_requests_waiting.*are the metrics switched on"),
-        (b"vllm:num_requests_waiting_by_reason 1\n", "but some of vLLM"),
+        (b"# TYPE x gauge\ntgi_queue_size 1\n", "series of TGI: set the endpoint's label llm-d.ai/engine-type"),
+        (b"python_info 1\n", r"\(vllm:num_requests_waiting.*check the path, and that metrics are enabled"),
+        (b"vllm:num_requests_waiting_by_reason 1\n", "but series of vLLM"),
     ],
 )
 def test_page_without_anything_wanted_is_refused_with_a_hint(page, hint):
@@ -153,7 +153,7 @@ def test_page_without_anything_wanted_is_refused_with_a_hint(page, hint):
     [
         (
             {"defaultEngine": "vlm"},
-            "defaultEngine 'vlm' is not known: take one of sglang, triton, triton-tensorrt-llm, trtllm-serve, vllm",
+            "defaultEngine 'vlm' is not known: use one of sglang, triton, triton-tensorrt-llm, trtllm-serve, vllm",
         ),
         ({"engineConfigs": [{"name": "x"}, {"name": "x"}]}, "engine 'x' more than once"),
         ({"engineConfigs": [{"name": ""}]}, "an engine without a name"),

@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epp.collectors.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
+from epp.collectors.sources.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
 from epp.framework import Endpoint
 from epp.framework.datalayer import Feed, PageError
 from epp.framework.snapshot import GPU_UTILIZATION
@@ -67,7 +67,7 @@ def test_gpu_that_was_not_measured_says_nothing(value):
 
 
 def test_page_of_something_else_is_refused():
-    with pytest.raises(PageError, match="beside endpoint serving/a has neither DCGM_FI_DEV_GPU_UTIL nor"):
+    with pytest.raises(PageError, match="for endpoint serving/a has neither DCGM_FI_DEV_GPU_UTIL nor"):
         utilization(b"vllm:num_requests_waiting 3\n", pod("a"))
 
 

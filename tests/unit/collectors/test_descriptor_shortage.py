@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from epp.collectors import CollectorObserver, CoreMetricsExtractor, MetricsDataSource
-from epp.collectors.poll import Poll
-from epp.collectors.reachability import Reachability
+from epp.collectors import CollectorObserver
+from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
+from epp.collectors.polling.poll import Poll
+from epp.collectors.polling.reachability import Reachability
 from epp.datastore import Datastore
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import DataSource, Feed, NotAskedError
@@ -50,7 +51,7 @@ class Starved(DataSource):
 
 async def test_page_is_not_asked_for_with_a_descriptor_kept_for_others(server, source, soft_limit, next_descriptor):
     soft_limit(2 * next_descriptor)  # half is kept
-    with pytest.raises(NotAskedError, match="no file descriptor is free but those kept for listeners"):
+    with pytest.raises(NotAskedError, match="all free file descriptors are reserved for listeners"):
         await source.fetch(server.endpoint())
     soft_limit(4 * next_descriptor)
     assert await source.fetch(server.endpoint()) == server.page

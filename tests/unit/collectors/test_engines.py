@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epp.collectors.core_metrics import CoreMetricsExtractor, CoreMetricsParameters
+from epp.collectors.engines.metrics import CoreMetricsExtractor, CoreMetricsParameters
 from epp.framework import Endpoint
 from epp.framework.datalayer import PageError
 from epp.framework.snapshot import (
@@ -96,7 +96,7 @@ def test_rank_without_a_finite_number_counts_for_nothing():
 
 
 def test_labelled_endpoint_is_not_read_as_another_engine():
-    with pytest.raises(PageError, match="no series of engine 'vllm', but some of SGLang"):
+    with pytest.raises(PageError, match="no series of engine 'vllm', but series of SGLang"):
         extractor().extract(page(RANKS), endpoint("vllm"))
 
 
@@ -176,7 +176,7 @@ def test_extractor_says_what_it_can_fill():
 @pytest.mark.parametrize(
     ("entries", "problem"),
     [
-        ([("waiting", "x")], "attributeKey 'waiting' is taken"),
+        ([("waiting", "x")], "attributeKey 'waiting' is the name of a built-in column"),
         ([("", "x")], "entry for 'x' without an attributeKey"),
         ([("a", "x{")], r"attributeKey 'a': 'x\{' is not a metric spec"),
         ([("a", "x"), ("a", "y")], "engine 'sglang': customMetrics has attributeKey 'a' more than once"),

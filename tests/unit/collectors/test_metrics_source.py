@@ -4,9 +4,10 @@ import socket
 import msgspec
 import pytest
 
-from epp.collectors.metrics_source import MetricsDataSource, MetricsSourceParameters
-from epp.framework import Endpoint
+from epp.collectors.engines.metrics import MetricsDataSource, MetricsSourceParameters
+from epp.framework import ConfigurationError, Endpoint
 from epp.framework.datalayer import PageError, UnreachableError
+from epp.framework.parameters import read_parameters
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ async def test_server_that_never_accepts_is_no_refusal(source):
         (500, {}, "answered 500"),
         (404, {}, "answered 404"),
         (302, {"Location": "/elsewhere"}, "answered 302"),
-        (200, {"Content-Encoding": "gzip"}, "Content-Encoding gzip, which was not asked for"),
+        (200, {"Content-Encoding": "gzip"}, "Content-Encoding gzip, although identity was requested"),
     ],
 )
 async def test_answer_that_is_no_page_is_refused(server, source, status, headers, problem):
@@ -146,18 +147,18 @@ async def test_interval_and_port_tell_what_was_asked_for(source):
 @pytest.mark.parametrize(
     ("parameters", "problem"),
     [
-        ({"scheme": "ftp"}, "scheme 'ftp' is not http or https"),
+        ({"scheme": "ftp"}, "'ftp' is not known; use 'http', 'https'"),
         ({"path": "metrics"}, "write /metrics"),
-        ({"port": 70000}, "port 70000 is not between 1 and 65535"),
+        ({"port": 70000}, "port is 70000; it must be between 1 and 65535"),
         ({"interval": "50"}, "interval: '50' is not a duration"),
-        ({"timeout": "0s"}, "timeout '0s' is not longer than nothing"),
-        ({"clientCertPath": "a.pem"}, "go together"),
+        ({"timeout": "0s"}, "timeout is '0s': write a duration above 0"),
+        ({"clientCertPath": "a.pem"}, "belong together"),
         ({"scheme": "https", "caCertPath": "/nowhere/ca.pem"}, "caCertPath: there is no file '/nowhere/ca.pem'"),
     ],
 )
 def test_bad_parameters_are_refused(parameters, problem):
-    with pytest.raises(ValueError, match=problem):
-        MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters))
+    with pytest.raises((ConfigurationError, ValueError), match=problem):
+        MetricsDataSource(read_parameters(MetricsSourceParameters, parameters))
 
 
 def test_certificate_file_that_is_none_is_refused(tmp_path):

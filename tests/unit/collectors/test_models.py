@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from epp.collectors.models import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
+from epp.collectors.sources.models import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
 from epp.framework import Endpoint
 from epp.framework.datalayer import PageError
 from epp.framework.snapshot import MODELS
@@ -42,7 +42,7 @@ def test_list_without_models_names_none():
     ],
 )
 def test_page_that_is_no_such_list_is_refused_with_a_hint(page):
-    with pytest.raises(PageError, match=r"endpoint default/e: the page is no list of models.*check the path"):
+    with pytest.raises(PageError, match=r"endpoint default/e: the page is not a list of models.*check the path"):
         ModelsDataExtractor().extract(page, E)
 
 
@@ -58,5 +58,5 @@ async def test_list_is_fetched_from_where_openai_has_it(server):
 def test_defaults_and_what_may_be_said_instead():
     assert (source().interval_seconds, source().port) == (10.0, None)
     assert (source(interval="1m").interval_seconds, source(port=9000).port) == (60.0, 9000)
-    with pytest.raises(msgspec.ValidationError, match="clientCertPath and clientKeyPath go together"):
+    with pytest.raises(msgspec.ValidationError, match="clientCertPath and clientKeyPath belong together"):
         source(clientKeyPath="key.pem")

@@ -1,20 +1,20 @@
-"""Which models an endpoint serves, by its own list of them."""
+"""Models that an endpoint serves, from its own list."""
 
 import msgspec
 
-from epp.collectors.http_source import HttpSource, HttpSourceParameters
+from epp.collectors.sources.http import HttpSource, HttpSourceParameters
 from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import MODELS
 
 
 class ModelsSourceParameters(HttpSourceParameters, frozen=True):
-    """Where the list is, and how to get it."""
+    """URL of the list, polling interval and TLS."""
 
     path: str = "/v1/models"
-    """The list's path."""
+    """Path of the list."""
     interval: str = "10s"
-    """Time between two lists of one endpoint: how long an adapter that was loaded may go unseen."""
+    """Time between two polls of an endpoint, and so the longest delay until a loaded adapter is known."""
 
 
 class ModelsDataSource(HttpSource[ModelsSourceParameters]):
@@ -33,7 +33,7 @@ class _ModelList(msgspec.Struct):
 
 
 class ModelsDataExtractor(Extractor):
-    """Reads the names out of a list of models in OpenAI's form, those of adapters among them."""
+    """Reads the names of models and adapters from a list in the OpenAI format."""
 
     plugin_type = "models-data-extractor"
     writes = (MODELS,)
@@ -41,12 +41,12 @@ class ModelsDataExtractor(Extractor):
     _decoder = msgspec.json.Decoder(_ModelList)
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        """Return the names; raises PageError for what is no such list."""
+        """Return the names; raises PageError for any other page."""
         try:
             models = self._decoder.decode(page)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise PageError(
-                f"endpoint {endpoint.id}: the page is no list of models, which looks like "
+                f"endpoint {endpoint.id}: the page is not a list of models such as "
                 f'{{"data": [{{"id": "a-model"}}]}}: {error}; check the path of the source'
             ) from error
         return Report(attributes={MODELS: frozenset(model.id for model in models.data)})

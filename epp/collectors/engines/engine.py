@@ -1,4 +1,4 @@
-"""What to look for on an engine's metrics page, and what the series found there say."""
+"""Series of an engine's metrics page, and their conversion into columns and attributes."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from epp.collectors.built_in_engines import BUILT_IN, OTHER_PREFIXES, OTHER_SPELLINGS, RANK_LABELS
-from epp.collectors.engine_config import EngineConfig
+from epp.collectors.engines.built_in import BUILT_IN, OTHER_PREFIXES, OTHER_SPELLINGS, RANK_LABELS
+from epp.collectors.engines.config import EngineConfig
 from epp.collectors.exposition import Selector, Series
-from epp.collectors.lora_info import LoraInfo
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import (
     KV_BLOCK_TOKENS,
@@ -22,6 +21,7 @@ from epp.framework.snapshot import (
     WAITING,
     Attribute,
     Column,
+    LoraState,
 )
 
 Fold: TypeAlias = Callable[[Iterable[float]], float]
@@ -31,22 +31,22 @@ _value: Callable[[Series], float] = attrgetter("value")
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One column, the series that say it, and how those of several data-parallel ranks become one number."""
+    """A column, its series, and the function that combines the values of several data-parallel ranks."""
 
     column: Column
     selectors: tuple[Selector, ...]
-    """Spellings; the first that the page has counts."""
+    """Spellings; the first one on the page counts."""
     fold: Fold
     rank_label: str = ""
-    """Of series that agree in this label, only the highest is folded; empty where each is a rank of its own."""
+    """Of series with the same value of this label, the highest counts; empty if each series is a rank of its own."""
 
     def read(self, page: bytes) -> float | None:
-        """Return the number, the column's unknown when no series has a finite value, None without any series."""
+        """Return the number; the column's unknown value without a finite value, None without any series."""
         series = _first(self.selectors, page)
         return self.folded(series) if series else None
 
     def folded(self, series: Sequence[Series], value: Callable[[Series], float] = _value) -> float:
-        """Return one number of several; those that are not finite say nothing."""
+        """Return the combined number of several series; values that are not finite are ignored."""
         finite = [(one, number) for one in series if math.isfinite(number := value(one))]
         if not finite:
             return self.column.unknown
@@ -61,16 +61,16 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """A series whose labels, not its value, carry numbers."""
+    """A series with numbers in its labels."""
 
     selectors: tuple[Selector, ...]
-    """Spellings; the first that the page has counts."""
+    """Spellings; the first one on the page counts."""
     signals: tuple[tuple[str, Signal], ...]
-    """Labels and the columns they fill; these signals have no selectors of their own."""
+    """Labels and their columns; these signals have no selectors."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What the labels can fill."""
+        """Columns of the labels."""
         return tuple(signal.column for _, signal in self.signals)
 
     def read(self, page: bytes) -> Mapping[Column, float]:
@@ -80,8 +80,28 @@ class CacheInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraInfo:
+    """A series with adapters in its labels, and a time stamp as value."""
+
+    selector: Selector
+
+    def read(self, page: bytes) -> LoraState | None:
+        """Return the state by the newest series, since old ones stay on the page; None without any series."""
+        series = [one for one in self.selector.read(page) if not math.isnan(one.value)]
+        if not series:
+            return None
+        labels = max(series, key=lambda one: one.value).labels
+        max_lora = labels.get("max_lora", "")
+        return LoraState(
+            running=_adapters(labels.get("running_lora_adapters", "")),
+            waiting=_adapters(labels.get("waiting_lora_adapters", "")),
+            max_adapters=int(max_lora) if max_lora.isdecimal() else 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
-    """What to look for on one engine's page."""
+    """All series of one engine's page."""
 
     name: str
     signals: tuple[Signal, ...]
@@ -90,20 +110,20 @@ class Engine:
 
     @property
     def series_names(self) -> tuple[str, ...]:
-        """Every name that is looked for."""
+        """Names of all series."""
         names = [selector.name for signal in self.signals for selector in signal.selectors]
         names += [selector.name for selector in self.cache_info.selectors] if self.cache_info else []
         return (*names, *([self.lora.selector.name] if self.lora else []))
 
     @property
     def fills(self) -> tuple[Column | Attribute[Any], ...]:
-        """Every column and attribute that a page can fill."""
+        """Columns and attributes of all series."""
         columns = [signal.column for signal in self.signals]
         columns += self.cache_info.columns if self.cache_info else ()
         return (*dict.fromkeys(columns), *([LORA] if self.lora else []))
 
     def read(self, page: bytes) -> Report | None:
-        """Return what the page says, unknown where it is silent; None when it has none of the series."""
+        """Return the report, with unknown values for missing series; None if the page has none of the series."""
         columns: dict[Column, float] = {}
         silent = True
         for signal in self.signals:
@@ -122,7 +142,7 @@ class Engine:
 
 
 def compile_engine(config: EngineConfig) -> Engine:
-    """Return what to look for: the configuration's specs, and the built-in ones where it has none."""
+    """Return the engine: with the specs of the configuration, and the built-in ones by default."""
     base = BUILT_IN.get(config.name, EngineConfig(name=config.name))
     rank = RANK_LABELS.get(config.name, "")
     signals = [
@@ -172,12 +192,12 @@ def _spellings(spec: str) -> tuple[Selector, ...]:
 
 
 def _first(selectors: Iterable[Selector], page: bytes) -> Sequence[Series]:
-    """Return the series of the first spelling that the page has."""
+    """Return the series of the first spelling on the page."""
     return next((series for selector in selectors if (series := selector.read(page))), ())
 
 
 def _label_value(label: str) -> Callable[[Series], float]:
-    """NaN for what is no number: vLLM writes `None` until it has sized its cache."""
+    """Return a function for the number in a label; NaN for other texts: vLLM writes `None` until its cache is sized."""
 
     def value(series: Series) -> float:
         try:
@@ -186,3 +206,7 @@ def _label_value(label: str) -> Callable[[Series], float]:
             return math.nan
 
     return value
+
+
+def _adapters(names: str) -> frozenset[str]:
+    return frozenset(name for part in names.split(",") if (name := part.strip()))

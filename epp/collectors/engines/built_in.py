@@ -1,9 +1,9 @@
-"""The engines that need no configuration: what their series are called, and how to tell one by its page."""
+"""Built-in engines: names of their series, and prefixes by which the engine of a page is recognised."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from epp.collectors.engine_config import EngineConfig
+from epp.collectors.engines.config import EngineConfig
 
 BUILT_IN: Mapping[str, EngineConfig] = MappingProxyType(
     {
@@ -54,8 +54,8 @@ BUILT_IN: Mapping[str, EngineConfig] = MappingProxyType(
                 cache_block_size_spec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
                 cache_num_blocks_spec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
             ),
-            # No running requests: Triton has no gauge of them, and nv_inference_exec_count, which llm-d-router reads
-            # in its place, counts all executions since the start.
+            # No running requests: Triton has no gauge of them; nv_inference_exec_count, which llm-d-router reads
+            # instead, counts all executions since the start.
             EngineConfig(name="triton", queued_requests_spec="nv_inference_pending_request_count"),
         )
     }
@@ -64,19 +64,19 @@ BUILT_IN: Mapping[str, EngineConfig] = MappingProxyType(
 OTHER_SPELLINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"vllm:kv_cache_usage_perc": ("vllm:gpu_cache_usage_perc",)}
 )
-"""What a series was called before, by its name now."""
+"""Former names of a series, by its current name."""
 
 OTHER_PREFIXES: Mapping[str, str] = MappingProxyType({"sglang:": "sglang_"})
-"""Prefixes that some versions of an engine write otherwise."""
+"""Prefixes of series, and their spelling in some versions of the engine."""
 
 RANK_LABELS: Mapping[str, str] = MappingProxyType({"sglang": "dp_rank"})
-"""The label that tells data-parallel ranks apart, by engine, where other labels split or repeat a rank's series.
+"""The label of the data-parallel rank, by engine, if the series of a rank are repeated with other labels.
 
-In SGLang every pipeline stage repeats the numbers of its rank, and priorities break them down beside the total.
+In SGLang every pipeline stage repeats the numbers of its rank, and there are series by priority beside the total.
 """
 
 HOST = "triton"
-"""The engine that runs others, whose series join its own once they have loaded."""
+"""The engine that hosts others, whose series appear on its page once they are loaded."""
 
 SERIES_PREFIXES: tuple[tuple[bytes, str, str], ...] = (
     (b"vllm:", "vLLM", "vllm"),
@@ -89,4 +89,4 @@ SERIES_PREFIXES: tuple[tuple[bytes, str, str], ...] = (
     (b"lmdeploy:", "LMDeploy", ""),
     (b"llamacpp:", "llama.cpp", ""),
 )
-"""How the series of an engine start, whose they are, and the built-in engine that reads them; empty for none."""
+"""Prefix of the series of an engine, its product name, and the built-in engine for it; empty for none."""

@@ -1,4 +1,4 @@
-"""The client's side of TLS for a source that fetches over HTTPS."""
+"""TLS of sources that fetch over HTTPS."""
 
 import ssl
 from pathlib import Path
@@ -11,25 +11,25 @@ _log = structlog.get_logger()
 
 
 class TlsParameters(Parameters, frozen=True):
-    """Whom to trust, and how to show who asks."""
+    """Certificates of server and client."""
 
     insecure_skip_verify: bool = True
-    """Take any server certificate: model servers in a cluster rarely have one that can be verified."""
+    """Accept any server certificate: model servers in a cluster rarely have one that can be verified."""
     ca_cert_path: str = ""
-    """File with the authorities that may sign the server's certificate; the system's own when left out."""
+    """File with the certificate authorities of the server; by default those of the system."""
     client_cert_path: str = ""
-    """File with the certificate that the server wants to see; none when left out."""
+    """File with the client certificate; none by default."""
     client_key_path: str = ""
-    """File with its key."""
+    """File with the key of the client certificate."""
 
     def __post_init__(self) -> None:
-        """Check that certificate and key come together; raises ValueError."""
+        """Check that certificate and key are set together; raises ValueError."""
         if bool(self.client_cert_path) != bool(self.client_key_path):
-            raise ValueError("clientCertPath and clientKeyPath go together: give both or neither")
+            raise ValueError("clientCertPath and clientKeyPath belong together: write both or neither")
 
 
 def tls_context(parameters: TlsParameters, name: str) -> ssl.SSLContext:
-    """Return what the parameters ask for; raises ValueError for a certificate file that cannot be used."""
+    """Return the context; raises ValueError for an invalid certificate file."""
     for key, path in (
         ("caCertPath", parameters.ca_cert_path),
         ("clientCertPath", parameters.client_cert_path),

@@ -1,4 +1,4 @@
-"""Keeps the datastore's columns fresh: asks every endpoint of the pool, each on its own beat."""
+"""Periodic polls of all endpoints of the pool, written to the datastore."""
 
 import asyncio
 import math
@@ -8,9 +8,8 @@ from functools import partial
 
 import structlog
 
-from epp.collectors.observer import CollectorObserver
-from epp.collectors.poll import Poll
-from epp.collectors.reachability import Reachability
+from epp.collectors.polling.poll import CollectorObserver, Poll
+from epp.collectors.polling.reachability import Reachability
 from epp.datastore import Change, Datastore
 from epp.descriptors import shortage
 from epp.framework.clock import Clock
@@ -25,9 +24,9 @@ _log = structlog.get_logger()
 
 
 class Collector:
-    """One task for each endpoint and feed, so that a slow exporter holds up nothing else.
+    """Runs one task for each endpoint and feed, so that a slow exporter delays no other.
 
-    Follows the pool from `start` to `stop`, and once stopped is done. Sources are closed by whoever made them.
+    Follows the pool from `start` to `stop`; cannot be started again. The caller closes the sources.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class Collector:
         self._clock = clock
         self._interval_seconds = interval_seconds
         self._observer = observer or CollectorObserver()
-        self._generator = generator or random.Random()  # noqa: S311 - spreads the polls, guards nothing
+        self._generator = generator or random.Random()  # noqa: S311  spreads the polls, guards nothing
         self._supervisor = supervisor or Supervisor(observer=self._observer)
         self._feeds = self.checked(feeds)
         self._ending: set[asyncio.Task[None]] = set()
@@ -57,11 +56,11 @@ class Collector:
 
     @property
     def task_count(self) -> int:
-        """Tasks under way, those that are about to end included."""
+        """Number of tasks, including those that are being cancelled."""
         return len(self._tasks) + len(self._ending)
 
     def checked(self, feeds: Sequence[Feed]) -> tuple[Feed, ...]:
-        """Return the feeds, each one once; raises ValueError for an interval of no length."""
+        """Return the feeds without duplicates; raises ValueError for an interval that is not above 0."""
         for feed in feeds:
             if self._interval_of(feed) <= 0:
                 raise ValueError(
@@ -70,7 +69,7 @@ class Collector:
         return tuple(dict.fromkeys(feeds))
 
     async def start(self) -> None:
-        """Begin with the endpoints that are there and follow the pool from now on."""
+        """Start polling the endpoints of the pool, and follow its changes."""
         self._running = True
         self._store.subscribe(self._pool_changed)
         for endpoint in self._store.endpoints:
@@ -78,10 +77,10 @@ class Collector:
         self._check_descriptors()
 
     async def replace(self, feeds: Sequence[Feed]) -> None:
-        """Collect these from now on; a feed with the same source and extractors as before goes on undisturbed.
+        """Replace the feeds; one with the same source and extractors as before continues.
 
-        What only those that are gone reported is unknown again. Returns when they have ended, so that their sources may
-        be closed. Raises ValueError for an interval of no length, and then changes nothing.
+        Data that only removed feeds reported becomes unknown. Returns when their tasks have ended: then their sources
+        can be closed. Raises ValueError for an interval that is not above 0, before any change.
         """
         wanted = self.checked(feeds)
         gone = [feed for feed in self._feeds if feed not in wanted]
@@ -90,13 +89,13 @@ class Collector:
         for endpoint in self._endpoints.values():
             self._begin_feeds(endpoint)
             if not any(feed.asks(endpoint) for feed in wanted):
-                self._reachability[endpoint.id].answered()  # nobody is left to find out that it came back
+                self._reachability[endpoint.id].answered()  # no feed could detect that it is back
         self._check_descriptors()
         await asyncio.gather(*ended, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
 
     async def stop(self) -> None:
-        """End every task and wait for its end."""
+        """Cancel all tasks and wait for their end."""
         self._running = False
         for identity in tuple(self._endpoints):
             self._end(identity)
@@ -114,7 +113,7 @@ class Collector:
         self._check_descriptors()
 
     def _check_descriptors(self) -> None:
-        """Warn where connections to all endpoints are too many for this process, and again when they become more."""
+        """Warn if this process cannot have connections to all endpoints, and again when their number grows."""
         connections = len(self._tasks)
         problem = shortage(connections)
         if problem is None:
@@ -167,5 +166,5 @@ def _reported(feeds: Iterable[Feed]) -> set[Datum]:
 
 
 def next_due(due: float, wait: float, now: float) -> float:
-    """Return the next beat of `wait` seconds after `due` that is still to come; beats that were missed are skipped."""
+    """Return the next multiple of `wait` seconds after `due` that is later than `now`; missed ones are skipped."""
     return due + wait * (math.floor(max(now - due, 0.0) / wait) + 1)

@@ -1,4 +1,4 @@
-"""What a configuration file may say of an engine's metrics page."""
+"""Parameters that describe the metrics page of an engine."""
 
 from epp.collectors.exposition import Selector
 from epp.framework.plugin import Parameters
@@ -8,14 +8,13 @@ _TAKEN = frozenset(column.name for column in CORE_COLUMNS)
 
 
 class CustomMetric(Parameters, frozen=True):
-    """A series to keep beside the known ones, for plugins that read endpoint attributes by name."""
+    """A further series, for plugins that read endpoint attributes by name."""
 
     attribute_key: str
-    """The name to keep it under."""
+    """Name of the attribute."""
     metric_spec: str
-    """The series, `name` or `name{label=value,...}`. Of several that match, the one with the highest value counts:
-    model servers write no time stamps to tell a newest one by, and a sum of shares would mean nothing. Add labels to
-    mean one of them."""
+    """The series, `name` or `name{label=value,...}`. Of several that match, the highest value counts; add labels to
+    select one of them."""
 
     def __post_init__(self) -> None:
         """Check name and spec; raises ValueError."""
@@ -25,8 +24,7 @@ class CustomMetric(Parameters, frozen=True):
             )
         if self.attribute_key in _TAKEN:
             raise ValueError(
-                f"attributeKey {self.attribute_key!r} is taken: the picker keeps a number of its own under that name, "
-                f"choose another"
+                f"attributeKey {self.attribute_key!r} is the name of a built-in column: choose another name"
             )
         try:
             Selector.parse(self.metric_spec)
@@ -35,7 +33,7 @@ class CustomMetric(Parameters, frozen=True):
 
 
 class EngineConfig(Parameters, frozen=True):
-    """Names of one engine's series, each `name` or `name{label=value,...}`; what is left out is the built-in one."""
+    """Names of an engine's series, each `name` or `name{label=value,...}`; by default those of the built-in one."""
 
     name: str
     """The value of the engine label."""
@@ -46,23 +44,23 @@ class EngineConfig(Parameters, frozen=True):
     kv_usage_spec: str = ""
     """Share of the KV cache in use, 0..1."""
     lora_spec: str = ""
-    """A series whose labels name adapters, as `vllm:lora_requests_info` does."""
+    """A series whose labels list adapters, such as `vllm:lora_requests_info`."""
     cache_info_spec: str = ""
     """A series whose labels describe the KV cache."""
     cache_block_size_label_name: str = ""
-    """The label of `cacheInfoSpec` with the tokens in a block."""
+    """The label of `cacheInfoSpec` with the number of tokens in a block."""
     cache_num_blocks_label_name: str = ""
     """The label of `cacheInfoSpec` with the number of blocks."""
     cache_block_size_spec: str = ""
-    """A series whose value is the tokens in a block; goes before the label."""
+    """A series with the number of tokens in a block; takes precedence over the label."""
     cache_num_blocks_spec: str = ""
-    """A series whose value is the number of blocks; goes before the label."""
+    """A series with the number of blocks; takes precedence over the label."""
     prefix_queries_spec: str = ""
     """Tokens looked up in the prefix cache, a counter."""
     prefix_hits_spec: str = ""
     """Of those, tokens found, a counter."""
     custom_metrics: tuple[CustomMetric, ...] = ()
-    """Series beyond these."""
+    """Further series."""
 
     def __post_init__(self) -> None:
         """Check every spec; raises ValueError."""
@@ -72,19 +70,9 @@ class EngineConfig(Parameters, frozen=True):
         twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:
             raise ValueError(f"engine {self.name!r}: customMetrics has attributeKey {twice[0]!r} more than once")
-        for spec in (
-            self.queued_requests_spec,
-            self.running_requests_spec,
-            self.kv_usage_spec,
-            self.lora_spec,
-            self.cache_info_spec,
-            self.cache_block_size_spec,
-            self.cache_num_blocks_spec,
-            self.prefix_queries_spec,
-            self.prefix_hits_spec,
-        ):
-            if spec:
-                try:
-                    Selector.parse(spec)
-                except ValueError as error:
-                    raise ValueError(f"engine {self.name!r}: {error}") from None
+        specs = (getattr(self, name) for name in self.__struct_fields__ if name.endswith("_spec"))
+        for spec in filter(None, specs):
+            try:
+                Selector.parse(spec)
+            except ValueError as error:
+                raise ValueError(f"engine {self.name!r}: {error}") from None

@@ -1,11 +1,12 @@
-"""Reads queue, batch, KV cache, prefix cache and adapters from an engine's metrics page."""
+"""Metrics of inference engines: the source of their pages, and the extractor of the core metrics."""
 
 from collections.abc import Iterator
 
-from epp.collectors.built_in_engines import BUILT_IN, HOST, SERIES_PREFIXES
-from epp.collectors.engine_config import EngineConfig
-from epp.collectors.engines import Engine, compile_engine
-from epp.framework.clock import Clock
+from epp.collectors.engines.built_in import BUILT_IN, HOST, SERIES_PREFIXES
+from epp.collectors.engines.config import EngineConfig
+from epp.collectors.engines.engine import Engine, compile_engine
+from epp.collectors.exposition import PROMETHEUS_TEXT
+from epp.collectors.sources.http import HttpSource, HttpSourceParameters
 from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
@@ -13,16 +14,30 @@ from epp.framework.plugin import Parameters
 _MEMO_LIMIT = 4096
 
 
+class MetricsSourceParameters(HttpSourceParameters, frozen=True):
+    """URL of the page, polling interval and TLS."""
+
+    path: str = "/metrics"
+    """Path of the page; /prometheus/metrics for TensorRT-LLM."""
+
+
+class MetricsDataSource(HttpSource[MetricsSourceParameters]):
+    """Fetches an endpoint's metrics page: at most 8 MiB, no redirects, no cookies, no compression."""
+
+    plugin_type = "metrics-data-source"
+    accept = PROMETHEUS_TEXT
+
+
 class CoreMetricsParameters(Parameters, frozen=True):
-    """Which engine runs at an endpoint, and what its series are called."""
+    """Engines of endpoints, and the names of their series."""
 
     engine_label_key: str = "llm-d.ai/engine-type"
-    """The endpoint label whose value names the engine."""
+    """The endpoint label with the name of the engine."""
     default_engine: str = "vllm"
-    """The engine of endpoints without that label. One whose page has nothing of this engine is read as the built-in
-    engine that its series belong to."""
+    """The engine of endpoints without that label. A page without any series of this engine is read as that of the
+    built-in engine whose series it has."""
     engine_configs: tuple[EngineConfig, ...] = ()
-    """Engines that are not built in, and other series names for those that are."""
+    """Further engines, and other names of series for built-in ones."""
 
     def __post_init__(self) -> None:
         """Check that names are unique and known; raises ValueError."""
@@ -33,7 +48,7 @@ class CoreMetricsParameters(Parameters, frozen=True):
         known = sorted({*BUILT_IN, *names})
         if self.default_engine not in known:
             raise ValueError(
-                f"defaultEngine {self.default_engine!r} is not known: take one of {', '.join(known)}, "
+                f"defaultEngine {self.default_engine!r} is not known: use one of {', '.join(known)}, "
                 f"or describe it in engineConfigs"
             )
 
@@ -41,17 +56,15 @@ class CoreMetricsParameters(Parameters, frozen=True):
 class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
     """Reads queue, batch, KV cache, prefix cache and adapters from an engine's metrics page.
 
-    Queues and counters of data-parallel ranks are added up; of their KV usages the highest counts. A signal that its
-    engine has a series for, but this page has not, becomes unknown again, never 0. Built in are vllm, sglang,
-    trtllm-serve (its page is at /prometheus/metrics), triton-tensorrt-llm and triton.
+    Queues and counters of data-parallel ranks are added up; of their KV usages the highest counts. A value whose series
+    is missing from the page becomes unknown, never 0. Built-in engines are vllm, sglang, trtllm-serve (with its page at
+    /prometheus/metrics), triton-tensorrt-llm and triton.
     """
 
     plugin_type = "core-metrics-extractor"
 
-    def __init__(
-        self, parameters: CoreMetricsParameters | None = None, *, name: str = "", clock: Clock | None = None
-    ) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
+        """Compile the selectors of all engines."""
         configs = {**BUILT_IN, **{config.name: config for config in self.parameters.engine_configs}}
         self._engines = {engine: compile_engine(config) for engine, config in configs.items()}
         self._default = self._engines[self.parameters.default_engine]
@@ -59,7 +72,7 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         self.writes = tuple(dict.fromkeys(datum for engine in self._engines.values() for datum in engine.fills))
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        """Return what the page says; raises PageError for a page or an engine that is not understood."""
+        """Return the metrics; raises PageError for an unreadable page or an unknown engine."""
         name = endpoint.labels.get(self.parameters.engine_label_key)
         engine = self._recognised.get(endpoint.id, self._default) if name is None else self._named(name, endpoint)
         report = engine.read(page)
@@ -73,26 +86,26 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         engine = self._engines.get(name)
         if engine is None:
             raise PageError(
-                f"endpoint {endpoint.id} has label {self.parameters.engine_label_key}={name}, an engine that is not "
-                f"known: use one of {', '.join(sorted(self._engines))}, or describe {name!r} in engineConfigs of "
+                f"endpoint {endpoint.id} has label {self.parameters.engine_label_key}={name}, an unknown engine: "
+                f"use one of {', '.join(sorted(self._engines))}, or describe {name!r} in engineConfigs of "
                 f"plugin {self.name!r}"
             )
         return engine
 
     def _recognise(self, page: bytes, endpoint: Endpoint, tried: Engine) -> Report | None:
-        """Read the page as the engine's whose series it has, and the next ones of this endpoint likewise."""
+        """Read the page as that of the engine whose series it has; remember the engine for the next pages."""
         self._recognised.pop(endpoint.id, None)
-        for engine in self._likely(page):
+        for engine in self._candidates(page):
             report = None if engine is tried else engine.read(page)
             if report is not None:
                 if engine is not self._default and engine.name != HOST:
-                    if len(self._recognised) >= _MEMO_LIMIT:  # endpoints come and go
+                    if len(self._recognised) >= _MEMO_LIMIT:  # of former endpoints
                         self._recognised.clear()
                     self._recognised[endpoint.id] = engine
                 return report
         return None
 
-    def _likely(self, page: bytes) -> Iterator[Engine]:
+    def _candidates(self, page: bytes) -> Iterator[Engine]:
         yield self._default
         for prefix, _, name in SERIES_PREFIXES:
             if name and _has_series(page, prefix):
@@ -110,12 +123,10 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         for prefix, other, _ in SERIES_PREFIXES:
             if _has_series(page, prefix):
                 return (
-                    f"{nothing}, but some of {other}: set the endpoint's label {self.parameters.engine_label_key} "
+                    f"{nothing}, but series of {other}: set the endpoint's label {self.parameters.engine_label_key} "
                     f"and, unless built in, describe the engine in engineConfigs"
                 )
-        return (
-            f"{nothing}: looked for {', '.join(engine.series_names)}; is the path right, are the metrics switched on?"
-        )
+        return f"{nothing} ({', '.join(engine.series_names)}): check the path, and that metrics are enabled"
 
 
 def _has_series(page: bytes, prefix: bytes) -> bool:

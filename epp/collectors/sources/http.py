@@ -1,4 +1,4 @@
-"""Fetches one page of an endpoint over HTTP, on connections that are kept."""
+"""Data sources over HTTP, on persistent connections."""
 
 import asyncio
 import contextlib
@@ -6,99 +6,94 @@ import errno
 import math
 import socket
 from http import HTTPStatus
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import aiohttp
 from typing_extensions import TypeVar
 
-from epp.collectors.tls import TlsParameters, tls_context
+from epp.collectors.sources.tls import TlsParameters, tls_context
 from epp.descriptors import NO_DESCRIPTOR, polling_bound
-from epp.framework.clock import Clock
 from epp.framework.datalayer import DataSource, NotAskedError, PageError, UnreachableError
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
+from epp.framework.limits import Port
 
 _PAGE_LIMIT_BYTES = 8 * 1024 * 1024
 _CONNECTIONS_PER_HOST = 2
 _KEEPALIVE_SECONDS = 30.0
 _TURN_SECONDS = 0.005
-"""Between two connections for one page each: they cost more than pages on connections that are kept."""
-_PORT_LIMIT = 65535
+"""Interval between brief connections, which cost more than pages on persistent ones."""
 _REFUSALS = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE})
 
 
 class HttpSourceParameters(TlsParameters, frozen=True):
-    """Where the page is, and how to get it."""
+    """URL of the page, polling interval and TLS."""
 
-    scheme: str = "http"
-    """http or https."""
+    scheme: Literal["http", "https"] = "http"
+    """Protocol."""
     path: str = "/"
-    """The page's path, with its query if it needs one."""
-    port: int | None = None
-    """The port asked; the endpoint's own when left out."""
+    """Path of the page, with its query if any."""
+    port: Port | None = None
+    """Port to poll; by default that of the endpoint."""
     interval: str = ""
-    """Time between two pages of one endpoint, such as `50ms`; the collector's own when left out."""
+    """Time between two polls of an endpoint, such as `50ms`; by default that of the collector."""
     timeout: str = "1s"
-    """Time for one page, from connecting to its last byte."""
+    """Time limit for a page, from connecting to its last byte."""
 
     def __post_init__(self) -> None:
-        """Check every value; raises ValueError."""
+        """Check path and durations; raises ValueError."""
         super().__post_init__()
-        if self.scheme not in {"http", "https"}:
-            raise ValueError(f"scheme {self.scheme!r} is not http or https")
         if not self.path.startswith("/"):
             raise ValueError(f"path {self.path!r} does not start with a slash: write /{self.path}")
-        if self.port is not None and not 0 < self.port <= _PORT_LIMIT:
-            raise ValueError(f"port {self.port} is not between 1 and {_PORT_LIMIT}")
         for key, duration in (("interval", self.interval or "1s"), ("timeout", self.timeout)):
             try:
                 seconds = parse_duration(duration)
             except ValueError as error:
                 raise ValueError(f"{key}: {error}") from None
             if seconds <= 0:
-                raise ValueError(f"{key} {duration!r} is not longer than nothing")
+                raise ValueError(f"{key} is {duration!r}: write a duration above 0")
 
 
 HP = TypeVar("HP", bound=HttpSourceParameters, default=HttpSourceParameters)
 
 
 class HttpSource(DataSource[HP]):
-    """Pages as they are sent: at most 8 MiB, no redirects, no cookies, no compression."""
+    """Pages without redirects, cookies and compression, of at most 8 MiB."""
 
     accept: ClassVar[str]
-    """The media types asked for."""
+    """Accepted media types."""
 
-    def __init__(self, parameters: HP | None = None, *, name: str = "", clock: Clock | None = None) -> None:
-        super().__init__(parameters, name=name, clock=clock)
+    def setup(self) -> None:
+        """Prepare TLS and sessions; raises ValueError for an invalid certificate file."""
         self._timeout_seconds = parse_duration(self.parameters.timeout)
         self._tls = tls_context(self.parameters, self.name) if self.parameters.scheme == "https" else None
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
-        """By whether connections are kept."""
+        """By whether connections are persistent."""
         self._turn = asyncio.Lock()
 
     @property
     def port(self) -> int | None:
-        """The port asked; None for the endpoint's own."""
+        """Port to poll; None for that of the endpoint."""
         return self.parameters.port
 
     @property
     def interval_seconds(self) -> float | None:
-        """The time between two pages that was asked for; None for the collector's own."""
+        """Time between two polls of an endpoint; None for that of the collector."""
         return parse_duration(self.parameters.interval) if self.parameters.interval else None
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
         """Return the page; raises UnreachableError, PageError or NotAskedError.
 
-        Where file descriptors are few, endpoints without a connection of their own take turns.
+        If file descriptors are scarce, endpoints without a persistent connection take turns.
         """
         try:
             return await self._fetch(endpoint, keep=True)
         except NotAskedError:
-            await self._turn_comes()
+            await self._wait_for_descriptor()
             return await self._fetch(endpoint, keep=False)
 
     async def close(self) -> None:
-        """Close all connections; a later fetch opens new ones."""
+        """Close all connections; later calls of `fetch` open new ones."""
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             await session.close()
@@ -121,8 +116,8 @@ class HttpSource(DataSource[HP]):
         except (aiohttp.ClientError, ValueError) as error:
             raise PageError(f"{url}: {type(error).__name__}: {error}") from error
 
-    async def _turn_comes(self) -> None:
-        """Wait for a file descriptor, after those that waited before, but no longer than for a page."""
+    async def _wait_for_descriptor(self) -> None:
+        """Wait for a file descriptor in order of the calls, at most for the timeout of a page."""
         async with self._turn:
             for _ in range(math.ceil(self._timeout_seconds / _TURN_SECONDS)):
                 await asyncio.sleep(_TURN_SECONDS)
@@ -135,12 +130,12 @@ class HttpSource(DataSource[HP]):
         return f"{self.parameters.scheme}://{authority}{self.parameters.path}"
 
     def _open(self, *, keep: bool) -> aiohttp.ClientSession:
-        """Open the session when first asked: it belongs to the event loop that runs then."""
+        """Return the session, opened on first use: it belongs to the running event loop."""
         session = self._sessions.get(keep)
         if session is None:
             session = self._sessions[keep] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=0,  # one waiting for another endpoint's connection would look dead
+                    limit=0,  # an endpoint that waits for connections of others would seem unreachable
                     limit_per_host=_CONNECTIONS_PER_HOST,
                     keepalive_timeout=_KEEPALIVE_SECONDS if keep else None,
                     force_close=not keep,
@@ -160,7 +155,7 @@ async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
         raise PageError(f"{url} answered {response.status} {response.reason or ''}".rstrip())
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
-        raise PageError(f"{url} answered with Content-Encoding {encoding}, which was not asked for")
+        raise PageError(f"{url} answered with Content-Encoding {encoding}, although identity was requested")
     page = bytearray()
     async for chunk in response.content.iter_any():
         page += chunk
@@ -184,10 +179,10 @@ def _brief_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 
 
 def _socket_below(bound: int | None, address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket; raises OSError where its file descriptor is not below the bound."""
+    """Return a socket; raises OSError if its file descriptor is not below the bound."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     if bound is not None and made.fileno() >= bound:
         made.close()
-        raise OSError(errno.EMFILE, "no file descriptor is free but those kept for listeners")
+        raise OSError(errno.EMFILE, "all free file descriptors are reserved for listeners")
     return made

@@ -1,12 +1,12 @@
-"""One feed of one endpoint: ask once, write what was said, say when to ask again."""
+"""Polls of one feed of one endpoint."""
 
 import structlog
 
-from epp.collectors.observer import CollectorObserver
-from epp.collectors.reachability import Reachability
+from epp.collectors.polling.reachability import Reachability
 from epp.datastore import Datastore
 from epp.framework.datalayer import Feed, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
+from epp.supervisor import TaskObserver
 
 _LONGEST_BACKOFF_SECONDS = 1.0
 _PAGE = "page"
@@ -14,8 +14,20 @@ _PAGE = "page"
 _log = structlog.get_logger()
 
 
+class CollectorObserver(TaskObserver):
+    """No-op callbacks; override those of interest."""
+
+    __slots__ = ()
+
+    def poll_error(self, source_type: str) -> None:
+        """Record a page that could not be fetched."""
+
+    def extract_error(self, source_type: str, extractor_type: str) -> None:
+        """Record a failure of an extractor or a tagger."""
+
+
 class Poll:
-    """Knows what went wrong last, so that each kind of trouble is logged once until it is over."""
+    """Fetches pages and reports their data; logs each kind of problem once until it is resolved."""
 
     def __init__(
         self,
@@ -31,11 +43,11 @@ class Poll:
         self._reachability = reachability
         self._interval_seconds = interval_seconds
         self._observer = observer
-        self._troubles: set[str] = set()
+        self._problems: set[str] = set()
         self._backoff_seconds = interval_seconds
 
     async def collect_once(self, endpoint: Endpoint) -> float:
-        """Return after how many seconds to ask again; what a failed page would have said stays as it was."""
+        """Fetch and report once; return the seconds until the next poll. A failed page changes no data."""
         page = await self._fetch(endpoint)
         if page is not None:
             self._extract(page, endpoint)
@@ -57,7 +69,7 @@ class Poll:
             self._fetch_failed(endpoint, error)
             self._back_off()
             return None
-        except Exception as error:  # noqa: BLE001 - a source is anybody's code, and the others go on
+        except Exception as error:  # noqa: BLE001  a plugin may raise anything; other feeds continue
             self._fetch_failed(endpoint, error)
             return None
         self._answered(endpoint)
@@ -68,9 +80,9 @@ class Poll:
         for extractor in self._feed.extractors:
             try:
                 self._store.report(endpoint, extractor.extract(page, endpoint))
-            except Exception as error:  # noqa: BLE001 - an extractor is anybody's code, and the others go on
+            except Exception as error:  # noqa: BLE001  a plugin may raise anything; other extractors continue
                 self._observer.extract_error(self._feed.source.plugin_type, extractor.plugin_type)
-                self._trouble(extractor.name, endpoint, error)
+                self._log_problem(extractor.name, endpoint, error)
             else:
                 self._recovered(extractor.name, endpoint)
 
@@ -94,12 +106,12 @@ class Poll:
 
     def _fetch_failed(self, endpoint: Endpoint, error: Exception) -> None:
         self._observer.poll_error(self._feed.source.plugin_type)
-        self._trouble(_PAGE, endpoint, error)
+        self._log_problem(_PAGE, endpoint, error)
 
-    def _trouble(self, kind: str, endpoint: Endpoint, error: Exception) -> None:
-        if kind in self._troubles:
+    def _log_problem(self, kind: str, endpoint: Endpoint, error: Exception) -> None:
+        if kind in self._problems:
             return
-        self._troubles.add(kind)
+        self._problems.add(kind)
         expected = isinstance(error, NotAskedError | PageError | UnreachableError)
         _log.warning(
             "endpoint not read",
@@ -111,6 +123,6 @@ class Poll:
         )
 
     def _recovered(self, kind: str, endpoint: Endpoint) -> None:
-        if kind in self._troubles:
-            self._troubles.discard(kind)
+        if kind in self._problems:
+            self._problems.discard(kind)
             _log.info("endpoint read again", endpoint=endpoint.id, source=self._feed.source.name)

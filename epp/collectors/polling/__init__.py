@@ -1,0 +1,1 @@
+"""Polling of endpoints: a task for each endpoint and feed, and the reachability of endpoints."""

@@ -1,0 +1,1 @@
+"""Data sources over HTTP, and the pages of models and DCGM exporters."""
