@@ -48,12 +48,12 @@ class Row:
 
 def rows(snapshot: Snapshot) -> Iterator[Row]:
     """Yield a row for each endpoint, by slot."""
-    everyone = Candidates(snapshot, snapshot.slots)
-    waiting, running, usage = (everyone.values(column) for column in (WAITING, RUNNING, KV_USAGE))
-    in_flight, served, reachable = (everyone.values(column) for column in (IN_FLIGHT, SERVED, REACHABLE))
-    hits, queries = everyone.values(PREFIX_HIT_TOKENS), everyone.values(PREFIX_QUERY_TOKENS)
-    tags, prices = everyone.records(ACCELERATOR), cost_per_hour(everyone)
-    for position, endpoint in enumerate(everyone.endpoints):
+    all_endpoints = Candidates(snapshot, snapshot.slots)
+    waiting, running, usage = (all_endpoints.values(column) for column in (WAITING, RUNNING, KV_USAGE))
+    in_flight, served, reachable = (all_endpoints.values(column) for column in (IN_FLIGHT, SERVED, REACHABLE))
+    hits, queries = all_endpoints.values(PREFIX_HIT_TOKENS), all_endpoints.values(PREFIX_QUERY_TOKENS)
+    tags, prices = all_endpoints.records(ACCELERATOR), cost_per_hour(all_endpoints)
+    for position, endpoint in enumerate(all_endpoints.endpoints):
         tag = tags[position]
         yield Row(
             endpoint.name,

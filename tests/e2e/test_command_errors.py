@@ -41,10 +41,6 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
             ["gateway", "--cluster-type", "override-host", "--print-envoy-config"],
             "--eds-file: missing: an override-host cluster needs a file of endpoints, such as ",
         ),
-        (
-            ["gateway", "--failure-mode", "FailOpen"],
-            "--failure-mode: FailOpen does not work with cluster type original-dst",
-        ),
         (["demo", "--listen", "nowhere"], "--listen: 'nowhere' has no port: write host:port or [ipv6]:port"),
         (
             ["serve", ENDPOINTS, "--ha-enable-leader-election"],
@@ -60,7 +56,6 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
         "no address to print",
         "host name to listen on",
         "no EDS file",
-        "FailOpen without a list",
         "no address to demonstrate on",
         "flag not supported yet",
     ],

@@ -111,4 +111,4 @@ async def test_tls_1_2_is_the_oldest_that_is_spoken(sim):
 async def test_tls_version_that_cannot_be_insisted_on_is_a_mistake_of_usage():
     exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", "--tls-min-version=VersionTLS13")
     assert exit_code == 2
-    assert "'VersionTLS13' cannot be had: gRPC for Python takes TLS 1.2 and 1.3" in said.err[-1]
+    assert "'VersionTLS13' is not supported: gRPC for Python accepts TLS 1.2 and 1.3" in said.err[-1]

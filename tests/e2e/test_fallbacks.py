@@ -236,5 +236,5 @@ async def test_command_keeps_the_file_and_serves_with_it(simulated, tmp_path):
 async def test_command_refuses_to_fail_open_where_envoy_knows_no_endpoints():
     exit_code, said = await outcome("gateway", "--failure-mode=FailOpen", "--endpoints=127.0.0.1:1")
     assert exit_code == 1
-    assert "failure mode FailOpen does not go with cluster type original-dst" in said.error
+    assert "--failure-mode: FailOpen does not work with cluster type original-dst" in said.error
     assert said.error.endswith("choose cluster type override-host")

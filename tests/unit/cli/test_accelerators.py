@@ -88,7 +88,7 @@ def test_is_13_fit_report_says_how_many_more_slices_fit(directory):
     assert "1g.5gb x 3" in run(f"--objects={directory}/sliced.yaml", "--fit")[1]
 
 
-def test_nobody_to_show_is_a_clear_error():
+def test_missing_endpoints_are_a_clear_error():
     exit_code, text = run()
     assert exit_code == 1
     assert "error: no endpoints: give --endpoints" in text

@@ -35,7 +35,7 @@ def test_numbers_are_whole_and_shares_are_percent():
     assert row == Row("e0", "10.0.0.1:8000", "-", "-", "3", "12", "26%", "15", "1234", "75%", "up")
 
 
-def test_what_nobody_reported_is_a_dash():
+def test_unreported_value_is_a_dash():
     (row,) = rows(SILENT)
     assert row == Row("e0", "10.0.0.1:8000", "-", "-", "-", "-", "-", "0", "0", "-", "unreachable")
 

@@ -41,7 +41,7 @@ from epp.gateway import EnvoyProcess, GatewaySettings
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 async def main():
-    settings = GatewaySettings(listen_port=0, picker_address="unix:/nobody/listens.sock")
+    settings = GatewaySettings(listen_port=0, picker_address="unix:/no/picker.sock")
     async with await EnvoyProcess.start(settings) as envoy:
         print(envoy.pid, flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -53,7 +53,7 @@ async def main():
 
 @pytest.fixture
 def settings():
-    return GatewaySettings(listen_port=0, picker_address="unix:/nobody/listens.sock")
+    return GatewaySettings(listen_port=0, picker_address="unix:/no/picker.sock")
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def test_pool_gauges_average_what_is_known(page):
     assert page.value("per_endpoint_queue_size", name="pool", model_server_endpoint="silent") is None
 
 
-def test_pool_that_nobody_reported_on_averages_zero(page):
+def test_pool_without_reports_averages_zero(page):
     page.metrics.refresh_pool(page.store)
     assert page.value("ready_endpoints", name="pool") == 3
     assert page.value("average_queue_size", name="pool") == 0

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.datastore import Credit, Datastore
@@ -274,6 +274,7 @@ STEPS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(steps=st.lists(STEPS, max_size=60), most=st.integers(1, 6))
 def test_combinations_are_bounded_and_running_requests_balance_whatever_comes(steps, most):
     traffic = Traffic(most)

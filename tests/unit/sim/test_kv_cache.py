@@ -48,7 +48,7 @@ def test_what_is_reserved_for_growth_is_not_given_to_another():
     assert cache.usage == 1.0
 
 
-def test_cached_blocks_that_nobody_holds_cost_a_free_block_to_share():
+def test_cached_blocks_without_an_owner_cost_a_free_block_to_share():
     cache = KVCache(2)
     fill(cache, 1, [A, B])
     cache.release(1)

@@ -188,7 +188,7 @@ def test_occupation_shows_in_every_gauge_and_slows_decoding():
     assert times(machine.advance(10), 1) == [1.0, 1.2]
 
 
-def test_a_server_occupied_in_full_serves_nobody_until_it_is_released():
+def test_a_fully_occupied_server_serves_no_request_until_it_is_released():
     machine = Machine(PROFILE)
     machine.occupy(Occupation(running=3))
     machine.submit(request(1, output=1))

@@ -103,7 +103,7 @@ class Traffic(RuleBasedStateMachine):
         }
 
     @invariant()
-    def somebody_moves_unless_everybody_is_kept_out(self):
+    def idle_machine_without_synthetic_load_has_no_open_request(self):
         if self.machine.next_event_at is None and self.machine.occupation == Occupation():
             assert not self.open
 
