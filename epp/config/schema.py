@@ -9,6 +9,7 @@ from epp.config.model import EndpointPickerConfig
 from epp.config.upstream import FLOW_CONTROL_TYPES, WITHOUT_TASK
 from epp.framework.registry import Registry
 
+_LARGEST_WRITTEN_OUT = 1e15
 _REFERENCES = "#/$defs/{name}"
 
 
@@ -44,7 +45,10 @@ def config_schema(registry: Registry) -> dict[str, Any]:
 
 
 def _with_clean_texts(part: Any) -> Any:
-    """Return the same with descriptions as every version of Python gives them: without the code's indentation."""
+    """Return the same with descriptions as every version of Python gives them: without the code's indentation.
+
+    Whole numbers are written as such: which of two equal limits, 100 or 100.0, a type has depends on what was imported.
+    """
     if isinstance(part, dict):
         return {
             key: inspect.cleandoc(value)
@@ -52,4 +56,6 @@ def _with_clean_texts(part: Any) -> Any:
             else _with_clean_texts(value)
             for key, value in part.items()
         }
+    if isinstance(part, float) and part.is_integer() and abs(part) < _LARGEST_WRITTEN_OUT:
+        return int(part)
     return [_with_clean_texts(item) for item in part] if isinstance(part, list) else part

@@ -382,7 +382,7 @@ flowControl:
   priorityBands:
   - {priority: 1, fairnessPolicyRef: turns, orderingPolicyRef: fcfs-ordering-policy}
 """)
-    assert assembly.instances.dormant == {"turns": "round-robin-fairness-policy"}
+    assert assembly.instances.inactive == {"turns": "round-robin-fairness-policy"}
 
 
 class Everything(Filter, Scorer, Picker):

@@ -213,7 +213,7 @@ async def test_picker_that_fails_its_first_health_checks_is_waited_for(directory
 
 
 async def test_picker_that_never_is_healthy_is_named(settings):
-    with pytest.raises(EnvoyStartError, match=r"no healthy picker at unix:/nobody/listens\.sock after 5 s"):
+    with pytest.raises(EnvoyStartError, match=r"no healthy picker at unix:/no/picker\.sock after 5 s"):
         await EnvoyProcess.start(settings, wait_for_picker=True, ready_seconds=5)
 
 
