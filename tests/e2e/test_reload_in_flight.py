@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import pytest
 from bench import BODY, request_body
 from config_files import replace
 from serving import APART, Exchange, answer, exchange, first_message
@@ -161,6 +162,7 @@ async def answer_all(calls: Iterable[Exchange]) -> None:
     await asyncio.gather(*map(answer, calls))
 
 
+@pytest.mark.timeout(120)  # fifty times 100 ms in which changes of the file are gathered, and 2,000 streams
 async def test_requests_under_way_survive_fifty_reloads_each_served_by_one_whole_configuration(tmp_path):
     file = tmp_path / "config.yaml"
     replace(file, A)
