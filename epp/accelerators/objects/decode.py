@@ -16,7 +16,7 @@ from epp.accelerators.objects.dra import (
 )
 from epp.accelerators.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
 from epp.accelerators.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode
+from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
 
 _Reader = Callable[[object], Object | None]
 
@@ -58,6 +58,8 @@ _KINDS: Mapping[tuple[str, str], _Kind] = {
     ("inference.redhat.com", "AllocationClaim"): _Kind(_V1ALPHA1, read_allocation_claim),
     ("tensor-fusion.ai", "GPU"): _Kind(_V1, _plain(Gpu)),
     ("tensor-fusion.ai", "GPUNode"): _Kind(_V1, _plain(GpuNode)),
+    ("tensor-fusion.ai", "GPUResourceQuota"): _Kind(_V1, _plain(GpuResourceQuota), default_namespace=True),
+    ("tensor-fusion.ai", "SchedulingConfigTemplate"): _Kind(_V1, _plain(SchedulingConfigTemplate)),
     ("resource.k8s.io", "ResourceSlice"): _Kind(_DRA, read_resource_slice),
     ("resource.k8s.io", "ResourceClaim"): _Kind(_DRA, read_resource_claim, default_namespace=True),
     ("resource.k8s.io", "DeviceClass"): _Kind(_DRA, read_device_class),

@@ -1,11 +1,11 @@
-"""GPU and GPUNode of tensor-fusion.ai."""
+"""GPU, GPUNode, GPUResourceQuota and SchedulingConfigTemplate of tensor-fusion.ai."""
 
 from collections.abc import Mapping
 from fractions import Fraction
 
 import msgspec
 
-from epp.accelerators.objects.base import ClusterObject, Part
+from epp.accelerators.objects.base import ClusterObject, Object, Part
 from epp.accelerators.objects.core import PodReference
 
 
@@ -92,3 +92,52 @@ class GpuNode(ClusterObject, frozen=True, kw_only=True):
 
     spec: GpuNodeSpec = GpuNodeSpec()
     status: GpuNodeStatus = GpuNodeStatus()
+
+
+class QuotaTotal(Part, frozen=True, kw_only=True):
+    """Limits of all workloads of a namespace together."""
+
+    requests: Amount = Amount()
+    limits: Amount = Amount()
+    max_workers: int | None = None
+    alert_threshold_percent: int = 95
+
+
+class QuotaSingle(Part, frozen=True, kw_only=True):
+    """Limits of one workload."""
+
+    max_requests: Amount = Amount()
+    max_limits: Amount = Amount()
+    max_gpu_count: int | None = msgspec.field(default=None, name="maxGPUCount")
+
+
+class QuotaSpec(Part, frozen=True, kw_only=True):
+    """Spec of a quota."""
+
+    total: QuotaTotal = QuotaTotal()
+    single: QuotaSingle = QuotaSingle()
+
+
+class GpuResourceQuota(Object, frozen=True, kw_only=True):
+    """Quota of a namespace."""
+
+    spec: QuotaSpec = QuotaSpec()
+
+
+class PlacementMode(Part, frozen=True, kw_only=True):
+    """Placement of workloads on GPUs."""
+
+    mode: str = "NodeCompactGPULowLoad"
+    allow_using_local_gpu: bool = msgspec.field(default=True, name="allowUsingLocalGPU")
+
+
+class SchedulingConfigSpec(Part, frozen=True, kw_only=True):
+    """Spec of a scheduling template."""
+
+    placement: PlacementMode = PlacementMode()
+
+
+class SchedulingConfigTemplate(Object, frozen=True, kw_only=True):
+    """Scheduling template of a pool."""
+
+    spec: SchedulingConfigSpec = SchedulingConfigSpec()

@@ -10,7 +10,7 @@ from epp.accelerators.objects.costs import UnitCosts, VariantAutoscaling
 from epp.accelerators.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from epp.accelerators.objects.instaslice import AllocationClaim, NodeAccelerator
 from epp.accelerators.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode
+from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
 
 GIB = 2**30
 
@@ -56,10 +56,17 @@ def test_ome_1_quantities_have_the_full_grammar(accelerator_class, written, numb
 
 def test_all_kinds_of_the_samples_are_read(documents):
     decoded = decode(documents("instaslice-generation-2", "tensor-fusion", "dra", "kueue-and-costs"), "samples")
-    kinds = (NodeAccelerator, AllocationClaim, Gpu, GpuNode)
+    kinds = (NodeAccelerator, AllocationClaim, Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate)
     kinds += (ResourceSlice, ResourceClaim, ResourceFlavor, UnitCosts, VariantAutoscaling, Pod)
     assert {type(each) for each in decoded.objects} == set(kinds)
     assert decoded.problems == ()
+
+
+def test_tf_1_quota_and_placement_mode(documents):
+    decoded = decode(documents("tensor-fusion"), "samples")
+    quota = decoded.of(GpuResourceQuota)[0].spec
+    assert (quota.total.requests.tflops, quota.total.requests.vram, quota.single.max_gpu_count) == (500, 200 * GIB, 4)
+    assert decoded.of(SchedulingConfigTemplate)[0].spec.placement.mode == "NodeCompactGPULowLoad"
 
 
 def test_is_1_malformed_claim_is_skipped_counted_and_named():
