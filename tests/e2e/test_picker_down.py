@@ -108,69 +108,66 @@ async def test_fail_close_is_503_until_the_picker_is_back(in_front_of):
             assert {await setup.ask() for _ in range(5)} == {(200, True)}
 
 
+class Load:
+    """Eight clients that each ask one thing after the other, for as long as they run."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.answers: list[tuple[int, bool]] = []
+        self._setup = setup
+        self._period: list[tuple[int, bool]] | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as clients:
+            for _ in range(8):
+                clients.create_task(self._client(stop))
+            yield
+            stop.set()
+
+    async def next_answers(self, count: int) -> set[tuple[int, bool]]:
+        """Wait for this many answers to requests that began after this call.
+
+        One that is under way while the picker goes or comes may end either way, and late.
+        """
+        period = self._period = []
+        await until(lambda: len(period) >= count, f"{count} more answers are there")
+        self._period = None
+        return set(period)
+
+    async def _client(self, stop: asyncio.Event) -> None:
+        while not stop.is_set() and len(self.answers) < 20_000:
+            period = self._period
+            try:
+                answer = await self._setup.ask("x" * 2_000)
+            except openai.APIConnectionError:
+                answer = (0, False)  # its response was on the way when the picker died
+            self.answers.append(answer)
+            if period is not None and period is self._period:
+                period.append(answer)
+
+
 async def test_fail_close_under_load_answers_every_request_or_ends_it_and_recovers(in_front_of):
     async with in_front_of() as setup:
-        answers: list[tuple[int, bool]] = []
-        enough = asyncio.Event()
-
-        async def client() -> None:
-            while not enough.is_set() and len(answers) < 20_000:
-                try:
-                    answers.append(await setup.ask("x" * 2_000))
-                except openai.APIConnectionError:
-                    answers.append((0, False))  # its response was on the way when the picker died
-
-        async def answered(more: int) -> None:
-            goal = len(answers) + more
-            await until(lambda: len(answers) >= goal, f"{more} more answers are there")
-
-        async with setup.picker() as picker, asyncio.TaskGroup() as load:
-            for _ in range(8):
-                load.create_task(client())
-            await answered(50)
+        load = Load(setup)
+        async with setup.picker() as picker, load.running():
+            assert await load.next_answers(50) == {(200, True)}
             await kill(picker)
-            killed = len(answers)
-            await answered(100)
-            down = answers[killed + 8 :]  # eight were under way
+            assert await load.next_answers(100) == {(503, False)}  # nothing gets past a picker that is not there
             async with setup.picker():
-                begun = len(answers)
-                await answered(50)
-                back = answers[begun + 8 :]
-                enough.set()
-        assert set(answers[:50]) == {(200, True)}
-        assert set(down) == {(503, False)}  # nothing gets past a picker that is not there
-        assert set(back) == {(200, True)}
+                assert await load.next_answers(50) == {(200, True)}
 
 
 async def test_fail_open_loses_no_request_of_a_load_over_which_the_picker_dies_and_comes_back(in_front_of):
     async with in_front_of(failure_mode=FailureMode.FAIL_OPEN) as setup:
-        answers: list[tuple[int, bool]] = []
-        enough = asyncio.Event()
-
-        async def client() -> None:
-            while not enough.is_set() and len(answers) < 5_000:
-                answers.append(await setup.ask("x" * 2_000))
-
-        async def answered(more: int) -> None:
-            goal = len(answers) + more
-            await until(lambda: len(answers) >= goal, f"{more} more answers are there")
-
-        async with setup.picker() as picker, asyncio.TaskGroup() as load:
-            for _ in range(8):
-                load.create_task(client())
-            await answered(50)
+        load = Load(setup)
+        async with setup.picker() as picker, load.running():
+            assert await load.next_answers(50) == {(200, True)}
             await kill(picker)
-            await answered(100)
-            down = answers[50:]
+            assert (200, False) in await load.next_answers(100)
             async with setup.picker():
-                begun = len(answers)
-                await answered(50)
-                back = answers[begun + 8 :]  # eight were under way before
-                enough.set()
-        assert {status for status, _ in answers} == {200}
-        assert set(answers[:50]) == {(200, True)}
-        assert (200, False) in down
-        assert set(back) == {(200, True)}
+                assert await load.next_answers(50) == {(200, True)}
+        assert {status for status, _ in load.answers} == {200}
 
 
 async def test_fail_open_before_any_picker_was_there(in_front_of):
