@@ -46,7 +46,7 @@ class ServerSettings:
     """`host:port`, port 0 for any free one, or `unix:/path`."""
     health_address: str | None = None
     """Where the health service listens in plaintext; None for nowhere."""
-    health_on_main: bool = False
+    health_on_main: bool = True
     """Whether the health service answers on `address` too."""
     secure: bool = True
     cert_path: Path | None = None
