@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test lint types contracts unit e2e test-vllm lock clean
+.PHONY: run test lint types contracts unit e2e docs bench test-vllm lock clean
 
 run: .venv/run
 	$(BIN)/epp demo
@@ -25,6 +25,10 @@ unit: .venv/test
 
 e2e: .venv/test
 	$(BIN)/pytest tests/e2e
+
+# Writes all generated references and files anew; a test names those that are out of date.
+docs: .venv/test
+	$(BIN)/python docs/generate.py
 
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test

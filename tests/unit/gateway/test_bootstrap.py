@@ -19,8 +19,6 @@ from epp.gateway import (
     bootstrap_dict,
     bootstrap_json,
     bootstrap_yaml,
-    standalone_override_host_yaml,
-    standalone_yaml,
 )
 from epp.gateway.envoy import find_envoy
 
@@ -221,14 +219,6 @@ def test_envoy_accepts_the_printed_yaml(settings, tmp_path):
     result = validate(config)
     assert result.returncode == 0, result.stderr
     assert result.stderr == "", "Envoy has a warning about this configuration"
-
-
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [("envoy.yaml", standalone_yaml), ("envoy-override-host.yaml", standalone_override_host_yaml)],
-)
-def test_file_in_deploy_is_the_one_this_code_writes(name, written):
-    assert (DEPLOY / name).read_text() == written(), "write it anew as deploy/README.md says"
 
 
 @pytest.mark.parametrize("name", ["envoy.yaml", "envoy-override-host.yaml"])
