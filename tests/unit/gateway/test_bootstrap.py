@@ -194,6 +194,14 @@ def test_nothing_is_said_about_admin_unless_asked():
     assert "admin" not in bootstrap_dict(GatewaySettings())
 
 
+def test_access_log_has_the_destination_the_reason_and_who_served():
+    (log,) = connection_manager(GatewaySettings(access_log=True))["access_log"]
+    logged = log["typed_config"]["log_format"]["json_format"]
+    assert logged["destination"] == "%REQ(x-gateway-destination-endpoint)%"
+    assert logged["reason"] == "%RESP(x-llm-d-request-dropped-reason)%"
+    assert logged["served_by"] == "%UPSTREAM_HOST%"
+
+
 def test_json_and_yaml_say_the_same():
     settings = GatewaySettings(picker_tls=True, access_log=True)
     assert json.loads(bootstrap_json(settings)) == yaml.safe_load(bootstrap_yaml(settings)) == bootstrap_dict(settings)
