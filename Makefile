@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test lint types contracts unit e2e test-vllm lock clean
+.PHONY: run test lint types contracts unit e2e docs picture bench test-vllm lock clean
 
 run: .venv/run
 	$(BIN)/epp demo
@@ -26,6 +26,18 @@ unit: .venv/test
 e2e: .venv/test
 	$(BIN)/pytest tests/e2e
 
+# Writes all generated references and files anew; a test names those that are out of date.
+docs: .venv/test
+	$(BIN)/python docs/generate.py
+
+# CPU time of a request and of a poll, memory of an endpoint and of a stream; docs/sizing.md is from this.
+bench: .venv/test
+	$(BIN)/python tests/bench/run.py
+
+# Records the picture at the top of README.md.
+picture: .venv/test
+	$(BIN)/python docs/record_demo.py
+
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test
 	$(BIN)/pytest -c pyproject.toml --rootdir . tests/vllm --vllm $(abspath $(VLLM))
@@ -33,7 +45,7 @@ test-vllm: .venv/test
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/run: .lock/run.txt pyproject.toml proto/build.py proto/ext_proc.proto | .venv/bin/python
+.venv/run: .lock/run.txt pyproject.toml docs/index_readme.py proto/build.py proto/ext_proc.proto | .venv/bin/python
 	$(PIP) install --require-hashes -r .lock/run.txt
 	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@

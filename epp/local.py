@@ -49,7 +49,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
     """
     with tempfile.TemporaryDirectory(prefix="epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
-        server = ServerSettings(address, health_on_main=True, secure=False)
+        server = ServerSettings(address, secure=False)
         running = Picker(replace(picker, server=server))
         await running.start()
         try:

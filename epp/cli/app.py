@@ -13,12 +13,13 @@ COMMANDS = {
     "serve": "serve",
     "gateway": "gateway",
     "check": "check",
+    "config": "config",
     "plugins": "plugins",
     "accelerators": "accelerators",
     "sim-server": "sim_server",
     "demo": "demo",
 }
-"""Name of each command, and of its module and function in this package."""
+"""Name of each command, and of its module and function, or group of commands, in this package."""
 
 
 def application(commands: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
@@ -35,7 +36,11 @@ def application(commands: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
     app.callback()(lambda: None)  # keeps a single command a subcommand
     for name in commands:
         module = import_module(f"epp.cli.{COMMANDS[name]}")
-        app.command(name)(getattr(module, COMMANDS[name]))
+        command = getattr(module, COMMANDS[name])
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
     return app
 
 

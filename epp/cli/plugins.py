@@ -11,7 +11,6 @@ from epp.cli.output import exit_on, new_console, print_json
 from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import ParameterEntry, PluginEntry, plugin_entries
-from epp.config.schema import config_schema
 from epp.framework import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.registry import Registry
@@ -23,7 +22,6 @@ class Output(StrEnum):
     TEXT = "text"
     JSON = "json"
     MARKDOWN = "markdown"
-    SCHEMA = "schema"
     DATA = "data"
 
 
@@ -31,9 +29,7 @@ def plugins(
     types: Annotated[list[str] | None, typer.Argument(metavar="TYPE", help="Show these alone, in full.")] = None,
     output: Annotated[
         Output,
-        typer.Option(
-            help="json for programs; markdown for config/PLUGINS.md; schema for editors; data for docs/plugin-data.md."
-        ),
+        typer.Option(help="json for programs; markdown for a reference of plugins; data for what plugins can read."),
     ] = Output.TEXT,
 ) -> None:
     """List plugin types with parameters and defaults."""
@@ -47,8 +43,6 @@ def plugins(
             typer.echo(plugin_markdown(entries), nl=False)
         case Output.DATA:
             typer.echo(data_markdown(registry), nl=False)
-        case Output.SCHEMA:
-            print_json(config_schema(registry))
         case Output.TEXT if types:
             for entry in entries:
                 _show_in_full(entry)

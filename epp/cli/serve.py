@@ -40,8 +40,8 @@ def serve(
     grpc_health_port: Annotated[int, typer.Option(help="Port of the gRPC health service, plaintext.", **_PORT)] = 9003,
     metrics_port: Annotated[int, typer.Option(help="Port of the metrics page.", **_PORT)] = 9090,
     health_checking: Annotated[
-        Switch, typer.Option(help="Serve health checks on the ext_proc port too.")
-    ] = Switch.FALSE,
+        Switch, typer.Option(help="Answer gRPC health checks on the ext_proc port too, where Envoy asks.")
+    ] = Switch.TRUE,
     secure_serving: Annotated[Switch, typer.Option(help="Serve ext_proc over TLS.")] = Switch.TRUE,
     cert_path: Annotated[
         Path | None, typer.Option(help="Directory with tls.crt and tls.key; a self-signed certificate without it.")

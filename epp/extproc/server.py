@@ -17,7 +17,6 @@ from epp.extproc.modes import GatewayTraits
 from epp.extproc.open_streams import OpenStreams
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.session import Session
-from epp.extproc.tls import server_credentials
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
 
 _log = structlog.get_logger()
@@ -46,7 +45,7 @@ class ServerSettings:
     """`host:port`, port 0 for any free one, or `unix:/path`."""
     health_address: str | None = None
     """Where the health service listens in plaintext; None for nowhere."""
-    health_on_main: bool = False
+    health_on_main: bool = True
     """Whether the health service answers on `address` too."""
     secure: bool = True
     cert_path: Path | None = None
@@ -87,8 +86,7 @@ class ExtProcServer:
         server.add_generic_rpc_handlers((_handler(self._carry),))
         if settings.health_on_main:
             self._health.register(server)
-        credentials = server_credentials(settings.cert_path, reload=settings.cert_reload) if settings.secure else None
-        self.port = bind(server, settings.address, credentials)
+        self.port = bind(server, settings.address, _credentials(settings) if settings.secure else None)
         await server.start()
         self._server = server
         if settings.health_address is not None:
@@ -161,6 +159,12 @@ class ExtProcServer:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             finally:
                 session.close(cause)
+
+
+def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
+    from epp.extproc.tls import server_credentials  # noqa: PLC0415  loads cryptography, which plaintext does not need
+
+    return server_credentials(settings.cert_path, reload=settings.cert_reload)
 
 
 async def _next_message(context: "_Context", session: Session) -> object:

@@ -81,8 +81,8 @@ async def test_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_path):
         assert await picker.end() == 0
 
 
-async def test_health_is_not_on_the_main_port_unless_asked_for(served):
-    async with served.channel() as channel:
+async def test_health_is_not_on_the_main_port_where_that_is_switched_off(sim):
+    async with serving(sim, PLAIN, "--health-checking=false") as served, served.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await HealthStub(channel).Check(HealthCheckRequest(service="readiness"))
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -110,8 +110,8 @@ async def test_metrics_page_counts_requests_and_shows_the_pool(served):
     assert all(shown[f"llm_d_epp_{name}"].keys() == {frozenset({"name=default"})} for name in pool)
 
 
-async def test_tls_is_the_default_and_health_checks_may_share_its_port(sim):
-    async with serving(sim, "--health-checking") as served:
+async def test_tls_is_the_default_and_health_checks_share_its_port(sim):
+    async with serving(sim) as served:
         certificate = ssl.get_server_certificate(("127.0.0.1", served.grpc_port)).encode()
         async with served.trusting(certificate) as channel:
             assert await destination_of(channel) == sim.address
