@@ -2,20 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 
 import msgspec
 import typer
 from rich.console import Console
 
 _PIPED_WIDTH = 160
-
-
-class Output(StrEnum):
-    """Output formats."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 def new_console() -> Console:

@@ -1,12 +1,10 @@
 """`epp plugins`: the installed plugin types, with parameters and defaults."""
 
-from enum import StrEnum
-from typing import Annotated
-
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from epp.cli.commands import PluginOutput, Plugins
 from epp.cli.output import exit_on, new_console, print_json
 from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
@@ -17,42 +15,24 @@ from epp.framework.hints import hint_at
 from epp.framework.registry import Registry
 
 
-class Output(StrEnum):
-    """Output formats."""
-
-    TEXT = "text"
-    JSON = "json"
-    MARKDOWN = "markdown"
-    SCHEMA = "schema"
-    DATA = "data"
-
-
-def plugins(
-    types: Annotated[list[str] | None, typer.Argument(metavar="TYPE", help="Show these alone, in full.")] = None,
-    output: Annotated[
-        Output,
-        typer.Option(
-            help="json for programs; markdown for config/PLUGINS.md; schema for editors; data for docs/plugin-data.md."
-        ),
-    ] = Output.TEXT,
-) -> None:
-    """List plugin types with parameters and defaults."""
+def plugins(flags: Plugins) -> None:
+    """Print the plugin types in the format asked for."""
     registry = Registry()
     with exit_on(ConfigurationError):
-        entries = _selected(plugin_entries(registry), types or [])
-    match output:
-        case Output.JSON:
+        entries = _selected(plugin_entries(registry), flags.types or [])
+    match flags.output:
+        case PluginOutput.JSON:
             print_json(entries)
-        case Output.MARKDOWN:
+        case PluginOutput.MARKDOWN:
             typer.echo(plugin_markdown(entries), nl=False)
-        case Output.DATA:
+        case PluginOutput.DATA:
             typer.echo(data_markdown(registry), nl=False)
-        case Output.SCHEMA:
+        case PluginOutput.SCHEMA:
             print_json(config_schema(registry))
-        case Output.TEXT if types:
+        case PluginOutput.TEXT if flags.types:
             for entry in entries:
                 _show_in_full(entry)
-        case Output.TEXT:
+        case PluginOutput.TEXT:
             _show_all(entries)
 
 

@@ -90,12 +90,6 @@ async def test_taken_port_is_named():
         assert server == f"error: cannot listen on 127.0.0.1:{metrics_port}: address already in use; {remedy}"
 
 
-async def test_unknown_preset_is_a_mistake_of_usage_and_the_known_ones_are_named():
-    exit_code, said = await outcome("sim-server", "--preset", "abacus")
-    assert exit_code == 2
-    assert said.err[-1] == "Error: Invalid value for --preset: 'abacus' is not one of h100, a100, a100-3g.20gb, t4"
-
-
 async def test_deployment_of_the_go_picker_keeps_its_flags():
     flags = "--pool-namespace x --pool-group=y --tracing=false --zap-encoder json --ha-enable-leader-election=false"
     ours = "--secure-serving --health-checking=false --pool-name=z --refresh-metrics-interval=50ms -v=1"

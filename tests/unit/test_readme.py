@@ -14,7 +14,6 @@ import typer.main
 from typer.testing import CliRunner
 
 from epp.cli.app import application
-from epp.cli.go_flags import go_spelling
 from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock, Request, RequestBody
 from epp.framework.registry import Registry
@@ -78,7 +77,7 @@ def test_entry_point_of_the_readme_names_its_scorer(spot):
 
 @pytest.mark.parametrize("line", command_lines("epp"), ids=" ".join)
 def test_command_line_parses_and_has_help(line):
-    name, *arguments = go_spelling(line)
+    name, *arguments = line
     command = typer.main.get_command(application()).commands[name]
     command.make_context(name, arguments)  # raises for a flag that is not known
     shown = CliRunner().invoke(application(), [name, "--help"])

@@ -48,7 +48,7 @@ def directory(tmp_path):
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(application(["accelerators"]), ["accelerators", *arguments])
+    result = CliRunner().invoke(application(), ["accelerators", *arguments])
     return result.exit_code, result.output
 
 

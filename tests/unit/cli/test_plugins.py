@@ -15,7 +15,7 @@ def plugins(monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
 
     def plugins(*arguments):
-        result = CliRunner().invoke(application(["plugins"]), ["plugins", *arguments])
+        result = CliRunner().invoke(application(), ["plugins", *arguments])
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, result.stdout, result.stderr
 
