@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import typer
 
 from epp.cli.commands import Gateway
-from epp.cli.inputs import picker_settings
 from epp.cli.output import exit_on
 from epp.cli.running import run
+from epp.cli.settings import picker_settings
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
 from epp.gateway import ClusterType, FailureMode, GatewayError, GatewaySettings, SettingsError, bootstrap_yaml

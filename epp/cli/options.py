@@ -112,8 +112,14 @@ def _parse_tls_version(text: str) -> str:
 
 
 Endpoints = Annotated[
-    str | None,
-    typer.Option("--endpoints", metavar="HOST:PORT,...", help="Model servers: host:port, [ipv6]:port, name=host:port."),
+    list[str] | None,
+    typer.Option(
+        "--endpoints",
+        metavar="[NAME=]HOST:PORT,...",
+        help="Model servers, with commas or blanks between them: host:port, [ipv6]:port, a port of this machine, or a "
+        "URL without a path. Labels follow each: 'name=host:port;spot=true;accelerator=h100', in quotes because of the "
+        "semicolons; accelerator names the class of the hardware. May be repeated.",
+    ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config-file", metavar="FILE", help="An EndpointPickerConfig file.")]
 Listen = Annotated[

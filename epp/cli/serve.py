@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import replace
 
 from epp.cli.commands import Serve
-from epp.cli.inputs import picker_settings
 from epp.cli.running import run
+from epp.cli.settings import picker_settings
 from epp.extproc.server import ServerSettings, message_bytes_for
 from epp.framework import ConfigurationError
 from epp.observability import logs

@@ -3,7 +3,7 @@
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -38,6 +38,8 @@ class Target:
     node: str = ""
     cluster: str = ""
     accelerator: AcceleratorDeclaration | None = None
+    tls: bool = False
+    """Whether it speaks HTTPS."""
 
     def endpoint(self, address: str) -> Endpoint:
         """Return the endpoint at this address."""
@@ -65,7 +67,8 @@ async def system_lookup(host: str) -> Sequence[str]:
 class Resolver:
     """Fills a pool with targets, and resolves their host names again and again.
 
-    A name that stops resolving keeps its last address. Each failure is logged once, until the name resolves again.
+    A name that stops resolving keeps its last address. Each failure is logged once, until the name resolves again. Of
+    targets that resolve to one address and port, the first is in the pool.
     """
 
     def __init__(self, lookup: Lookup, targets: Sequence[Target] = ()) -> None:
@@ -74,6 +77,8 @@ class Resolver:
         self._addresses: dict[str, str] = {}
         self._failing: set[str] = set()
         self._refreshing = asyncio.Lock()
+        self.repeated: tuple[tuple[Endpoint, Endpoint], ...] = ()
+        """Endpoints left out of the pool, each after the one with the same address and port."""
 
     @property
     def refresh_seconds(self) -> float | None:
@@ -94,7 +99,7 @@ class Resolver:
             self._failing &= hosts
             await asyncio.gather(*map(self._resolve, sorted(hosts)))
             found = [(target, self._address_of(target.host)) for target in self.targets]
-            endpoints = [target.endpoint(address) for target, address in found if address is not None]
+            endpoints = self._distinct(target.endpoint(address) for target, address in found if address is not None)
             pool.replace(endpoints)
             return len(endpoints)
 
@@ -104,6 +109,26 @@ class Resolver:
             await asyncio.sleep(self.refresh_seconds or _IDLE_SECONDS)
             if self.refresh_seconds is not None:
                 await self.refresh(pool)
+
+    def _distinct(self, endpoints: Iterable[Endpoint]) -> Sequence[Endpoint]:
+        """Return the endpoints without those that repeat an address; each of these is logged once while it does."""
+        firsts: dict[str, Endpoint] = {}
+        repeated = []
+        for endpoint in endpoints:
+            first = firsts.setdefault(endpoint.hostport, endpoint)
+            if first is not endpoint:
+                repeated.append((first, endpoint))
+        known = {(first.name, second.name) for first, second in self.repeated}
+        for first, second in repeated:
+            if (first.name, second.name) not in known:
+                _log.warning(
+                    "two endpoints are one server, the second is not used",
+                    address=first.hostport,
+                    first=first.name,
+                    second=second.name,
+                )
+        self.repeated = tuple(repeated)
+        return tuple(firsts.values())
 
     def _hosts(self) -> set[str]:
         return {target.host for target in self.targets if not is_ip(target.host)}

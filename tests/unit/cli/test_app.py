@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from epp.cli.commands import COMMANDS
 
 HEAVY = ("aiohttp", "grpc", "numpy", "prometheus_client", "rich", "structlog", "google.protobuf")
 NETWORK = ("aiohttp", "grpc", "prometheus_client")
+DEFAULT_CONFIG = Path(__file__).parents[3] / "config" / "default.yaml"
 ASKED = [["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)]
 
 
@@ -41,6 +43,11 @@ def test_completion_imports_nothing_heavy(words):
     count = str(len(words.split()) - (not words.endswith(" ")))
     environment = {"_EPP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": count}
     assert imported([], HEAVY, **environment) == []
+
+
+@pytest.mark.parametrize("arguments", [["check", str(DEFAULT_CONFIG)], ["plugins"], ["plugins", "metrics-data-source"]])
+def test_check_and_plugins_import_nothing_that_talks_to_a_network(arguments):
+    assert imported(arguments, NETWORK) == []
 
 
 def test_version_is_that_of_the_package():
