@@ -23,6 +23,11 @@ class HostPort:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def shown_listening(host: str, port: int) -> str:
+    """Return an address that is listened on as people read it: `*:port` for all of this machine."""
+    return f"*:{port}" if host == "::" else str(HostPort(host, port))
+
+
 def is_ip(host: str) -> bool:
     """Whether the host is an IPv4 or IPv6 address, without brackets."""
     try:

@@ -34,8 +34,10 @@ class Command(TyperCommand):
             _warn(spelling.without_effect)
         try:
             return super().parse_args(ctx, spelling.arguments)
-        except typer.BadParameter as error:
+        except typer.TyperException as error:
             error.message = error.message.removeprefix("Value error, ")  # a word of the library that typer uses
+            if error.message.startswith("Got unexpected extra argument"):
+                error.message += "; a value with blanks or semicolons belongs in quotes"
             raise
 
 

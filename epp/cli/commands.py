@@ -48,6 +48,7 @@ class PickerFlags:
         "default"
     )
     metrics_port: MetricsPort = None
+    """None for no page."""
     max_request_body: Annotated[int, size_option("Largest request body accepted.")] = Bytes(32 * 1024 * 1024)
     plain_errors: Annotated[Switch, switch_option("Send errors as plain text instead of the API's JSON.")] = (
         Switch.FALSE
@@ -64,10 +65,16 @@ class PickerFlags:
 class Serve(PickerFlags):
     """Run the endpoint picker: an ext_proc server that picks the endpoint of each LLM request for a gateway."""
 
-    grpc_port: Annotated[int, port_option("Port of the ext_proc service, 0 for any free one.")] = 9002
-    grpc_health_port: Annotated[int, port_option("Port of the gRPC health service, plaintext; 0 for any free one.")] = (
-        9003
-    )
+    bind_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IP", help="Address that all servers listen on; by default all of this machine, IPv4 and IPv6."
+        ),
+    ] = None
+    grpc_port: Annotated[int, port_option("Port of the ext_proc service on --bind-address; 0 for any free one.")] = 9002
+    grpc_health_port: Annotated[
+        int, port_option("Port of the gRPC health service on --bind-address, plaintext; 0 for any free one.")
+    ] = 9003
     metrics_port: MetricsPort = 9090
     health_checking: Annotated[Switch, switch_option("Serve health checks on the ext_proc port too.")] = Switch.FALSE
     secure_serving: Annotated[Switch, switch_option("Serve ext_proc over TLS.")] = Switch.TRUE
@@ -104,6 +111,9 @@ class Gateway(PickerFlags):
     """
 
     listen: Listen = "127.0.0.1:8080"
+    bind_address: Annotated[str, typer.Option(metavar="IP", help="Address that the metrics page listens on.")] = (
+        "127.0.0.1"
+    )
     concurrency: Annotated[int, typer.Option(metavar="THREADS", help="Envoy's worker threads.", min=1)] = 1
     cluster_type: Annotated[
         Literal["original-dst", "override-host"],

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import typer
 
 from epp.cli.commands import Gateway
+from epp.cli.inputs import read_bind_address
 from epp.cli.output import exit_on
 from epp.cli.running import run
 from epp.cli.settings import picker_settings
@@ -15,8 +16,10 @@ from epp.framework import ConfigurationError
 from epp.gateway import ClusterType, FailureMode, GatewayError, GatewaySettings, SettingsError, bootstrap_yaml
 from epp.gateway.settings import parse_tcp_address
 from epp.host_port import HostPort
-from epp.local import local_gateway
+from epp.local import LocalGateway, local_gateway
 from epp.observability import logs
+
+_MOST_NAMES = 20
 
 
 def gateway(flags: Gateway) -> None:
@@ -28,14 +31,23 @@ def gateway(flags: Gateway) -> None:
     writer = logs.configure(flags.v)
 
     async def work(stop: asyncio.Event) -> None:
-        picker = picker_settings(flags, ServerSettings("unix:unset"), page_host="127.0.0.1", log=writer)
+        host = read_bind_address(flags.bind_address)
+        picker = picker_settings(flags, ServerSettings("unix:unset"), host=host, log=writer)
         with _flags_in_errors():
             async with local_gateway(picker, _settings(flags)) as running:
-                pool = ", ".join(endpoint.hostport for endpoint in running.picker.store.endpoints)
-                typer.echo(f"listening on {running.url} for {pool or 'no endpoints yet'}; Ctrl-C stops")
+                typer.echo(_start_line(running))
                 await running.wait(stop)
 
     run(work, ConfigurationError, GatewayError)
+
+
+def _start_line(running: LocalGateway) -> str:
+    names = [endpoint.name for endpoint in running.picker.store.endpoints]
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    pool = ", ".join(names[:_MOST_NAMES]) + more if names else "no endpoints yet"
+    page = running.picker.addresses.get("metrics")
+    metrics = "" if page is None else f", metrics on {page}"
+    return f"listening on {running.url} for {pool}{metrics}; Ctrl-C stops"
 
 
 def _settings(flags: Gateway) -> GatewaySettings:

@@ -8,6 +8,7 @@ from epp.discovery import StaticDiscovery, parse_targets
 from epp.framework import ConfigurationError
 from epp.framework.datalayer import Discovery
 from epp.framework.plugin import Parameters
+from epp.host_port import is_ip, parse_host
 
 
 def split_list(text: str) -> tuple[str, ...]:
@@ -32,3 +33,13 @@ def read_endpoints(lists: Sequence[str] | None) -> Discovery[Parameters] | None:
         return StaticDiscovery(parse_targets(",".join(lists)))
     except ValueError as error:
         raise ConfigurationError(f"--endpoints: {error}") from error
+
+
+def read_bind_address(text: str) -> str:
+    """Return the IP address of --bind-address; raises ConfigurationError."""
+    host = "127.0.0.1" if text == "localhost" else text.removeprefix("[").removesuffix("]")
+    if not is_ip(host):
+        raise ConfigurationError(
+            f"--bind-address: {text!r} is not an IP address: write one of this machine, without a port"
+        )
+    return parse_host(host)

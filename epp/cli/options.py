@@ -69,6 +69,8 @@ def tls_version_option(text: str) -> Any:
 
 def _parsed_option(parse: Callable[[str], object], metavar: str, text: str, **settings: Any) -> Any:
     def parse_or_default(value: object) -> object:
+        if isinstance(value, Seconds | Bytes):
+            return float(value) if isinstance(value, Seconds) else int(value)
         if not isinstance(value, str) or isinstance(value, Switch):
             return value
         try:
@@ -125,7 +127,7 @@ ConfigFile = Annotated[Path | None, typer.Option("--config-file", metavar="FILE"
 Listen = Annotated[
     str, typer.Option("--listen", metavar="IP:PORT", help="Address that clients connect to; port 0 for any free one.")
 ]
-MetricsPort = Annotated[int | None, port_option("Port of the metrics page, 0 for any free one.")]
+MetricsPort = Annotated[int | None, port_option("Port of the metrics page on --bind-address; 0 for any free one.")]
 Experimental = Annotated[Switch, switch_option("Allow plugins of stability Alpha.")]
 PluginModules = Annotated[
     str,

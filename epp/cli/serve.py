@@ -4,10 +4,13 @@ import asyncio
 from dataclasses import replace
 
 from epp.cli.commands import Serve
+from epp.cli.inputs import read_bind_address
 from epp.cli.running import run
 from epp.cli.settings import picker_settings
 from epp.extproc.server import ServerSettings, message_bytes_for
 from epp.framework import ConfigurationError
+from epp.host_port import HostPort
+from epp.listening import EVERYWHERE
 from epp.observability import logs
 from epp.picker import Picker
 
@@ -17,7 +20,8 @@ def serve(flags: Serve) -> None:
     writer = logs.configure(flags.v)
 
     async def work(stop: asyncio.Event) -> None:
-        settings = picker_settings(flags, _server(flags), page_host="0.0.0.0", log=writer)  # noqa: S104  for scrapers
+        host = EVERYWHERE if flags.bind_address is None else read_bind_address(flags.bind_address)
+        settings = picker_settings(flags, _server(flags, host), host=host, log=writer)
         picker = Picker(
             replace(
                 settings,
@@ -35,12 +39,12 @@ def serve(flags: Serve) -> None:
     run(work, ConfigurationError)
 
 
-def _server(flags: Serve) -> ServerSettings:
+def _server(flags: Serve, host: str) -> ServerSettings:
     message_bytes = message_bytes_for(flags.max_request_body)
     received, sent = flags.grpc_max_recv_msg_size, flags.grpc_max_send_msg_size
     return ServerSettings(
-        address=f"[::]:{flags.grpc_port}",
-        health_address=f"[::]:{flags.grpc_health_port}",
+        address=str(HostPort(host, flags.grpc_port)),
+        health_address=str(HostPort(host, flags.grpc_health_port)),
         health_on_main=bool(flags.health_checking),
         secure=bool(flags.secure_serving),
         cert_path=flags.cert_path,

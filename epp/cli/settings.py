@@ -7,8 +7,8 @@ from epp.observability.log_writer import LogWriter
 from epp.picker import PickerSettings
 
 
-def picker_settings(flags: PickerFlags, server: ServerSettings, *, page_host: str, log: LogWriter) -> PickerSettings:
-    """Return the settings; raises ConfigurationError."""
+def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, log: LogWriter) -> PickerSettings:
+    """Return the settings, with the metrics page on that host; raises ConfigurationError."""
     return PickerSettings(
         server=server,
         config=read_config(flags.config_file, flags.config_text),
@@ -17,7 +17,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, page_host: st
         plugin_modules=split_list(flags.allow_plugin_modules),
         discovery=read_endpoints(flags.endpoints),
         pool_name=flags.pool_name,
-        metrics_address=None if flags.metrics_port is None else (page_host, flags.metrics_port),
+        metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),
         refresh_metrics_seconds=flags.refresh_metrics_interval,
         refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,
         plain_errors=bool(flags.plain_errors),

@@ -9,6 +9,7 @@ from epp.cli.commands import SimServer
 from epp.cli.running import run
 from epp.framework import ConfigurationError
 from epp.host_port import HostPort
+from epp.listening import refusal
 from epp.observability import logs
 from epp.sim import PRESETS, running
 
@@ -38,10 +39,6 @@ def sim_server(flags: SimServer) -> None:
                 await stop.wait()
                 await sim.drain(_DRAIN_SECONDS)
         except OSError as error:
-            reason = str(error.strerror).rpartition(": ")[2]
-            address = HostPort(flags.host, flags.port)
-            raise ConfigurationError(
-                f"cannot listen on {address}: {reason}; choose another --host or --port"
-            ) from error
+            raise ConfigurationError(refusal(HostPort(flags.host, flags.port), error)) from error
 
     run(work, ValueError, ConfigurationError)

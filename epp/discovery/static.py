@@ -20,11 +20,7 @@ class StaticDiscovery(Discovery[Parameters]):
     async def start(self, pool: Pool) -> None:
         """Fill the pool; raises ConfigurationError when no host has an address, or two endpoints the same."""
         targets = self.resolver.targets
-        found = await self.resolver.refresh(pool)
-        for first, second in self.resolver.repeated:
-            raise ConfigurationError(
-                f"endpoints {first.name!r} and {second.name!r} are one server, {first.hostport}: leave one out"
-            )
+        found = await self.resolver.refresh(pool, unique=True)
         if not found and targets:
             hosts = ", ".join(target.host for target in targets)
             raise ConfigurationError(

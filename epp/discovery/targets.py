@@ -3,7 +3,7 @@
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ import structlog
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.datalayer import Pool
 from epp.framework.endpoint import Endpoint
+from epp.framework.errors import ConfigurationError
 from epp.host_port import is_ip
 
 Lookup: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
@@ -77,8 +78,8 @@ class Resolver:
         self._addresses: dict[str, str] = {}
         self._failing: set[str] = set()
         self._refreshing = asyncio.Lock()
-        self.repeated: tuple[tuple[Endpoint, Endpoint], ...] = ()
-        """Endpoints left out of the pool, each after the one with the same address and port."""
+        self._repeated: set[tuple[str, str]] = set()
+        """Names of endpoints left out of the pool, each after that of the one with the same address and port."""
 
     @property
     def refresh_seconds(self) -> float | None:
@@ -88,10 +89,11 @@ class Resolver:
             return None
         return _RESOLVED_SECONDS if hosts <= self._addresses.keys() else _UNRESOLVED_SECONDS
 
-    async def refresh(self, pool: Pool) -> int:
+    async def refresh(self, pool: Pool, *, unique: bool = False) -> int:
         """Resolve host names and fill the pool; return the number of endpoints.
 
-        Targets whose host has never had an address are left out.
+        Targets whose host has never had an address are left out. Raises ConfigurationError, with the pool unchanged,
+        for two targets with one address if they have to be `unique`.
         """
         async with self._refreshing:
             hosts = self._hosts()
@@ -99,7 +101,8 @@ class Resolver:
             self._failing &= hosts
             await asyncio.gather(*map(self._resolve, sorted(hosts)))
             found = [(target, self._address_of(target.host)) for target in self.targets]
-            endpoints = self._distinct(target.endpoint(address) for target, address in found if address is not None)
+            endpoints = [target.endpoint(address) for target, address in found if address is not None]
+            endpoints = self._without_repeated(endpoints, refuse=unique)
             pool.replace(endpoints)
             return len(endpoints)
 
@@ -110,25 +113,29 @@ class Resolver:
             if self.refresh_seconds is not None:
                 await self.refresh(pool)
 
-    def _distinct(self, endpoints: Iterable[Endpoint]) -> Sequence[Endpoint]:
-        """Return the endpoints without those that repeat an address; each of these is logged once while it does."""
+    def _without_repeated(self, endpoints: Sequence[Endpoint], *, refuse: bool) -> list[Endpoint]:
+        """Return one endpoint for each address; the others are logged once, for as long as they repeat it."""
         firsts: dict[str, Endpoint] = {}
-        repeated = []
+        repeated = set()
         for endpoint in endpoints:
             first = firsts.setdefault(endpoint.hostport, endpoint)
-            if first is not endpoint:
-                repeated.append((first, endpoint))
-        known = {(first.name, second.name) for first, second in self.repeated}
-        for first, second in repeated:
-            if (first.name, second.name) not in known:
+            pair = (first.name, endpoint.name)
+            if first is endpoint:
+                continue
+            if refuse:
+                raise ConfigurationError(
+                    f"endpoints {pair[0]!r} and {pair[1]!r} are one server, {first.hostport}: leave one out"
+                )
+            if pair not in self._repeated:
                 _log.warning(
                     "two endpoints are one server, the second is not used",
                     address=first.hostport,
-                    first=first.name,
-                    second=second.name,
+                    first=pair[0],
+                    second=pair[1],
                 )
-        self.repeated = tuple(repeated)
-        return tuple(firsts.values())
+            repeated.add(pair)
+        self._repeated = repeated
+        return list(firsts.values())
 
     def _hosts(self) -> set[str]:
         return {target.host for target in self.targets if not is_ip(target.host)}
