@@ -26,7 +26,7 @@ class HostsParameters(Parameters, frozen=True):
 
 
 class Hosts(Discovery[HostsParameters]):
-    """Endpoints by IP, or `name/IP`; may fail once they are in the pool, and writes once more when it is told to stop."""
+    """Endpoints by IP, or `name/IP`; may fail once they are in the pool, and writes once more when told to stop."""
 
     plugin_type = "hosts"
 
