@@ -14,7 +14,7 @@ from epp.accelerators.tagger import AcceleratorTagger
 from epp.cli.commands import Accelerators
 from epp.cli.inputs import read_config, read_endpoints, split_list
 from epp.cli.options import Output
-from epp.cli.output import exit_on, new_console, print_json
+from epp.cli.output import exit_on, indented, new_console, print_json
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.datastore import Datastore
 from epp.framework import Candidates, ConfigurationError, SystemClock
@@ -124,6 +124,12 @@ def _show(report: Report) -> None:
     console = new_console()
     if report.endpoints:
         console.print(_endpoints(report.endpoints))
+        console.print("\n[italic]sources[/]")
+    for each in report.endpoints:
+        if each.tag.provenance:
+            console.print(f" {escape(each.endpoint)}", soft_wrap=True)
+        for source, fields in _sources(each.tag).items():
+            console.print(indented(escape(f"{source}: {', '.join(fields)}"), 4))
     for each in report.endpoints:
         for problem in each.problems:
             console.print(f"[yellow]{escape(each.endpoint)}[/]: {escape(problem)}")
@@ -144,7 +150,6 @@ def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
         ("$/h", "right"),
         ("capacity", "right"),
         ("state", "left"),
-        ("sources", "left"),
     ):
         table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
     for report in reports:
@@ -160,7 +165,6 @@ def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
             "" if report.cost_per_hour is None else f"{report.cost_per_hour:.2f}",
             f"{report.relative_capacity:.2f}",
             escape(f"{tag.state.value}: {tag.reason}" if tag.reason else tag.state.value),
-            escape(_sources(tag)),
         )
     return table
 
@@ -172,12 +176,12 @@ def _slice(tag: AcceleratorTag) -> str:
     return f"1/{part.sharers} {part.kind.value}" if part.sharers > 1 else ""
 
 
-def _sources(tag: AcceleratorTag) -> str:
-    """Return each source with its fields."""
+def _sources(tag: AcceleratorTag) -> dict[str, list[str]]:
+    """Return the fields by their source."""
     fields: dict[str, list[str]] = {}
     for field, source in tag.provenance.items():
         fields.setdefault(source, []).append(field)
-    return "; ".join(f"{source}: {', '.join(names)}" for source, names in fields.items())
+    return fields
 
 
 def _classes(classes: dict[str, ClassTotal]) -> Table:

@@ -50,8 +50,8 @@ def demo(flags: Demo) -> None:
             )
             settings = GatewaySettings(listen_host=address.host, listen_port=address.port)
             gateway = await stack.enter_async_context(local_gateway(picker, settings))
-            typer.echo(f"An H100, a slice of an A100 and a T4, all simulated, behind {gateway.url}.")
-            typer.echo("The cheapest with free capacity serves; raise --traffic to see the dearer ones in use.")
+            typer.echo(f"An H100, a slice of an A100 and a T4, simulated, behind {gateway.url}.")
+            typer.echo("The cheapest with free capacity serves; raise --traffic to use the dearer ones.")
             typer.echo("In another terminal:\n")
             typer.echo(f"  {curl(gateway.url)}\n")
             if flags.traffic:
