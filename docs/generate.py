@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from itertools import groupby, pairwise
@@ -17,7 +16,7 @@ from packaging.utils import canonicalize_name
 from prometheus_client.metrics_core import Metric
 
 from epp.cli.app import application
-from epp.cli.go_flags import UnsupportedFlagError, go_spelling
+from epp.cli.go_flags import SWITCHES_WITHOUT_EFFECT, UNSUPPORTED, VALUES_WITHOUT_EFFECT
 from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import plugin_entries
@@ -122,10 +121,8 @@ def _record(left: str, right: str) -> tuple[str, str, str, str]:
     text, _, notes = right.partition("  [")
     given = dict(note.partition(": ")[::2] for note in notes.removesuffix("]").split("; "))
     default = given.pop("default", "")
-    if in_text := re.search(r"; (\S+) by default\.$", text):
-        default, text = in_text[1], f"{text[: in_text.start()]}."
     limits = [limit for limit in given if limit]
-    kind = value.removeprefix("<").removesuffix(">").removesuffix(" range")
+    kind = value.strip("[]")
     return f"`{name}`", ", ".join([*([_code(kind)] if kind else []), *map(_limit, limits)]), _code(default), text
 
 
@@ -142,11 +139,9 @@ def _there(flag: str, _value: str, default: str, _text: str) -> str:
 
 def llm_d_fate(flag: str) -> str | None:
     """Return what `epp serve` does with a flag of llm-d-router that it has not; None for one that it has."""
-    try:
-        taken = go_spelling(["serve", flag])
-    except UnsupportedFlagError as error:
-        return f"refused: {str(error).rpartition('not supported: ')[2]}"
-    return None if taken[1:] else "no effect"
+    if flag in UNSUPPORTED:
+        return f"refused: {UNSUPPORTED[flag]}"
+    return "no effect" if flag in SWITCHES_WITHOUT_EFFECT | VALUES_WITHOUT_EFFECT else None
 
 
 def metrics_markdown() -> str:

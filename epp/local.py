@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from epp.extproc.server import ServerSettings
+from epp.extproc.server import ServerSettings, message_bytes_for
 from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings
 from epp.picker import Picker, PickerSettings
 
@@ -49,7 +49,13 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
     """
     with tempfile.TemporaryDirectory(prefix="epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
-        server = ServerSettings(address, secure=False)
+        message_bytes = message_bytes_for(picker.max_body_bytes)
+        server = ServerSettings(
+            address,
+            secure=False,
+            max_receive_bytes=message_bytes,
+            max_send_bytes=message_bytes,
+        )
         running = Picker(replace(picker, server=server))
         await running.start()
         try:

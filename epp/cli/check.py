@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 import typer
 from rich.markup import escape
 from rich.tree import Tree
 
-from epp.cli.options import Experimental, PluginModules, Switch, split_list
-from epp.cli.output import Output, new_console, print_json
+from epp.cli.commands import Check
+from epp.cli.inputs import split_list
+from epp.cli.options import Output
+from epp.cli.output import new_console, print_json
 from epp.config import Builder, InvalidConfigError, assemble, load_file
 from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph, describe
 from epp.framework import ConfigurationError, SystemClock
@@ -32,25 +33,19 @@ class FileReport(msgspec.Struct, frozen=True):
     graph: Graph | None = None
 
 
-def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="EndpointPickerConfig files.")],
-    output: Annotated[Output, typer.Option(help="text, or json for programs.")] = Output.TEXT,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 2 if there are warnings.")] = False,
-    allow_experimental_plugins: Experimental = Switch.FALSE,
-    allow_plugin_modules: PluginModules = "",
-) -> None:
-    """Validate configuration files and show the plugins that they run. Exit code 1: a file is invalid."""
-    registry = Registry(modules=split_list(allow_plugin_modules))
-    builder = Builder(registry, SystemClock(), experimental=bool(allow_experimental_plugins))
-    reports = [check_file(path, builder) for path in files]
-    if output is Output.JSON:
+def check(flags: Check) -> None:
+    """Check the files, print the reports, and exit with the code that they call for."""
+    registry = Registry(modules=split_list(flags.allow_plugin_modules))
+    builder = Builder(registry, SystemClock(), experimental=bool(flags.allow_experimental_plugins))
+    reports = [check_file(path, builder) for path in flags.files]
+    if flags.output is Output.JSON:
         print_json(reports)
     else:
         for report in reports:
             _show(report)
     if any(report.errors for report in reports):
         raise typer.Exit(REFUSED)
-    if strict and any(report.warnings for report in reports):
+    if flags.strict and any(report.warnings for report in reports):
         raise typer.Exit(WARNED)
 
 

@@ -1,7 +1,7 @@
 """Carries sessions over gRPC: one stream, one session."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,6 +18,7 @@ from epp.extproc.open_streams import OpenStreams
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.session import Session
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
+from epp.host_port import parse_host_port, shown_listening
 
 _log = structlog.get_logger()
 
@@ -42,7 +43,7 @@ class ServerSettings:
     """Where and how the ext_proc service listens."""
 
     address: str
-    """`host:port`, port 0 for any free one, or `unix:/path`."""
+    """`ip:port`, `[::]` for all addresses, port 0 for any free one; or `unix:/path`."""
     health_address: str | None = None
     """Where the health service listens in plaintext; None for nowhere."""
     health_on_main: bool = True
@@ -97,9 +98,15 @@ class ExtProcServer:
             self._health_server = health_server
 
     @property
-    def address(self) -> int | str:
-        """The port in use, or the address of a unix socket."""
-        return self.port or self._settings.address
+    def addresses(self) -> Mapping[str, str]:
+        """Where the servers that have started listen."""
+        bound = {"ext_proc": (self._settings.address, self.port)}
+        if self._settings.health_address is not None:
+            bound["health"] = self._settings.health_address, self.health_port
+        return {
+            name: shown_listening(parse_host_port(address, min_port=0).host, port) if port else address
+            for name, (address, port) in bound.items()
+        }
 
     @property
     def open_streams(self) -> int:

@@ -105,6 +105,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._config_good = self._gauge(
             "config_last_reload_successful", "1 if the current configuration file is in effect, 0 if it was rejected."
         )
+        self._config_good.set(1)
         self._config_reloads = self._counter(
             "config_reloads_total", "New versions of the configuration file, by result.", ("result",)
         )

@@ -77,6 +77,11 @@ class Picker:
         return self._servers.metrics_port
 
     @property
+    def addresses(self) -> Mapping[str, str]:
+        """Where each server that is open listens, by its name."""
+        return self._servers.addresses
+
+    @property
     def open_streams(self) -> int:
         """ext_proc streams that are open now."""
         return self._servers.extproc.open_streams
@@ -109,7 +114,7 @@ class Picker:
         if self._follower is not None:
             self._supervisor.start("configuration", self._follow_config)
         self._servers.set_ready()
-        _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.ports)
+        _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.addresses)
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
         """Drain, then close open streams and release resources.

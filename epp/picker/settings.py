@@ -33,7 +33,7 @@ class PickerSettings:
     pool_name: str = "default"
     """Label of the pool's metrics."""
     metrics_address: tuple[str, int] | None = None
-    """Host and port of the metrics page; None for no page, port 0 for any free one."""
+    """IP address and port of the metrics page; None for no page, `::` for all addresses, port 0 for any free one."""
     refresh_metrics_seconds: float = 0.05
     """Time between two polls of an endpoint."""
     refresh_prometheus_seconds: float = 5.0

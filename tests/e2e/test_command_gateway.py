@@ -1,6 +1,7 @@
 """`epp gateway` from outside: it serves, it ends without a trace, and it says so when Envoy dies."""
 
 import asyncio
+import io
 import os
 import signal
 import socket
@@ -8,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import openai
 import pytest
 import pytest_asyncio
@@ -48,8 +50,7 @@ async def url_of(gateway: Command) -> str:
 async def test_gateway_serves_until_ctrl_c_and_leaves_nothing_behind(endpoints, directory):
     async with command("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints, TMPDIR=str(directory)) as gateway:
         url = await url_of(gateway)
-        addresses = ", ".join(pair.partition("=")[2] for pair in endpoints.split(","))
-        assert gateway.out == [f"listening on {url} for {addresses}; Ctrl-C stops"]
+        assert gateway.out == [f"listening on {url} for one, other; Ctrl-C stops"]
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
             raw = await client.chat.completions.with_raw_response.create(
                 model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=3
@@ -115,3 +116,48 @@ async def test_printed_configuration_is_one_that_envoy_takes(tmp_path):
     output, _ = await envoy.communicate()
     assert envoy.returncode == 0, output.decode()
     assert f"configuration '{path}' OK" in output.decode()
+
+
+FALLBACKS = ("--cluster-type=override-host", "--failure-mode=FailOpen")
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("mode", [(), FALLBACKS], ids=["one destination", "fallbacks"])
+async def test_largest_request_body_is_the_one_asked_for(endpoints, mode):
+    most = 40  # MiB, more than by default
+    flags = ("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints, *mode)
+    async with command(*flags, f"--max-request-body={most}MiB") as gateway, aiohttp.ClientSession() as client:
+        url = f"{await url_of(gateway)}/v1/chat/completions"
+        assert await status_of(client, url, size=(most - 1) * MIB) == 200
+        assert await status_of(client, url, size=(most + 1) * MIB) == 413
+    async with command(*flags, "--max-request-body=1Mi") as gateway, aiohttp.ClientSession() as client:
+        url = f"{await url_of(gateway)}/v1/chat/completions"
+        assert await status_of(client, url, size=MIB // 2) == 200
+        assert await status_of(client, url, size=2 * MIB) == 413
+
+
+async def status_of(client: aiohttp.ClientSession, url: str, *, size: int) -> int:
+    """Send a request with a body of this size, most of which is no prompt."""
+    head = f'{{"model":"{MODEL}","max_tokens":1,"messages":[{{"role":"user","content":"hi"}}],"padding":"'
+    body = f'{head}{"x" * (size - len(head) - 2)}"}}'.encode()
+    async with client.post(url, data=io.BytesIO(body), headers={"content-type": "application/json"}) as response:
+        await response.read()
+        return response.status
+
+
+async def test_errors_are_plain_text_where_that_is_asked_for(endpoints):
+    flags = ("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--plain-errors", "true")
+    async with command(*flags) as gateway, aiohttp.ClientSession() as client:
+        url = f"{await url_of(gateway)}/v1/chat/completions"
+        async with client.post(url, data=b"{", headers={"content-type": "application/json"}) as response:
+            assert response.status == 400
+            assert not (await response.text()).startswith("{")
+
+
+async def test_metrics_page_is_named_and_has_the_name_of_the_pool(endpoints):
+    flags = ("--listen=127.0.0.1:0", "--metrics-port=0", "--bind-address=::1", "--pool-name=mine")
+    async with command("gateway", "--endpoints", endpoints, *flags) as gateway, aiohttp.ClientSession() as client:
+        page = (await gateway.says("listening on")).partition("metrics on ")[2].partition(";")[0]
+        assert page.startswith("[::1]:")
+        async with client.get(f"http://{page}/metrics") as response:
+            assert 'llm_d_epp_ready_endpoints{name="mine"}' in await response.text()

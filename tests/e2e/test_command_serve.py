@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator
 
@@ -79,6 +81,28 @@ async def test_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_path):
             assert [(await watch.read()).status for watch in watches] == [SERVING] * 2
         picker.terminate()
         assert await picker.end() == 0
+
+
+async def test_start_line_has_the_address_of_each_server_and_bind_address_is_all_that_is_listened_on():
+    any_port = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
+    flags = ("--endpoints=1", PLAIN, "--drain-quiet-period=10ms", *any_port)
+    for bound, host in (((), "*"), (("--bind-address=127.0.0.1",), "127.0.0.1")):
+        async with command("serve", *flags, *bound) as picker:
+            line = json.loads(await picker.says('"event":"ready"'))
+            for server in ("ext_proc", "health", "metrics"):
+                shown, _, port = line[server].rpartition(":")
+                assert shown == host
+                assert await _accepts("127.0.0.1", port)
+                assert await _accepts("::1", port) is (host == "*" and socket.has_dualstack_ipv6())
+
+
+async def _accepts(host: str, port: str) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, int(port))
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 async def test_health_is_not_on_the_main_port_where_that_is_switched_off(sim):

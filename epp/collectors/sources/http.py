@@ -1,14 +1,15 @@
 """Data sources over HTTP, on persistent connections."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import errno
 import math
 import socket
 from http import HTTPStatus
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import aiohttp
 from typing_extensions import TypeVar
 
 from epp.collectors.sources.tls import TlsParameters, tls_context
@@ -17,6 +18,9 @@ from epp.framework.datalayer import DataSource, NotAskedError, PageError, Unreac
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import Port
+
+if TYPE_CHECKING:  # imported by the first request: a configuration is checked without it
+    import aiohttp
 
 _PAGE_LIMIT_BYTES = 8 * 1024 * 1024
 _CONNECTIONS_PER_HOST = 2
@@ -99,6 +103,8 @@ class HttpSource(DataSource[HP]):
             await session.close()
 
     async def _fetch(self, endpoint: Endpoint, *, keep: bool) -> bytes:
+        import aiohttp
+
         url = self._url(endpoint)
         try:
             async with self._open(keep=keep).get(
@@ -131,6 +137,8 @@ class HttpSource(DataSource[HP]):
 
     def _open(self, *, keep: bool) -> aiohttp.ClientSession:
         """Return the session, opened on first use: it belongs to the running event loop."""
+        import aiohttp
+
         session = self._sessions.get(keep)
         if session is None:
             session = self._sessions[keep] = aiohttp.ClientSession(
@@ -165,6 +173,8 @@ async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
 
 
 def _is_refusal(error: aiohttp.ClientConnectionError) -> bool:
+    import aiohttp
+
     if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError):
         return True
     return isinstance(error, OSError) and error.errno in _REFUSALS

@@ -13,7 +13,7 @@ FILES = sorted(Path(epp.samples.__file__).parent.glob("*.yaml"))
 
 
 def run(*arguments: str):
-    result = CliRunner().invoke(application(["config"]), ["config", *arguments])
+    result = CliRunner().invoke(application(), ["config", *arguments])
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -24,7 +24,7 @@ SCHEMA = config_schema(Registry())
 
 
 def printed(form: str) -> str:
-    result = CliRunner().invoke(application(["plugins"]), ["plugins", "--output", form])
+    result = CliRunner().invoke(application(), ["plugins", "--output", form])
     assert result.exit_code == 0, result.output
     return result.stdout
 

@@ -256,3 +256,11 @@ def test_ome_15_picks_and_ready_endpoints_are_counted_by_hardware():
     ready = "llm_d_epp_accelerator_ready_endpoints"
     assert picked(ready, {"name": "pool", "accelerator": "nvidia-h100"}) == 2
     assert picked(ready, {"name": "pool", "accelerator": "unknown"}) == 1
+
+
+def test_last_reload_counts_as_successful_until_one_fails(page):
+    assert page.value("config_last_reload_successful") == 1
+    page.metrics.config_refused("bad")
+    assert page.value("config_last_reload_successful") == 0
+    page.metrics.config_taken(2)
+    assert page.value("config_last_reload_successful") == 1
