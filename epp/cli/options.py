@@ -71,7 +71,10 @@ Endpoints = Annotated[
     str | None,
     typer.Option("--endpoints", metavar="HOST:PORT,...", help="Model servers: host:port, [ipv6]:port, name=host:port."),
 ]
-ConfigFile = Annotated[Path | None, typer.Option("--config-file", help="An EndpointPickerConfig file.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config-file", help="An EndpointPickerConfig file; `epp config list` names ready-made ones."),
+]
 ConfigText = Annotated[str | None, typer.Option("--config-text", help="An EndpointPickerConfig as text.")]
 WatchConfig = Annotated[
     Switch, typer.Option("--watch-config-file", help="Apply new versions of --config-file without a restart.")
