@@ -23,10 +23,11 @@ from epp.config.plugin_reference import plugin_entries
 from epp.config.schema import config_schema
 from epp.discovery import StaticDiscovery
 from epp.extproc.server import ServerSettings
-from epp.framework import errors, headers
+from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
 from epp.gateway import standalone_override_host_yaml, standalone_yaml
+from epp.gateway.eds_file import discovery_response
 from epp.picker import Picker, PickerSettings
 
 REPOSITORY = Path(__file__).parents[1]
@@ -322,11 +323,17 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
+def _endpoints_json() -> str:
+    """Return the file of the endpoints that deploy/README.md starts."""
+    return discovery_response([Endpoint(f"e{port}", "127.0.0.1", port) for port in (8001, 8002)]).decode()
+
+
 def _schema_json() -> str:
     return msgspec.json.format(msgspec.json.encode(config_schema(Registry()))).decode() + "\n"
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "deploy/endpoints.json": _endpoints_json,
     "deploy/envoy.yaml": standalone_yaml,
     "deploy/envoy-override-host.yaml": standalone_override_host_yaml,
     "docs/errors.md": errors_markdown,

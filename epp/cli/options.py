@@ -123,7 +123,12 @@ Endpoints = Annotated[
         "semicolons; accelerator names the class of the hardware. May be repeated.",
     ),
 ]
-ConfigFile = Annotated[Path | None, typer.Option("--config-file", metavar="FILE", help="An EndpointPickerConfig file.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-file", metavar="FILE", help="An EndpointPickerConfig file; `epp config list` names ready-made ones."
+    ),
+]
 Listen = Annotated[
     str, typer.Option("--listen", metavar="IP:PORT", help="Address that clients connect to; port 0 for any free one.")
 ]

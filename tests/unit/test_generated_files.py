@@ -49,7 +49,7 @@ def test_references_have_a_row_for_what_a_reader_looks_up():
     errors, headers = generate.errors_markdown(), generate.headers_markdown()
     assert "| `--grpc-port` | `PORT`, 0 to 65535 | `9002` | the same | " in flags
     assert "| `--max-request-body` | `SIZE` | `32Mi` | - | " in flags
-    assert "| `--health-checking` | `[true\\|false]` | `true` | default `false` | " in flags
+    assert "| `--health-checking` | `true\\|false` | `true` | default `false` | " in flags
     assert "| `--tracing` | `true` | no effect |" in flags
     assert "| `--ha-enable-leader-election` | `false` | refused: " in flags
     assert "## epp config show" in flags
