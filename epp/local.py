@@ -39,6 +39,16 @@ class LocalGateway:
             stopped.cancel()
             await asyncio.gather(died, stopped, return_exceptions=True)
 
+    async def drain(self, most_seconds: float, enough: asyncio.Event) -> None:
+        """Accept no more connections, until no request is open, the time is up or `enough` is set."""
+        ends = {asyncio.ensure_future(self.envoy.drain()), asyncio.ensure_future(enough.wait())}
+        try:
+            await asyncio.wait(ends, timeout=most_seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+
 
 @asynccontextmanager
 async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> AsyncIterator[LocalGateway]:

@@ -15,6 +15,7 @@ import typer
 from epp.cli.options import (
     Bytes,
     ConfigFile,
+    DrainTimeout,
     Endpoints,
     Experimental,
     Listen,
@@ -100,7 +101,7 @@ class Serve(PickerFlags):
     emit_endpoint_scores: Annotated[Switch, switch_option("Send the scores of all candidates in dynamic metadata.")] = (
         Switch.FALSE
     )
-    drain_timeout: Annotated[float, duration_option("Longest time from SIGTERM to the end.")] = Seconds(30)
+    drain_timeout: DrainTimeout = Seconds(30)
     drain_quiet_period: Annotated[float, duration_option("Time without open streams that ends the drain.")] = Seconds(2)
     v: Verbosity = 2
 
@@ -138,6 +139,7 @@ class Gateway(PickerFlags):
             help="With override-host: the file of endpoints that Envoy reads; a temporary one by default.",
         ),
     ] = None
+    drain_timeout: DrainTimeout = Seconds(0)
     print_envoy_config: Annotated[Switch, switch_option("Print Envoy's configuration and exit.")] = Switch.FALSE
     v: Verbosity = 0
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import structlog
 import typer
 
 from epp.cli.commands import Gateway
@@ -21,6 +22,8 @@ from epp.observability import logs
 
 _MOST_NAMES = 20
 
+_log = structlog.get_logger()
+
 
 def gateway(flags: Gateway) -> None:
     """Run both until stopped, or print Envoy's configuration."""
@@ -37,6 +40,10 @@ def gateway(flags: Gateway) -> None:
             async with local_gateway(picker, _settings(flags)) as running:
                 typer.echo(_start_line(running))
                 await running.wait(stop)
+                if flags.drain_timeout > 0:
+                    _log.info("draining", most_seconds=flags.drain_timeout)
+                    stop.clear()  # the next signal ends the drain
+                    await running.drain(flags.drain_timeout, enough=stop)
 
     run(work, ConfigurationError, GatewayError)
 

@@ -133,6 +133,9 @@ Listen = Annotated[
     str, typer.Option("--listen", metavar="IP:PORT", help="Address that clients connect to; port 0 for any free one.")
 ]
 MetricsPort = Annotated[int | None, port_option("Port of the metrics page on --bind-address; 0 for any free one.")]
+DrainTimeout = Annotated[
+    float, duration_option("Longest time for open requests to finish after SIGTERM or Ctrl-C; the next one cuts them.")
+]
 Experimental = Annotated[Switch, switch_option("Allow plugins of stability Alpha.")]
 PluginModules = Annotated[
     str,

@@ -1,6 +1,7 @@
 """`epp gateway` from outside: it serves, it ends without a trace, and it says so when Envoy dies."""
 
 import asyncio
+import functools
 import io
 import os
 import signal
@@ -14,7 +15,7 @@ import openai
 import pytest
 import pytest_asyncio
 from commands import Command, command, envoy_of, is_running, outcome
-from world import until
+from world import ENDLESS, until
 
 from epp.gateway.envoy import find_envoy
 
@@ -161,3 +162,46 @@ async def test_metrics_page_is_named_and_has_the_name_of_the_pool(endpoints):
         assert page.startswith("[::1]:")
         async with client.get(f"http://{page}/metrics") as response:
             assert 'llm_d_epp_ready_endpoints{name="mine"}' in await response.text()
+
+
+async def test_drain_lets_open_requests_finish_and_accepts_no_more(endpoints):
+    flags = ("gateway", "-v=2", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--drain-timeout=10m")
+    async with command(*flags) as gateway:
+        url = await url_of(gateway)
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            stream = await client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=1_000, stream=True, **ENDLESS
+            )
+            chunks = [await anext(stream)]
+            gateway.terminate()
+            await gateway.says('"event":"draining"')
+            await until(functools.partial(refuses, url), "no connection is accepted")
+            chunks += [chunk async for chunk in stream]
+        assert chunks[-1].choices[0].finish_reason == "length"
+        assert await gateway.end() == 0
+
+
+async def refuses(url: str) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
+    except ConnectionRefusedError:
+        return True
+    writer.close()
+    return False
+
+
+async def test_second_signal_ends_the_drain(endpoints):
+    flags = ("gateway", "-v=2", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--drain-timeout=10m")
+    async with command(*flags) as gateway:
+        url = await url_of(gateway)
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            stream = await client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=8_000, stream=True, **ENDLESS
+            )
+            await anext(stream)
+            gateway.interrupt()
+            await gateway.says('"event":"draining"')
+            gateway.interrupt()
+            assert await gateway.end() == 0
+            with pytest.raises(openai.APIError):
+                _ = [chunk async for chunk in stream]
