@@ -71,7 +71,11 @@ def test_json_is_for_programs(plugins):
     (entry,) = json.loads(said)
     assert (entry["type"], entry["roles"], entry["stability"]) == ("random-picker", ["Picker"], "Beta")
     (parameter,) = entry["parameters"]
-    assert (parameter["name"], parameter["type"], parameter["default"]) == ("maxNumOfEndpoints", "int, at least 1", "1")
+    assert (parameter["name"], parameter["type"], parameter["default"]) == (
+        "maxNumOfEndpoints",
+        "int, at least 1, the default otherwise",
+        "1",
+    )
     assert [entry["type"] for entry in json.loads(plugins("--output", "json")[1])].count("queue-scorer") == 1
 
 
