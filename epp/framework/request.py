@@ -1,7 +1,8 @@
 """One LLM request as plugins see it: protocol-neutral, with a typed store for what producers compute."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Generic, TypeVar, cast
 
 import msgspec
@@ -68,6 +69,15 @@ class RequestBody(msgspec.Struct, frozen=True):
     """The response reports no usage: it need not be read."""
     media_items: int = 0
     """Images, audio clips and videos in the prompt."""
+    prompt_ends: tuple[int, ...] = ()
+    """Where each prompt of a list ends within `prompt`, in bytes; empty for a single prompt."""
+
+    @property
+    def prompts(self) -> Sequence[bytes]:
+        """Each prompt by itself; engines compute and cache those of a list one by one."""
+        if not self.prompt_ends:
+            return (self.prompt,)
+        return [self.prompt[start:end] for start, end in pairwise((0, *self.prompt_ends))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +104,22 @@ class PrefixMatch:
     matched_blocks: NDArray[np.int32]
     """Leading blocks held, one number for each slot."""
     total_blocks: int
-    """Whole blocks in the prompt."""
+    """Blocks in the prompt, or in all prompts of a list; the last of each may be shorter."""
     block_tokens: int
+    held_tokens: NDArray[np.int64] | None = None
+    """Leading tokens held, one number for each slot; None where every block counts in full."""
 
     def matched_tokens(self, candidates: Candidates) -> NDArray[np.float64]:
-        """Leading tokens held, one number for each candidate."""
+        """Leading tokens held, one number for each candidate; a short last block may count in full."""
+        if self.held_tokens is not None:
+            return self.held_tokens[candidates.slots].astype(np.float64)
         return self.blocks(candidates).astype(np.float64) * self.block_tokens
+
+    def tokens_at(self, slot: int) -> int:
+        """Leading tokens that one slot holds."""
+        if self.held_tokens is not None:
+            return int(self.held_tokens[slot])
+        return int(self.matched_blocks[slot]) * self.block_tokens
 
     def blocks(self, candidates: Candidates) -> NDArray[np.int32]:
         """Leading blocks held, one number for each candidate."""

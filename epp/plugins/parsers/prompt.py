@@ -1,7 +1,7 @@
 """Writes a prompt as canonical bytes: equal prefixes here are equal prefixes in the engine."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -32,6 +32,7 @@ _MEDIA_TOKENS: Mapping[str, int] = MappingProxyType(
 _AUDIO_BASE64_BYTES_PER_TOKEN = 853  # 16,000 bytes a second over 25 tokens a second, four base64 bytes for three
 _DIGEST_TOKENS = 4
 _MOST_MEDIA = 256
+_MOST_PROMPTS = 256
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 _EMPTY_JSON = (b"", b"null", b"[]")
 
@@ -53,17 +54,31 @@ class PromptWriter:
     bound the size of the prompt.
     """
 
-    __slots__ = ("_media_left", "_pieces", "media_items")
+    __slots__ = ("_ends", "_media_left", "_pieces", "media_items")
 
     def __init__(self) -> None:
         self.media_items = 0
         """Images, audio clips and videos written so far."""
         self._pieces: list[bytes] = []
+        self._ends: list[int] = []
         self._media_left = _MOST_MEDIA
 
     def written(self) -> bytes:
         """Return the prompt."""
         return b"".join(self._pieces)
+
+    def ends(self) -> tuple[int, ...]:
+        """Return where each prompt of a list ends; empty for a single prompt."""
+        return (*self._ends, sum(map(len, self._pieces))) if self._ends else ()
+
+    def prompts(self, prompts: Iterable[bytes]) -> None:
+        """Write a list of prompts, of which nothing else has been written yet; those beyond the 256th count as one."""
+        end = 0
+        for prompt in prompts:
+            if self._pieces and len(self._ends) < _MOST_PROMPTS - 1:
+                self._ends.append(end)
+            self._pieces.append(prompt)
+            end += len(prompt)
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
         """Write one message of a conversation."""
