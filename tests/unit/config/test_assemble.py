@@ -119,13 +119,6 @@ def test_legacy_api_version_is_read():
         ),
         (
             (
-                "plugins: [{type: random-picker}]\n"
-                "schedulingProfiles: [{name: p, plugins: [{pluginRef: random-picker, weight: 2}]}]"
-            ),
-            "'random-picker' has a weight, but is no scorer",
-        ),
-        (
-            (
                 "plugins: [{type: queue-scorer}]\n"
                 "schedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer, weight: .nan}]}]"
             ),

@@ -1,0 +1,148 @@
+"""Files that llm-d's own picker accepts: what they come to here."""
+
+import pytest
+
+from epp.framework import Producer, Request, RequestBody, ResponseReporter
+from epp.framework.testing import candidates
+
+CHART_DEFAULT = """\
+plugins:
+- {type: queue-scorer}
+- {type: kv-cache-utilization-scorer}
+- {type: prefix-cache-scorer}
+- {type: metrics-data-source, parameters: {scheme: http, path: /metrics, insecureSkipVerify: true}}
+- {type: core-metrics-extractor, parameters: {defaultEngine: sglang}}
+- {type: openai-parser}
+- {type: anthropic-parser}
+dataLayer:
+  sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}]
+requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: anthropic-parser}]}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+"""
+
+CHART_PAYLOAD_AGNOSTIC = """\
+plugins: [{type: passthrough-parser}, {type: active-request-scorer}, {type: session-affinity-scorer}]
+requestHandler: {parsers: [{pluginRef: passthrough-parser}]}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: active-request-scorer}, {pluginRef: session-affinity-scorer, weight: 5}]}
+"""
+
+STICKY_UNTIL_BUSY = """\
+plugins:
+- {type: prefix-cache-affinity-filter, parameters: {affinityThreshold: 0.5}}
+- {type: token-load-scorer, parameters: {queueThresholdTokens: 0}}
+- {type: utilization-detector, parameters: {queueDepthThreshold: 5, headroom: 0.2}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: utilization-detector}
+  - {pluginRef: prefix-cache-affinity-filter}
+  - {pluginRef: token-load-scorer}
+"""
+
+NEAR_THE_PEER = """\
+plugins:
+- {type: topology-extractor, parameters: {hostname: node, rack: example.com/rack, zone: "", region: region}}
+- {type: endpoint-notification-source}
+- {type: topology-affinity-filter, parameters: {minAffinity: rack}}
+- {type: load-aware-scorer, parameters: {threshold: 0}}
+dataLayer:
+  sources: [{pluginRef: endpoint-notification-source, extractors: [{pluginRef: topology-extractor}]}]
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: topology-affinity-filter}, {pluginRef: load-aware-scorer}]}
+"""
+
+SESSIONS = """\
+plugins:
+- {type: session-id-producer, name: by-cookie, parameters: {cookieName: sid}}
+- type: session-affinity-filter
+  parameters:
+    strategy: session_id
+    sessionIdConfig: {sources: [{attribute: SessionIDDataKey, producer: by-cookie}], evictionTtlSeconds: 0}
+- {type: no-hit-lru-scorer, parameters: {prefixPluginType: prefix-cache-scorer, prefixPluginName: p, lruSize: 0}}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: session-affinity-filter}, {pluginRef: no-hit-lru-scorer}]}
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [CHART_DEFAULT, CHART_PAYLOAD_AGNOSTIC, STICKY_UNTIL_BUSY, NEAR_THE_PEER, SESSIONS], ids=range(5)
+)
+def test_file_loads_and_routes_to_the_least_loaded(build, text):
+    assembly = build(text, experimental=True)
+    pool = candidates(waiting=[9, 0, 9], running=[9, 1, 9], kv_usage=[0.9, 0.1, 0.9], in_flight=[3, 0, 3])
+    request = Request("r", RequestBody(model="m", prompt=b"x" * 160, prompt_tokens=40))
+    for producer in assembly.pipeline.of(Producer):
+        producer.produce(request, pool)
+    result = assembly.pipeline.scheduler.schedule(request, pool)
+    assert result.targets[0].name == "e1" or text in {STICKY_UNTIL_BUSY, SESSIONS}  # these know no load here
+
+
+def in_a_profile(plugins, refs):
+    return f"plugins: [{plugins}]\nschedulingProfiles:\n- name: p\n  plugins:\n{refs}"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "approx-prefix-cache-producer",
+        "openai-parser",
+        "single-profile-handler",
+        "metrics-data-source",
+        "fcfs-ordering-policy",
+        "disagg-headers-handler",
+        "always-disagg-pd-decider",
+        "agent-identity",
+        "probabilistic-admitter",
+    ],
+)
+def test_profile_may_name_what_has_no_part_in_it(build, kind):
+    assembly = build(in_a_profile(f"{{type: queue-scorer}}, {{type: {kind}}}", f"  - pluginRef: {kind}\n"))
+    assert [str(warning) for warning in assembly.warnings if "neither" in warning.message] == [
+        (
+            f"c.yaml:7:5: schedulingProfiles[0].plugins[0]: plugin '{kind}' (type {kind}) is neither filter, scorer nor "
+            "picker: it has no effect in a profile"
+        )
+    ]
+
+
+def test_reporter_in_a_profile_still_reports(build):
+    pytest.importorskip("cel_expr_python")
+    reporter = "{type: request-attribute-reporter, parameters: {attributes: [{key: {name: cost}, expression: '1.0'}]}}"
+    assembly = build(in_a_profile(f"{{type: queue-scorer}}, {reporter}", "  - pluginRef: request-attribute-reporter\n"))
+    assert [plugin.name for plugin in assembly.pipeline.of(ResponseReporter)] == ["request-attribute-reporter"]
+    assert any("has no effect in a profile" in warning.message for warning in assembly.warnings)
+
+
+def test_weight_of_what_is_no_scorer_is_passed_over(warned):
+    refs = "  - {pluginRef: decode-filter, weight: 1}\n  - {pluginRef: random-picker, weight: 2}\n"
+    text = in_a_profile("{type: decode-filter}, {type: random-picker}", refs)
+    assert [line for line in warned(text) if "no scorer" in line] == [
+        "c.yaml:7:32: schedulingProfiles[0].plugins[0].weight: has no effect: 'decode-filter' is no scorer",
+        "c.yaml:8:32: schedulingProfiles[0].plugins[1].weight: has no effect: 'random-picker' is no scorer",
+    ]
+
+
+def test_detector_is_a_filter_where_a_profile_names_it_and_otherwise_has_no_effect(build):
+    plugins = "{type: utilization-detector}, {type: concurrency-detector, name: busy}, {type: queue-scorer}"
+    assembly = build(in_a_profile(plugins, "  - {pluginRef: busy}\n  - {pluginRef: queue-scorer}\n"))
+    (profile,) = assembly.pipeline.scheduler.profiles.values()
+    assert [member.filter.name for member in profile.filters] == ["busy"]
+    idle = [str(warning) for warning in assembly.warnings if "saturation detector" in warning.message]
+    assert idle == [
+        (
+            "c.yaml:3:11: plugins[0]: plugin type 'utilization-detector' (saturation detector): flow control is known, not "
+            "supported yet, and no profile names it as a filter: it has no effect"
+        )
+    ]
+
+
+def test_detector_of_the_flow_control_may_be_a_filter_too(build):
+    text = in_a_profile("{type: concurrency-detector, name: busy}", "  - {pluginRef: busy}\n")
+    assembly = build(text + "flowControl: {saturationDetector: {pluginRef: busy}}\n")
+    assert not [warning for warning in assembly.warnings if "saturation detector" in warning.message]
