@@ -37,6 +37,8 @@ SESSION_ID = "x-session-id"
 """The conversation that the request belongs to, by default."""
 AGENT_SESSIONS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
 """The conversation, as Claude Code, OpenCode, Codex and older versions of Codex name it."""
+PREFER = "prefer"
+"""Preferences of RFC 7240; with `if-available`, the request is for an endpoint that holds its KV cache, or for none."""
 ENDPOINT_SELECTION = "test-epp-endpoint-selection"
 """The endpoints among which to pick; for conformance tests."""
 
@@ -73,6 +75,8 @@ KV_CACHE_SOURCE = "x-kv-cache-source-host-port"
 
 CONTENT_LENGTH = "content-length"
 """Bytes of the body."""
+METHOD = ":method"
+"""The method of the request."""
 PATHS = (":path", "x-original-path", "x-forwarded-path")
 """The path of the request, then what gateways call it that have rewritten it."""
 

@@ -105,8 +105,8 @@ def test_profile_may_name_what_has_no_part_in_it(build, kind):
     assembly = build(in_a_profile(f"{{type: queue-scorer}}, {{type: {kind}}}", f"  - pluginRef: {kind}\n"))
     assert [str(warning) for warning in assembly.warnings if "neither" in warning.message] == [
         (
-            f"c.yaml:7:5: schedulingProfiles[0].plugins[0]: plugin '{kind}' (type {kind}) is neither filter, scorer nor "
-            "picker: it has no effect in a profile"
+            f"c.yaml:7:5: schedulingProfiles[0].plugins[0]: plugin '{kind}' (type {kind}) is neither filter, scorer "
+            "nor picker: it has no effect in a profile"
         )
     ]
 
@@ -136,8 +136,8 @@ def test_detector_is_a_filter_where_a_profile_names_it_and_otherwise_has_no_effe
     idle = [str(warning) for warning in assembly.warnings if "saturation detector" in warning.message]
     assert idle == [
         (
-            "c.yaml:3:11: plugins[0]: plugin type 'utilization-detector' (saturation detector): flow control is known, not "
-            "supported yet, and no profile names it as a filter: it has no effect"
+            "c.yaml:3:11: plugins[0]: plugin type 'utilization-detector' (saturation detector): flow control is known, "
+            "not supported yet, and no profile names it as a filter: it has no effect"
         )
     ]
 
