@@ -29,6 +29,12 @@ SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 """Longest time to the first token, in milliseconds."""
 SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 """Longest time for each further token, in milliseconds."""
+VIDEO_FPS = "x-llm-d-video-fps"
+"""Frames of a second of the request's videos."""
+VIDEO_DURATION = "x-llm-d-video-duration-seconds"
+"""Length of the request's videos, in seconds."""
+VIDEO_RESOLUTION = "x-llm-d-video-resolution"
+"""`WIDTHxHEIGHT` of the request's videos, in pixels."""
 ACCELERATOR_PREFIX = "x-epp-accelerator-"
 """Beginning of the names that ask for hardware."""
 PROFILE = "EPP-Profile"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Generic, TypeVar, cast
+from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -52,6 +52,20 @@ class Headers(Mapping[str, str]):
         return None
 
 
+class Media(msgspec.Struct, frozen=True, gc=False):
+    """An image, an audio clip or a video in a prompt, where a placeholder of its hash stands for it."""
+
+    kind: Literal["image", "audio", "video"]
+    offset: int
+    """Where the placeholder begins in the prompt, in bytes."""
+    tokens: int
+    """Length of the placeholder, estimated by the parser."""
+    width: int = 0
+    """Pixels of an image that the request itself carries; 0 for unknown."""
+    height: int = 0
+    """Likewise."""
+
+
 class RequestBody(msgspec.Struct, frozen=True):
     """The few fields of a body that routing needs; the body itself is forwarded as it came."""
 
@@ -69,6 +83,8 @@ class RequestBody(msgspec.Struct, frozen=True):
     """The response reports no usage: it need not be read."""
     media_items: int = 0
     """Images, audio clips and videos in the prompt."""
+    media: tuple[Media, ...] = ()
+    """Those of them that the parser gave a placeholder of its own size."""
     prompt_ends: tuple[int, ...] = ()
     """Where each prompt of a list ends within `prompt`, in bytes; empty for a single prompt."""
 
@@ -135,6 +151,8 @@ class PromptTokens:
     """The tokens themselves; None where they were only counted."""
     exact: bool = False
     """Whether a tokenizer counted, as opposed to an estimate from the prompt's length."""
+    prompt: bytes | None = None
+    """The prompt with placeholders of other sizes for its media; None for the body's own."""
 
 
 PREFIX_MATCH: DataKey[PrefixMatch] = DataKey("prefix-match", "approx-prefix-cache-producer")

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
-from epp.framework import Headers, Parser, RequestBody
+from epp.framework import Headers, Media, Parser, RequestBody
 from epp.framework.errors import MalformedBodyError, NoParserError
 from epp.framework.request import BYTES_PER_TOKEN
 
@@ -49,7 +49,13 @@ class JsonParser(Parser):
 
 
 def request_body(
-    common: Common, prompt: bytes, limit: Limit, media_items: int = 0, *, ends: tuple[int, ...] = ()
+    common: Common,
+    prompt: bytes,
+    limit: Limit,
+    media_items: int = 0,
+    *,
+    media: tuple[Media, ...] = (),
+    ends: tuple[int, ...] = (),
 ) -> RequestBody:
     """Return the parsed body; a negative limit is none, one beyond 64 bits raises MalformedBodyError."""
     sizes = (end - start for start, end in pairwise((0, *ends))) if ends else (len(prompt),)
@@ -63,6 +69,7 @@ def request_body(
         streaming=bool(common.stream),
         cache_salt=common.cache_salt or "",
         media_items=media_items,
+        media=media,
         prompt_ends=ends,
     )
 

@@ -59,7 +59,7 @@ def _read_chat(body: bytes) -> RequestBody:
     prompt.tools(chat.tools)
     _write_messages(prompt, chat.messages)
     limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
-    return request_body(chat, prompt.written(), limit, prompt.media_items)
+    return request_body(chat, prompt.written(), limit, prompt.media_items, media=prompt.media())
 
 
 def _read_completions(body: bytes) -> RequestBody:
@@ -82,7 +82,9 @@ def _read_embeddings(body: bytes) -> RequestBody:
     prompt = PromptWriter()
     _write_input(prompt, embeddings.input, "embeddings", "input")
     _write_messages(prompt, embeddings.messages or [])
-    return request_body(embeddings, prompt.written(), None, prompt.media_items, ends=prompt.ends())
+    return request_body(
+        embeddings, prompt.written(), None, prompt.media_items, media=prompt.media(), ends=prompt.ends()
+    )
 
 
 def _read_images(body: bytes) -> RequestBody:

@@ -11,6 +11,7 @@ from epp.framework import (
     KV_BLOCK_TOKENS,
     KV_BLOCKS,
     PREFIX_MATCH,
+    PROMPT_TOKENS,
     Candidates,
     DataKey,
     EndpointObserver,
@@ -104,7 +105,7 @@ class ApproxPrefixCacheProducer(
         self._hashed_key: DataKey[_Hashed] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
         self._index = PrefixIndex()
         self.writes = (self._match_key,)
-        self.may_read = (KV_BLOCKS, KV_BLOCK_TOKENS)
+        self.may_read = (KV_BLOCKS, KV_BLOCK_TOKENS, PROMPT_TOKENS)
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -141,7 +142,9 @@ class ApproxPrefixCacheProducer(
         room = self.parameters.max_blocks(block_tokens)
         chains: list[list[int]] = []
         tokens: list[int] = []
-        for prompt in request.body.prompts:
+        counted = request.get(PROMPT_TOKENS)
+        sized = None if counted is None else counted.prompt
+        for prompt in request.body.prompts if sized is None else (sized,):
             chain = block_hashes(prompt, seed=seed, block_tokens=block_tokens, max_blocks=room)
             if chain:
                 chains.append(chain)
