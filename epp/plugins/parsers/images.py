@@ -6,8 +6,8 @@ from binascii import Error, a2b_base64
 
 _INLINE = re.compile(rb"""(?:;base64,|"data"\s*:\s*")([A-Za-z0-9+/\\]+)""")
 _KEYS_BYTES = 1024
-_HEAD_BYTES = 96 * 1024
-"""Of the base64 text: a JPEG has its size behind metadata, which may hold a preview of 64 KiB."""
+_HEAD_BYTES = (4 * 1024, 24 * 1024)
+"""Of the base64 text, tried in this order: a JPEG has its size behind metadata. Longer heads cost more than parsing."""
 _MOST_SEGMENTS = 64
 _LEAD = 0xFF
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -23,16 +23,22 @@ def pixels(part: bytes) -> tuple[int, int]:
     found = _INLINE.search(part, 0, _KEYS_BYTES)
     if found is None:
         return 0, 0
-    text = part[found.start(1) : found.start(1) + _HEAD_BYTES].partition(b'"')[0].replace(b"\\/", b"/")
-    try:
-        head = a2b_base64(text[: len(text) // 4 * 4])
-        if head.startswith(_PNG):
-            return struct.unpack_from(">II", head, 16)
-        if head.startswith((b"GIF87a", b"GIF89a")):
-            return struct.unpack_from("<HH", head, 6)
-        return _jpeg_pixels(head) if head.startswith(b"\xff\xd8") else (0, 0)
-    except (Error, struct.error):
-        return 0, 0
+    for size in _HEAD_BYTES:
+        text = part[found.start(1) : found.start(1) + size].partition(b'"')[0].replace(b"\\/", b"/")
+        try:
+            head = a2b_base64(text[: len(text) // 4 * 4])
+            if head.startswith(_PNG):
+                return struct.unpack_from(">II", head, 16)
+            if head.startswith((b"GIF87a", b"GIF89a")):
+                return struct.unpack_from("<HH", head, 6)
+            if not head.startswith(b"\xff\xd8"):
+                break
+            return _jpeg_pixels(head)
+        except Error:
+            break
+        except struct.error:  # the head ends too early
+            continue
+    return 0, 0
 
 
 def _jpeg_pixels(head: bytes) -> tuple[int, int]:

@@ -108,14 +108,22 @@ def _write_input(prompt: PromptWriter, found: _Input, api: str, field: str) -> N
         if kinds == {int}:
             prompt.packed(cast("list[int]", found))
         elif kinds == {str}:
-            prompt.prompts(text.encode() for text in cast("list[str]", found))
+            prompt.prompts(cast("list[str]", found), _encoded)
         elif kinds == {list}:
-            prompt.prompts(map(pack, cast("list[list[int]]", found)))
+            prompt.prompts(cast("list[list[int]]", found), _packed)
         else:
             raise MalformedBodyError(
                 f"invalid {api} request: {field} mixes types; it must be a string, a list of strings, "
                 "a list of token ids or a list of token-id lists"
             )
+
+
+def _encoded(texts: list[str]) -> bytes:
+    return "".join(texts).encode()
+
+
+def _packed(prompts: list[list[int]]) -> bytes:
+    return b"".join(map(pack, prompts))
 
 
 class OpenAIParser(JsonParser):

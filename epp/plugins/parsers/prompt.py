@@ -1,10 +1,10 @@
 """Writes a prompt as canonical bytes: equal prefixes here are equal prefixes in the engine."""
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 import xxhash
@@ -12,6 +12,8 @@ import xxhash
 from epp.framework.request import BYTES_PER_TOKEN, Media
 from epp.plugins.parsers.images import pixels
 from epp.plugins.parsers.json_parser import ABSENT
+
+T = TypeVar("T")
 
 Content: TypeAlias = str | list[msgspec.Raw] | None
 
@@ -77,14 +79,13 @@ class PromptWriter:
         """Return where each prompt of a list ends; empty for a single prompt."""
         return (*self._ends, sum(map(len, self._pieces))) if self._ends else ()
 
-    def prompts(self, prompts: Iterable[bytes]) -> None:
-        """Write a list of prompts, of which nothing else has been written yet; those beyond the 256th count as one."""
-        end = 0
-        for prompt in prompts:
-            if self._pieces and len(self._ends) < _MOST_PROMPTS - 1:
-                self._ends.append(end)
-            self._pieces.append(prompt)
-            end += len(prompt)
+    def prompts(self, prompts: list[T], encode: Callable[[list[T]], bytes]) -> None:
+        """Write a list of prompts before anything else; those from the 256th on count as one."""
+        apart = prompts[: _MOST_PROMPTS - 1]
+        self._pieces += [encode([prompt]) for prompt in apart]
+        if len(prompts) > len(apart):
+            self._pieces.append(encode(prompts[len(apart) :]))
+        self._ends = list(accumulate(map(len, self._pieces[:-1])))
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
         """Write one message of a conversation."""
