@@ -1,8 +1,12 @@
 """Files that llm-d's own picker accepts: what they come to here."""
 
+import json
+
 import pytest
 
-from epp.framework import Producer, Request, RequestBody, ResponseReporter
+from epp.datastore import Datastore
+from epp.director import Director
+from epp.framework import Endpoint, Headers, ManualClock, Producer, Request, RequestBody, ResponseReporter
 from epp.framework.testing import candidates
 
 CHART_DEFAULT = """\
@@ -70,17 +74,85 @@ schedulingProfiles:
 """
 
 
-@pytest.mark.parametrize(
-    "text", [CHART_DEFAULT, CHART_PAYLOAD_AGNOSTIC, STICKY_UNTIL_BUSY, NEAR_THE_PEER, SESSIONS], ids=range(5)
-)
+CHART_LATENCY_PREDICTOR = """\
+plugins:
+- {type: predicted-latency-producer}
+- {type: prefix-cache-affinity-filter, name: global, parameters: {affinityThreshold: 0.99, maxTTFTPenaltyMs: 5000}}
+- {type: slo-headroom-tier-filter}
+- {type: latency-scorer}
+- {type: weighted-random-picker}
+- {type: latency-slo-admitter}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: predicted-latency-producer}
+  - {pluginRef: global}
+  - {pluginRef: slo-headroom-tier-filter}
+  - {pluginRef: latency-scorer}
+  - {pluginRef: weighted-random-picker}
+"""
+
+
+@pytest.mark.parametrize("text", [CHART_DEFAULT, CHART_PAYLOAD_AGNOSTIC, STICKY_UNTIL_BUSY, NEAR_THE_PEER])
 def test_file_loads_and_routes_to_the_least_loaded(build, text):
     assembly = build(text, experimental=True)
-    pool = candidates(waiting=[9, 0, 9], running=[9, 1, 9], kv_usage=[0.9, 0.1, 0.9], in_flight=[3, 0, 3])
+    now = ManualClock().now()
+    pool = candidates(
+        waiting=[9, 0, 9], running=[9, 1, 9], kv_usage=[0.9, 0.1, 0.9], in_flight=[3, 0, 3], metrics_at=[now] * 3
+    )
     request = Request("r", RequestBody(model="m", prompt=b"x" * 160, prompt_tokens=40))
     for producer in assembly.pipeline.of(Producer):
         producer.produce(request, pool)
-    result = assembly.pipeline.scheduler.schedule(request, pool)
-    assert result.targets[0].name == "e1" or text in {STICKY_UNTIL_BUSY, SESSIONS}  # these know no load here
+    assert assembly.pipeline.scheduler.schedule(request, pool).targets[0].name == "e1"
+
+
+def test_predicted_latencies_are_refused_for_nothing_but_what_is_not_supported_yet(refused):
+    problems = refused(CHART_LATENCY_PREDICTOR)
+    assert [problem.path for problem in problems] == [("plugins", index, "type") for index in (0, 2, 3, 5)]
+    assert all("known, not supported yet" in problem.message for problem in problems)
+
+
+def director_of(assembly):
+    clock = ManualClock()
+    store = Datastore(clock)
+    store.replace([Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("abcd", 1)])
+    return Director(store, assembly.pipeline, clock)
+
+
+def completion(prompt):
+    return json.dumps({"model": "m", "prompt": prompt}).encode()
+
+
+def route(director, prompt, *headers):
+    return director.route(Headers([(":path", "/v1/completions"), *headers]), completion(prompt), None).result
+
+
+def test_session_of_a_cookie_stays_where_it_began(build):
+    director = director_of(build(SESSIONS, experimental=True))
+    first = {name: route(director, name, ("cookie", f"sid={name}")).targets for name in "stuv"}
+    assert len(set(first.values())) > 1
+    for name, targets in first.items():
+        assert route(director, f"{name} again", ("cookie", f"sid={name}")).targets == targets
+
+
+@pytest.mark.parametrize("prompt", ["forty tokens of four letters each, twice" * 4, ["one", "two"], [1, 2, 3]])
+def test_short_prompt_that_is_sent_twice_scores_1_where_it_went(build, prompt):
+    director = director_of(build(CHART_DEFAULT))
+    (target,) = route(director, prompt).targets
+    again = route(director, prompt)
+    assert again.targets == (target,)
+    (trace,) = [trace for trace in again.primary.scores if trace.plugin == "prefix-cache-scorer"]
+    expected = [1.0 if endpoint == target else 0.0 for endpoint in again.primary.candidates.endpoints]
+    assert trace.scores.tolist() == expected
+
+
+def test_prompt_of_a_list_is_found_again_in_another_list(build):
+    director = director_of(build(CHART_DEFAULT))
+    (target,) = route(director, ["one", "two", "three"]).targets
+    again = route(director, ["four", "three", "two", "one"])
+    (trace,) = [trace for trace in again.primary.scores if trace.plugin == "prefix-cache-scorer"]
+    assert max(trace.scores) == 0.75
+    assert again.targets == (target,)
 
 
 def in_a_profile(plugins, refs):
