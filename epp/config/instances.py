@@ -10,6 +10,7 @@ from epp.config.model import PluginRef, PluginSpec
 from epp.config.problems import InvalidConfigError, Problem, in_order_of_the_file
 from epp.config.upstream import FLOW_CONTROL_TYPES, NOT_YET, WITHOUT_TASK
 from epp.framework.clock import Clock
+from epp.framework.corrections import correct
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.parameters import ParameterError, read_parameters
@@ -106,6 +107,8 @@ class Instances:
             self.fail(f"plugin {name!r}: {error}", *path)
         else:
             self._by_name[name] = plugin
+            for place, message in correct(plugin.parameters_type, spec.parameters or {})[1]:
+                self.warn(f"plugin {name!r}: {message}", *path, "parameters", *place)
             self._judge(plugin, path)
 
     def ensure(self, type_name: str, role: type[Role], why: str) -> Role:

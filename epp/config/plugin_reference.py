@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from epp.framework.limits import described
+from epp.framework.limits import Corrected, described
 from epp.framework.plugin import Parameters, Plugin, all_roles, roles_of
 from epp.framework.registry import Registry
 
@@ -96,7 +96,8 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 def _type_name(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        limits = [described(meta) for meta in inner[1:] if isinstance(meta, msgspec.Meta)]
+        limits = [described(extra) for extra in inner[1:] if isinstance(extra, msgspec.Meta)]
+        limits += [extra.text for extra in inner[1:] if isinstance(extra, Corrected)]
         return ", ".join(filter(None, [_type_name(inner[0]), *limits]))
     if origin is Literal:
         return " | ".join(map(str, inner))

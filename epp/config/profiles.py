@@ -4,6 +4,7 @@ from typing import Any
 
 from epp.config.instances import Instances
 from epp.config.model import EndpointPickerConfig, SchedulingProfile, WeightedRef
+from epp.config.upstream import FLOW_CONTROL_TYPES, WITHOUT_TASK
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import OnError, Plugin
 from epp.framework.roles import Aggregator, Filter, Picker, ProfilePicker, Scorer
@@ -76,28 +77,38 @@ class _Parts:
     def profile(self) -> Profile:
         for index, ref in enumerate(self._spec.plugins):
             path = ("schedulingProfiles", self._index, "plugins", index)
-            plugin = self._instances.resolve(ref, Plugin, *path)
-            if plugin is not None:
+            kind = self._instances.inactive.get(ref.plugin_ref, "")
+            if kind in FLOW_CONTROL_TYPES or kind in WITHOUT_TASK:
+                self._pass_over(ref, kind, *path)
+            elif (plugin := self._instances.resolve(ref, Plugin, *path)) is not None:
                 self._add(plugin, ref, *path)
         return Profile(self._spec.name, tuple(self._filters), tuple(self._scorers), self._picker())
 
     def _add(self, plugin: Plugin[Any], ref: WeightedRef, *path: str | int) -> None:
         fail = self._instances.fail
         if not isinstance(plugin, (Filter, Scorer, Picker)):
-            fail(f"plugin {plugin.name!r} (type {plugin.plugin_type}) is neither filter, scorer nor picker", *path)
+            self._pass_over(ref, plugin.plugin_type, *path)
             return
         if isinstance(plugin, Filter):
             self._filters.append(ProfileFilter.of(plugin, _policy(ref)))
         if isinstance(plugin, Scorer):
             self._add_scorer(plugin, ref, *path)
         elif ref.weight is not None:
-            fail(f"{ref.plugin_ref!r} has a weight, but is no scorer", *path, "weight")
+            self._instances.warn(f"has no effect: {ref.plugin_ref!r} is no scorer", *path, "weight")
         if isinstance(plugin, Picker):
             if ref.on_error == "Skip":
                 fail(f"{ref.plugin_ref!r} is the picker: without it nothing is picked", *path, "onError")
             if self._pickers:
                 fail(f"two pickers, {self._pickers[0].name!r} and {plugin.name!r}: keep one", *path)
             self._pickers.append(plugin)
+
+    def _pass_over(self, ref: WeightedRef, kind: str, *path: str | int) -> None:
+        """Warn of a plugin that has no part in a profile; llm-d's charts name producers there."""
+        self._instances.warn(
+            f"plugin {ref.plugin_ref!r} (type {kind}) is neither filter, scorer nor picker: it has no effect in a "
+            "profile",
+            *path,
+        )
 
     def _add_scorer(self, scorer: Scorer[Any], ref: WeightedRef, *path: str | int) -> None:
         weight = 1.0 if ref.weight is None else ref.weight

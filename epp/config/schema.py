@@ -29,7 +29,7 @@ def config_schema(registry: Registry) -> dict[str, Any]:
     spec["properties"]["type"] = {
         "description": spec["properties"]["type"]["description"],
         "anyOf": [
-            {"enum": [*sorted([*classes, *FLOW_CONTROL_TYPES, *WITHOUT_TASK])]},
+            {"enum": sorted({*classes, *FLOW_CONTROL_TYPES, *WITHOUT_TASK})},
             {"type": "string", "pattern": "^[\\w.]+:\\w+$"},
         ],
     }

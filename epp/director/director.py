@@ -1,6 +1,7 @@
 """The director: parses a request, narrows the candidates, runs admission and scheduler, credits the endpoint."""
 
 import asyncio
+import re
 import uuid
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
@@ -23,19 +24,31 @@ from epp.framework.errors import (
     AdmissionDeniedError,
     BadRequestError,
     ClientGoneError,
+    MalformedBodyError,
     ModelMissingError,
     NoEndpointsError,
+    PreconditionFailedError,
     RequestError,
     ScreenedOutError,
 )
-from epp.framework.headers import FAIRNESS_ID, MODEL_REWRITE, PATHS, REQUEST_ID
-from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
+from epp.framework.headers import FAIRNESS_ID, METHOD, MODEL_REWRITE, PATHS, PREFER, REQUEST_ID
+from epp.framework.request import (
+    AGENT_IDENTITY,
+    DEFAULT_FLOW,
+    IN_FLIGHT_COST,
+    PREFIX_MATCH,
+    DataKey,
+    Headers,
+    Request,
+    RequestBody,
+)
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders, Screener
 from epp.framework.snapshot import Snapshot
 from epp.scheduling import Failure, Guard
 
 DEFAULT_PATH = "/v1/completions"
+_IF_AVAILABLE = "if-available"
 _NOTHING = Parsed(RequestBody(), names_model=False)
 
 
@@ -101,8 +114,9 @@ class Director:
     ) -> Routing | Held:
         """Return the routing of a request, or Held where it has to wait; raises a RequestError that refuses it.
 
-        A request without a body names no model and may go to any endpoint that the profiles allow; so may one of whose
-        body only an `incomplete` beginning is known, if that does not say enough.
+        A request without a body names no model and may go to any endpoint that the profiles allow, unless it is a POST
+        to an API that a parser reads; so may one of whose body only an `incomplete` beginning is known, or nothing, if
+        that does not say enough.
         """
         pipeline = self._pipeline
         model = ""
@@ -154,6 +168,8 @@ class Director:
             if awaited is not None:
                 return _Hold(admitter, awaited)
         result = arrival.pipeline.scheduler.schedule(request, candidates)
+        if _prefers_cached(request.headers) and not _is_cached(arrival.pipeline, request, result):
+            raise PreconditionFailedError
         for plugin in arrival.pipeline.of(PreRequest):
             self._guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
         self._observer.routed(request, result, self.clock.now() - started)
@@ -246,6 +262,8 @@ async def _end_of(awaited: Awaitable[None]) -> None:
 
 def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, incomplete: bool) -> Parsed:
     if not body:
+        if not incomplete and headers.get(METHOD) == "POST" and pipeline.parsers.claims(path):
+            raise MalformedBodyError("the request body is empty")
         return _NOTHING
     if not incomplete:
         return pipeline.parsers.parse(path, headers, body)
@@ -254,6 +272,24 @@ def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, inco
     except BadRequestError:  # the missing part may make it valid
         return _NOTHING
     return parsed if parsed.body.model else _NOTHING  # the missing part may name the model
+
+
+def _prefers_cached(headers: Headers) -> bool:
+    """Return whether the preferences contain `if-available`, with or without a value and parameters."""
+    if PREFER not in headers:
+        return False
+    lists = (value for name, value in headers.fields() if name == PREFER)
+    preferences = (preference for value in lists for preference in value.split(","))
+    return any(
+        re.split("[;=]", preference, maxsplit=1)[0].strip().lower() == _IF_AVAILABLE for preference in preferences
+    )
+
+
+def _is_cached(pipeline: Pipeline, request: Request, result: SchedulingResult) -> bool:
+    """Return whether the target is expected to hold the beginning of the prompt, by any producer of matches."""
+    keys = {datum for producer in pipeline.of(Producer) for datum in producer.writes if isinstance(datum, DataKey)}
+    matches = [request.get(key) for key in keys if key.name == PREFIX_MATCH.name]
+    return any(match is not None and match.matched_blocks[result.primary.slot] > 0 for match in matches)
 
 
 def _path(headers: Headers) -> str:

@@ -51,6 +51,14 @@ class ParserTable:
         suffix, parser = self._find(path)
         return Parsed(parser.parse(suffix, headers, body), parser.names_model)
 
+    def claims(self, path: str) -> bool:
+        """Return whether a parser reads the API at a path, as opposed to one that takes any."""
+        try:
+            suffix, _ = self._find(path)
+        except NoParserError:
+            return False
+        return bool(suffix)
+
     def _find(self, path: str) -> tuple[str, Parser[Any]]:
         """Return the claim that matches a path, a trailing slash apart, and whose it is; raises NoParserError."""
         whole = path.rstrip("/")

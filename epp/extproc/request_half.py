@@ -131,7 +131,7 @@ class RequestHalf:
         return body
 
     def _with_headers(self) -> Iterator[Answer]:
-        forwarding = yield from self._route(b"")
+        forwarding = yield from self._route(b"", incomplete=self._progress is not Progress.ENDED)
         yield replies.destination_with_headers(forwarding)
 
     def _with_body(self, *, end_of_stream: bool) -> Iterator[Answer]:

@@ -29,6 +29,12 @@ SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 """Longest time to the first token, in milliseconds."""
 SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 """Longest time for each further token, in milliseconds."""
+VIDEO_FPS = "x-llm-d-video-fps"
+"""Frames of a second of the request's videos."""
+VIDEO_DURATION = "x-llm-d-video-duration-seconds"
+"""Length of the request's videos, in seconds."""
+VIDEO_RESOLUTION = "x-llm-d-video-resolution"
+"""`WIDTHxHEIGHT` of the request's videos, in pixels."""
 ACCELERATOR_PREFIX = "x-epp-accelerator-"
 """Beginning of the names that ask for hardware."""
 PROFILE = "EPP-Profile"
@@ -37,6 +43,8 @@ SESSION_ID = "x-session-id"
 """The conversation that the request belongs to, by default."""
 AGENT_SESSIONS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
 """The conversation, as Claude Code, OpenCode, Codex and older versions of Codex name it."""
+PREFER = "prefer"
+"""Preferences of RFC 7240; with `if-available`, the request is for an endpoint that holds its KV cache, or for none."""
 ENDPOINT_SELECTION = "test-epp-endpoint-selection"
 """The endpoints among which to pick; for conformance tests."""
 
@@ -73,6 +81,8 @@ KV_CACHE_SOURCE = "x-kv-cache-source-host-port"
 
 CONTENT_LENGTH = "content-length"
 """Bytes of the body."""
+METHOD = ":method"
+"""The method of the request."""
 PATHS = (":path", "x-original-path", "x-forwarded-path")
 """The path of the request, then what gateways call it that have rewritten it."""
 

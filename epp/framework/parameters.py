@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 
+from epp.framework.corrections import correct, fits, struct_within
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.limits import described, metas_of
@@ -30,8 +31,8 @@ class ParameterError(ConfigurationError):
 
 
 def read_parameters(cls: type[Parameters], data: Mapping[str, object]) -> Parameters:
-    """Return the typed parameters; raises ParameterError."""
-    return read_struct(cls, data)
+    """Return the typed parameters, with corrections; raises ParameterError."""
+    return read_struct(cls, correct(cls, data)[0])
 
 
 def read_struct(cls: type[S], data: Mapping[str, object]) -> S:
@@ -104,15 +105,7 @@ def _spot(cls: type[msgspec.Struct], data: Any, place: str) -> _Spot:
 
 def _misfit(annotation: Any, entries: Any) -> str:
     """Return the first key whose value does not fit, which msgspec does not name; `...` where none is found."""
-    return next((key for key, value in entries.items() if not _fits(annotation, value)), "...")
-
-
-def _fits(annotation: Any, value: object) -> bool:
-    try:
-        msgspec.convert(value, annotation)
-    except msgspec.ValidationError:
-        return False
-    return True
+    return next((key for key, value in entries.items() if not fits(annotation, value)), "...")
 
 
 def _values_within(annotation: Any) -> Any:
@@ -132,7 +125,6 @@ def _choices_within(annotation: Any) -> tuple[object, ...]:
 
 
 def _fields_within(annotation: Any) -> Mapping[str, msgspec.structs.FieldInfo]:
-    """Return the fields, by key, of the struct in `Struct`, `Struct | None`, or a list of or mapping to structs."""
-    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return {field.encode_name: field for field in msgspec.structs.fields(annotation)}
-    return next(filter(None, map(_fields_within, get_args(annotation))), {})
+    """Return the fields, by key, of the struct in such a type."""
+    struct = struct_within(annotation)
+    return {} if struct is None else {field.encode_name: field for field in msgspec.structs.fields(struct)}

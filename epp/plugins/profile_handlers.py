@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Annotated
 
 from epp.framework import Aggregator, Destination, Parameters, Port, ProfilePicker, ProfileResult, Request
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import DATA_PARALLEL, PROFILE
+from epp.framework.limits import Corrected, NameOrDefault
 from epp.framework.plugin import P
 
 
@@ -46,7 +48,7 @@ class SingleProfileHandler(_OnlyProfile):
 class DataParallelParameters(Parameters, frozen=True):
     """Port of the pods."""
 
-    primary_port: Port = 8000
+    primary_port: Annotated[Port, Corrected(only=(0,))] = 8000
     """Port given to the gateway in place of the port of the rank picked."""
 
 
@@ -78,9 +80,9 @@ def rank_header(result: ProfileResult) -> dict[str, str]:
 class HeaderProfileParameters(Parameters, frozen=True):
     """The header, and the profile of requests without it."""
 
-    header_name: str = PROFILE
+    header_name: NameOrDefault = PROFILE
     """Request header that names the profile; case-insensitive."""
-    default_profile: str = "decode"
+    default_profile: NameOrDefault = "decode"
     """Profile of requests whose header is absent or blank."""
 
     def __post_init__(self) -> None:

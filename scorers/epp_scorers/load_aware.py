@@ -3,7 +3,7 @@
 import numpy as np
 
 from epp.framework import WAITING, Candidates, Category, Floats, Request
-from epp.framework.limits import Threshold
+from epp.framework.limits import ThresholdOrDefault
 from epp.framework.scoring import LoadParameters, LoadScorer
 
 IDLE_SCORE = 0.5
@@ -13,7 +13,7 @@ UNKNOWN_SCORE = 0.25
 class LoadAwareParameters(LoadParameters, frozen=True):
     """Length of a full queue."""
 
-    threshold: Threshold = 128.0
+    threshold: ThresholdOrDefault = 128.0
     """Waiting requests at which an endpoint gets 0."""
 
 

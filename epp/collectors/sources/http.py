@@ -17,7 +17,7 @@ from epp.descriptors import NO_DESCRIPTOR, polling_bound
 from epp.framework.datalayer import DataSource, NotAskedError, PageError, UnreachableError
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
-from epp.framework.limits import Port
+from epp.framework.limits import AbsolutePath, PortOrZero
 
 if TYPE_CHECKING:  # imported by the first request: a configuration is checked without it
     import aiohttp
@@ -35,20 +35,18 @@ class HttpSourceParameters(TlsParameters, frozen=True):
 
     scheme: Literal["http", "https"] = "http"
     """Protocol."""
-    path: str = "/"
+    path: AbsolutePath = "/"
     """Path of the page, with its query if any."""
-    port: Port | None = None
-    """Port to poll; by default that of the endpoint."""
+    port: PortOrZero = None
+    """Port to poll; left out, or 0, that of the endpoint."""
     interval: str = ""
     """Time between two polls of an endpoint, such as `50ms`; by default that of the collector."""
     timeout: str = "1s"
     """Time limit for a page, from connecting to its last byte."""
 
     def __post_init__(self) -> None:
-        """Check path and durations; raises ValueError."""
+        """Check durations; raises ValueError."""
         super().__post_init__()
-        if not self.path.startswith("/"):
-            raise ValueError(f"path {self.path!r} does not start with a slash: write /{self.path}")
         for key, duration in (("interval", self.interval or "1s"), ("timeout", self.timeout)):
             try:
                 seconds = parse_duration(duration)

@@ -57,7 +57,7 @@ def _read_messages(body: bytes) -> RequestBody:
             for raw in message.content or ():
                 _write_block(prompt, raw, _block(raw))
         prompt.text("\n")
-    return request_body(request, prompt.written(), request.max_tokens, prompt.media_items)
+    return request_body(request, prompt.written(), request.max_tokens, prompt.media_items, media=prompt.media())
 
 
 def _write_system(prompt: PromptWriter, system: Content) -> None:

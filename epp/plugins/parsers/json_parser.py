@@ -1,11 +1,12 @@
 """Base of the parsers of JSON bodies: common fields, token limits and errors."""
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
-from epp.framework import Headers, Parser, RequestBody
+from epp.framework import Headers, Media, Parser, RequestBody
 from epp.framework.errors import MalformedBodyError, NoParserError
 from epp.framework.request import BYTES_PER_TOKEN
 
@@ -47,18 +48,29 @@ class JsonParser(Parser):
             raise MalformedBodyError(f"request body cannot be parsed as JSON: {error}") from error
 
 
-def request_body(common: Common, prompt: bytes, limit: Limit, media_items: int = 0) -> RequestBody:
+def request_body(
+    common: Common,
+    prompt: bytes,
+    limit: Limit,
+    media_items: int = 0,
+    *,
+    media: tuple[Media, ...] = (),
+    ends: tuple[int, ...] = (),
+) -> RequestBody:
     """Return the parsed body; a negative limit is none, one beyond 64 bits raises MalformedBodyError."""
+    sizes = (end - start for start, end in pairwise((0, *ends))) if ends else (len(prompt),)
     if limit is not None and limit > _MOST_TOKENS:
         raise MalformedBodyError("the limit of output tokens does not fit into 64 bits; send a smaller one")
     return RequestBody(
         model=common.model or "",
         prompt=prompt,
-        prompt_tokens=-(-len(prompt) // BYTES_PER_TOKEN),
+        prompt_tokens=sum(-(-size // BYTES_PER_TOKEN) for size in sizes),
         max_output_tokens=None if limit is None or limit < 0 else int(limit),
         streaming=bool(common.stream),
         cache_salt=common.cache_salt or "",
         media_items=media_items,
+        media=media,
+        prompt_ends=ends,
     )
 
 

@@ -10,7 +10,7 @@ from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, not_run, request_body
 from epp.plugins.parsers.openai_items import read_conversations, read_responses
-from epp.plugins.parsers.prompt import Content, PromptWriter
+from epp.plugins.parsers.prompt import Content, PromptWriter, pack
 
 _Input: TypeAlias = str | list[str | TokenId | list[TokenId]] | None
 
@@ -59,7 +59,7 @@ def _read_chat(body: bytes) -> RequestBody:
     prompt.tools(chat.tools)
     _write_messages(prompt, chat.messages)
     limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
-    return request_body(chat, prompt.written(), limit, prompt.media_items)
+    return request_body(chat, prompt.written(), limit, prompt.media_items, media=prompt.media())
 
 
 def _read_completions(body: bytes) -> RequestBody:
@@ -72,7 +72,7 @@ def _read_completions(body: bytes) -> RequestBody:
     written = prompt.written()
     if not written:
         raise MalformedBodyError("completions request must have a non-empty prompt")
-    return request_body(completions, written, completions.max_tokens)
+    return request_body(completions, written, completions.max_tokens, ends=prompt.ends())
 
 
 def _read_embeddings(body: bytes) -> RequestBody:
@@ -82,7 +82,9 @@ def _read_embeddings(body: bytes) -> RequestBody:
     prompt = PromptWriter()
     _write_input(prompt, embeddings.input, "embeddings", "input")
     _write_messages(prompt, embeddings.messages or [])
-    return request_body(embeddings, prompt.written(), None, prompt.media_items)
+    return request_body(
+        embeddings, prompt.written(), None, prompt.media_items, media=prompt.media(), ends=prompt.ends()
+    )
 
 
 def _read_images(body: bytes) -> RequestBody:
@@ -106,15 +108,22 @@ def _write_input(prompt: PromptWriter, found: _Input, api: str, field: str) -> N
         if kinds == {int}:
             prompt.packed(cast("list[int]", found))
         elif kinds == {str}:
-            prompt.text("\n".join(cast("list[str]", found)))
+            prompt.prompts(cast("list[str]", found), _encoded)
         elif kinds == {list}:
-            for ids in cast("list[list[int]]", found):
-                prompt.packed(ids)
+            prompt.prompts(cast("list[list[int]]", found), _packed)
         else:
             raise MalformedBodyError(
                 f"invalid {api} request: {field} mixes types; it must be a string, a list of strings, "
                 "a list of token ids or a list of token-id lists"
             )
+
+
+def _encoded(texts: list[str]) -> bytes:
+    return "".join(texts).encode()
+
+
+def _packed(prompts: list[list[int]]) -> bytes:
+    return b"".join(map(pack, prompts))
 
 
 class OpenAIParser(JsonParser):

@@ -45,7 +45,9 @@ def read_responses(body: bytes) -> RequestBody:
         prompt.message("user", responses.input)
     else:
         _write_items(prompt, responses.input)
-    return request_body(responses, prompt.written(), responses.max_output_tokens, prompt.media_items)
+    return request_body(
+        responses, prompt.written(), responses.max_output_tokens, prompt.media_items, media=prompt.media()
+    )
 
 
 def read_conversations(body: bytes) -> RequestBody:
@@ -55,7 +57,7 @@ def read_conversations(body: bytes) -> RequestBody:
         raise MalformedBodyError("conversations request must have at least one item")
     prompt = PromptWriter()
     _write_items(prompt, conversations.items)
-    return request_body(conversations, prompt.written(), None, prompt.media_items)
+    return request_body(conversations, prompt.written(), None, prompt.media_items, media=prompt.media())
 
 
 def _write_items(prompt: PromptWriter, items: list[msgspec.Raw]) -> None:

@@ -104,7 +104,7 @@ def test_legacy_api_version_is_read():
         ("plugins: [{type: queue-scorer}, {type: queue-scorer}]", "two plugins are named 'queue-scorer'"),
         ("plugins: [{name: x}]", r"--config-text:3:11: plugins\[0\].type: is missing"),
         ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoint: 3}}]", "maxNumOfEndpoint"),
-        ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: 0}}]", "max-score-picker"),
+        ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: none}}]", "max-score-picker"),
         ("scheduler: {}", "--config-text:3:1: scheduler: unknown key; did you mean '"),
         (
             "schedulingProfiles: [{name: p, plugins: [{pluginRef: nope}]}]",
@@ -116,13 +116,6 @@ def test_legacy_api_version_is_read():
                 "schedulingProfiles: [{name: p, plugins: [{pluginRef: random-picker}, {pluginRef: max-score-picker}]}]"
             ),
             "two pickers",
-        ),
-        (
-            (
-                "plugins: [{type: random-picker}]\n"
-                "schedulingProfiles: [{name: p, plugins: [{pluginRef: random-picker, weight: 2}]}]"
-            ),
-            "'random-picker' has a weight, but is no scorer",
         ),
         (
             (

@@ -31,6 +31,7 @@ from epp.framework.errors import (
     ModelMissingError,
     NoEndpointsError,
     PluginFailedError,
+    PreconditionFailedError,
     SaturatedError,
     ScreenedOutError,
 )
@@ -187,6 +188,83 @@ def test_request_without_an_endpoint_that_all_screeners_keep_is_refused():
     with pytest.raises(ScreenedOutError):
         world.route()
     assert world.events.told == [("refused", "m ScreenedOutError")]
+
+
+PREFIX = "{type: prefix-cache-scorer}"
+
+
+def asking(value: str, *more: str) -> Headers:
+    return Headers([*POST.fields(), *(("prefer", each) for each in (value, *more))])
+
+
+@pytest.mark.parametrize(
+    "preferences",
+    [
+        ("if-available",),
+        ("If-Available",),
+        ("return=minimal, if-available",),
+        ('wait=5, if-available=1; q="2"',),
+        ("respond-async", " if-available ;x=y"),
+    ],
+)
+def test_request_for_a_cached_prompt_is_refused_until_its_endpoint_holds_it(preferences):
+    world = World(PREFIX)
+    with pytest.raises(PreconditionFailedError, match="no decode worker has the requested KV cache") as caught:
+        world.route(headers=asking(*preferences))
+    assert caught.value.status == 412
+    assert world.in_flight() == {}
+    (target,) = world.route().result.targets
+    assert world.route(headers=asking(*preferences)).result.targets == (target,)
+    with pytest.raises(PreconditionFailedError):
+        world.route(b'{"model":"m","prompt":"another"}', headers=asking(*preferences))
+
+
+def test_refused_request_leaves_no_trace_in_the_index():
+    world = World(PREFIX)
+    for _ in range(2):
+        with pytest.raises(PreconditionFailedError):
+            world.route(headers=asking("if-available"))
+    assert world.events.told == [("refused", "m PreconditionFailedError")] * 2
+
+
+def test_named_producer_of_matches_tells_too_what_is_cached():
+    named = "{type: approx-prefix-cache-producer, name: mine}"
+    world = World(f"{named}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: mine}}}}")
+    world.route()
+    assert isinstance(world.route(headers=asking("if-available")), Routing)
+
+
+def test_request_for_a_cached_prompt_is_refused_where_nothing_knows_of_caches():
+    with pytest.raises(PreconditionFailedError):
+        World("{type: queue-scorer}").route(headers=asking("if-available"))
+
+
+@pytest.mark.parametrize("preferences", ["if-available-or-not", "respond-async", "x; if-available", ""])
+def test_other_preferences_are_the_endpoints_business(preferences):
+    assert isinstance(World(PREFIX).route(headers=asking(preferences)), Routing)
+
+
+def post(path: str, method: str = "POST") -> Headers:
+    return Headers([(":method", method), (":path", path)])
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions?x=1", "/v1/messages/", "/v1/embeddings"])
+def test_post_without_a_body_to_an_api_that_a_parser_reads_is_refused(path):
+    with pytest.raises(MalformedBodyError, match="the request body is empty") as caught:
+        World().route(b"", headers=post(path))
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "headers", [post("/v1/models", "GET"), post("/v1/completions", "GET"), post("/reset_prefix_cache")]
+)
+def test_other_requests_without_a_body_go_to_any_endpoint(headers):
+    assert isinstance(World().route(b"", headers=headers), Routing)
+
+
+def test_post_of_whose_body_nothing_is_known_yet_goes_to_any_endpoint():
+    world = World()
+    assert isinstance(world.director.route(post("/v1/completions"), b"", None, incomplete=True), Routing)
 
 
 def test_screeners_are_shown_in_the_graph_before_admission():

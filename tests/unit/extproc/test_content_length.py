@@ -47,7 +47,7 @@ def test_whole_body_goes_with_its_own_length(bench, mode, headers, sent):
 
 @pytest.mark.parametrize("mode", WHOLE)
 def test_empty_body_has_length_0(bench, mode):
-    assert told(answers(bench, mode, request_body(b""))) == ("0", False)
+    assert told(answers(bench, mode, request_body(b""), path="/v2/models")) == ("0", False)
 
 
 @pytest.mark.parametrize("mode", WHOLE)
@@ -76,7 +76,7 @@ def test_request_without_a_body_gets_no_length(bench):
 
 def test_trailers_without_a_body_are_answered_without_a_body(bench):
     """Envoy takes a piece for none of its own as a violation of the protocol, and ends the request with 503."""
-    replies = answers(bench, "FULL_DUPLEX_STREAMED", request_trailers())
+    replies = answers(bench, "FULL_DUPLEX_STREAMED", request_trailers(), path="/v2/models")
     assert [reply.WhichOneof("response") for reply in replies] == ["request_headers", TRAILERS]
     assert told(replies) == (None, False)
 

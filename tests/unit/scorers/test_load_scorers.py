@@ -64,7 +64,6 @@ def test_all_idle_endpoints_get_one():
     assert ActiveRequestScorer().score(REQUEST, candidates(in_flight=[0, 0])).tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("values", [{"idleThreshold": -1}, {"maxBusyScore": 1.1}, {"maxBusyScore": nan}])
-def test_active_request_scorer_refuses_parameters_outside_their_range(build, values):
+def test_score_that_is_no_number_is_refused(build):
     with pytest.raises(ConfigurationError, match="it must be"):
-        build(ActiveRequestScorer, **values)
+        build(ActiveRequestScorer, maxBusyScore=nan)

@@ -119,7 +119,7 @@ def test_output_limit_is_the_one_of_the_api(suffix, fields, expected):
     ("value", "prompt", "tokens"),
     [
         ("h\u00e9llo", "h\u00e9llo".encode(), 2),  # 6 bytes
-        (["ab", "cd"], b"ab\ncd", 2),  # 5 bytes
+        (["ab", "cd"], b"abcd", 2),  # two bytes each, a token begun counts
         ([1, 2, 70000], struct.pack("<3I", 1, 2, 70000), 3),
         ([[1, 2], [3]], struct.pack("<3I", 1, 2, 3), 3),
     ],
@@ -127,6 +127,21 @@ def test_output_limit_is_the_one_of_the_api(suffix, fields, expected):
 def test_prompt_forms(suffix, field, value, prompt, tokens):
     body = parse(suffix, {"model": "m", field: value})
     assert (body.prompt, body.prompt_tokens) == (prompt, tokens)
+
+
+@pytest.mark.parametrize(("suffix", "field"), [("completions", "prompt"), ("embeddings", "input")])
+@pytest.mark.parametrize(
+    ("value", "prompts"),
+    [
+        ("ab", [b"ab"]),
+        (["ab"], [b"ab"]),
+        (["ab", "", "h\u00e9"], [b"ab", b"", "h\u00e9".encode()]),
+        ([[1, 2], [3]], [struct.pack("<2I", 1, 2), struct.pack("<I", 3)]),
+        (["x"] * 300, [b"x"] * 255 + [b"x" * 45]),
+    ],
+)
+def test_prompts_of_a_list_stand_by_themselves(suffix, field, value, prompts):
+    assert list(parse(suffix, {"model": "m", field: value}).prompts) == prompts
 
 
 def test_responses_input_as_text_is_one_user_message():
