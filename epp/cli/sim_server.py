@@ -31,6 +31,7 @@ def sim_server(
     num_gpu_blocks: Annotated[int | None, typer.Option(help="KV blocks.", min=1)] = None,
     time_scale: Annotated[float | None, typer.Option(help="Factor on all durations: 0.1 is ten times as fast.")] = None,
     seed: Annotated[int | None, typer.Option(help="Equal seeds give equal answers to equal prompts.")] = None,
+    no_metrics: Annotated[bool, typer.Option("--no-metrics", help="Answer /metrics with 404.")] = False,
     v: Verbosity = 0,
 ) -> None:
     """Run a simulated vLLM server: its API, its metrics and its timing, without a GPU."""
@@ -52,7 +53,7 @@ def sim_server(
         changes = {key: value for key, value in given.items() if value is not None}
         profile = msgspec.structs.replace(PRESETS[preset], **changes)
         try:
-            async with running(profile, host, port) as sim:
+            async with running(profile, host, port, metrics=not no_metrics) as sim:
                 typer.echo(f"{profile.name}: {profile.model} on http://{sim.address}")
                 await stop.wait()
                 await sim.drain(_DRAIN_SECONDS)

@@ -23,7 +23,14 @@ _KINDS = (
     (
         "Columns",
         Column,
-        "One number for each endpoint. `candidates.values(WAITING)` is an array: one entry for each candidate, or NaN.",
+        (
+            "One number for each endpoint. `candidates.values(WAITING)` is an array: one entry for each candidate, or "
+            "NaN where it is not reported: the endpoint has no metrics page, or the page is gone or stale. NaN is "
+            "neither idle nor busy. `comparable_load(candidates, WAITING)` compares candidates, `expected_load` holds "
+            "them against a limit: both replace NaN in `WAITING`, `RUNNING` and `KV_USAGE` by an estimate from the "
+            "picker's own requests in flight, on the scale of the candidates that report; `fill_unknown` does so for "
+            "any load."
+        ),
     ),
     (
         "Attributes",

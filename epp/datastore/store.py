@@ -122,16 +122,18 @@ class Datastore:
         if slot is not None:
             self._write(slot, report)
 
-    def forget(self, data: Iterable[Datum]) -> None:
-        """Reset columns and attributes of every endpoint to unknown: no source reports them any more."""
+    def forget(self, data: Iterable[Datum], endpoint: Endpoint | None = None) -> None:
+        """Reset columns and attributes to unknown, of every endpoint unless one is given: nothing reports them."""
         gone = tuple(data)
         blank = Report(
             {datum: datum.unknown for datum in gone if isinstance(datum, Column)},
             {datum: datum.unknown for datum in gone if isinstance(datum, Attribute)},
         )
-        for slot, endpoint in enumerate(self._endpoints):
-            if endpoint is not None:
-                self._write(slot, blank)
+        slots = [slot for slot, known in enumerate(self._endpoints) if known is not None]
+        if endpoint is not None:
+            slots = [slot for slot in (self._slot_of(endpoint),) if slot is not None]
+        for slot in slots:
+            self._write(slot, blank)
 
     def mark(self, endpoint: Endpoint, reachable: float) -> None:
         """Write how an endpoint can be reached (ANSWERS, SILENT or REFUSES); ignored once it left."""

@@ -32,6 +32,8 @@ class Column:
     """The value of an endpoint without a report."""
     default_producer: str = ""
     """Plugin type that is instantiated when a configured plugin reads this and no plugin writes it; empty for none."""
+    lasting: bool = False
+    """Whether it holds on when the endpoint reports no more: a size, or a counter."""
 
 
 WAITING = Column("waiting", "requests")
@@ -40,13 +42,13 @@ RUNNING = Column("running", "requests")
 """Requests in the engine's batch."""
 KV_USAGE = Column("kv_usage", "0..1")
 """Share of the KV cache in use."""
-KV_BLOCK_TOKENS = Column("kv_block_tokens", "tokens")
+KV_BLOCK_TOKENS = Column("kv_block_tokens", "tokens", lasting=True)
 """Tokens in one KV block of the engine."""
-KV_BLOCKS = Column("kv_blocks", "blocks")
+KV_BLOCKS = Column("kv_blocks", "blocks", lasting=True)
 """KV blocks that the engine has in all."""
-PREFIX_QUERY_TOKENS = Column("prefix_query_tokens", "tokens")
+PREFIX_QUERY_TOKENS = Column("prefix_query_tokens", "tokens", lasting=True)
 """Prompt tokens looked up in the engine's prefix cache since it started."""
-PREFIX_HIT_TOKENS = Column("prefix_hit_tokens", "tokens")
+PREFIX_HIT_TOKENS = Column("prefix_hit_tokens", "tokens", lasting=True)
 """Of those, tokens found."""
 METRICS_AT = Column("metrics_at", "seconds on the clock")
 """When the endpoint last reported."""
