@@ -46,7 +46,7 @@ _KINDS = (
 
 
 def data_markdown(registry: Registry) -> str:
-    """Return the whole page; raises ConfigurationError for a plugin type that cannot be loaded."""
+    """Return the whole page; plugin types that cannot be loaded are left out."""
     return "\n".join(_lines(_writers(registry))) + "\n"
 
 
@@ -102,8 +102,9 @@ def _constants(module: ModuleType) -> dict[str, tuple[str, str]]:
 def _writers(registry: Registry) -> dict[str, list[str]]:
     """Return the plugin types that write each datum, with their default parameters."""
     writers: dict[str, list[str]] = {}
-    for kind in registry.types:
-        written: tuple[Datum, ...] = registry.find(kind).writes
+    classes, _ = registry.load_all()
+    for kind, cls in sorted(classes.items()):
+        written: tuple[Datum, ...] = cls.writes
         try:
             plugin: Any = registry.build(kind, {}, name=kind, clock=SystemClock())
             written = plugin.writes
