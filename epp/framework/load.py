@@ -4,7 +4,7 @@ The rule, for every scorer and filter: a number that an endpoint reports counts 
 (NaN) is estimated from what the picker knows of every endpoint, its own requests in flight there:
 
     requests = the larger of the running and waiting requests that an endpoint reports and of our own in flight there;
-               without a report, our own, and as many of others as at the median of the candidates that report
+               without a report, our own, and as many of others as at the (lower) median of those that report
     load     = the least load per request of the candidates that report and hold as many requests or more, times
                requests; for each request above the busiest of these, 1 more (of a KV cache 1/256)
 
@@ -37,32 +37,37 @@ _MOST = 1e12
 
 
 class _Measure(NamedTuple):
-    """Load of one request, where no candidate shows it, and the highest load."""
+    """Load of one request, where no candidate shows it, and how much is possible."""
 
     within_batch: float = 0.0
     above: float = 1.0
     highest: float = _MOST
+    batch: float = 0.0
+    """Requests up to which `within_batch` applies."""
+    others: bool = True
+    """Whether requests of others count where nothing reports them."""
 
 
-_MEASURES: Mapping[str, _Measure] = {
+_FOR_COMPARISON: Mapping[str, _Measure] = {
     WAITING.name: _Measure(),
-    RUNNING.name: _Measure(within_batch=1.0),
-    KV_USAGE.name: _Measure(1.0 / _BATCH, 1.0 / _BATCH, highest=1.0),
+    RUNNING.name: _Measure(),
+    KV_USAGE.name: _Measure(above=1.0 / _BATCH, highest=1.0),
+}
+_FOR_LIMITS: Mapping[str, _Measure] = {
+    WAITING.name: _Measure(batch=_BATCH, others=False),
+    RUNNING.name: _Measure(within_batch=1.0, batch=_BATCH, others=False),
+    KV_USAGE.name: _Measure(1.0 / _BATCH, 1.0 / _BATCH, highest=1.0, batch=_BATCH, others=False),
 }
 
 
 def comparable_load(candidates: Candidates, column: Column) -> Floats:
     """Return a column of each candidate, to compare them; in WAITING, RUNNING and KV_USAGE estimates replace NaN."""
-    values, measure = candidates.values(column), _MEASURES.get(column.name)
-    if measure is None:
-        return values
-    return _filled(values, candidates, measure._replace(within_batch=0.0), batch=0.0, others=True)
+    return _estimated(candidates, candidates.values(column), _FOR_COMPARISON.get(column.name))
 
 
 def expected_load(candidates: Candidates, column: Column) -> Floats:
     """Return the same, to hold it against a limit."""
-    values, measure = candidates.values(column), _MEASURES.get(column.name)
-    return values if measure is None else _filled(values, candidates, measure, batch=_BATCH, others=False)
+    return _estimated(candidates, candidates.values(column), _FOR_LIMITS.get(column.name))
 
 
 def fill_unknown(load: Floats, candidates: Candidates, *, per_request: float = 1.0) -> Floats:
@@ -70,22 +75,27 @@ def fill_unknown(load: Floats, candidates: Candidates, *, per_request: float = 1
 
     `per_request` is the load of a request, where no candidate shows it.
     """
-    return _filled(load, candidates, _Measure(above=per_request), batch=0.0, others=True)
+    return _estimated(candidates, load, _Measure(above=per_request))
 
 
-def _filled(load: Floats, candidates: Candidates, measure: _Measure, *, batch: float, others: bool) -> Floats:
-    unknown = np.isnan(load)
-    if not unknown.any():
+def _estimated(candidates: Candidates, load: Floats, measure: _Measure | None) -> Floats:
+    squares = load.dot(load)
+    if measure is None or squares == squares:  # noqa: PLR0124  cheaper than to look for NaN
         return load
-    requests = _requests_at(candidates, others=others)
+    every = candidates.derive(_requests_with_others if measure.others else _requests)
+    unknown = np.isnan(load)
     known = np.isfinite(load)
-    base, busiest, slope = _like_the_best(requests, requests[known], load[known])
-    batch = max(batch, busiest)
-    within = np.clip(requests, busiest, batch) - busiest
-    above = np.maximum(requests - batch, 0.0)
+    requests = every[unknown]
+    base, busiest, slope = _like_the_best(requests, every[known], load[known])
+    batch = max(measure.batch, busiest)
     with np.errstate(over="ignore"):
-        estimate = base + max(measure.within_batch, slope) * within + max(measure.above, slope) * above
-    return np.where(unknown, np.minimum(estimate, measure.highest), load)
+        estimate = base + max(measure.above, slope) * np.maximum(requests - batch, 0.0)
+        if batch > busiest:
+            within = np.minimum(np.maximum(requests, busiest), batch) - busiest
+            estimate += max(measure.within_batch, slope) * within
+    filled = load.copy()
+    filled[unknown] = np.minimum(estimate, measure.highest)
+    return filled
 
 
 def _like_the_best(requests: Floats, theirs: Floats, load: Floats) -> tuple[Floats, float, float]:
@@ -95,22 +105,33 @@ def _like_the_best(requests: Floats, theirs: Floats, load: Floats) -> tuple[Floa
     """
     if not len(theirs):
         return np.zeros(len(requests)), 0.0, 0.0
-    order = np.argsort(theirs)[::-1]  # the busiest first
+    order = theirs.argsort()[::-1]  # the busiest first
     theirs, load = theirs[order], load[order]
-    slopes = np.divide(load, theirs, out=load.copy(), where=theirs >= 1)
     busiest = float(theirs[0])
+    per_request = np.maximum(theirs, 1.0)
+    slopes = load / per_request
     is_best = slopes == np.minimum.accumulate(slopes)
-    best_so_far = np.maximum.accumulate(np.where(is_best, np.arange(len(slopes)), 0))
+    best_so_far = np.maximum.accumulate(is_best * np.arange(len(slopes)))
     counted = np.minimum(requests, busiest)
-    like = best_so_far[np.searchsorted(-theirs, -counted, side="right") - 1]
-    share = np.divide(counted, theirs[like], out=np.ones(len(requests)), where=theirs[like] >= 1)
-    return load[like] * share, busiest, float(slopes[0]) if busiest >= 1 else 0.0
+    like = best_so_far[(-theirs).searchsorted(-counted, side="right") - 1]
+    base: Floats = load[like] * (np.maximum(counted, theirs[like] < 1) / per_request[like])
+    return base, busiest, float(slopes[0])
 
 
-def _requests_at(candidates: Candidates, *, others: bool) -> Floats:
-    """Return the number of requests at each candidate; those of `others` are a guess where there is no report."""
-    own, waiting, running = (candidates.values(column) for column in (IN_FLIGHT, WAITING, RUNNING))
-    engine = sum(np.clip(np.where(np.isfinite(known), known, 0.0), 0.0, _MOST) for known in (waiting, running))
-    reports = np.isfinite(waiting) | np.isfinite(running)
-    guess = float(np.median(np.maximum(engine - own, 0.0)[reports])) if others and reports.any() else 0.0
-    return np.where(reports, np.maximum(engine, own), own + guess)
+def _requests(candidates: Candidates) -> Floats:
+    """Return the number of requests at each candidate; ours alone where there is no report."""
+    waiting, running = candidates.values(WAITING), candidates.values(RUNNING)
+    engine = np.minimum(np.fmax(waiting, 0.0) + np.fmax(running, 0.0), _MOST)
+    requests: Floats = np.maximum(engine, candidates.values(IN_FLIGHT))
+    return requests
+
+
+def _requests_with_others(candidates: Candidates) -> Floats:
+    """Return the same, where those of others are guessed if there is no report."""
+    requests = candidates.derive(_requests)
+    silent = np.isnan(candidates.values(WAITING)) & np.isnan(candidates.values(RUNNING))
+    others = (requests - candidates.values(IN_FLIGHT))[~silent]
+    if not len(others):
+        return requests
+    guessed: Floats = requests + silent * np.sort(others)[(len(others) - 1) // 2]
+    return guessed

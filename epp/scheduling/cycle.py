@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from epp.framework.arrays import Floats, Mask, Positions, as_mask, as_positions, as_scores
+from epp.framework.arrays import ROUNDING, Floats, Mask, Positions, as_mask, as_positions, as_scores
 from epp.framework.candidates import Candidates
 from epp.framework.errors import SaturatedError
 from epp.framework.request import Request
@@ -75,7 +75,11 @@ class Cycle:
         if not finite.all():
             self.observer.scores_rejected(scorer.name, int((~finite).sum()))
             scores = np.where(finite, scores, 0.0)
-        return np.clip(scores, 0.0, 1.0), ""
+        clamped = np.clip(scores, 0.0, 1.0)
+        outside = int((np.abs(scores - clamped) > ROUNDING).sum())
+        if outside:
+            self.observer.scores_clamped(scorer.name, outside)
+        return clamped, ""
 
 
 def _mask(plugin: Filter[Any], request: Request, candidates: Candidates) -> Mask:
