@@ -1,6 +1,6 @@
 """The array types that cross plugin boundaries."""
 
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,16 @@ Positions: TypeAlias = NDArray[np.intp]
 
 ROUNDING = 1e-9
 """Distance of a score from [0, 1] that sums of floats cause."""
+
+
+_T = TypeVar("_T")
+
+
+def read_only(value: _T) -> _T:
+    """Return the value itself; if it is an array, it can no longer be written to."""
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    return value
 
 
 class ResultError(TypeError):

@@ -5,7 +5,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from epp.framework.arrays import Floats, Mask, Positions
+from epp.framework.arrays import Floats, Mask, Positions, read_only
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import (
     Attribute,
@@ -24,7 +24,7 @@ class Candidates:
 
     def __init__(self, snapshot: Snapshot, slots: Positions, *, profile: str = "", peer: int | None = None) -> None:
         self.snapshot = snapshot
-        self.slots = slots
+        self.slots = read_only(slots)
         self._memo: dict[Callable[[Candidates], object], object] | None = None
         self.profile = profile
         """Name of the profile that runs; empty outside of profiles."""
@@ -63,11 +63,11 @@ class Candidates:
         return [values[slot] for slot in self.slots]
 
     def derive(self, build: Callable[["Candidates"], _D]) -> _D:
-        """Return `build(self)`, built once for this object; the result must not be changed."""
+        """Return `build(self)`, built once for this object; an array is made read-only."""
         if self._memo is None:
             self._memo = {}
         if build not in self._memo:
-            self._memo[build] = build(self)
+            self._memo[build] = read_only(build(self))
         return cast("_D", self._memo[build])
 
     def where_label(self, key: str, values: Sequence[str]) -> Mask:

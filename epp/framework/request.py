@@ -9,6 +9,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from epp.framework.arrays import read_only
 from epp.framework.candidates import Candidates
 
 T = TypeVar("T")
@@ -96,6 +97,10 @@ class PrefixMatch:
     total_blocks: int
     """Whole blocks in the prompt."""
     block_tokens: int
+
+    def __post_init__(self) -> None:
+        """Keep others from writing to the array."""
+        object.__setattr__(self, "matched_blocks", read_only(self.matched_blocks.view()))
 
     def matched_tokens(self, candidates: Candidates) -> NDArray[np.float64]:
         """Leading tokens held, one number for each candidate."""

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 import numpy as np
 
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag
-from epp.framework.arrays import Floats, Positions
+from epp.framework.arrays import Floats, Positions, read_only
 from epp.framework.endpoint import Endpoint
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ class Records(Generic[T]):
         self._memo: dict[tuple[object, ...], object] = {}
 
     def derive(self, build: Callable[[tuple[T, ...], *A], D], *arguments: *A) -> D:
-        """Return `build(values, *arguments)`, memoised by function and arguments; the result must not be changed.
+        """Return `build(values, *arguments)`, memoised by function and arguments; an array is made read-only.
 
         `build` is a module-level function or a method, the arguments are hashable. Raises TypeError for a function
         that is made anew at every call, such as a lambda: it would never be found in the memo.
@@ -164,7 +164,7 @@ class Records(Generic[T]):
             _require_lasting(key)
             if len(self._memo) >= _MEMO_LIMIT:  # arguments may come from clients
                 self._memo.clear()
-            found = self._memo[key] = build(self.values, *arguments)
+            found = self._memo[key] = read_only(build(self.values, *arguments))
         return cast("D", found)
 
 

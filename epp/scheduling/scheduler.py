@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from epp.framework.arrays import ResultError
@@ -43,13 +44,14 @@ class Scheduler:
             raise NoEndpointsError
         results: dict[str, ProfileResult | None] = {}
         errors: dict[str, RequestError] = {}
+        shown = MappingProxyType(results)
         for _ in range(self._max_iterations):
             chosen = self._guard.call(
-                ProfilePicker.role, self.profile_picker, _chosen, self.profile_picker, request, self._names, results
+                ProfilePicker.role, self.profile_picker, _chosen, self.profile_picker, request, self._names, shown
             )
             assert not isinstance(chosen, Failure)  # noqa: S101  a profile picker is never skipped
             if not chosen:
-                return self._aggregate(request, results, errors)
+                return self._aggregate(request, shown, errors)
             self._run(chosen, request, candidates, results, errors)
         raise InternalError(
             f"profile picker {self.profile_picker.name!r} was asked {self._max_iterations} times and still wants more"
@@ -97,7 +99,7 @@ class Scheduler:
         destination = self._declared(destination)
         primary = destination.primary
         final = {**results, **destination.repicked, primary.profile: primary}
-        return SchedulingResult(destination, final, dict(errors))
+        return SchedulingResult(destination, MappingProxyType(final), MappingProxyType(dict(errors)))
 
     def _declared(self, destination: Destination) -> Destination:
         """Drop headers that the aggregator does not declare: a client's own of that name would pass."""
