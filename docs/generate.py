@@ -19,7 +19,7 @@ from epp.cli.app import application
 from epp.cli.go_flags import SWITCHES_WITHOUT_EFFECT, UNSUPPORTED, VALUES_WITHOUT_EFFECT
 from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
-from epp.config.plugin_reference import plugin_entries
+from epp.config.plugin_reference import plugin_reference
 from epp.config.schema import config_schema
 from epp.discovery import StaticDiscovery
 from epp.extproc.server import ServerSettings
@@ -342,7 +342,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/licences.md": licences_markdown,
     "docs/metrics.md": metrics_markdown,
     "docs/plugin-data.md": lambda: data_markdown(Registry()),
-    "epp/samples/PLUGINS.md": lambda: plugin_markdown(plugin_entries(Registry())),
+    "epp/samples/PLUGINS.md": lambda: plugin_markdown(plugin_reference(Registry()).plugins),
     "epp/samples/endpointpickerconfig.schema.json": _schema_json,
 }
 """Path of each generated file to its contents."""

@@ -241,6 +241,7 @@ class SimServer:
     seed: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="Equal seeds give equal answers to equal prompts.")
     ] = None
+    no_metrics: Annotated[Switch, switch_option("Answer /metrics with 404.")] = Switch.FALSE
     v: Verbosity = 0
 
 

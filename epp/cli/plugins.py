@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import typer
 from rich.markup import escape
 
@@ -9,7 +10,7 @@ from epp.cli.commands import PluginOutput, Plugins
 from epp.cli.output import exit_on, indented, new_console, print_json
 from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
-from epp.config.plugin_reference import ParameterEntry, PluginEntry, plugin_entries
+from epp.config.plugin_reference import ParameterEntry, PluginEntry, Reference, plugin_reference
 from epp.framework import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.registry import Registry
@@ -18,11 +19,13 @@ from epp.framework.registry import Registry
 def plugins(flags: Plugins) -> None:
     """Print the plugin types in the format asked for."""
     registry = Registry()
+    reference = plugin_reference(registry)
     with exit_on(ConfigurationError):
-        entries = _selected(plugin_entries(registry), flags.types or [])
+        entries = _selected(reference, flags.types or [])
+    broken = () if flags.types else reference.broken
     match flags.output:
         case PluginOutput.JSON:
-            print_json(entries)
+            print_json([*entries, *(_BrokenEntry(one.type, one.package, one.reason) for one in broken)])
         case PluginOutput.MARKDOWN:
             typer.echo(plugin_markdown(entries), nl=False)
         case PluginOutput.DATA:
@@ -32,14 +35,26 @@ def plugins(flags: Plugins) -> None:
                 _show_in_full(entry)
         case PluginOutput.TEXT:
             _show_all(entries)
+    for one in broken:
+        typer.echo(f"broken: {one.type} (of {one.package}): {one.reason}", err=True)
 
 
-def _selected(entries: list[PluginEntry], types: list[str]) -> list[PluginEntry]:
-    known = {entry.type for entry in entries}
+class _BrokenEntry(msgspec.Struct, frozen=True):
+    """A type that cannot be used, among the others for programs."""
+
+    type: str
+    package: str
+    broken: str
+    """Reason."""
+
+
+def _selected(reference: Reference, types: list[str]) -> list[PluginEntry]:
+    known = {entry.type for entry in reference.plugins}
+    broken = {one.type: one.reason for one in reference.broken}
     for name in types:
         if name not in known:
-            raise ConfigurationError(f"no plugin type {name!r}; {hint_at(name, known)}")
-    return [entry for entry in entries if not types or entry.type in types]
+            raise ConfigurationError(broken.get(name) or f"no plugin type {name!r}; {hint_at(name, known)}")
+    return [entry for entry in reference.plugins if not types or entry.type in types]
 
 
 def _show_all(entries: list[PluginEntry]) -> None:

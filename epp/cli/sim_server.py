@@ -34,7 +34,7 @@ def sim_server(flags: SimServer) -> None:
         changes = {key: value for key, value in given.items() if value is not None}
         profile = msgspec.structs.replace(PRESETS[flags.preset], **changes)
         try:
-            async with running(profile, flags.host, flags.port) as sim:
+            async with running(profile, flags.host, flags.port, metrics=not flags.no_metrics) as sim:
                 typer.echo(f"{profile.name}: {profile.model} on http://{sim.address}")
                 await stop.wait()
                 await sim.drain(_DRAIN_SECONDS)

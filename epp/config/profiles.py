@@ -12,6 +12,7 @@ from epp.scheduling import Profile, ProfileFilter, WeightedScorer
 
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_PROFILE_PICKER = "single-profile-handler"
+DEFAULT_AGGREGATOR = "first-result-aggregator"
 
 
 def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[str, Profile]:
@@ -46,15 +47,18 @@ def choose_profile_picker(profiles: dict[str, Profile], instances: Instances) ->
 
 
 def choose_aggregator(handler: ProfilePicker[Any], instances: Instances) -> Aggregator[Any]:
-    """Return the aggregator that the file declares, or the profile picker itself; raises ConfigurationError."""
+    """Return the aggregator that the file declares, else the profile picker if it is one, else the default one.
+
+    Raises ConfigurationError.
+    """
     declared = [plugin for plugin in instances.of(Aggregator) if not isinstance(plugin, ProfilePicker)]
     if len(declared) > 1:
         raise ConfigurationError(f"two aggregators, {declared[0].name!r} and {declared[1].name!r}: keep one")
     if declared:
         return declared[0]
-    if not isinstance(handler, Aggregator):
-        raise ConfigurationError(f"profile picker {handler.name!r} does not aggregate results: declare an aggregator")
-    return handler
+    if isinstance(handler, Aggregator):
+        return handler
+    return instances.ensure(DEFAULT_AGGREGATOR, Aggregator, f"{handler.name} is no aggregator")
 
 
 def _implied_profile(instances: Instances) -> SchedulingProfile:

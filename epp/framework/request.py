@@ -10,6 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from epp.framework.arrays import read_only
 from epp.framework.candidates import Candidates
 
 T = TypeVar("T")
@@ -124,6 +125,10 @@ class PrefixMatch:
     block_tokens: int
     held_tokens: NDArray[np.int64] | None = None
     """Leading tokens held, one number for each slot; None where every block counts in full."""
+
+    def __post_init__(self) -> None:
+        """Keep others from writing to the array."""
+        object.__setattr__(self, "matched_blocks", read_only(self.matched_blocks.view()))
 
     def matched_tokens(self, candidates: Candidates) -> NDArray[np.float64]:
         """Leading tokens held, one number for each candidate; a short last block may count in full."""

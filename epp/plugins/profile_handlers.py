@@ -1,4 +1,4 @@
-"""Profile handlers that run one profile for each request."""
+"""Profile handlers that run one profile for each request, and the aggregator for those that aggregate nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +11,8 @@ from epp.framework.limits import Corrected, NameOrDefault
 from epp.framework.plugin import P
 
 
-class _OneProfile(ProfilePicker[P], Aggregator[P]):
-    """Base: the result of the profile becomes the destination."""
+class _FirstResult(Aggregator[P]):
+    """Base: the first result becomes the destination."""
 
     def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
         result = next((result for result in results.values() if result is not None), None)
@@ -20,6 +20,20 @@ class _OneProfile(ProfilePicker[P], Aggregator[P]):
 
     def _destination(self, result: ProfileResult) -> Destination:
         return Destination(result)
+
+
+class FirstResultAggregator(_FirstResult):
+    """The destination is what the first profile picked that ran and has a result: its target, and its fallbacks.
+
+    Used by default where the profile picker is no aggregator itself and none is declared. A profile that runs later is
+    the destination only if all before it failed.
+    """
+
+    plugin_type = "first-result-aggregator"
+
+
+class _OneProfile(ProfilePicker[P], _FirstResult[P]):
+    """Base: of the profiles, one runs."""
 
 
 class _OnlyProfile(_OneProfile[P]):

@@ -24,7 +24,13 @@ exit {code}
 @pytest.mark.parametrize("code", [0, 3])
 def test_install_is_one_line_a_step_and_a_package(tmp_path, code):
     shutil.copy(REPOSITORY / "Makefile", tmp_path)
-    for name in ("pyproject.toml", "proto/build.py", "proto/ext_proc.proto", ".venv/bin/python"):
+    for name in (
+        "pyproject.toml",
+        "docs/index_readme.py",
+        "proto/build.py",
+        "proto/ext_proc.proto",
+        ".venv/bin/python",
+    ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

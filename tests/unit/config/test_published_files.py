@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from epp import framework
 from epp.cli.app import application
 from epp.config.plugin_markdown import plugin_markdown
-from epp.config.plugin_reference import plugin_entries
+from epp.config.plugin_reference import plugin_reference
 from epp.config.schema import config_schema
 from epp.framework import Attribute, Column, DataKey, Parameters, Plugin
 from epp.framework.registry import Registry
@@ -19,7 +19,7 @@ from epp.framework.snapshot import CORE_COLUMNS
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = REPOSITORY / "epp" / "samples"
 FILES = sorted(CONFIG.glob("*.yaml"))
-ENTRIES = plugin_entries(Registry())
+ENTRIES = plugin_reference(Registry()).plugins
 SCHEMA = config_schema(Registry())
 
 
@@ -68,7 +68,7 @@ class Outsider(Plugin[OutsiderParameters]):
 def test_plugin_of_other_types_and_roles_is_shown_too():
     registry = Registry({})
     registry.register(Outsider)
-    entries = plugin_entries(registry)
+    entries = plugin_reference(registry).plugins
     assert [(p.name, p.type, p.text) for p in entries[0].parameters] == [
         ("key", "bytes", "Of a type that no plugin here has."),
         ("names", "list of string", "Of several."),

@@ -246,6 +246,7 @@ OWN = {
     "device-health-scorer",
     "endpoint-rates-producer",
     "first-available-scorer",
+    "first-result-aggregator",
     "gpu-neighbour-scorer",
     "joint-aggregator",
     "low-load-first-scorer",

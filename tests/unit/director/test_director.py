@@ -108,7 +108,7 @@ class Events(DirectorObserver):
     def completed(self, routing, cause):
         self.told.append(("completed", cause.value))
 
-    def plugin_failed(self, plugin, error):
+    def plugin_failed(self, plugin, error, problem):
         self.told.append(("failed", f"{plugin}: {error}"))
 
 
@@ -281,7 +281,7 @@ def test_hook_that_breaks_before_scheduling_is_done_without_and_counted(where):
 
 def test_broken_pre_request_hook_fails_the_request_and_nothing_stays_credited():
     world = World("{type: breaks, parameters: {where: pre_request}}")
-    with pytest.raises(PluginFailedError, match="plugin 'breaks' failed: broken pre_request"):
+    with pytest.raises(PluginFailedError, match="plugin 'breaks' failed: RuntimeError: broken pre_request"):
         world.route()
     assert [kind for kind, _ in world.events.told] == ["failed", "refused"]
     assert world.in_flight() == {}

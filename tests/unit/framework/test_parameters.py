@@ -103,14 +103,15 @@ class Picky(Scorer[Limits]):
 
 
 @pytest.mark.parametrize(
-    ("at_most", "message"), [(1, "1 is too few"), (2, "LookupError as it was built: no such thing")]
+    ("at_most", "message"),
+    [(1, "1 is too few"), (2, "failed as it was built: LookupError: no such thing (")],
 )
 def test_plugin_that_cannot_be_built_is_a_configuration_error(at_most, message):
     registry = Registry({})
     registry.register(Picky)
     with pytest.raises(ConfigurationError) as caught:
         registry.build("picky", {"atMost": at_most}, name="p", clock=ManualClock())
-    assert str(caught.value) == message
+    assert str(caught.value).startswith(message)
 
 
 def test_unknown_type_is_refused_with_the_nearest_one():

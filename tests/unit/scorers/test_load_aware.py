@@ -20,9 +20,9 @@ def test_threshold_can_be_set():
     assert scorer.score(Request("r"), candidates(waiting=[5, 10])).tolist() == [0.25, 0.0]
 
 
-def test_unknown_queue_is_half_full():
-    scores = LoadAwareScorer().score(Request("r"), candidates(waiting=[nan, 0, 128]))
-    assert scores.tolist() == [0.25, 0.5, 0.0]
+def test_unknown_queue_is_that_of_one_with_as_many_requests():
+    pool = candidates(waiting=[nan, 0, 64], in_flight=[64, 10, 64])
+    assert LoadAwareScorer().score(Request("r"), pool).tolist() == [0.25, 0.5, 0.25]
 
 
 def test_threshold_that_is_no_number_is_refused(build):
