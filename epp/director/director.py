@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from epp.framework.clock import Clock
 from epp.framework.errors import (
     AdmissionDeniedError,
     BadRequestError,
+    BodyMissingError,
     ClientGoneError,
     ModelMissingError,
     NoEndpointsError,
@@ -39,6 +40,18 @@ DEFAULT_PATH = "/v1/completions"
 _NOTHING = Parsed(RequestBody(), names_model=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that is not routed: it is refused, or its client has left."""
+
+    error: RequestError
+    headers: Headers = field(default_factory=Headers)
+    model: str = ""
+    """Empty where the body names none, or was not read."""
+    seconds: float = 0.0
+    """Time from the complete request to this."""
+
+
 class DirectorObserver(RoutingObserver):
     """No-op callbacks; override those of interest."""
 
@@ -47,8 +60,8 @@ class DirectorObserver(RoutingObserver):
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Record a routed request."""
 
-    def refused(self, model: str, error: RequestError) -> None:
-        """Record a refused request; `model` is empty where the body named none."""
+    def refused(self, refusal: Refusal) -> None:
+        """Record a request that is not routed."""
 
 
 @dataclass(slots=True)
@@ -96,13 +109,18 @@ class Director:
         """Route all further requests by another pipeline; those on their way keep theirs."""
         self._pipeline = pipeline
 
+    def refuse(self, headers: Headers, error: RequestError) -> RequestError:
+        """Record a request that does not come to be routed; return the error."""
+        self._observer.refused(Refusal(error, headers))
+        return error
+
     def route(
-        self, headers: Headers, body: bytes, subset: Subset | None, *, incomplete: bool = False
+        self, headers: Headers, body: bytes | None, subset: Subset | None, *, incomplete: bool = False
     ) -> Routing | Held:
         """Return the routing of a request, or Held where it has to wait; raises a RequestError that refuses it.
 
-        A request without a body names no model and may go to any endpoint that the profiles allow; so may one of whose
-        body only an `incomplete` beginning is known, if that does not say enough.
+        A request without a body names no model and may go to any endpoint that the profiles allow; so may one whose
+        body is not shown (None), or of which only an `incomplete` beginning is known, if that does not say enough.
         """
         pipeline = self._pipeline
         model = ""
@@ -110,14 +128,14 @@ class Director:
             path = _path(headers)
             parsed, names_model = _parse(pipeline, path, headers, body, incomplete=incomplete)
             model = parsed.model
-            request = self._request(path, headers, parsed, len(body), names_model=names_model)
+            request = self._request(path, headers, parsed, len(body or b""), names_model=names_model)
             for plugin in pipeline.of(RequestHeaders):
                 self._guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
             request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
             arrival = _Arrival(pipeline, request, subset, iter(pipeline.of(Admitter)))
             outcome = self._proceed(arrival)
         except RequestError as error:
-            self._observer.refused(model, error)
+            self._observer.refused(Refusal(error, headers, model))
             raise
         return outcome if isinstance(outcome, Routing) else Held(partial(self._wait, arrival, outcome))
 
@@ -191,11 +209,15 @@ class Director:
                     return outcome
                 hold = outcome
         except RequestError as error:
-            self._observer.refused(arrival.request.body.model, error)
+            self._refused(arrival.request, error)
             raise
         except asyncio.CancelledError:
-            self._observer.refused(arrival.request.body.model, ClientGoneError("while the request was held"))
+            self._refused(arrival.request, ClientGoneError("while the request was held"))
             raise
+
+    def _refused(self, request: Request, error: RequestError) -> None:
+        seconds = self.clock.now() - request.received_at
+        self._observer.refused(Refusal(error, request.headers, request.body.model, seconds))
 
     def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> Awaitable[None] | None:
         try:
@@ -244,8 +266,10 @@ async def _end_of(awaited: Awaitable[None]) -> None:
         raise RuntimeError("what held the request was cancelled") from None
 
 
-def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, incomplete: bool) -> Parsed:
+def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes | None, *, incomplete: bool) -> Parsed:
     if not body:
+        if body is not None and headers.get(":method") == "POST" and pipeline.parsers.claim(path):
+            raise BodyMissingError
         return _NOTHING
     if not incomplete:
         return pipeline.parsers.parse(path, headers, body)

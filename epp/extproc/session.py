@@ -17,7 +17,7 @@ from epp.extproc.refusals import refusal
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES, RequestHalf, RequestOptions
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
-from epp.framework import RequestError
+from epp.framework import Headers, RequestError
 from epp.framework.errors import InternalError
 
 _log = structlog.get_logger()
@@ -80,10 +80,13 @@ class Session:
         return self._run(self._request.on_silence())
 
     def close(self, cause: Cause = Cause.CLIENT_DISCONNECT) -> None:
-        """Complete the routed request with `cause` if it is still open."""
-        if self._request is not None and self._request.routing is not None:
-            whole = self._response is not None and self._response.seen_whole
-            self._request.routing.complete(Cause.NATURAL if whole else cause)
+        """Complete the routed request with `cause` if it is still open; one that is not routed yet was abandoned."""
+        if self._request is not None:
+            if self._request.routing is None:
+                self._request.abandon()
+            else:
+                whole = self._response is not None and self._response.seen_whole
+                self._request.routing.complete(Cause.NATURAL if whole else cause)
         if self._response is not None:
             self._response.end()
 
@@ -104,7 +107,10 @@ class Session:
             raise
         except Exception as error:  # noqa: BLE001  one request fails, the process stays up
             _log.exception("request failed", error=str(error))
-            return [self._refuse(InternalError("the endpoint picker failed on this request"))]
+            failure = InternalError(f"{type(error).__name__} on this request")
+            if self._request is not None:
+                self._request.fail(failure)
+            return [self._refuse(failure)]
         return found
 
     def _answer(self, message: ProcessingRequest) -> Iterator[Answer]:
@@ -142,5 +148,5 @@ class Session:
 
     def _refuse(self, error: RequestError) -> ProcessingResponse:
         self.close(Cause.ERROR)
-        path = "" if self._request is None else self._request.headers.get(":path", "").partition("?")[0]
-        return refusal(error, path, plain=self._plain_errors)
+        headers = Headers() if self._request is None else self._request.headers
+        return refusal(error, headers, plain=self._plain_errors)

@@ -7,6 +7,7 @@ from epp.framework import Aggregator, Destination, Parameters, Port, ProfilePick
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import DATA_PARALLEL, PROFILE
 from epp.framework.plugin import P
+from epp.framework.printable import quoted
 
 
 class _OneProfile(ProfilePicker[P], Aggregator[P]):
@@ -116,7 +117,7 @@ class HeaderProfileHandler(_OneProfile[HeaderProfileParameters]):
             return profiles if len(profiles) == 1 else (self.parameters.default_profile,)
         if named not in profiles:
             raise BadRequestError(
-                f"header {self.parameters.header_name!r} names profile {named!r}, which does not exist; "
+                f"header {self.parameters.header_name!r} names profile {quoted(named)}, which does not exist; "
                 f"profiles are {', '.join(profiles)}"
             )
         return (named,)

@@ -1,5 +1,6 @@
 """One cycle: the filters, scorers and picker of one profile over the candidates."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,7 @@ class Cycle:
             Picker.role, self.profile.picker, _picked, self.profile.picker, self.request, left, totals, self.draw
         )
         assert not isinstance(picked, Failure)  # noqa: S101  a picker is never skipped
-        return ProfileResult(self.profile.name, left, totals, picked, filters, tuple(scores))
+        return ProfileResult(self.profile.name, left, totals, picked, filters, tuple(scores), self.profile.picker.name)
 
     def _filter(self, candidates: Candidates) -> tuple[Candidates, tuple[FilterTrace, ...]]:
         trace: list[FilterTrace] = []
@@ -61,7 +62,7 @@ class Cycle:
             trace.append(FilterTrace(plugin.name, len(left), len(kept), problem))
             left = kept
             if not len(left):
-                raise SaturatedError
+                raise SaturatedError(detail=_narrowed(self.profile.name, trace))
         return left, tuple(trace)
 
     def _score(self, weighted: WeightedScorer, left: Candidates) -> tuple[Floats, str]:
@@ -76,6 +77,12 @@ class Cycle:
             self.observer.scores_rejected(scorer.name, int((~finite).sum()))
             scores = np.where(finite, scores, 0.0)
         return np.clip(scores, 0.0, 1.0), ""
+
+
+def _narrowed(profile: str, trace: Sequence[FilterTrace]) -> str:
+    """Say how the filters of a profile left no candidate."""
+    steps = ", ".join(f"{step.plugin} {step.before}>{step.after}" for step in trace if step.after < step.before)
+    return f"{profile}: {steps}"
 
 
 def _mask(plugin: Filter[Any], request: Request, candidates: Candidates) -> Mask:

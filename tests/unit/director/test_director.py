@@ -101,8 +101,8 @@ class Events(DirectorObserver):
     def routed(self, request, result, scheduling_seconds):
         self.told.append(("routed", result.targets[0].name))
 
-    def refused(self, model, error):
-        self.told.append(("refused", f"{model} {type(error).__name__}"))
+    def refused(self, refusal):
+        self.told.append(("refused", f"{refusal.model} {type(refusal.error).__name__}"))
 
     def completed(self, routing, cause):
         self.told.append(("completed", cause.value))

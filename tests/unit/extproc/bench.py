@@ -32,8 +32,8 @@ class Endings(DirectorObserver):
     def completed(self, routing, cause):
         self.causes.append(cause)
 
-    def refused(self, model, error):
-        self.refusals.append(type(error).__name__)
+    def refused(self, refusal):
+        self.refusals.append(type(refusal.error).__name__)
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Bench:
 
 
 def new_bench(config: str | None = None) -> Bench:
-    """A bench with this configuration, which may name plugins of `gate`, or with the default one."""
+    """A bench with this configuration, which may name plugins of `gate` and `refusing`, or with the default one."""
     clock = ManualClock()
     store = Datastore(clock)
     store.replace(
@@ -70,7 +70,7 @@ def new_bench(config: str | None = None) -> Bench:
     )
     endings = Endings()
     loaded = default_config() if config is None else load_text(config)
-    assembly = assemble(loaded, Builder(Registry(modules=["gate"]), clock))
+    assembly = assemble(loaded, Builder(Registry(modules=["gate", "refusing"]), clock))
     seeds = Seeds(b"secret 3")  # the first tie goes to a
     director = Director(store, assembly.pipeline, clock, observer=endings, seeds=seeds)
     return Bench(store, director, clock, endings, assembly.instances.by_name)

@@ -160,7 +160,7 @@ def test_refusal_ends_the_session(bench):
     session.receive(request_headers())
     (reply,) = session.receive(request_body(b"{"))
     assert reply.immediate_response.status.code == 400
-    assert b'"message":"inference error: BadRequest - ' in reply.immediate_response.body
+    assert b'"message":"the request body is not valid JSON: ' in reply.immediate_response.body
     assert session.done
     assert bench.endings.refusals == ["MalformedBodyError"]
     assert bench.in_flight == 0
