@@ -18,6 +18,7 @@ from epp.cli.options import Listen, Verbosity, duration_option
 from epp.cli.running import run
 from epp.config import load_file
 from epp.datastore import Datastore
+from epp.demo.last_request import LastRequest
 from epp.demo.pool import PRESETS, demo_config, demo_discovery
 from epp.demo.servers import ServerFailedError, model_servers
 from epp.demo.table import line, table
@@ -27,6 +28,7 @@ from epp.framework import ConfigurationError
 from epp.gateway import GatewayError, GatewaySettings
 from epp.local import local_gateway
 from epp.observability import logs
+from epp.observability.request_log import request_log
 from epp.picker import PickerSettings
 
 MODEL = "demo-8b"
@@ -52,6 +54,7 @@ def demo(
 
     async def work(stop: asyncio.Event) -> None:
         address = read_listen(listen)
+        last = LastRequest()
         config = demo_config() if config_file is None else load_file(config_file)
         async with contextlib.AsyncExitStack() as stack:
             servers = await stack.enter_async_context(model_servers(tuple(PRESETS), MODEL))
@@ -60,6 +63,7 @@ def demo(
                 config=config,
                 watch_config=config_file,
                 discovery=demo_discovery(servers),
+                observers=(last, *request_log(v)),
             )
             settings = GatewaySettings(listen_host=address.host, listen_port=address.port)
             gateway = await stack.enter_async_context(local_gateway(picker, settings))
@@ -71,7 +75,7 @@ def demo(
                 conversations = max(_MIN_CONVERSATIONS, math.ceil(traffic))
                 clients = Traffic(gateway.url, MODEL, traffic, conversations=conversations)
                 await stack.enter_async_context(_background(clients.run()))
-            async with _background(_show(gateway.picker.store)):
+            async with _background(_show(gateway.picker.store, last)):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(duration):
                         await gateway.wait(stop)
@@ -86,14 +90,15 @@ def curl(url: str) -> str:
     return f"curl -i {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
 
 
-async def _show(store: Datastore) -> None:
+async def _show(store: Datastore, last: LastRequest) -> None:
     if not sys.stdout.isatty():
         while True:
             await asyncio.sleep(_PRINT_SECONDS)
             typer.echo(line(store.snapshot()))
-    with Live(table(store.snapshot()), console=Console(), auto_refresh=False) as live:
+            typer.echo(last.text)
+    with Live(table(store.snapshot(), last.text), console=Console(), auto_refresh=False) as live:
         while True:
-            live.update(table(store.snapshot()), refresh=True)
+            live.update(table(store.snapshot(), last.text), refresh=True)
             await asyncio.sleep(_DRAW_SECONDS)
 
 

@@ -11,6 +11,7 @@ import typer
 from epp.cli.options import (
     ConfigFile,
     ConfigText,
+    DecisionHeaders,
     Endpoints,
     Experimental,
     Listen,
@@ -31,6 +32,7 @@ from epp.gateway.settings import parse_tcp_address
 from epp.host_port import HostPort
 from epp.local import local_gateway
 from epp.observability import logs
+from epp.observability.request_log import request_log
 from epp.picker import PickerSettings
 
 
@@ -63,10 +65,11 @@ def gateway(
     print_envoy_config: Annotated[
         bool, typer.Option("--print-envoy-config", help="Print Envoy's configuration and exit.")
     ] = False,
+    decision_headers: DecisionHeaders = Switch.FALSE,
     watch_config_file: WatchConfig = Switch.TRUE,
     allow_experimental_plugins: Experimental = Switch.FALSE,
     allow_plugin_modules: PluginModules = "",
-    v: Verbosity = 0,
+    v: Verbosity = 2,
 ) -> None:
     """Run Envoy with the picker behind it, for OpenAI-style requests to model servers."""
     writer = logs.configure(v)
@@ -91,6 +94,8 @@ def gateway(
             plugin_modules=split_list(allow_plugin_modules),
             discovery=read_endpoints(endpoints),
             metrics_address=None if metrics_port is None else ("127.0.0.1", metrics_port),
+            observers=request_log(v),
+            decision_headers=bool(decision_headers),
             lost_log_lines=lambda: writer.lost,
         )
         with _flags_in_errors():

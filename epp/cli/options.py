@@ -85,6 +85,13 @@ PluginModules = Annotated[
         help="Python modules whose classes a configuration may name as module:Class; submodules included.",
     ),
 ]
+DecisionHeaders = Annotated[
+    Switch,
+    typer.Option(
+        "--decision-headers",
+        help="Tell clients which endpoint served and why, in the response headers x-epp-endpoint and x-epp-reason.",
+    ),
+]
 Listen = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Address for clients; port 0 for any.")]
 Verbosity = Annotated[int, typer.Option("-v", help="Log verbosity: 0 for warnings, 2 for events, 4 for everything.")]
 

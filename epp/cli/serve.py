@@ -9,6 +9,7 @@ import typer
 from epp.cli.options import (
     ConfigFile,
     ConfigText,
+    DecisionHeaders,
     Endpoints,
     Experimental,
     PluginModules,
@@ -27,6 +28,7 @@ from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.server import ServerSettings, message_bytes_for
 from epp.framework import ConfigurationError
 from epp.observability import logs
+from epp.observability.request_log import request_log
 from epp.picker import Picker, PickerSettings
 
 _PORT = {"min": 0, "max": 65535}
@@ -81,6 +83,7 @@ def serve(
     drain_quiet_period: Annotated[
         float, duration_option("Time without open streams that ends the drain; 2s by default.")
     ] = 2.0,
+    decision_headers: DecisionHeaders = Switch.FALSE,
     watch_config_file: WatchConfig = Switch.TRUE,
     allow_experimental_plugins: Experimental = Switch.FALSE,
     allow_plugin_modules: PluginModules = "",
@@ -118,6 +121,8 @@ def serve(
                 max_body_bytes=max_request_body,
                 drain_seconds=drain_timeout,
                 drain_quiet_seconds=drain_quiet_period,
+                observers=request_log(v),
+                decision_headers=bool(decision_headers),
                 lost_log_lines=lambda: writer.lost,
             )
         )

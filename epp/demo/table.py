@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isnan
 
+from rich.markup import escape
 from rich.table import Table
 
 from epp.framework import Candidates, Snapshot
@@ -70,9 +71,9 @@ def rows(snapshot: Snapshot) -> Iterator[Row]:
         )
 
 
-def table(snapshot: Snapshot) -> Table:
-    """Return the table for a terminal."""
-    result = Table(title="endpoints", title_justify="left")
+def table(snapshot: Snapshot, caption: str = "") -> Table:
+    """Return the table for a terminal, with a line below it."""
+    result = Table(title="endpoints", title_justify="left", caption=escape(caption), caption_justify="left")
     result.add_column("endpoint", style="bold")
     result.add_column("address", style="dim")
     result.add_column("accelerator")

@@ -57,6 +57,12 @@ class DirectorObserver(RoutingObserver):
 
     __slots__ = ()
 
+    def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
+        """Record how many endpoints the gateway's subset has, and how many of them screeners left."""
+
+    def held(self, request: Request, plugin: str) -> None:
+        """Record that an admitter lets a request wait."""
+
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Record a routed request."""
 
@@ -164,12 +170,15 @@ class Director:
             raise NoEndpointsError
         started = self.clock.now()
         request = arrival.request
+        eligible = len(candidates)
         candidates = self._screened(arrival, candidates)
+        self._observer.candidates_found(request, snapshot, eligible, len(candidates))
         for producer in arrival.pipeline.of(Producer):
             self._guard.call(Producer.role, producer, producer.produce, request, candidates)
         for admitter in arrival.admitters:
             awaited = self._admit(admitter, request, candidates)
             if awaited is not None:
+                self._observer.held(request, admitter.name)
                 return _Hold(admitter, awaited)
         result = arrival.pipeline.scheduler.schedule(request, candidates)
         for plugin in arrival.pipeline.of(PreRequest):

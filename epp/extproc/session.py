@@ -32,7 +32,16 @@ Less than Envoy's default message timeout of 0.2 s.
 class Session:
     """`receive` each message in turn, then `close` once, however the stream ended."""
 
-    __slots__ = ("_director", "_options", "_plain_errors", "_request", "_response", "_suspended", "_traits")
+    __slots__ = (
+        "_decision_headers",
+        "_director",
+        "_options",
+        "_plain_errors",
+        "_request",
+        "_response",
+        "_suspended",
+        "_traits",
+    )
 
     def __init__(
         self,
@@ -42,7 +51,9 @@ class Session:
         plain_errors: bool = False,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         traits: GatewayTraits | None = None,
+        decision_headers: bool = False,
     ) -> None:
+        self._decision_headers = decision_headers
         self._director = director
         self._traits = traits or GatewayTraits()
         self._options = RequestOptions(emit_scores, max_body_bytes)
@@ -87,6 +98,8 @@ class Session:
             else:
                 whole = self._response is not None and self._response.seen_whole
                 self._request.routing.complete(Cause.NATURAL if whole else cause)
+                if self._response is not None:
+                    self._response.check_headers_shown()
         if self._response is not None:
             self._response.end()
 
@@ -143,7 +156,9 @@ class Session:
         if self._request is None or self._response is None:
             modes = read_modes(message)
             self._request = RequestHalf(self._director, modes.request, self._options, self._traits)
-            self._response = ResponseHalf(modes.response, self._director.clock)
+            self._response = ResponseHalf(
+                modes.response, self._director.clock, decision_headers=self._decision_headers, traits=self._traits
+            )
         return self._request, self._response
 
     def _refuse(self, error: RequestError) -> ProcessingResponse:

@@ -172,9 +172,7 @@ async def test_openai_client_carries_the_message_the_parameter_and_the_code(worl
     assert refused.value.type == "invalid_request_error"
     with pytest.raises(openai.BadRequestError, match='"model" must be a string, not an integer'):
         await world.client.chat.completions.create(model=7, messages=[{"role": "user", "content": "hi"}])
-    with pytest.raises(
-        openai.BadRequestError, match='"messages\\[0\\].content" must be a string or an array, not true'
-    ):
+    with pytest.raises(openai.BadRequestError, match=r'"messages\[0\].content" must be a string or an array'):
         await world.client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": True}])
 
 

@@ -314,43 +314,6 @@ def test_body_over_the_limit_is_413_as_soon_as_it_is_known(bench):
     assert session.done
 
 
-@pytest.mark.parametrize(
-    ("path", "plain", "expected"),
-    [
-        (
-            "/v1/chat/completions",
-            False,
-            {"error": {"message": "SENTENCE", "type": "invalid_request_error", "param": None, "code": None}},
-        ),
-        (
-            "/v1/messages",
-            False,
-            {
-                "type": "error",
-                "error": {"type": "invalid_request_error", "message": "SENTENCE"},
-                "request_id": "r-1",
-            },
-        ),
-        ("/v1/chat/completions", True, "SENTENCE"),
-    ],
-)
-def test_refusal_speaks_the_callers_dialect(bench, path, plain, expected):
-    session = bench.session(plain_errors=plain)
-    session.receive(request_headers(path))
-    (reply,) = session.receive(request_body(b"{"))
-    body = reply.immediate_response.body.decode()
-    content_type = reply.immediate_response.headers.set_headers[0].header.raw_value
-    if isinstance(expected, str):
-        assert body.startswith("inference error: BadRequest - ")
-        assert content_type == b"text/plain; charset=utf-8"
-    else:
-        shown = json.loads(body)
-        assert shown["error"].pop("message").startswith("the request body is not valid JSON: ")
-        expected["error"].pop("message")
-        assert shown == expected
-        assert content_type == b"application/json"
-
-
 def test_defect_25_endpoint_that_really_served_is_the_one_credited(bench):
     session = routed(bench, "FULL_DUPLEX_STREAMED")
     message = response_headers()
