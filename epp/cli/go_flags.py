@@ -9,6 +9,7 @@ _log = structlog.get_logger()
 SWITCHES = frozenset(
     {
         "--allow-experimental-plugins",
+        "--decision-headers",
         "--disable-endpoint-subset-filter",
         "--emit-endpoint-scores",
         "--enable-cert-reload",

@@ -29,7 +29,7 @@ from epp.framework.errors import (
     RequestError,
     ScreenedOutError,
 )
-from epp.framework.headers import FAIRNESS_ID, MODEL_REWRITE, PATHS, REQUEST_ID
+from epp.framework.headers import FAIRNESS_ID, METHOD, MODEL_REWRITE, PATHS, REQUEST_ID
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders, Screener
@@ -121,12 +121,13 @@ class Director:
         return error
 
     def route(
-        self, headers: Headers, body: bytes | None, subset: Subset | None, *, incomplete: bool = False
+        self, headers: Headers, body: bytes, subset: Subset | None, *, incomplete: bool = False
     ) -> Routing | Held:
         """Return the routing of a request, or Held where it has to wait; raises a RequestError that refuses it.
 
-        A request without a body names no model and may go to any endpoint that the profiles allow; so may one whose
-        body is not shown (None), or of which only an `incomplete` beginning is known, if that does not say enough.
+        A request without a body names no model and may go to any endpoint that the profiles allow, unless it is a POST
+        to an API that a parser reads; so may one of whose body only an `incomplete` beginning is known, or nothing, if
+        that does not say enough.
         """
         pipeline = self._pipeline
         model = ""
@@ -134,7 +135,7 @@ class Director:
             path = _path(headers)
             parsed, names_model = _parse(pipeline, path, headers, body, incomplete=incomplete)
             model = parsed.model
-            request = self._request(path, headers, parsed, len(body or b""), names_model=names_model)
+            request = self._request(path, headers, parsed, len(body), names_model=names_model)
             for plugin in pipeline.of(RequestHeaders):
                 self._guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
             request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
@@ -275,9 +276,9 @@ async def _end_of(awaited: Awaitable[None]) -> None:
         raise RuntimeError("what held the request was cancelled") from None
 
 
-def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes | None, *, incomplete: bool) -> Parsed:
+def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, incomplete: bool) -> Parsed:
     if not body:
-        if body is not None and headers.get(":method") == "POST" and pipeline.parsers.claim(path):
+        if not incomplete and headers.get(METHOD) == "POST" and pipeline.parsers.claims(path):
             raise BodyMissingError
         return _NOTHING
     if not incomplete:

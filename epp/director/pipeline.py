@@ -51,8 +51,8 @@ class ParserTable:
         suffix, parser = self._find(path)
         return Parsed(parser.parse(suffix, headers, body), parser.names_model)
 
-    def claim(self, path: str) -> bool:
-        """Whether a path is of an API that a parser names, and not left to the fallback."""
+    def claims(self, path: str) -> bool:
+        """Return whether a parser reads the API at a path, as opposed to one that takes any."""
         return self._claimed(path) is not None
 
     def _find(self, path: str) -> tuple[str, Parser[Any]]:

@@ -147,7 +147,7 @@ class RequestHalf:
         return self._director.refuse(self.headers, error)
 
     def _with_headers(self) -> Iterator[Answer]:
-        forwarding = yield from self._route(None if self._progress is Progress.BODY else b"")
+        forwarding = yield from self._route(b"", incomplete=self._progress is not Progress.ENDED)
         yield replies.destination_with_headers(forwarding)
 
     def _with_body(self, *, end_of_stream: bool) -> Iterator[Answer]:
@@ -165,7 +165,7 @@ class RequestHalf:
         yield replies.destination_with_headers(_with_length(forwarding, body, sent, end_of_stream=end_of_stream))
         yield from replies.request_body_pieces(sent, end_of_stream=end_of_stream)
 
-    def _route(self, body: bytes | None, *, incomplete: bool = False) -> Generator[Held, None, replies.Forwarding]:
+    def _route(self, body: bytes, *, incomplete: bool = False) -> Generator[Held, None, replies.Forwarding]:
         if self.routing is not None:
             raise ProtocolError("unexpected request_body: the body was complete and has been answered")
         self._asked = True

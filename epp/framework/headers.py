@@ -77,6 +77,8 @@ KV_CACHE_SOURCE = "x-kv-cache-source-host-port"
 
 CONTENT_LENGTH = "content-length"
 """Bytes of the body."""
+METHOD = ":method"
+"""The method of the request."""
 PATHS = (":path", "x-original-path", "x-forwarded-path")
 """The path of the request, then what gateways call it that have rewritten it."""
 

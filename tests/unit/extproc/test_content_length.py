@@ -10,7 +10,7 @@ LENGTH = "content-length"
 REWRITE = {"x-llm-d-model-name-rewrite": "other"}
 REWRITTEN = BODY.replace(b'"m"', b'"other"')
 TRAILERS = "request_trailers"
-ELSEWHERE = "/v1/nope"
+ELSEWHERE = "/v2/models"
 """A path of no API that wants a body."""
 WHOLE = ["FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL"]
 """Modes that show the whole body before its headers leave."""
