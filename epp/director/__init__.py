@@ -1,6 +1,6 @@
 """One request: from headers and body to its destination, and on to the end of its response."""
 
-from epp.director.decision import Decision, top
+from epp.director.decision import Decision, top_values
 from epp.director.director import Director, DirectorObserver, Refusal
 from epp.director.held import Held
 from epp.director.observers import Observers
@@ -22,5 +22,5 @@ __all__ = [
     "Routing",
     "Seeds",
     "Subset",
-    "top",
+    "top_values",
 ]

@@ -94,7 +94,7 @@ class Decision:
             yield f"{printable(name, _MOST_NAME)} {picked}"
 
 
-def top(candidates: Candidates, values: Floats, most: int = 3) -> dict[str, float]:
+def top_values(candidates: Candidates, values: Floats, most: int = 3) -> dict[str, float]:
     """Return the largest values by endpoint, best first; costs no loop over the candidates."""
     count = min(most, len(values))
     positions = np.argpartition(-values, count - 1)[:count]

@@ -42,14 +42,14 @@ class GatewayTraits:
         self.streams_body_unprompted = False
         """Whether it has sent a body before its headers were answered: such a gateway never waits for that answer."""
 
-    def hides_response_headers(self, *, shown: bool) -> bool:
+    def end_of_exchange(self, *, headers_shown: bool) -> bool:
         """Count an exchange that ended; return True once, as it becomes plain that no response headers are shown.
 
         One exchange alone tells nothing: its client may have left before the response.
         """
         if self._exchanges_without_headers is None:
             return False
-        if shown:
+        if headers_shown:
             self._exchanges_without_headers = None
             return False
         self._exchanges_without_headers += 1

@@ -133,7 +133,7 @@ class ResponseHalf:
     def check_headers_shown(self) -> None:
         """Log once for each gateway that decision headers have no effect, since it shows no response headers."""
         asked, self._decision_headers = self._decision_headers, False  # one exchange counts once
-        if asked and self._traits.hides_response_headers(shown=self._headers_shown):
+        if asked and self._traits.end_of_exchange(headers_shown=self._headers_shown):
             _log.warning(
                 "--decision-headers has no effect: the gateway does not show response headers; set "
                 "response_header_mode SEND in processing_mode of its ext_proc filter"

@@ -93,13 +93,13 @@ class Session:
     def close(self, cause: Cause = Cause.CLIENT_DISCONNECT) -> None:
         """Complete the routed request with `cause` if it is still open; one that is not routed yet was abandoned."""
         if self._request is not None:
-            if self._request.routing is None:
-                self._request.abandon()
-            else:
+            if self._request.routing is not None:
                 whole = self._response is not None and self._response.seen_whole
                 self._request.routing.complete(Cause.NATURAL if whole else cause)
                 if self._response is not None:
                     self._response.check_headers_shown()
+            elif cause is Cause.CLIENT_DISCONNECT:
+                self._request.abandon()
         if self._response is not None:
             self._response.end()
 

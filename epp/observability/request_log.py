@@ -4,7 +4,7 @@ from typing import Any
 
 import structlog
 
-from epp.director import Cause, Decision, DirectorObserver, Refusal, Routing, top
+from epp.director import Cause, Decision, DirectorObserver, Refusal, Routing, top_values
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.errors import ClientGoneError, InternalError, RequestError
@@ -139,7 +139,6 @@ class StepLog(DirectorObserver):
 
     def _profile(self, request: Request, leg: ProfileResult) -> None:
         for step in leg.filters:
-            more = {"problem": step.problem} if step.problem else {}
             _step(
                 request,
                 "filter",
@@ -147,18 +146,17 @@ class StepLog(DirectorObserver):
                 plugin=step.plugin,
                 before=step.before,
                 after=step.after,
-                **more,
+                problem=_kind(step.problem),
             )
         for trace in leg.scores:
-            more = {"problem": trace.problem} if trace.problem else {}
             _step(
                 request,
                 "scorer",
                 profile=leg.profile,
                 plugin=trace.plugin,
                 weight=trace.weight,
-                top=_rounded(top(leg.candidates, trace.scores)),
-                **more,
+                top=_rounded(top_values(leg.candidates, trace.scores)),
+                problem=_kind(trace.problem),
             )
         _step(
             request,
@@ -166,12 +164,17 @@ class StepLog(DirectorObserver):
             profile=leg.profile,
             plugin=leg.picker,
             picked=[target.name for target in leg.targets],
-            top=_rounded(top(leg.candidates, leg.totals)),
+            top=_rounded(top_values(leg.candidates, leg.totals)),
         )
 
 
 def _step(request: Request, event: str, **fields: Any) -> None:
     _log.debug(event, request_id=printable(request.id), **fields)
+
+
+def _kind(problem: str) -> str | None:
+    """Return a problem without the text of an error, which may be of a plugin's own, and of a prompt."""
+    return problem.partition(":")[0] or None
 
 
 def _rounded(values: dict[str, float]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from epp.director import Decision, DirectorObserver, Observers, top
+from epp.director import Decision, DirectorObserver, Observers, top_values
 from epp.framework import Destination, Endpoint, ProfileResult, Request, SchedulingResult
 from epp.framework.request import PREFIX_MATCH, PrefixMatch
 from epp.framework.result import FilterTrace, ScoreTrace
@@ -94,8 +94,8 @@ def test_reason_is_short_ascii_and_without_control_characters_whatever_names_are
 def test_top_values_of_many_candidates_are_found_best_first():
     pool = candidates(waiting=[0] * 1000)
     values = np.arange(1000) % 997 / 1000  # 996 is the largest, at 996 alone
-    assert list(top(pool, values).items()) == [("e996", 0.996), ("e995", 0.995), ("e994", 0.994)]
-    assert top(FOUR, np.array([0.5, 0.1, 0.9, 0.2]), most=9) == {"e2": 0.9, "e0": 0.5, "e3": 0.2, "e1": 0.1}
+    assert list(top_values(pool, values).items()) == [("e996", 0.996), ("e995", 0.995), ("e994", 0.994)]
+    assert top_values(FOUR, np.array([0.5, 0.1, 0.9, 0.2]), most=9) == {"e2": 0.9, "e0": 0.5, "e3": 0.2, "e1": 0.1}
 
 
 def test_each_observer_is_told_everything_in_order():

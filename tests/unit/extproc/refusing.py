@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from epp.framework import Admitter, Aggregator, Candidates, Filter, ProfilePicker, Request, Screener
-from epp.framework.arrays import Mask
+from epp.framework import Admitter, Aggregator, Candidates, Filter, ProfilePicker, Request, Scorer, Screener
+from epp.framework.arrays import Floats, Mask
 from epp.framework.errors import SheddableDroppedError
 
 
@@ -33,6 +33,15 @@ class BrokenFilter(Filter):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         raise KeyError("inside")
+
+
+class Chatty(Scorer):
+    """Its errors quote the prompt."""
+
+    plugin_type = "chatty"
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        raise ValueError(request.body.prompt.decode())
 
 
 class BrokenProfiles(ProfilePicker, Aggregator):

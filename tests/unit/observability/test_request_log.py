@@ -210,3 +210,15 @@ def test_every_step_is_logged_at_verbosity_4():
     assert picker["plugin"] == "max-score-picker"
     assert destination["aggregator"] == "single-profile-handler"
     assert destination["endpoints"] == picker["picked"]
+
+
+def test_error_of_a_plugin_is_named_without_its_text():
+    bench = new_bench(
+        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: 'refusing:Chatty', name: x}]",
+        observe=lambda _: Observers(*request_log(4)),
+    )
+    with structlog.testing.capture_logs() as lines:
+        routed(bench).close()
+    (scorer,) = [line for line in lines if line["event"] == "scorer"]
+    assert (scorer["plugin"], scorer["problem"]) == ("x", "ValueError")
+    assert SECRET not in json.dumps(lines)
