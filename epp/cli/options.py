@@ -93,7 +93,12 @@ DecisionHeaders = Annotated[
     ),
 ]
 Listen = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Address for clients; port 0 for any.")]
-Verbosity = Annotated[int, typer.Option("-v", help="Log verbosity: 0 for warnings, 2 for events, 4 for everything.")]
+Verbosity = Annotated[
+    int,
+    typer.Option(
+        "-v", help="Log verbosity: 0 for warnings, 1 for events, 2 for a line per request too, 4 for all its steps."
+    ),
+]
 
 
 def split_list(text: str) -> tuple[str, ...]:

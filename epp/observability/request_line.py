@@ -11,7 +11,6 @@ _MOST_TEXT = 198
 _MOST_MODEL = 24
 _MOST_ID = 36
 _MOST_NAME = 24
-_LEFT = {"client-disconnect": "client left", "error": "failed"}
 
 
 def request_as_text(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -24,9 +23,13 @@ def request_as_text(_: object, __: str, event: MutableMapping[str, Any]) -> Muta
 
 def _text(event: MutableMapping[str, Any]) -> str:
     outcome = event["outcome"]
-    words = [str(event["status"] or "-"), _LEFT.get(outcome, "")]
+    words = [str(event["status"] or "-")]
     if outcome == "refused":
         words.append(f"refused, {event['reason']}")
+    elif outcome == "client-disconnect":  # a model server may have been lost instead, or the gateway shows no response
+        words.append("client left" if event["status"] or not event["endpoint"] else "closed without a response")
+    elif outcome == "error":
+        words.append("failed")
     words += [printable(event["endpoint"] or "", _MOST_NAME), printable(event["model"], _MOST_MODEL)]
     words.append(f"{event['duration_seconds']:.3f}s")
     if event["ttft_seconds"] is not None:

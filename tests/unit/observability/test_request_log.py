@@ -172,6 +172,23 @@ def test_line_of_a_terminal_reads_as_a_sentence(bench):
     )
 
 
+def test_line_of_a_terminal_tells_a_client_that_left_from_a_response_that_never_came(bench):
+    def leaves_during_the_response() -> None:
+        session = routed(bench)
+        session.receive(response_headers())
+        session.close()
+
+    def leaves_during_the_request() -> None:
+        session = bench.session()
+        session.receive(request_headers())
+        session.close()
+
+    said = [leaves_during_the_response, lambda: routed(bench).close(), leaves_during_the_request]
+    starts = ["200 client left ", "- closed without a response ", "- client left "]
+    for act, start in zip(said, starts, strict=True):
+        assert on_terminal(one_line(act)).split("] ")[1].startswith(start)
+
+
 def test_other_events_of_a_terminal_stay_as_they_are():
     event = {"event": "ready", "endpoints": 2}
     assert request_as_text(None, "info", event) is event
