@@ -21,6 +21,7 @@ _TYPES = {
     "object": "an object",
     "str": "a string",
 }
+_HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 _BOUNDS = {">=": "at least", "<=": "at most"}
 _TRAILING = "trailing characters"
 _EXPECTED = {
@@ -74,6 +75,11 @@ def _problem(error: Exception, body: bytes) -> str:
             return f"{_place(body, whole.start)} is not UTF-8"
     found = _POSITION.fullmatch(str(error))
     if found is None:
+        half = _HALF_PAIR.search(body)  # to msgspec, such a string has no end
+        if half is not None:
+            return (
+                f"at {_place(body, half.start())}, half of a surrogate pair was found, or it ends before it is complete"
+            )
         return f"it ends at {_place(body, len(body))}, before it is complete"
     position = int(found[2]) - (found[1] == _TRAILING)  # msgspec has read past the first of those
     if found[1] == "invalid character" and position < len(body) and body[position] < _FIRST_PRINTABLE:

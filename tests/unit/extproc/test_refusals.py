@@ -75,6 +75,8 @@ CASES = [
     invalid("two values", BODY + b" {}", "at line 1, column 62 (byte 61), nothing was expected after the JSON value"),
     invalid("line break in a string", b'{"model":"a\nb"}', "at line 1, column 12 (byte 11), a control character was found: inside a string, escape it, a line break as \\n"),
     invalid("not UTF-8", b'{"model":"\xff"}', "line 1, column 11 (byte 10) is not UTF-8"),
+    invalid("half a pair", b'{"model":"\\ud83d"}', "at line 1, column 11 (byte 10), half of a surrogate pair was found, or it ends before it is complete"),
+    invalid("truncated after a pair", b'{"model":"\\ud83d\\ude00', "it ends at line 1, column 23 (byte 22), before it is complete"),
     invalid("too deep", b'{"x":' + b"[" * 9_000, "it is nested too deeply"),
     invalid("form", b"model=m", "at line 1, column 1 (byte 0), a JSON value was expected; its content-type is 'application/x-www-form-urlencoded': send JSON, with content-type: application/json", headers={"content-type": "application/x-www-form-urlencoded"}),
     Case("compressed", gzip.compress(BODY), 400, "the request body has content-encoding 'gzip', which is not read here: send it as plain JSON, uncompressed", headers={"content-encoding": "gzip"}),
