@@ -55,6 +55,13 @@ class PickerFlags:
     plain_errors: Annotated[Switch, switch_option("Send errors as plain text instead of the API's JSON.")] = (
         Switch.FALSE
     )
+    decision_headers: Annotated[
+        Switch,
+        switch_option(
+            "Tell clients which endpoint served and why, in the response headers x-epp-endpoint and x-epp-reason."
+        ),
+    ] = Switch.FALSE
+    v: Verbosity = 2
     refresh_metrics_interval: Annotated[float, duration_option("Time between two polls of an endpoint.")] = Seconds(
         0.05
     )
@@ -103,7 +110,6 @@ class Serve(PickerFlags):
     )
     drain_timeout: DrainTimeout = Seconds(30)
     drain_quiet_period: Annotated[float, duration_option("Time without open streams that ends the drain.")] = Seconds(2)
-    v: Verbosity = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +147,6 @@ class Gateway(PickerFlags):
     ] = None
     drain_timeout: DrainTimeout = Seconds(0)
     print_envoy_config: Annotated[Switch, switch_option("Print Envoy's configuration and exit.")] = Switch.FALSE
-    v: Verbosity = 0
 
 
 @dataclass(frozen=True, kw_only=True)

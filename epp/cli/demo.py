@@ -16,6 +16,7 @@ from epp.cli.gateway import read_listen
 from epp.cli.running import run
 from epp.config import load_file
 from epp.datastore import Datastore
+from epp.demo.last_request import LastRequest
 from epp.demo.pool import PRESETS, demo_config, demo_discovery
 from epp.demo.servers import ServerFailedError, model_servers
 from epp.demo.table import line, table
@@ -25,6 +26,7 @@ from epp.framework import ConfigurationError
 from epp.gateway import GatewayError, GatewaySettings
 from epp.local import local_gateway
 from epp.observability import logs
+from epp.observability.request_log import request_log
 from epp.picker import PickerSettings
 
 MODEL = "demo-8b"
@@ -39,6 +41,7 @@ def demo(flags: Demo) -> None:
 
     async def work(stop: asyncio.Event) -> None:
         address = read_listen(flags.listen)
+        last = LastRequest()
         config = demo_config() if flags.config_file is None else load_file(flags.config_file)
         async with contextlib.AsyncExitStack() as stack:
             servers = await stack.enter_async_context(model_servers(tuple(PRESETS), MODEL))
@@ -47,6 +50,7 @@ def demo(flags: Demo) -> None:
                 config=config,
                 watch_config=flags.config_file,
                 discovery=demo_discovery(servers),
+                observers=(last, *request_log(flags.v)),
             )
             settings = GatewaySettings(listen_host=address.host, listen_port=address.port)
             gateway = await stack.enter_async_context(local_gateway(picker, settings))
@@ -58,7 +62,7 @@ def demo(flags: Demo) -> None:
                 conversations = max(_MIN_CONVERSATIONS, math.ceil(flags.traffic))
                 clients = Traffic(gateway.url, MODEL, flags.traffic, conversations=conversations)
                 await stack.enter_async_context(_background(clients.run()))
-            async with _background(_show(gateway.picker.store)):
+            async with _background(_show(gateway.picker.store, last)):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(flags.duration):
                         await gateway.wait(stop)
@@ -73,14 +77,15 @@ def curl(url: str) -> str:
     return f"curl -i {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
 
 
-async def _show(store: Datastore) -> None:
+async def _show(store: Datastore, last: LastRequest) -> None:
     if not sys.stdout.isatty():
         while True:
             await asyncio.sleep(_PRINT_SECONDS)
             typer.echo(line(store.snapshot()))
-    with Live(table(store.snapshot()), console=Console(), auto_refresh=False) as live:
+            typer.echo(last.text)
+    with Live(table(store.snapshot(), last.text), console=Console(), auto_refresh=False) as live:
         while True:
-            live.update(table(store.snapshot()), refresh=True)
+            live.update(table(store.snapshot(), last.text), refresh=True)
             await asyncio.sleep(_DRAW_SECONDS)
 
 

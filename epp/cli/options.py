@@ -146,5 +146,10 @@ PluginModules = Annotated[
 ]
 OutputFormat = Annotated[Output, typer.Option(help="text, or json for programs.")]
 Verbosity = Annotated[
-    int, typer.Option("-v", metavar="LEVEL", help="Log verbosity: 0 for warnings, 2 for events, 4 for everything.")
+    int,
+    typer.Option(
+        "-v",
+        metavar="LEVEL",
+        help="Log verbosity: 0 for warnings, 1 for events, 2 for a line per request too, 4 for all its steps.",
+    ),
 ]

@@ -4,6 +4,7 @@ from epp.cli.commands import PickerFlags
 from epp.cli.inputs import read_config, read_endpoints, split_list
 from epp.extproc.server import ServerSettings
 from epp.observability.log_writer import LogWriter
+from epp.observability.request_log import request_log
 from epp.picker import PickerSettings
 
 
@@ -22,5 +23,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,
         plain_errors=bool(flags.plain_errors),
         max_body_bytes=flags.max_request_body,
+        observers=request_log(flags.v),
+        decision_headers=bool(flags.decision_headers),
         lost_log_lines=lambda: log.lost,
     )

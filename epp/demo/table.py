@@ -71,9 +71,16 @@ def rows(snapshot: Snapshot) -> Iterator[Row]:
         )
 
 
-def table(snapshot: Snapshot) -> Table:
-    """Return the table for a terminal."""
-    result = Table(title="endpoints", title_justify="left", box=None, padding=(0, 1, 0, 0))
+def table(snapshot: Snapshot, caption: str = "") -> Table:
+    """Return the table for a terminal, with a line below it."""
+    result = Table(
+        title="endpoints",
+        title_justify="left",
+        caption=escape(caption),
+        caption_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
     result.add_column("endpoint", overflow="fold")
     result.add_column("accelerator", overflow="fold")
     for heading in ("$/h", "wait", "run", "KV", "in\nflight", "served", "prefix\nhits"):  # all fit into 80 columns

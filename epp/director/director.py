@@ -4,7 +4,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,8 @@ from epp.framework.clock import Clock
 from epp.framework.errors import (
     AdmissionDeniedError,
     BadRequestError,
+    BodyMissingError,
     ClientGoneError,
-    MalformedBodyError,
     ModelMissingError,
     NoEndpointsError,
     PreconditionFailedError,
@@ -52,16 +52,34 @@ _IF_AVAILABLE = "if-available"
 _NOTHING = Parsed(RequestBody(), names_model=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that is not routed: it is refused, or its client has left."""
+
+    error: RequestError
+    headers: Headers = field(default_factory=Headers)
+    model: str = ""
+    """Empty where the body names none, or was not read."""
+    seconds: float = 0.0
+    """Time from the complete request to this."""
+
+
 class DirectorObserver(RoutingObserver):
     """No-op callbacks; override those of interest."""
 
     __slots__ = ()
 
+    def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
+        """Record how many endpoints the gateway's subset has, and how many of them screeners left."""
+
+    def held(self, request: Request, plugin: str) -> None:
+        """Record that an admitter lets a request wait."""
+
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Record a routed request."""
 
-    def refused(self, model: str, error: RequestError) -> None:
-        """Record a refused request; `model` is empty where the body named none."""
+    def refused(self, refusal: Refusal) -> None:
+        """Record a request that is not routed."""
 
 
 @dataclass(slots=True)
@@ -109,6 +127,11 @@ class Director:
         """Route all further requests by another pipeline; those on their way keep theirs."""
         self._pipeline = pipeline
 
+    def refuse(self, headers: Headers, error: RequestError) -> RequestError:
+        """Record a request that does not come to be routed; return the error."""
+        self._observer.refused(Refusal(error, headers))
+        return error
+
     def route(
         self, headers: Headers, body: bytes, subset: Subset | None, *, incomplete: bool = False
     ) -> Routing | Held:
@@ -131,7 +154,7 @@ class Director:
             arrival = _Arrival(pipeline, request, subset, iter(pipeline.of(Admitter)))
             outcome = self._proceed(arrival)
         except RequestError as error:
-            self._observer.refused(model, error)
+            self._observer.refused(Refusal(error, headers, model))
             raise
         return outcome if isinstance(outcome, Routing) else Held(partial(self._wait, arrival, outcome))
 
@@ -160,12 +183,15 @@ class Director:
             raise NoEndpointsError
         started = self.clock.now()
         request = arrival.request
+        eligible = len(candidates)
         candidates = self._screened(arrival, candidates)
+        self._observer.candidates_found(request, snapshot, eligible, len(candidates))
         for producer in arrival.pipeline.of(Producer):
             self._guard.call(Producer.role, producer, producer.produce, request, candidates)
         for admitter in arrival.admitters:
             awaited = self._admit(admitter, request, candidates)
             if awaited is not None:
+                self._observer.held(request, admitter.name)
                 return _Hold(admitter, awaited)
         result = arrival.pipeline.scheduler.schedule(request, candidates)
         if _prefers_cached(request.headers) and not _is_cached(arrival.pipeline, request, result):
@@ -207,11 +233,15 @@ class Director:
                     return outcome
                 hold = outcome
         except RequestError as error:
-            self._observer.refused(arrival.request.body.model, error)
+            self._refused(arrival.request, error)
             raise
         except asyncio.CancelledError:
-            self._observer.refused(arrival.request.body.model, ClientGoneError("while the request was held"))
+            self._refused(arrival.request, ClientGoneError("while the request was held"))
             raise
+
+    def _refused(self, request: Request, error: RequestError) -> None:
+        seconds = self.clock.now() - request.received_at
+        self._observer.refused(Refusal(error, request.headers, request.body.model, seconds))
 
     def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> Awaitable[None] | None:
         try:
@@ -263,7 +293,7 @@ async def _end_of(awaited: Awaitable[None]) -> None:
 def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, incomplete: bool) -> Parsed:
     if not body:
         if not incomplete and headers.get(METHOD) == "POST" and pipeline.parsers.claims(path):
-            raise MalformedBodyError("the request body is empty")
+            raise BodyMissingError
         return _NOTHING
     if not incomplete:
         return pipeline.parsers.parse(path, headers, body)

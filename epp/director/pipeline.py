@@ -53,14 +53,19 @@ class ParserTable:
 
     def claims(self, path: str) -> bool:
         """Return whether a parser reads the API at a path, as opposed to one that takes any."""
-        try:
-            suffix, _ = self._find(path)
-        except NoParserError:
-            return False
-        return bool(suffix)
+        return self._claimed(path) is not None
 
     def _find(self, path: str) -> tuple[str, Parser[Any]]:
-        """Return the claim that matches a path, a trailing slash apart, and whose it is; raises NoParserError."""
+        """Return the claim that matches a path, and whose it is; raises NoParserError."""
+        found = self._claimed(path)
+        if found is not None:
+            return found
+        if self._fallback is None:
+            raise NoParserError(path)
+        return "", self._fallback
+
+    def _claimed(self, path: str) -> tuple[str, Parser[Any]] | None:
+        """Return the claim that matches a path, a trailing slash apart, and whose it is."""
         whole = path.rstrip("/")
         if whole in self._by_path:
             return whole, self._by_path[whole]
@@ -69,9 +74,7 @@ class ParserTable:
             found = self._by_suffix.get(segments[-length:])
             if found is not None:
                 return found
-        if self._fallback is None:
-            raise NoParserError(path)
-        return "", self._fallback
+        return None
 
 
 @dataclass(frozen=True, slots=True)

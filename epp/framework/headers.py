@@ -61,6 +61,10 @@ DROPPED_REASON = "x-llm-d-request-dropped-reason"
 """Why the picker refused the request."""
 WENT_INTO_RESPONSE_HEADERS = "x-went-into-resp-headers"
 """`true` on each response whose headers the picker saw."""
+SERVED_ENDPOINT = "x-epp-endpoint"
+"""`name=host:port` of the endpoint that served, where the operator lets responses tell."""
+DECISION_REASON = "x-epp-reason"
+"""Why it was picked, in a few words; the same."""
 CONFORMANCE_SERVED = "x-conformance-test-served-endpoint"
 """`ip:port` of the endpoint that the gateway used; for conformance tests."""
 
@@ -90,6 +94,9 @@ OBEYED_BY_ENDPOINTS = frozenset({PREFILLER, ENCODERS, DATA_PARALLEL, DATA_PARALL
 """Names that an endpoint or its sidecar trusts, wherever they come from."""
 RESERVED = frozenset({DESTINATION, REQUEST_ID, CONTENT_LENGTH})
 """Request headers that the picker sets by itself."""
+
+ONLY_OURS = frozenset({SERVED_ENDPOINT, DECISION_REASON})
+"""Response headers that a model server's own must not pass for."""
 
 _CONTROL_PREFIXES = ("x-llm-d-", "x-gateway-", "x-epp-")
 _CONTROL_NAMES = OBEYED_BY_ENDPOINTS | {*SLO_TTFT_MS, *SLO_TPOT_MS}

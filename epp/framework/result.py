@@ -48,6 +48,7 @@ class ProfileResult:
     """Positions in `candidates`, best first, never empty."""
     filters: tuple[FilterTrace, ...] = ()
     scores: tuple[ScoreTrace, ...] = ()
+    picker: str = ""
 
     @property
     def targets(self) -> tuple[Endpoint, ...]:
@@ -94,6 +95,7 @@ class SchedulingResult:
     """Every profile that ran; None for one that failed."""
     errors: Mapping[str, RequestError]
     """Why those failed, by profile."""
+    aggregator: str = ""
 
     @property
     def primary(self) -> ProfileResult:

@@ -206,7 +206,7 @@ class Admitter(Plugin[P], role=Role(title="Admission", stage=Stage.ADMISSION, ho
 
     @abstractmethod
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
-        """Return None to admit; raise a RequestError to refuse: the client gets its status and sentence.
+        """Return None to admit; raise a RequestError to refuse: the client gets its status and message.
 
         To hold the request, return what it has to await: it is scheduled on a new snapshot afterwards, or refused
         where that raises a RequestError. What is returned is cancelled when the client leaves.

@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from epp.observability.log_writer import LogWriter
+from epp.observability.request_line import request_as_text
 
 _LEVELS = ((0, logging.WARNING), (3, logging.INFO))
 """Largest verbosity (the `-v` flag) of each level; debug above."""
@@ -45,7 +46,7 @@ def configure(verbosity: int = 2) -> LogWriter:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     ends: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [request_as_text, structlog.dev.ConsoleRenderer()]
         if sys.stderr.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_to_json)]
     )

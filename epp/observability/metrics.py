@@ -12,8 +12,8 @@ from prometheus_client.registry import Collector
 from epp.collectors import CollectorObserver
 from epp.config import ConfigObserver
 from epp.datastore import Datastore
-from epp.director import Cause, DirectorObserver, Routing
-from epp.framework import Request, RequestError, SchedulingResult
+from epp.director import Cause, DirectorObserver, Refusal, Routing
+from epp.framework import Request, SchedulingResult
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats
 from epp.framework.clock import Clock
@@ -151,11 +151,11 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
                 self._accelerator_picks.labels(_hardware(tag), profile).inc()
         self._scheduling.observe(scheduling_seconds)
 
-    def refused(self, model: str, error: RequestError) -> None:
-        """Count a refused request."""
-        series = self._series.immediate(model, "", "0")
+    def refused(self, refusal: Refusal) -> None:
+        """Count a request that is not routed."""
+        series = self._series.immediate(refusal.model, "", "0")
         series.of(self._requests).inc()
-        series.of(self._errors, error.code).inc()
+        series.of(self._errors, refusal.error.code).inc()
 
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Count the end of a routed request."""

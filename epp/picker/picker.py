@@ -45,6 +45,7 @@ class Picker:
             poll_seconds=settings.refresh_metrics_seconds,
             gauge_seconds=settings.refresh_prometheus_seconds,
             use_subset=settings.use_subset,
+            observers=settings.observers,
         )
         self.metrics.registry.register(InputMetrics(lambda: self._running.assembly.plugins))
         self._follower: ConfigFollower | None = None
@@ -174,4 +175,5 @@ class Picker:
             plain_errors=settings.plain_errors,
             max_body_bytes=settings.max_body_bytes,
             traits=traits,
+            decision_headers=settings.decision_headers,
         )

@@ -9,6 +9,7 @@ from epp.framework.errors import BadRequestError
 from epp.framework.headers import DATA_PARALLEL, PROFILE
 from epp.framework.limits import Corrected, NameOrDefault
 from epp.framework.plugin import P
+from epp.framework.printable import quoted
 
 
 class _FirstResult(Aggregator[P]):
@@ -132,7 +133,7 @@ class HeaderProfileHandler(_OneProfile[HeaderProfileParameters]):
             return profiles if len(profiles) == 1 else (self.parameters.default_profile,)
         if named not in profiles:
             raise BadRequestError(
-                f"header {self.parameters.header_name!r} names profile {named!r}, which does not exist; "
+                f"header {self.parameters.header_name!r} names profile {quoted(named)}, which does not exist; "
                 f"profiles are {', '.join(profiles)}"
             )
         return (named,)

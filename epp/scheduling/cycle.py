@@ -1,5 +1,6 @@
 """One cycle: the filters, scorers and picker of one profile over the candidates."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ class Cycle:
             Picker.role, self.profile.picker, _picked, self.profile.picker, self.request, left, totals, self.draw
         )
         assert not isinstance(picked, Failure)  # noqa: S101  a picker is never skipped
-        return ProfileResult(self.profile.name, left, totals, picked, filters, tuple(scores))
+        return ProfileResult(self.profile.name, left, totals, picked, filters, tuple(scores), self.profile.picker.name)
 
     def _filter(self, candidates: Candidates) -> tuple[Candidates, tuple[FilterTrace, ...]]:
         trace: list[FilterTrace] = []
@@ -62,7 +63,7 @@ class Cycle:
             trace.append(FilterTrace(plugin.name, len(left), len(kept), problem, kept.slots))
             left = kept
             if not len(left):
-                raise SaturatedError
+                raise SaturatedError(detail=_narrowed(self.profile.name, trace))
         return left, tuple(trace)
 
     def _score(self, weighted: WeightedScorer, left: Candidates) -> tuple[Floats, str]:
@@ -81,6 +82,12 @@ class Cycle:
         if outside:
             self.observer.scores_clamped(scorer.name, outside)
         return clamped, ""
+
+
+def _narrowed(profile: str, trace: Sequence[FilterTrace]) -> str:
+    """Say how the filters of a profile left no candidate."""
+    steps = ", ".join(f"{step.plugin} {step.before}>{step.after}" for step in trace if step.after < step.before)
+    return f"{profile}: {steps}"
 
 
 def _mask(plugin: Filter[Any], request: Request, candidates: Candidates) -> Mask:

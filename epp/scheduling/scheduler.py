@@ -99,7 +99,9 @@ class Scheduler:
         destination = self._declared(destination)
         primary = destination.primary
         final = {**results, **destination.repicked, primary.profile: primary}
-        return SchedulingResult(destination, MappingProxyType(final), MappingProxyType(dict(errors)))
+        return SchedulingResult(
+            destination, MappingProxyType(final), MappingProxyType(dict(errors)), self.aggregator.name
+        )
 
     def _declared(self, destination: Destination) -> Destination:
         """Drop headers that the aggregator does not declare: a client's own of that name would pass."""

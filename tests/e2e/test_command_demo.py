@@ -33,6 +33,7 @@ async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(d
         assert first.startswith("h100 up: waiting ")
         assert second.startswith("a100-3g.20gb up: waiting ")
         assert third.startswith("t4 up: waiting ")
+        assert "after cost-aware-spill" in await demo.says("last request: t4, default: ")
         offspring = children(demo.pid)
         assert len(offspring) == 4  # Envoy and three servers
         demo.interrupt()
@@ -68,6 +69,7 @@ async def test_terminal_gets_a_table_and_the_demo_ends_in_its_time(directory):
         assert await demo.end() == 0
     heading = next(line for line in drawn.splitlines() if "endpoint" in line and "hits" in line)
     assert heading.index("wait") < heading.index("KV") < heading.index("hits")
+    assert "last request: none yet" in drawn
     for name in ("h100", "a100-3g.20gb", "t4", "4.25", "1.00", "0.53"):
         assert name in drawn.split("hits", 1)[1]
     assert "…" not in drawn

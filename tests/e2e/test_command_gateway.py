@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import io
+import json
 import os
 import signal
 import socket
@@ -69,6 +70,67 @@ async def test_gateway_serves_until_ctrl_c_and_leaves_nothing_behind(endpoints, 
         assert "Traceback" not in str(gateway)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*url.removeprefix("http://").split(":"))
+
+
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "tell nobody"}], "max_tokens": 3}
+
+
+def request_lines(gateway: Command) -> list[dict]:
+    """The log lines of requests, without their times."""
+    events = [json.loads(line) for line in gateway.err if line.startswith("{")]
+    return [event for event in events if event["event"] == "request"]
+
+
+async def test_each_request_has_one_line_and_its_answer_tells_where_it_came_from(endpoints):
+    flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints, "--decision-headers=true")
+    async with command("gateway", *flags) as gateway, aiohttp.ClientSession() as http:
+        url = f"{await url_of(gateway)}/v1/chat/completions"
+        async with http.post(url, json=CHAT, headers={"x-request-id": "good"}) as response:
+            assert response.status == 200
+            served = response.headers["x-sim-server"]
+            name, _, address = response.headers["x-epp-endpoint"].partition("=")
+            assert (name, f"{name}={address}" in endpoints) == (served, True)
+            assert response.headers["x-epp-reason"].startswith("default: ")
+            reason = response.headers["x-epp-reason"]
+        async with http.post(url, data=b"{", headers={"x-request-id": "bad"}) as response:
+            assert response.status == 400
+        forever = CHAT | {"max_tokens": 4_000, "stream": True, "ignore_eos": True}
+        async with http.post(url, json=forever, headers={"x-request-id": "left"}) as response:
+            await response.content.readline()
+            response.close()
+        await gateway.says('"request_id":"left"')
+        answered, refused, left = request_lines(gateway)
+    assert (answered["request_id"], answered["endpoint"], answered["why"]) == ("good", served, reason)
+    assert (answered["model"], answered["status"], answered["outcome"]) == (MODEL, 200, "natural")
+    assert answered["completion_tokens"] == 3
+    assert 0 < answered["ttft_seconds"] <= answered["duration_seconds"]
+    assert (refused["request_id"], refused["status"], refused["outcome"]) == ("bad", 400, "refused")
+    assert (left["request_id"], left["status"], left["outcome"]) == ("left", 200, "client-disconnect")
+    assert set(answered) == set(refused) == set(left)
+    assert "tell nobody" not in str(gateway)
+
+
+async def test_quiet_gateway_has_no_line_and_a_thorough_one_has_every_step(endpoints):
+    flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints)
+    async with (
+        command("gateway", *flags, "-v=0") as quiet,
+        command("gateway", *flags, "-v=4") as thorough,
+        aiohttp.ClientSession() as http,
+    ):
+        for gateway in (quiet, thorough):
+            async with http.post(f"{await url_of(gateway)}/v1/chat/completions", json=CHAT) as response:
+                assert response.status == 200
+                assert "x-epp-endpoint" not in response.headers
+        await thorough.says('"event":"request"')
+        events = [json.loads(line)["event"] for line in thorough.err if "request_id" in line]
+        quiet.interrupt()
+        assert await quiet.end() == 0
+        assert quiet.err == []
+    assert events == [
+        "candidates", "scorer", "scorer", "scorer", "picker", "destination", "response started", "first piece",
+        "last piece", "request",
+    ]  # fmt: skip
+    assert "tell nobody" not in str(thorough)
 
 
 async def test_death_of_envoy_ends_the_gateway_with_a_line_that_says_so(endpoints, directory):

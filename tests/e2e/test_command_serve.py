@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 import pytest_asyncio
-from bench import request_body
+from bench import request_body, response_headers
 from commands import command, free_ports
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from serving import PLAIN, Served, destination_of, exchange, first_message, serving
+from serving import PLAIN, Served, ask, destination_of, exchange, first_message, serving
 from waiting import until
 from world import FAST
 
@@ -42,6 +42,22 @@ async def served(sim) -> AsyncIterator[Served]:
 async def test_request_goes_to_the_endpoint_and_its_body_comes_back(served, sim):
     async with served.channel() as channel:
         assert await destination_of(channel) == sim.address
+
+
+async def test_request_has_a_line_and_its_response_tells_where_it_came_from_if_asked_to(sim):
+    async with serving(sim, PLAIN, "--decision-headers") as served:
+        async with served.channel() as channel:
+            call = exchange(channel)
+            await ask(call)
+            await call.write(response_headers(end=True))
+            mutation = (await call.read()).response_headers.response.header_mutation
+            await call.done_writing()
+            assert await call.code() is grpc.StatusCode.OK
+        told = {option.header.key: option.header.raw_value.decode() for option in mutation.set_headers}
+        line = json.loads(await served.command.says('"event":"request"'))
+    assert told["x-epp-endpoint"] == f"only={sim.address}"
+    assert told["x-epp-reason"] == line["why"] == "default: the only one there is"
+    assert (line["endpoint"], line["address"], line["status"]) == ("only", sim.address, 200)
 
 
 async def test_health_answers_under_every_name_that_gateways_ask_for(served):

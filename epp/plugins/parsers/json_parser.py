@@ -9,6 +9,7 @@ import msgspec
 from epp.framework import Headers, Media, Parser, RequestBody
 from epp.framework.errors import MalformedBodyError, NoParserError
 from epp.framework.request import BYTES_PER_TOKEN
+from epp.plugins.parsers.json_errors import not_json, wrong_shape
 
 ABSENT = msgspec.Raw()
 _MOST_TOKENS = 2**63 - 1
@@ -36,16 +37,16 @@ class JsonParser(Parser):
     def suffixes(self) -> tuple[str, ...]:
         return tuple(self.readers)
 
-    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:  # noqa: ARG002
+    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
         read = self.readers.get(suffix)
         if read is None:
             raise NoParserError(suffix)
         try:
             return read(body)
         except msgspec.ValidationError as error:
-            raise MalformedBodyError(f"invalid {suffix.lstrip('/')} request: {error}") from error
+            raise wrong_shape(error) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedBodyError(f"request body cannot be parsed as JSON: {error}") from error
+            raise not_json(error, body, headers) from error
 
 
 def request_body(
@@ -60,7 +61,9 @@ def request_body(
     """Return the parsed body; a negative limit is none, one beyond 64 bits raises MalformedBodyError."""
     sizes = (end - start for start, end in pairwise((0, *ends))) if ends else (len(prompt),)
     if limit is not None and limit > _MOST_TOKENS:
-        raise MalformedBodyError("the limit of output tokens does not fit into 64 bits; send a smaller one")
+        raise MalformedBodyError(
+            f"the limit of output tokens is more than {_MOST_TOKENS}: send a smaller one", kind="invalid_value"
+        )
     return RequestBody(
         model=common.model or "",
         prompt=prompt,

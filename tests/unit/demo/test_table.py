@@ -3,11 +3,16 @@
 import io
 from math import nan
 
+import pytest
+from bench import BODY, new_bench
 from rich.console import Console
 
+from epp.demo.last_request import LastRequest
 from epp.demo.table import Row, line, rows, table
-from epp.framework import Endpoint, Records, Snapshot
+from epp.director import Cause
+from epp.framework import Endpoint, Headers, Records, Snapshot
 from epp.framework.accelerators.tag import AcceleratorTag, Cost, Partition
+from epp.framework.errors import BodyMissingError
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 
@@ -23,9 +28,9 @@ BUSY = candidates(
 SILENT = candidates(waiting=[nan], reachable=[0]).snapshot
 
 
-def drawn(snapshot: Snapshot) -> str:
+def drawn(snapshot: Snapshot, caption: str = "") -> str:
     console = Console(file=io.StringIO(), width=80)
-    console.print(table(snapshot))
+    console.print(table(snapshot, caption))
     return console.file.getvalue()
 
 
@@ -104,6 +109,21 @@ def test_table_has_a_heading_and_two_lines_for_each_endpoint_and_fits_into_80_co
     ]  # fmt: skip
     assert address.split() == ["10.0.0.1:8000"]
     assert second.split() == ["e1", "-", "-", "2", "0", "50%", "0", "0", "0%", "up"]
+
+
+def test_last_request_is_told_below_the_table_and_is_no_markup():
+    assert "last request: e0, [bold]" in drawn(BUSY, "last request: e0, [bold]")
+
+
+def test_last_request_has_its_endpoint_and_the_reason_or_why_it_was_refused():
+    last = LastRequest()
+    assert last.text == "last request: none yet"
+    bench = new_bench(observe=lambda _: last)
+    bench.director.route(Headers([(":path", "/v1/chat/completions")]), BODY, None).complete(Cause.NATURAL)
+    assert last.text == "last request: a, default: equal scores of 4; 0% cached"
+    with pytest.raises(BodyMissingError):
+        bench.director.route(Headers([(":method", "POST")]), b"", None)
+    assert last.text == "last request: refused with 400, the request has no body: send a JSON object"
 
 
 def test_empty_pool_is_an_empty_table():

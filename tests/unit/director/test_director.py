@@ -27,6 +27,7 @@ from epp.framework import (
 )
 from epp.framework.errors import (
     AdmissionDeniedError,
+    BodyMissingError,
     MalformedBodyError,
     ModelMissingError,
     NoEndpointsError,
@@ -102,8 +103,8 @@ class Events(DirectorObserver):
     def routed(self, request, result, scheduling_seconds):
         self.told.append(("routed", result.targets[0].name))
 
-    def refused(self, model, error):
-        self.told.append(("refused", f"{model} {type(error).__name__}"))
+    def refused(self, refusal):
+        self.told.append(("refused", f"{refusal.model} {type(refusal.error).__name__}"))
 
     def completed(self, routing, cause):
         self.told.append(("completed", cause.value))
@@ -209,7 +210,7 @@ def asking(value: str, *more: str) -> Headers:
 )
 def test_request_for_a_cached_prompt_is_refused_until_its_endpoint_holds_it(preferences):
     world = World(PREFIX)
-    with pytest.raises(PreconditionFailedError, match="no decode worker has the requested KV cache") as caught:
+    with pytest.raises(PreconditionFailedError, match="no model server holds the KV cache of this prompt") as caught:
         world.route(headers=asking(*preferences))
     assert caught.value.status == 412
     assert world.in_flight() == {}
@@ -250,7 +251,7 @@ def post(path: str, method: str = "POST") -> Headers:
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions?x=1", "/v1/messages/", "/v1/embeddings"])
 def test_post_without_a_body_to_an_api_that_a_parser_reads_is_refused(path):
-    with pytest.raises(MalformedBodyError, match="the request body is empty") as caught:
+    with pytest.raises(BodyMissingError, match="the request has no body") as caught:
         World().route(b"", headers=post(path))
     assert caught.value.status == 400
 

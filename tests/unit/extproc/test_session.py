@@ -141,7 +141,7 @@ def test_post_without_a_body_is_refused(bench, messages):
     session = bench.session()
     (reply,) = [reply for message in messages for reply in session.receive(message)]
     assert reply.immediate_response.status.code == 400
-    assert b"the request body is empty" in reply.immediate_response.body
+    assert b"the request has no body" in reply.immediate_response.body
 
 
 def test_request_for_a_cached_prompt_is_refused_with_412(bench):
@@ -149,7 +149,7 @@ def test_request_for_a_cached_prompt_is_refused_with_412(bench):
     session.receive(request_headers(prefer="if-available"))
     (reply,) = session.receive(request_body(BODY))
     assert reply.immediate_response.status.code == 412
-    assert b"no decode worker has the requested KV cache" in reply.immediate_response.body
+    assert b"no model server holds the KV cache of this prompt" in reply.immediate_response.body
 
 
 def test_subset_may_come_with_the_body(bench):
@@ -177,7 +177,7 @@ def test_refusal_ends_the_session(bench):
     session.receive(request_headers())
     (reply,) = session.receive(request_body(b"{"))
     assert reply.immediate_response.status.code == 400
-    assert b'"message":"inference error: BadRequest - ' in reply.immediate_response.body
+    assert b'"message":"the request body is not valid JSON: ' in reply.immediate_response.body
     assert session.done
     assert bench.endings.refusals == ["MalformedBodyError"]
     assert bench.in_flight == 0

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.datastore import Credit, Datastore
-from epp.director import Cause, ParserTable, Pipeline, Routing
+from epp.director import Cause, ParserTable, Pipeline, Refusal, Routing
 from epp.framework import (
     Destination,
     Endpoint,
@@ -143,9 +143,9 @@ def test_success_is_no_error(page):
 
 
 def test_refused_request_counts_as_request_and_as_error(page):
-    page.metrics.refused("m", SaturatedError())
-    page.metrics.refused("m", NoEndpointsError())
-    page.metrics.refused("", ModelMissingError())
+    page.metrics.refused(Refusal(SaturatedError(), model="m"))
+    page.metrics.refused(Refusal(NoEndpointsError(), model="m"))
+    page.metrics.refused(Refusal(ModelMissingError()))
     assert page.value("request_total", model="m", fairness_id="") == 2
     assert page.value("request_error_total", model="m", fairness_id="", error_code="ResourceExhausted") == 1
     assert page.value("request_error_total", model="m", fairness_id="", error_code="ServiceUnavailable") == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
 from epp.datastore import Credit, Datastore
-from epp.director import Cause, ParserTable, Pipeline, Routing
+from epp.director import Cause, ParserTable, Pipeline, Refusal, Routing
 from epp.framework import (
     WAITING,
     Destination,
@@ -67,7 +67,7 @@ class Traffic:
         self.end(self.begin(model, flow, target), status)
 
     def refuse(self, model: str) -> None:
-        self.metrics.refused(model, NoEndpointsError())
+        self.metrics.refused(Refusal(NoEndpointsError(), model=model))
 
     def reports(self, *models: str, adapters: tuple[str, ...] = ()) -> None:
         """Let the endpoint report these models and adapters."""
