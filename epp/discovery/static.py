@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from epp.discovery.targets import Lookup, Resolver, Target, system_lookup
-from epp.framework.datalayer import Discovery, Pool
+from epp.framework.datalayer import Discovery, Pool, Unresolved
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.host_port import parse_host_port
 
 
 def parse_targets(text: str) -> tuple[Target, ...]:
-    """Read `[name=]host:port,...`, IPv6 as `[address]:port`; a target without a name is called `host:port`.
+    """Read `[name=][https://]host:port,...`, IPv6 as `[address]:port`; a target without a name is called `host:port`.
 
     Raises ValueError with the position of the entry and the remedy.
     """
@@ -33,8 +33,17 @@ def _parse_target(entry: str) -> Target:
     name, equals, address = entry.rpartition("=")
     if equals and not name:
         raise ValueError(f"{entry!r} has an empty name: write host:port or name=host:port")
-    place = parse_host_port(address)
-    return Target(name or address, place.host, place.port)
+    scheme, separator, rest = address.rpartition("://")
+    if scheme not in {"", "http", "https"}:
+        raise ValueError(f"{entry!r} has scheme {scheme!r}: write http:// or https://")
+    authority, slash, path = rest.partition("/") if separator else (address, "", "")
+    if path:
+        raise ValueError(
+            f"{entry!r} has the path {slash + path!r}, but requests keep the path that the client asked for: "
+            f"write {scheme}://{authority}"
+        )
+    place = parse_host_port(authority)
+    return Target(name or authority, place.host, place.port, tls=scheme == "https")
 
 
 class StaticDiscovery(Discovery[Parameters]):
@@ -45,6 +54,11 @@ class StaticDiscovery(Discovery[Parameters]):
     def __init__(self, targets: Sequence[Target], *, lookup: Lookup = system_lookup) -> None:
         super().__init__()
         self.resolver = Resolver(lookup, targets)
+
+    @property
+    def unresolved(self) -> Sequence[Unresolved]:
+        """Endpoints without an address."""
+        return self.resolver.unresolved
 
     async def start(self, pool: Pool) -> None:
         """Fill the pool; raises ConfigurationError when no host has an address."""
