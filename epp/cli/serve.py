@@ -86,7 +86,10 @@ def serve(
     allow_plugin_modules: PluginModules = "",
     v: Verbosity = 2,
 ) -> None:
-    """Run the endpoint picker: an ext_proc server that picks the endpoint of each LLM request for a gateway."""
+    """Run the endpoint picker: an ext_proc server that picks the endpoint of each LLM request for a gateway.
+
+    The picker names addresses, and polls https endpoints over TLS; for requests to them, configure TLS in the gateway.
+    """
     writer = logs.configure(v)
     message_bytes = message_bytes_for(max_request_body)
 
@@ -119,6 +122,7 @@ def serve(
                 drain_seconds=drain_timeout,
                 drain_quiet_seconds=drain_quiet_period,
                 lost_log_lines=lambda: writer.lost,
+                terminal=logs.terminal(writer),
             )
         )
         await picker.start()
