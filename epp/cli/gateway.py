@@ -20,16 +20,18 @@ from epp.cli.options import (
     WatchConfig,
     read_config,
     read_endpoints,
+    read_targets,
     split_list,
 )
 from epp.cli.output import exit_on
 from epp.cli.running import run
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
+from epp.framework.endpoint import EndpointTrust
 from epp.gateway import ClusterType, FailureMode, GatewayError, GatewaySettings, SettingsError, bootstrap_yaml
 from epp.gateway.settings import parse_tcp_address
-from epp.host_port import HostPort
-from epp.local import local_gateway
+from epp.host_port import HostPort, is_ip
+from epp.local import local_gateway, with_tls
 from epp.observability import logs
 from epp.picker import PickerSettings
 
@@ -47,9 +49,10 @@ def gateway(
         ClusterType,
         typer.Option(
             help="original-dst: Envoy connects to the one address that the picker names. override-host: it reads the "
-            "endpoints from a file, and tries the next in the picker's list when a connection fails."
+            "endpoints from a file, and tries the next in the picker's list when a connection fails. auto: "
+            "override-host if an endpoint is https, which original-dst cannot do."
         ),
-    ] = ClusterType.ORIGINAL_DST,
+    ] = ClusterType.AUTO,
     failure_mode: Annotated[
         FailureMode,
         typer.Option(
@@ -60,6 +63,13 @@ def gateway(
         Path | None,
         typer.Option(help="With override-host: the file of endpoints that Envoy reads; a temporary one by default."),
     ] = None,
+    endpoint_ca_file: Annotated[
+        Path | None,
+        typer.Option(help="PEM file with the authorities of https endpoints' certificates; by default the system's."),
+    ] = None,
+    endpoint_insecure_skip_verify: Annotated[
+        Switch, typer.Option(help="Accept any certificate of https endpoints.")
+    ] = Switch.FALSE,
     print_envoy_config: Annotated[
         bool, typer.Option("--print-envoy-config", help="Print Envoy's configuration and exit.")
     ] = False,
@@ -80,6 +90,10 @@ def gateway(
             cluster_type=cluster_type,
             failure_mode=failure_mode,
             eds_file=None if eds_file is None else eds_file.absolute(),
+            endpoint_trust=EndpointTrust(
+                None if endpoint_ca_file is None else endpoint_ca_file.absolute(),
+                verify=not endpoint_insecure_skip_verify,
+            ),
         )
 
     async def work(stop: asyncio.Event) -> None:
@@ -92,16 +106,18 @@ def gateway(
             discovery=read_endpoints(endpoints),
             metrics_address=None if metrics_port is None else ("127.0.0.1", metrics_port),
             lost_log_lines=lambda: writer.lost,
+            terminal=logs.terminal(writer),
         )
         with _flags_in_errors():
             async with local_gateway(picker, settings()) as running:
-                pool = ", ".join(endpoint.hostport for endpoint in running.picker.store.endpoints)
-                typer.echo(f"listening on {running.url} for {pool or 'no endpoints yet'}; Ctrl-C stops")
+                typer.echo(f"listening on {running.url} for {running.picker.pool_text}; Ctrl-C stops")
                 await running.wait(stop)
 
     if print_envoy_config:
         with exit_on(ConfigurationError, GatewayError), _flags_in_errors():
-            typer.echo(bootstrap_yaml(settings()), nl=False)
+            secure = [target.host for target in read_targets(endpoints) if target.tls]
+            printed = with_tls(settings(), filter(is_ip, secure)) if secure else settings()
+            typer.echo(bootstrap_yaml(printed), nl=False)
         return
     run(work, ConfigurationError, GatewayError)
 

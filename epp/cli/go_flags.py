@@ -12,6 +12,7 @@ SWITCHES = frozenset(
         "--disable-endpoint-subset-filter",
         "--emit-endpoint-scores",
         "--enable-cert-reload",
+        "--endpoint-insecure-skip-verify",
         "--health-checking",
         "--plain-errors",
         "--secure-serving",

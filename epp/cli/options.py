@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from epp.config import LoadedConfig, load_file, load_text
-from epp.discovery import StaticDiscovery, parse_targets
+from epp.discovery import StaticDiscovery, Target, parse_targets
 from epp.framework import ConfigurationError
 from epp.framework.datalayer import Discovery
 from epp.framework.durations import parse_duration
@@ -69,7 +69,11 @@ def _parse_tls_version(text: str) -> str:
 
 Endpoints = Annotated[
     str | None,
-    typer.Option("--endpoints", metavar="HOST:PORT,...", help="Model servers: host:port, [ipv6]:port, name=host:port."),
+    typer.Option(
+        "--endpoints",
+        metavar="HOST:PORT,...",
+        help="Model servers: host:port, [ipv6]:port, https://host:port, name=host:port.",
+    ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config-file", help="An EndpointPickerConfig file.")]
 ConfigText = Annotated[str | None, typer.Option("--config-text", help="An EndpointPickerConfig as text.")]
@@ -105,9 +109,14 @@ def read_config(file: Path | None, text: str | None) -> LoadedConfig | None:
 
 def read_endpoints(text: str | None) -> Discovery[Parameters] | None:
     """Return the pool of --endpoints, None without it; raises ConfigurationError."""
+    return None if text is None else StaticDiscovery(read_targets(text))
+
+
+def read_targets(text: str | None) -> tuple[Target, ...]:
+    """Return the endpoints of --endpoints, none without it; raises ConfigurationError."""
     if text is None:
-        return None
+        return ()
     try:
-        return StaticDiscovery(parse_targets(text))
+        return parse_targets(text)
     except ValueError as error:
         raise ConfigurationError(f"--endpoints: {error}") from error

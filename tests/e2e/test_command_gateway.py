@@ -48,8 +48,7 @@ async def url_of(gateway: Command) -> str:
 async def test_gateway_serves_until_ctrl_c_and_leaves_nothing_behind(endpoints, directory):
     async with command("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints, TMPDIR=str(directory)) as gateway:
         url = await url_of(gateway)
-        addresses = ", ".join(pair.partition("=")[2] for pair in endpoints.split(","))
-        assert gateway.out == [f"listening on {url} for {addresses}; Ctrl-C stops"]
+        assert gateway.out == [f"listening on {url} for one, other; Ctrl-C stops"]
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
             raw = await client.chat.completions.with_raw_response.create(
                 model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=3
