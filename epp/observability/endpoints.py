@@ -112,7 +112,7 @@ class EndpointReport:
         gap, told_at = _SHORTEST_GAP_SECONDS, loop.time()
         while True:
             self._changed.clear()
-            if self.tell():
+            if await asyncio.to_thread(self.tell):  # of thousands of endpoints, it takes a while
                 told_at = loop.time()
             await self._changed.wait()
             gap = _SHORTEST_GAP_SECONDS if loop.time() - told_at > _QUIET_SECONDS else gap
@@ -184,7 +184,8 @@ def _address(endpoint: Endpoint) -> str:
 
 def _printable(text: str) -> str:
     """Return a text that servers may have had a part in, fit for a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text[:_MAX_CHARACTERS])
+    text = text[:_MAX_CHARACTERS]
+    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _terminal_width() -> int:

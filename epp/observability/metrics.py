@@ -57,7 +57,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._clock = clock
         self._failure_log = FailureLog()
         self._queue_size_names: set[str] = set()
-        self._up_names: set[str] = set()
+        self._up_shown: dict[str, bool] = {}
         self._outcomes: set[tuple[str, str]] = set()
         """Endpoints and outcomes that have a series."""
         self._generation = 1
@@ -250,24 +250,30 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             gauge.labels(self._pool_name).set(_mean(snapshot.column(column)[snapshot.slots]))
         waiting = snapshot.column(WAITING)
         known: set[str] = set()
-        names: set[str] = set()
+        up_now: dict[str, bool] = {}
         for slot in snapshot.slots:
             endpoint = snapshot.endpoints.values[int(slot)]
             if endpoint is None:
                 continue
-            names.add(endpoint.name)
-            self._up.labels(self._pool_name, endpoint.name).set(up[slot])
+            up_now[endpoint.name] = bool(up[slot])
             if not np.isnan(waiting[slot]):
                 known.add(endpoint.name)
                 self._queue_sizes.labels(self._pool_name, endpoint.name).set(waiting[slot])
         for name in self._queue_size_names - known:
             self._queue_sizes.remove(self._pool_name, name)
-        for name in self._up_names - names:
-            self._up.remove(self._pool_name, name)
-        for name, outcome in [pair for pair in self._outcomes if pair[0] not in names]:
+        self._queue_size_names = known
+        self._show_up(up_now)
+        for name, outcome in [pair for pair in self._outcomes if pair[0] not in up_now]:
             self._endpoint_responses.remove(name, outcome)
             self._outcomes.remove((name, outcome))
-        self._queue_size_names, self._up_names = known, names
+
+    def _show_up(self, up_now: dict[str, bool]) -> None:
+        for name, up in up_now.items():
+            if self._up_shown.get(name) is not up:
+                self._up.labels(self._pool_name, name).set(up)
+        for name in self._up_shown.keys() - up_now.keys():
+            self._up.remove(self._pool_name, name)
+        self._up_shown = up_now
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"llm_d_epp_{name}", text, labels, registry=self.registry)

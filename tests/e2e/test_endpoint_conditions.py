@@ -13,7 +13,10 @@ import pytest
 from commands import command, free_ports, outcome
 from fronts import BareServer, TlsFront, certificate_for, tls_in_front_of
 from gateways import Gateway
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 from msgspec.structs import replace
+from serving import PLAIN, serving
 from world import ANY_PORT, MODEL, World, open_world, until
 
 from epp.discovery import StaticDiscovery, parse_targets
@@ -185,6 +188,20 @@ async def test_server_without_metrics_that_dies_is_missed_everywhere_and_comes_b
             assert await status_of(gateway) == 200
     finally:
         await server.stop()
+
+
+async def test_picker_that_reaches_no_endpoint_is_not_ready_but_still_answers_its_gateway():
+    with socket_that_nobody_serves() as port:
+        async with serving(None, f"--endpoints=dead=127.0.0.1:{port}", PLAIN) as served, served.health() as channel:
+
+            async def unready() -> bool:
+                address = f"http://127.0.0.1:{served.metrics_port}/healthz"
+                async with aiohttp.ClientSession() as http, http.get(address) as response:
+                    return response.status == 503
+
+            await until(unready, "the picker is not ready")
+            answer = await HealthStub(channel).Check(HealthCheckRequest(service=""))
+            assert answer.status == HealthCheckResponse.SERVING  # else the gateway would go around it, or say nothing
 
 
 async def test_start_says_of_each_endpoint_whether_it_is_used_and_what_to_do(simulated, tmp_path):

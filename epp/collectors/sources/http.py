@@ -122,7 +122,7 @@ class HttpSource(DataSource[HP]):
             port,
             self.name,
             own_tls=own and (endpoint.tls or tls is None),
-            as_gateway=endpoint.tls and self.endpoint_tls is not None,
+            as_gateway=own and endpoint.tls and self.endpoint_tls is not None,
         )
         try:
             async with self._open(keep=keep).get(
