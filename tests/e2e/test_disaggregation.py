@@ -131,15 +131,15 @@ async def held() -> AsyncIterator[Held]:
 
 
 def unasked(config: str) -> str:
-    """The same configuration, in which servers are not asked for their metrics, so that they need not be there."""
+    """The same configuration, in which servers are not asked for their metrics, so that they need not have any."""
     return yaml.safe_dump({**yaml.safe_load(config), "dataLayer": {"injectDefaults": False}})
 
 
 async def test_prefill_server_is_credited_until_the_first_token(tmp_path):
-    async with held() as server:
+    async with held() as server, echo() as prefill:
         pool = endpoints_file(
             tmp_path / "endpoints.yaml",
-            prefill=("127.0.0.1:1", {ROLE: "prefill"}),
+            prefill=(prefill.address, {ROLE: "prefill"}),
             decode=(server.address, {ROLE: "decode"}),
         )
         async with open_world(config=with_pool(unasked(PREFILL_DECODE), pool)) as world:
