@@ -21,13 +21,13 @@ from epp.cli.options import (
     read_config,
     read_endpoints,
     read_targets,
+    read_trust,
     split_list,
 )
 from epp.cli.output import exit_on
 from epp.cli.running import run
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
-from epp.framework.endpoint import EndpointTrust
 from epp.gateway import ClusterType, FailureMode, GatewayError, GatewaySettings, SettingsError, bootstrap_yaml
 from epp.gateway.settings import parse_tcp_address
 from epp.host_port import HostPort, is_ip
@@ -90,10 +90,7 @@ def gateway(
             cluster_type=cluster_type,
             failure_mode=failure_mode,
             eds_file=None if eds_file is None else eds_file.absolute(),
-            endpoint_trust=EndpointTrust(
-                None if endpoint_ca_file is None else endpoint_ca_file.absolute(),
-                verify=not endpoint_insecure_skip_verify,
-            ),
+            endpoint_trust=read_trust(endpoint_ca_file, skip_verify=bool(endpoint_insecure_skip_verify)),
         )
 
     async def work(stop: asyncio.Event) -> None:

@@ -12,6 +12,7 @@ from epp.discovery import StaticDiscovery, Target, parse_targets
 from epp.framework import ConfigurationError
 from epp.framework.datalayer import Discovery
 from epp.framework.durations import parse_duration
+from epp.framework.endpoint import EndpointTrust
 from epp.framework.plugin import Parameters
 from epp.framework.quantities import parse_quantity
 
@@ -110,6 +111,15 @@ def read_config(file: Path | None, text: str | None) -> LoadedConfig | None:
 def read_endpoints(text: str | None) -> Discovery[Parameters] | None:
     """Return the pool of --endpoints, None without it; raises ConfigurationError."""
     return None if text is None else StaticDiscovery(read_targets(text))
+
+
+def read_trust(ca_file: Path | None, *, skip_verify: bool) -> EndpointTrust:
+    """Return how certificates of endpoints are verified; raises ConfigurationError for flags that contradict."""
+    if ca_file is not None and skip_verify:
+        raise ConfigurationError(
+            "--endpoint-ca-file has no effect with --endpoint-insecure-skip-verify: leave one of them out"
+        )
+    return EndpointTrust(None if ca_file is None else ca_file.absolute(), verify=not skip_verify)
 
 
 def read_targets(text: str | None) -> tuple[Target, ...]:

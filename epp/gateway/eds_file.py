@@ -45,7 +45,8 @@ def _host(endpoint: Endpoint) -> dict[str, object]:
         return {"endpoint": {"address": address}}
     # Envoy names the host in the handshake, and verifies that the certificate has it. An IP address is not for that:
     # the mark tells Envoy which one to look for.
-    host: dict[str, object] = {"address": address, **({"hostname": endpoint.host} if endpoint.host else {})}
+    hostname = endpoint.host.rstrip(".")  # in a handshake, a name has no dot at its end
+    host: dict[str, object] = {"address": address, **({"hostname": hostname} if hostname else {})}
     mark = HTTPS if endpoint.host else endpoint.address
     return {
         "endpoint": host,

@@ -36,7 +36,7 @@ class ConnectionProbe(DataSource[Parameters]):
         )
         context = self._endpoint_tls.context if endpoint.tls else None
         try:
-            await handshake(endpoint.address, endpoint.port, context, endpoint.host, _TIMEOUT_SECONDS)
+            await handshake(endpoint.address, endpoint.port, context, endpoint.host.rstrip("."), _TIMEOUT_SECONDS)
         except ssl.SSLCertVerificationError as error:
             raise attempt.not_trusted(error) from error
         except (TimeoutError, ssl.SSLError) as error:

@@ -129,7 +129,7 @@ class HttpSource(DataSource[HP]):
                 url,
                 allow_redirects=False,
                 ssl=True if tls is None else tls,
-                server_hostname=None if tls is None else endpoint.host or None,
+                server_hostname=None if tls is None else endpoint.host.rstrip(".") or None,
                 headers=None if tls is None or not endpoint.host else {"Host": attempt.place},
             ) as response:
                 return await _read(response, url)
@@ -137,7 +137,8 @@ class HttpSource(DataSource[HP]):
             if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
                 raise NotAskedError(f"{url}: {error.strerror}") from None
             judged = self._judged if tls is None else self._judged_secure
-            raise await judged(error, attempt) from error
+            verdict = await judged(error, attempt)
+            raise verdict from (None if verdict is error else error)
 
     async def _judged(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
         """Return what it means that a request in plaintext failed."""
@@ -215,10 +216,6 @@ class HttpSource(DataSource[HP]):
         return session
 
 
-async def _excerpt(response: aiohttp.ClientResponse) -> bytes:
-    return (await response.content.read(_EXCERPT_BYTES)) or b""
-
-
 class _WantsTlsError(PageError):
     """The answer says that it should have been asked over TLS."""
 
@@ -226,7 +223,10 @@ class _WantsTlsError(PageError):
 async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
     if response.status != HTTPStatus.OK:
         problem = f"{url} answered {response.status} {response.reason or ''}".rstrip()
-        if response.status == HTTPStatus.BAD_REQUEST and b"https" in (await _excerpt(response)).lower():
+        if (
+            response.status == HTTPStatus.BAD_REQUEST
+            and b"https" in (await response.content.read(_EXCERPT_BYTES)).lower()
+        ):
             raise _WantsTlsError(problem)
         raise PageError(problem)
     encoding = response.headers.get("Content-Encoding", "identity")

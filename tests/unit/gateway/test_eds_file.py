@@ -117,7 +117,7 @@ async def test_change_that_could_not_be_written_is_tried_again(store, tmp_path):
 def test_endpoint_that_speaks_https_is_marked_with_the_host_or_address_to_verify():
     endpoints = [
         A,
-        Endpoint("named", "10.0.0.12", 8443, host="gpu.example", tls=True),
+        Endpoint("named", "10.0.0.12", 8443, host="gpu.example.", tls=True),
         Endpoint("bare", "10.0.0.13", 8443, tls=True),
     ]
     (resource,) = json.loads(discovery_response(endpoints))["resources"]
