@@ -1,6 +1,7 @@
 """The state of all endpoints for people: a table on a terminal or a log line, at the start and after changes."""
 
 import asyncio
+import contextlib
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ _SHORTEST_GAP_SECONDS = 1.0
 _LONGEST_GAP_SECONDS = 30.0
 """Time between a change and its report, in which further changes are collected; it grows with each report in a row."""
 _QUIET_SECONDS = 60.0
+_UNRESOLVED_CHECK_SECONDS = 2.0
 _STDERR = 2
 
 _log = structlog.get_logger()
@@ -114,7 +116,7 @@ class EndpointReport:
             self._changed.clear()
             if await asyncio.to_thread(self.tell):  # of thousands of endpoints, it takes a while
                 told_at = loop.time()
-            await self._changed.wait()
+            await self._wait_for_change()
             gap = _SHORTEST_GAP_SECONDS if loop.time() - told_at > _QUIET_SECONDS else gap
             await asyncio.sleep(gap)
             gap = min(2 * gap, _LONGEST_GAP_SECONDS)
@@ -139,6 +141,16 @@ class EndpointReport:
             attention_not_shown=max(len(attention) - MAX_ROWS, 0),
         )
         return True
+
+    async def _wait_for_change(self) -> None:
+        """Wait for a change of a condition, or of the endpoints without an address, which only discovery knows of."""
+        while not self._changed.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_UNRESOLVED_CHECK_SECONDS):
+                    await self._changed.wait()
+            unresolved = {_name(one.id) for one in self._unresolved()}
+            if unresolved != {name for name, contact in self._told.items() if contact is Contact.UNRESOLVED}:
+                return
 
     async def _wait_for_first_answers(self) -> None:
         for _ in range(_FIRST_CHECKS):  # not for a time, in which this program may have been busy with its own start
