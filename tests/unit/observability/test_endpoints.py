@@ -1,17 +1,19 @@
 """What people are told of the endpoints: as a table, and as a log line."""
 
+import asyncio
 import io
 import re
 
 import pytest
 from structlog.testing import capture_logs
+from waiting import until
 
 from epp.collectors import Condition, Conditions
 from epp.framework import Endpoint
 from epp.framework.datalayer import Contact, Unresolved
 from epp.observability.endpoints import EndpointReport, as_text, endpoint_states
 
-ANSWERING = Condition(Contact.ANSWERS)
+ANSWERING, NOT_ASKED = Condition(Contact.ANSWERS), Condition(Contact.NOT_ASKED)
 REFUSED = Condition(Contact.REFUSED, "nothing listens at 10.0.0.2:8000: connection refused", "start the server")
 NO_PAGE = Condition(Contact.NO_PAGE, "http://10.0.0.3:8000/metrics answered 404 Not Found", "enable its metrics")
 GOOD, DEAD, BARE = Endpoint("good", "10.0.0.1", 8000), Endpoint("dead", "10.0.0.2", 8000), Endpoint("b", "10.0.0.3", 80)
@@ -128,3 +130,49 @@ def test_on_a_terminal_the_table_stands_in_place_of_the_line(conditions):
         EndpointReport(conditions, tuple, terminal).tell()
     assert logs == []
     assert "endpoints: 2 of 3 used" in plain(terminal.getvalue())
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """The same as ever, in less time."""
+    for name in ("_CHECK_SECONDS", "_SHORTEST_GAP_SECONDS", "_UNRESOLVED_CHECK_SECONDS"):
+        monkeypatch.setattr(f"epp.observability.endpoints.{name}", 0.01)
+
+
+async def test_changes_are_collected_into_one_report(conditions, quick):
+    report = EndpointReport(conditions, tuple, None)
+    with capture_logs() as logs:
+        following = asyncio.create_task(report.follow())
+        await until(lambda: logs, "the start is told")
+        for number in range(100):
+            conditions.put(DEAD, REFUSED if number % 2 else ANSWERING)
+            conditions.put(Endpoint(f"e{number}", "10.0.0.9", number + 1), ANSWERING)
+        await until(lambda: len(logs) > 1, "the changes are told")
+        following.cancel()
+        await asyncio.wait({following})
+    assert [(line["used"], line["total"]) for line in logs] == [(2, 3), (102, 103)]
+
+
+async def test_endpoint_that_only_discovery_knows_of_is_told_too(conditions, quick):
+    unresolved = []
+    report = EndpointReport(conditions, lambda: unresolved, None)
+    with capture_logs() as logs:
+        following = asyncio.create_task(report.follow())
+        await until(lambda: logs, "the start is told")
+        unresolved.append(LOST)
+        await until(lambda: len(logs) > 1, "the change is told")
+        following.cancel()
+        await asyncio.wait({following})
+    assert [entry["endpoint"] for entry in logs[1]["attention"]] == ["dead", "b", "lost"]
+
+
+async def test_start_is_told_once_every_endpoint_has_been_asked(conditions, quick):
+    conditions.put(GOOD, NOT_ASKED)
+    report = EndpointReport(conditions, tuple, None)
+    with capture_logs() as logs:
+        following = asyncio.create_task(report.follow())
+        asyncio.get_running_loop().call_soon(conditions.put, GOOD, REFUSED)
+        await until(lambda: logs, "the start is told")
+        following.cancel()
+        await asyncio.wait({following})
+    assert [entry["endpoint"] for entry in logs[0]["attention"]] == ["good", "dead", "b"]
