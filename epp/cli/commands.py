@@ -126,12 +126,13 @@ class Gateway(PickerFlags):
     )
     concurrency: Annotated[int, typer.Option(metavar="THREADS", help="Envoy's worker threads.", min=1)] = 1
     cluster_type: Annotated[
-        Literal["original-dst", "override-host"],
+        Literal["auto", "original-dst", "override-host"],
         typer.Option(
             help="original-dst: Envoy connects to the one address that the picker names. override-host: it reads the "
-            "endpoints from a file, and tries the next in the picker's list when a connection fails."
+            "endpoints from a file, and tries the next in the picker's list when a connection fails. auto: "
+            "override-host if an endpoint is https, which original-dst cannot do."
         ),
-    ] = "original-dst"
+    ] = "auto"
     failure_mode: Annotated[
         Literal["FailClose", "FailOpen"],
         typer.Option(
@@ -146,6 +147,16 @@ class Gateway(PickerFlags):
         ),
     ] = None
     drain_timeout: DrainTimeout = Seconds(0)
+    endpoint_ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="PEM file with the authorities of https endpoints' certificates; by default the system's.",
+        ),
+    ] = None
+    endpoint_insecure_skip_verify: Annotated[Switch, switch_option("Accept any certificate of https endpoints.")] = (
+        Switch.FALSE
+    )
     print_envoy_config: Annotated[Switch, switch_option("Print Envoy's configuration and exit.")] = Switch.FALSE
 
 

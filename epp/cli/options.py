@@ -119,8 +119,8 @@ Endpoints = Annotated[
         "--endpoints",
         metavar="[NAME=]HOST:PORT,...",
         help="Model servers, with commas or blanks between them: host:port, [ipv6]:port, a port of this machine, or a "
-        "URL without a path. Labels follow each: 'name=host:port;spot=true;accelerator=h100', in quotes because of the "
-        "semicolons; accelerator names the class of the hardware. May be repeated.",
+        "URL without a path, https:// too. Labels follow each: 'name=host:port;spot=true;accelerator=h100', in quotes "
+        "because of the semicolons; accelerator names the class of the hardware. May be repeated.",
     ),
 ]
 ConfigFile = Annotated[

@@ -66,7 +66,7 @@ ANSWERS, SILENT, REFUSES = 1.0, 0.5, 0.0
 GPU_UTILIZATION = Column("GPUUtilization", "0..1")
 """Share of the time in which the busiest GPU behind the endpoint did something."""
 REACHABLE = Column("reachable", "0..1", ANSWERS)
-"""ANSWERS; SILENT while it takes connections and does not answer; REFUSES while connections are refused."""
+"""ANSWERS; SILENT while it takes connections and does not answer; REFUSES while it cannot answer any request."""
 
 CORE_COLUMNS: tuple[Column, ...] = (
     WAITING,

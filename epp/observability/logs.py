@@ -59,6 +59,11 @@ def configure(verbosity: int = 2) -> LogWriter:
     return writer
 
 
+def terminal(writer: LogWriter) -> LogWriter | None:
+    """Return the writer if it writes to a terminal, else None."""
+    return writer if sys.stderr.isatty() else None
+
+
 def _to_json(event: dict[str, object], **_: object) -> str:
     try:
         return msgspec.json.encode(event, enc_hook=str).decode()
