@@ -121,9 +121,10 @@ class Gateway(PickerFlags):
     """
 
     listen: Listen = "127.0.0.1:8080"
-    bind_address: Annotated[str, typer.Option(metavar="IP", help="Address that the metrics page listens on.")] = (
-        "127.0.0.1"
-    )
+    bind_address: Annotated[
+        str | None,
+        typer.Option(metavar="IP", help="Address that the metrics page listens on; by default 127.0.0.1."),
+    ] = None
     concurrency: Annotated[int, typer.Option(metavar="THREADS", help="Envoy's worker threads.", min=1)] = 1
     cluster_type: Annotated[
         Literal["auto", "original-dst", "override-host"],

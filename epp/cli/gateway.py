@@ -34,8 +34,7 @@ def gateway(flags: Gateway) -> None:
     writer = logs.configure(flags.v)
 
     async def work(stop: asyncio.Event) -> None:
-        host = read_bind_address(flags.bind_address)
-        picker = picker_settings(flags, ServerSettings("unix:unset"), host=host, log=writer)
+        picker = picker_settings(flags, ServerSettings("unix:unset"), host=_page_host(flags), log=writer)
         with _flags_in_errors():
             async with local_gateway(picker, _settings(flags)) as running:
                 typer.echo(_start_line(running))
@@ -46,6 +45,14 @@ def gateway(flags: Gateway) -> None:
                     await running.drain(flags.drain_timeout, enough=stop)
 
     run(work, ConfigurationError, GatewayError)
+
+
+def _page_host(flags: Gateway) -> str:
+    if flags.bind_address is None:
+        return "127.0.0.1"
+    if flags.metrics_port is None:
+        raise ConfigurationError("--bind-address is for the metrics page, which has no port: add --metrics-port")
+    return read_bind_address(flags.bind_address)
 
 
 def _start_line(running: LocalGateway) -> str:

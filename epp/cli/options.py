@@ -132,9 +132,11 @@ ConfigFile = Annotated[
 Listen = Annotated[
     str, typer.Option("--listen", metavar="IP:PORT", help="Address that clients connect to; port 0 for any free one.")
 ]
-MetricsPort = Annotated[int | None, port_option("Port of the metrics page on --bind-address; 0 for any free one.")]
+MetricsPort = Annotated[
+    int | None, port_option("Port of the metrics page on --bind-address; 0 for any free one, no page without a port.")
+]
 DrainTimeout = Annotated[
-    float, duration_option("Longest time for open requests to finish after SIGTERM or Ctrl-C; the next one cuts them.")
+    float, duration_option("Longest time for open requests to finish after SIGTERM or Ctrl-C; a second one cuts them.")
 ]
 Experimental = Annotated[Switch, switch_option("Allow plugins of stability Alpha.")]
 PluginModules = Annotated[
