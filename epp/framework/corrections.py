@@ -103,7 +103,7 @@ def _sentence(field: msgspec.structs.FieldInfo, mark: Corrected, value: object, 
 
 
 def _written(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return f"{value:g}" if isinstance(value, float) else msgspec.json.encode(value).decode()
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:
