@@ -83,7 +83,7 @@ def endpoint_rates(
     count = len(prefill)
 
     def column(values: Sequence[float], otherwise: float) -> Floats:
-        return read_only(np.array(values or [otherwise] * count, dtype=np.float64))
+        return np.array(values or [otherwise] * count, dtype=np.float64)
 
     return EndpointRates(
         prefill_tokens_per_second=column(prefill, nan),
@@ -91,10 +91,10 @@ def endpoint_rates(
         itl_seconds_per_request=column(itl_per_request, 0.0),
         ttft_base_seconds=column(ttft_base, nan),
         ttft_seconds_per_token=column(ttft_per_token, nan),
-        kinds=read_only(np.zeros(count, dtype=np.intp)),
+        kinds=np.zeros(count, dtype=np.intp),
         sources=(("default", "default"),),
-        prefill_samples=read_only(np.zeros(count, dtype=np.intp)),
-        itl_samples=read_only(np.zeros(count, dtype=np.intp)),
+        prefill_samples=np.zeros(count, dtype=np.intp),
+        itl_samples=np.zeros(count, dtype=np.intp),
     )
 
 
