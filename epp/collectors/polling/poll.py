@@ -9,6 +9,7 @@ from epp.datastore import Datastore
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Extractor, Feed, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
+from epp.framework.faults import described
 from epp.framework.snapshot import Column
 from epp.supervisor import TaskObserver
 
@@ -141,7 +142,7 @@ class Poll:
             endpoint=endpoint.id,
             source=self._feed.source.name,
             extractor=None if kind == _PAGE else kind,
-            reason=str(error) if expected else repr(error),
+            reason=str(error) if expected else described(error),
             exc_info=None if expected else error,
         )
 
