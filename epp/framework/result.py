@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import numpy as np
+
 from epp.framework.arrays import Floats, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
@@ -19,7 +21,7 @@ class FilterTrace:
     after: int
     problem: str = ""
     """Why the filter was skipped: it dropped all candidates and falls back, or it failed."""
-    slots: Positions | None = field(default=None, compare=False)
+    slots: Positions = field(default_factory=lambda: np.empty(0, dtype=np.intp), compare=False)
     """Slots of the candidates that left it."""
 
 

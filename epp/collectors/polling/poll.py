@@ -11,6 +11,7 @@ from epp.datastore import Datastore
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Contact, Extractor, Feed, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
+from epp.framework.faults import described
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
 from epp.supervisor import TaskObserver
 
@@ -168,7 +169,7 @@ class Poll:
             endpoint=endpoint.id,
             source=self._feed.source.name,
             extractor=None if kind == _PAGE else kind,
-            reason=str(error) if expected else repr(error),
+            reason=str(error) if expected else described(error),
             remedy=getattr(error, "remedy", "") or None,
             exc_info=None if expected else error,
         )
