@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes every generated file of the repository from the code: `make docs`, or `python docs/generate.py`."""
 
 import ast

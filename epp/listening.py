@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sockets that listen, and why an address cannot be listened on."""
 
 import errno

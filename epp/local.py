@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A picker and an Envoy in front of it, started and stopped together."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands: for each the help, the flags and their defaults. What runs them is imported when they run.
 
 The module and the function that run a command have its name, and are given its flags; the commands of a group are

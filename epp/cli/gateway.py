@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp gateway`: Envoy and the picker on this machine."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configurations, endpoints and lists that flags name."""
 
 from collections.abc import Sequence

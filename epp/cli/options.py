@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types of options, and options that several commands have. Nothing heavy is imported: `--help` needs them all."""
 
 from collections.abc import Callable

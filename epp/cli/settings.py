@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings of a picker, from the flags that `epp serve` and `epp gateway` share."""
 
 from epp.cli.commands import PickerFlags

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Background collection of data on endpoints into the datastore: polls of their pages, and tags."""
 
 from epp.collectors.polling.collector import Collector

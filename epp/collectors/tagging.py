@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tags of endpoints in the datastore, kept up to date with the pool and the taggers."""
 
 import asyncio

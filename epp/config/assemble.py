@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns a configuration into plugin instances: adds defaults and connects them."""
 
 import re

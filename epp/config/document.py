@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A YAML or JSON text, with the line and column of every part."""
 
 from dataclasses import dataclass

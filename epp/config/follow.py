@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Follows a configuration file: yields each new version that can be assembled; a bad one changes nothing."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs of profiles and whole configurations on made-up endpoints, for tests of plugins (`epp.framework.testing`)."""
 
 from collections.abc import Iterable, Mapping, Sequence

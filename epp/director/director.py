@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The director: parses a request, narrows the candidates, runs admission and scheduler, credits the endpoint."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The format of endpoint files: YAML or JSON; errors name entry, field, line and remedy."""
 
 import reprlib

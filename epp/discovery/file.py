@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints listed in a file, which may be replaced at any time."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints given on the command line."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Targets, the endpoints as people write them, and the resolution of their host names."""
 
 import asyncio

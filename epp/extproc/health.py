@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gRPC health service, under the names that gateways and probes ask for."""
 
 import asyncio

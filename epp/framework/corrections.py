@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Corrects values that llm-d-router corrects, and spellings that it takes, in the parameters of a plugin."""
 
 import types

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Roles that bring knowledge in from outside, all in the background: discovery, data sources, extractors."""
 
 from abc import abstractmethod

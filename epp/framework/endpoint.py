@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One routable model-server address with its tags."""
 
 import ipaddress

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types with limits for plugin parameters; messages, reference and schema derive from them."""
 
 import sys

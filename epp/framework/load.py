@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load of endpoints that do not report it: those without a metrics page, or whose page is gone or stale.
 
 The rule, for every scorer and filter: a number that an endpoint reports counts as it is; one that it does not report

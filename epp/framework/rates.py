@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefill and generation rates of endpoints, by slot."""
 
 from dataclasses import dataclass, fields

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results of a profile run and of a whole scheduling, with the trace that explains them."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An immutable view of the datastore: columns indexed by slot, one slot for each endpoint.
 
 A slot belongs to an endpoint for as long as it is in the pool, so that indexes kept beside the datastore

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For tests of plugins: candidates made from plain lists, the rates of their slots, and whole profiles run on them.
 
 candidates(waiting=[0, 4], labels=[{"zone": "a"}, {}])

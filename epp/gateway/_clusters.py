@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The clusters in Envoy's configuration: the endpoint picker, and the model servers."""
 
 from __future__ import annotations

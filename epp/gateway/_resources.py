@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Envoy bootstrap as typed resources: one listener, its filters and the clusters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state of all endpoints for people: a table on a terminal or a log line, at the start and after changes."""
 
 import asyncio

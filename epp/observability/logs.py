@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log lines on standard error: text on a terminal, one JSON object per line otherwise."""
 
 import json

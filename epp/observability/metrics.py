@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics under the names of llm-d-router, updated by director, scheduler, collector and configuration."""
 
 from collections import Counter as Counts

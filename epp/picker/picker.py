@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A picker: servers, a running configuration, and the file that it follows."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One pool under one configuration, which can be started, switched to the next one, and stopped."""
 
 import asyncio

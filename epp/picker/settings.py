@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of a picker: the command line, beside the configuration file."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The multi-cycle scheduler: runs profiles over one snapshot until the profile picker asks for no more."""
 
 from epp.scheduling.cycle import Cycle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates as an operator writes them: into a directory, or as Kubernetes mounts a secret."""
 
 import datetime as dt

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers in front of, or in place of, a simulated one: over TLS, or without a metrics page."""
 
 import asyncio

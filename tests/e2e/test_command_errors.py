@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes wrong at the start is one clear line and exit code 1, and flags of the Go picker are understood."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp gateway` from outside: it serves, it ends without a trace, and it says so when Envoy dies."""
 
 import asyncio

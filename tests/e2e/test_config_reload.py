@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An edited configuration file takes effect in a running picker; a bad one changes nothing, and it says why."""
 
 import json

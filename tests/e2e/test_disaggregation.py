@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prompts computed on one server and answered by another, and ranks of one server behind its one port."""
 
 import asyncio

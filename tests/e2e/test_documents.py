@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """README.md and deploy/README.md, command by command as they are written, with the package installed from its wheel.
 
 They run outside the checkout, in namespaces of their own where the machine allows that: no port is taken there, and

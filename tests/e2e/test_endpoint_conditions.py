@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that speak TLS or not, have metrics or not, and die: which are used, and what the gateway says of them."""
 
 import asyncio

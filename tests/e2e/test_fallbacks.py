@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The picker names several endpoints in order, and Envoy walks the list when one takes no connection."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/plugins.md from an empty folder to an installed package: its files and commands, exactly as written."""
 
 import os

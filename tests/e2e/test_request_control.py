@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What plugins add to a request's way besides its target: a price, who served, who asked."""
 
 import contextlib

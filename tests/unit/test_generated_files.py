@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The generated files: what the code says is what they say."""
 
 import importlib.util

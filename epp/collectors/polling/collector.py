@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Periodic polls of all endpoints of the pool, written to the datastore."""
 
 import asyncio

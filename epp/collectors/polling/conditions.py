@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conditions of endpoints: how each took being asked, whether it is used, and what to do about it."""
 
 from collections.abc import Callable

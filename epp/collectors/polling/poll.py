@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Polls of one feed of one endpoint."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reachability of an endpoint, by the answers of its own port."""
 
 from epp.collectors.polling.conditions import ANSWERING, NOT_ASKED, Condition, Conditions

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A brief connection to endpoints that no other source asks."""
 
 import ssl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Failures of polls, told apart: what is wrong, whether requests can be answered nevertheless, and the remedy."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data sources over HTTP, on persistent connections."""
 
 from __future__ import annotations

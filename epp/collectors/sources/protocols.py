@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brief connections that tell whether an address speaks TLS or plaintext HTTP."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sockets of polling, whose file descriptors leave a share to listeners and files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TLS of sources that fetch over HTTPS."""
 
 import ssl

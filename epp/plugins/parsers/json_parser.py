@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Base of the parsers of JSON bodies: common fields, token limits and errors."""
 
 from collections.abc import Callable, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimates the part of a prompt that each endpoint has in its KV cache, from the prompts sent there before."""
 
 import sys

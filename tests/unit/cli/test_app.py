@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line as a whole: version, help, completion, and what is imported for them."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feeds that change while a collector runs, as when a configuration is read again."""
 
 from math import isnan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that speak TLS, asked in either protocol, and the reverse: what is told of each."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values that llm-d-router corrects: they count the same here, and `epp check` shows each with its place."""
 
 from functools import reduce

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that llm-d's own picker accepts: what they come to here."""
 
 import json

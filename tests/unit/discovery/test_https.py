@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints that speak HTTPS, as they are written."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load of endpoints that do not report it."""
 
 from math import inf, nan

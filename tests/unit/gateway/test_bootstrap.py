@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the bootstrap says, and that the real Envoy agrees with it."""
 
 import json

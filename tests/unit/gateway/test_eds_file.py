@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file that Envoy follows: what it says, and that it keeps up with the pool."""
 
 import asyncio

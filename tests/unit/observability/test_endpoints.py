@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What people are told of the endpoints: as a table, and as a log line."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the metrics page shows after events fed by hand."""
 
 from math import nan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rates of endpoints: from profiles at first, then from their responses."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the producer says of a second request, given where the first one went."""
 
 from math import nan
