@@ -57,7 +57,7 @@ async def test_request_has_a_line_and_its_response_tells_where_it_came_from_if_a
         told = {option.header.key: option.header.raw_value.decode() for option in mutation.set_headers}
         line = json.loads(await served.command.says('"event":"request"'))
     assert told["x-epp-endpoint"] == f"only={sim.address}"
-    assert told["x-epp-reason"] == line["why"] == "default: the only one there is"
+    assert told["x-epp-reason"] == line["why"] == "default: the only one there is; 0% cached"
     assert (line["endpoint"], line["address"], line["status"]) == ("only", sim.address, 200)
 
 

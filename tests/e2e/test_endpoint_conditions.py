@@ -211,7 +211,7 @@ async def test_start_says_of_each_endpoint_whether_it_is_used_and_what_to_do(sim
         async with tls_in_front_of(sims["hidden"].address, certificate_for("localhost", tmp_path / "c")) as front:
             endpoints = f"good={sims['good'].address},dead=127.0.0.1:{refusing},tls=localhost:{front.port}"
             async with gateway_for(endpoints, "-v=2") as gateway:
-                assert "for good, dead, tls; Ctrl-C stops" in await gateway.process.says("listening on")
+                assert "for good, dead, tls, metrics on" in await gateway.process.says("listening on")
                 await until(lambda: told_of(gateway).keys() == {"dead", "tls"}, "the start is reported")
                 told = {name: (entry["used"], entry["remedy"]) for name, entry in told_of(gateway).items()}
                 assert told == {

@@ -89,5 +89,5 @@ async def test_refused_request_with_trailers_gets_its_answer():
             address.host, address.port, "/v1/chat/completions", b"{", {"content-type": "application/json"}
         )
         assert status == 400
-        assert json.loads(received)["error"]["code"] == "BadRequest"
+        assert json.loads(received)["error"]["type"] == "invalid_request_error"
         assert server.arrived == []
