@@ -105,7 +105,7 @@ def test_legacy_api_version_is_read():
         ("plugins: [{name: x}]", r"--config-text:3:11: plugins\[0\].type: is missing"),
         ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoint: 3}}]", "maxNumOfEndpoint"),
         ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: 0}}]", "max-score-picker"),
-        ("scheduler: {}", "--config-text:3:1: scheduler: unknown key; did you mean '"),
+        ("scheduler: {}", "--config-text:3:1: scheduler: unknown key; known are "),
         (
             "schedulingProfiles: [{name: p, plugins: [{pluginRef: nope}]}]",
             r"schedulingProfiles\[0\].plugins\[0\].pluginRef: no plugin is named 'nope'",

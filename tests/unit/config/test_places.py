@@ -183,8 +183,11 @@ plugins:
 - type: prefix-cache-scorer
   parameters: {matchLengthWeight: 2}
 """) == [
-        "6:5: plugins[0].parameters.maxNumOfEndpoints: plugin 'max-score-picker': Expected `int`, got `str`",
-        "10:7: plugins[1].parameters.matchLabels.zone: plugin 'label-selector-filter': Expected `str`, got `int`",
+        (
+            "6:5: plugins[0].parameters.maxNumOfEndpoints: plugin 'max-score-picker': maxNumOfEndpoints is 'many'; it "
+            "must be a whole number"
+        ),
+        "10:7: plugins[1].parameters.matchLabels.zone: plugin 'label-selector-filter': zone is 5; write it in quotes",
         (
             "12:16: plugins[2].parameters.matchLengthWeight: plugin 'prefix-cache-scorer': matchLengthWeight is 2; "
             "it must be between 0 and 1"

@@ -71,8 +71,8 @@ def test_known_feature_gates_are_taken(build, gate, warnings):
         (
             "[{type: header-label-affinity-scorer}]",
             (
-                "3:11: plugins[0].parameters: plugin 'header-label-affinity-scorer': "
-                "Object missing required field `headerName`"
+                "3:11: plugins[0].parameters.headerName: plugin 'header-label-affinity-scorer': "
+                "headerName is missing; add it"
             ),
         ),
         (
