@@ -4,16 +4,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.markup import escape
 from rich.tree import Tree
 
+from epp.cli.check_files import FileReport, check_all
 from epp.cli.options import Experimental, PluginModules, Switch, split_list
-from epp.cli.output import Output, new_console, print_json
-from epp.config import Builder, InvalidConfigError, assemble, load_file
-from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph, describe
-from epp.framework import ConfigurationError, SystemClock
+from epp.cli.output import Output, new_console, print_json, print_labelled
+from epp.config import Builder
+from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph
+from epp.framework import SystemClock
 from epp.framework.plugin import Stage, all_roles
 from epp.framework.registry import Registry
 
@@ -23,17 +23,13 @@ WARNED = 2
 _BEFORE_SCHEDULING = frozenset(cls.role.title.lower() for cls in all_roles() if cls.role.stage < Stage.PROFILE_CHOICE)
 
 
-class FileReport(msgspec.Struct, frozen=True):
-    """The result for one file."""
-
-    file: str
-    errors: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    graph: Graph | None = None
-
-
 def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="EndpointPickerConfig files.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE", help="EndpointPickerConfig files, directories of them, or - for standard input."
+        ),
+    ],
     output: Annotated[Output, typer.Option(help="text, or json for programs.")] = Output.TEXT,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 2 if there are warnings.")] = False,
     allow_experimental_plugins: Experimental = Switch.FALSE,
@@ -42,9 +38,9 @@ def check(
     """Validate configuration files and show the plugins that they run. Exit code 1: a file is invalid."""
     registry = Registry(modules=split_list(allow_plugin_modules))
     builder = Builder(registry, SystemClock(), experimental=bool(allow_experimental_plugins))
-    reports = [check_file(path, builder) for path in files]
+    reports = check_all(files, builder)
     if output is Output.JSON:
-        print_json(reports)
+        print_json([report.for_programs() for report in reports])
     else:
         for report in reports:
             _show(report)
@@ -54,27 +50,18 @@ def check(
         raise typer.Exit(WARNED)
 
 
-def check_file(path: Path, builder: Builder) -> FileReport:
-    """Return the errors of a file, or its warnings and its graph."""
-    try:
-        assembly = assemble(load_file(path), builder)
-    except InvalidConfigError as error:
-        return FileReport(str(path), tuple(map(str, error.problems)))
-    except ConfigurationError as error:
-        return FileReport(str(path), (str(error),))
-    return FileReport(str(path), (), tuple(map(str, assembly.warnings)), describe(assembly))
-
-
 def _show(report: FileReport) -> None:
     console = new_console()
     errors, warnings = len(report.errors), len(report.warnings)
     words = [f"[red]refused[/], {_counted(errors, 'error')}" if errors else "[green]ok[/]"]
     words += [_counted(warnings, "warning")] if warnings else []
-    console.print(f"[bold]{escape(report.file)}[/]: {', '.join(words)}", soft_wrap=True)
+    if report.skipped:
+        words = [f"[dim]skipped: {escape(report.skipped)}[/]"]
+    print_labelled(console, "", f"[bold]{escape(report.name)}[/]: {', '.join(words)}")
     for error in report.errors:
-        console.print(f"  [red]error[/]   {escape(error)}", soft_wrap=True)
+        print_labelled(console, "  [red]error[/]   ", escape(str(error)))
     for warning in report.warnings:
-        console.print(f"  [yellow]warning[/] {escape(warning)}", soft_wrap=True)
+        print_labelled(console, "  [yellow]warning[/] ", escape(str(warning)))
     if report.graph is not None:
         console.print(graph_tree(report.graph))
 

@@ -1,6 +1,7 @@
-"""A YAML or JSON text, with the line and column of every part."""
+"""YAML and JSON texts, with the line and column of every part."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import yaml
@@ -8,6 +9,7 @@ import yaml
 _MERGE = "tag:yaml.org,2002:merge"
 _TEXT = "tag:yaml.org,2002:str"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_MOST_TABS = 20
 
 Path: TypeAlias = tuple[str | int, ...]
 """Where something stands: keys and indexes from the top of the document."""
@@ -24,56 +26,154 @@ class Position:
         return f"{self.line}:{self.column}"
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position in the file."""
+
+    position: Position | None = None
+    inside: str = ""
+    """Place within a quoted text, where that has no line of its own in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something wrong with the text itself."""
+
+    message: str
+    place: Place
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Quotation:
+    """A text within a text: places in it are given as those of the file, as far as it shows the same lines."""
+
+    label: str
+    begin: Position
+    indents: tuple[int, ...] = ()
+    """Of each line of a literal block, from the line after `begin` on; empty for any other style."""
+
+    @classmethod
+    def of(cls, label: str, node: yaml.ScalarNode, text: str) -> "Quotation":
+        """Return the place of a scalar in the text that it was read from."""
+        begin = _position(node.start_mark)
+        if node.style != "|":
+            return cls(label, begin)
+        lines = zip(text.splitlines()[begin.line :], node.value.splitlines(), strict=False)
+        return cls(label, begin, tuple(len(outer) - len(inner) for outer, inner in lines))
+
+    def place(self, inner: Position | None) -> Place:
+        """Return the place in the file."""
+        if inner is not None and self.indents:
+            line = min(inner.line, len(self.indents))  # the end of a text is after its last line
+            column = max(self.indents[line - 1], 0) + (inner.column if line == inner.line else 1)
+            return Place(Position(self.begin.line + line, column))
+        return Place(self.begin, self.label if inner is None else f"line {inner.line} of {self.label}")
+
+
 class NotYamlError(Exception):
-    """The text cannot be read; `position` says where that begins, if anything does."""
+    """The text cannot be read, for these faults."""
 
-    def __init__(self, problem: str, position: Position | None) -> None:
-        super().__init__(problem)
-        self.position = position
+    def __init__(self, *faults: Fault) -> None:
+        super().__init__("; ".join(fault.message for fault in faults))
+        self.faults = faults
 
 
+@dataclass(frozen=True, slots=True)
 class Document:
-    """Read once; `content` is plain dicts, lists and scalars, and every key in it a string."""
+    """One document of a text; `content` is plain dicts, lists and scalars, and every key in it a string."""
 
-    def __init__(self, text: str) -> None:
-        """Read the text; raises NotYamlError."""
-        self.text = text
-        self._root: yaml.Node | None = None
-        self.content: object = None
-        try:
-            self._read()
-        except yaml.reader.ReaderError as error:
-            problem = f"character U+{error.character:04X} is not allowed"
-            raise NotYamlError(problem, _position_at(text, error.position)) from error
-        except yaml.MarkedYAMLError as error:
-            problem = ", ".join(part for part in (error.context, error.problem) if part)
-            mark = error.problem_mark
-            raise NotYamlError(problem, None if mark is None else _position(mark)) from error
-        except RecursionError as error:
-            raise NotYamlError("nested too deeply", None) from error
+    content: object
+    node: yaml.Node
+    faults: tuple[Fault, ...] = ()
+    """Such as keys that stand twice: of these the last one counts, and lists are joined."""
+    within: Quotation | None = None
 
-    def _read(self) -> None:
-        loader = _StrictLoader(self.text)
-        try:
-            self._root = loader.get_single_node()
-            self.content = None if self._root is None else loader.construct_document(self._root)
-        finally:
-            loader.dispose()
-
-    def position(self, path: Path) -> Position:
+    def position(self, path: Path) -> Position | None:
         """Return where the key or item at this path begins; of one that is not there, the nearest one around it.
 
         What a merge key brought in stands where it is written.
         """
-        node = self._root
-        position = Position(1, 1)
+        return self.place(path).position
+
+    def place(self, path: Path) -> Place:
+        """Return the same, with the place within a quotation."""
+        node: yaml.Node | None = self.node
+        position = _position(self.node.start_mark) if not path else Position(1, 1)
         for step in path:
             found = None if node is None else _step(node, step)
             if found is None:
                 break
             begin, node = found
             position = _position(begin.start_mark)
-        return position
+        return _placed(position, self.within)
+
+    def part(self, *path: str | int) -> "Document":
+        """Return what stands at this path as a document of its own; raises KeyError where there is nothing."""
+        node, content = self.node, self.content
+        for step in path:
+            found = _step(node, step)
+            if found is None or not isinstance(content, (dict, list)):
+                raise KeyError(step)
+            node, content = found[1], content[step]  # type: ignore[index]  # a key or an index, as it is
+        return replace(self, node=node, content=content, faults=())
+
+
+def read_documents(text: str, within: Quotation | None = None) -> tuple[Document, ...]:
+    """Return the documents of a text that are not empty; raises NotYamlError."""
+    try:
+        return tuple(_documents(text, within))
+    except yaml.reader.ReaderError as error:
+        problem = f"is not YAML: character U+{error.character:04X} is not allowed"
+        raise NotYamlError(Fault(problem, _placed(_position_at(text, error.position), within))) from error
+    except yaml.MarkedYAMLError as error:
+        if tabs := tuple(_tabs_of_indentation(text)):
+            problem, remedy = "is not YAML: a tab in the indentation", "write spaces"
+            raise NotYamlError(*(Fault(problem, _placed(tab, within), remedy) for tab in tabs)) from error
+        problem = "is not YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
+        mark = error.problem_mark
+        place = _placed(None if mark is None else _position(mark), within)
+        raise NotYamlError(Fault(problem, place)) from error
+    except RecursionError as error:
+        raise NotYamlError(Fault("is not YAML: nested too deeply", _placed(None, within))) from error
+
+
+def _documents(text: str, within: Quotation | None) -> Iterator[Document]:
+    loader = _StrictLoader(text)
+    try:
+        while loader.check_node():
+            loader.repeated = []
+            node = loader.get_node()
+            content = loader.construct_document(node)
+            if node is not None and content is not None:
+                yield Document(content, node, tuple(_faults(loader.repeated, within)), within)
+    finally:
+        loader.dispose()
+
+
+def _faults(repeated: Iterable[yaml.ScalarNode], within: Quotation | None) -> Iterator[Fault]:
+    for key in repeated:
+        place = _placed(_position(key.start_mark), within)
+        yield Fault(f"key {key.value!r} stands twice", place, "remove one of them, or join them")
+
+
+def _tabs_of_indentation(text: str) -> Iterator[Position]:
+    """Yield the first tab of each line that cannot be read for it."""
+    lines: set[int] = set()
+    for _ in range(_MOST_TABS):
+        try:
+            for _ in yaml.compose_all(text, _StrictLoader):
+                pass
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark
+            if mark is None or text[mark.index : mark.index + 1] != "\t":
+                return
+            if mark.line not in lines:
+                yield _position(mark)
+            lines.add(mark.line)
+            text = f"{text[: mark.index]}  {text[mark.index + 1 :]}"
+        else:
+            return
 
 
 def _step(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | None:
@@ -87,6 +187,10 @@ def _step(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | Non
     return None
 
 
+def _placed(position: Position | None, within: Quotation | None) -> Place:
+    return Place(position) if within is None else within.place(position)
+
+
 def _position(mark: yaml.Mark) -> Position:
     return Position(mark.line + 1, mark.column + 1)
 
@@ -97,9 +201,9 @@ def _position_at(text: str, index: int) -> Position:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Takes what JSON can say: keys are strings, dates too, tabs may stand between brackets.
+    """Takes what JSON can say: keys are strings, dates too, tabs may stand between tokens.
 
-    Refuses a key that stands twice in one mapping, where YAML would take the last one in silence.
+    Notes keys that stand twice in one mapping, where YAML would take the last one in silence.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  never changed
@@ -107,23 +211,42 @@ class _StrictLoader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.repeated: list[yaml.ScalarNode] = []
+
     def scan_to_next_token(self) -> None:
         super().scan_to_next_token()
-        while self.flow_level and self.peek() == "\t":
+        while self.peek() == "\t" and (self.flow_level or self._begun()):
             self.forward()
             super().scan_to_next_token()
 
+    def _begun(self) -> bool:
+        """Return whether anything but spaces stands before this on the line."""
+        line: str = self.buffer[self.pointer - self.column : self.pointer]
+        return bool(line.strip())
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        seen = set()
-        for key, _ in node.value:
+        pairs: list[tuple[yaml.Node, yaml.Node]] = []
+        at: dict[str, int] = {}
+        for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                continue  # refused further on
-            if key.value in seen:
-                raise yaml.composer.ComposerError(None, None, f"key {key.value!r} stands twice", key.start_mark)
-            seen.add(key.value)
+                pairs.append((key, value))  # refused further on
+                continue
+            if key.value in at:
+                self.repeated.append(key)
+                first = pairs[at[key.value]][1]
+                if isinstance(first, yaml.SequenceNode) and isinstance(value, yaml.SequenceNode):
+                    first.value.extend(value.value)
+                else:
+                    pairs[at[key.value]] = (key, value)
+            else:
+                at[key.value] = len(pairs)
+                pairs.append((key, value))
             if key.tag != _MERGE:
                 key.tag = _TEXT
+        node.value = pairs
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  yaml calls it so

@@ -48,7 +48,8 @@ def _gates(config: EndpointPickerConfig, instances: Instances) -> dict[str, bool
     for index, text in enumerate(config.feature_gates):
         name, equals, value = text.partition("=")
         if name not in FEATURE_GATES:
-            instances.fail(f"feature gate {name!r} is not known; {hint_at(name, FEATURE_GATES)}", "featureGates", index)
+            remedy = hint_at(name, FEATURE_GATES)
+            instances.fail(f"feature gate {name!r} is not known", "featureGates", index, remedy=remedy)
         elif equals and value not in {"true", "false"}:
             instances.fail(
                 f"feature gate {name!r} is {value!r}, which is neither true nor false", "featureGates", index
@@ -93,4 +94,4 @@ def _check_policy(name: str, kind: str, instances: Instances, path: Path) -> Non
         found = declared.get(name) or instances.by_name[name].plugin_type
         instances.fail(f"plugin {name!r} (type {found}) is no {kind}", *path)
     elif name not in declared:
-        instances.fail(f"no plugin is named {name!r}; {hint_at(name, declared)}", *path)
+        instances.fail_unknown(name, declared, *path)

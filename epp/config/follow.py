@@ -9,6 +9,7 @@ import structlog
 
 from epp.config.assemble import Assembly
 from epp.config.load import LoadedConfig, load_text
+from epp.config.sources import read_file
 from epp.framework import ConfigurationError
 from epp.watch import changes
 
@@ -50,7 +51,7 @@ class ConfigFollower:
     ) -> None:
         """Follow `path`, of which `current` was read; `build` is called in a thread, so that requests go on."""
         self._path = path
-        self._effective = "" if current.document is None else current.document.text
+        self._effective = current.text
         self._rejected_text: str | None = None
         self._build = build
         self._observer = observer or ConfigObserver()
@@ -67,9 +68,9 @@ class ConfigFollower:
     async def look(self) -> Assembly | None:
         """Return the version in the file if it is a new one that can be assembled."""
         try:
-            text = await asyncio.to_thread(self._path.read_text, encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            self._refuse(f"configuration file {self._path} cannot be read: {error}")
+            text = await asyncio.to_thread(read_file, self._path)
+        except ConfigurationError as error:
+            self._refuse(str(error))
             return None
         if text == self._effective:
             self._reverted()
@@ -86,7 +87,7 @@ class ConfigFollower:
 
     def accept(self, assembly: Assembly) -> None:
         """Record that a version is in effect."""
-        self._effective = "" if assembly.loaded.document is None else assembly.loaded.document.text
+        self._effective = assembly.loaded.text
         self._settle(ConfigState(self.state.generation + 1))
         for warning in assembly.warnings:
             _log.warning("configuration", warning=str(warning))

@@ -22,7 +22,7 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
         ),
         (
             ["serve", ENDPOINTS, "--config-file", "/no/such/file.yaml"],
-            "configuration file /no/such/file.yaml cannot be read: [Errno 2] No such file or directory",
+            "/no/such/file.yaml: cannot be read: No such file or directory",
         ),
         (["serve", ENDPOINTS, "--config-text", "plugins: ["], "--config-text:1:11: is not YAML: "),
         (

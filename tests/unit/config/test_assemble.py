@@ -148,4 +148,4 @@ def test_mistake_is_named(text, problem):
 @pytest.mark.parametrize("text", ["", "[]", "kind: Pod", "42"])
 def test_document_of_another_kind_is_refused(text):
     with pytest.raises(ConfigurationError, match="--config-text"):
-        load_text(text)
+        assemble(load_text(text), Builder(Registry(), ManualClock()))

@@ -185,7 +185,7 @@ class Following:
         if self.trouble is not None:
             self.follower.reject(self.trouble)
         else:
-            self.taken.append(assembly.loaded.document.text)
+            self.taken.append(assembly.loaded.text)
             self.follower.accept(assembly)
 
     async def look(self, text: str | None = None) -> ConfigState:
@@ -263,7 +263,7 @@ async def test_file_that_is_gone_or_unreadable_changes_nothing(following):
     assert "cannot be read" in (await following.look()).refused
     following.path.rmdir()
     following.path.write_bytes(b"\xff\xfe")
-    assert "cannot be read" in (await following.look()).refused
+    assert "is UTF-16; save it as UTF-8" in (await following.look()).refused
     assert await following.look(FIRST) == ConfigState(1)
     assert following.taken == []
 
