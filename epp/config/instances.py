@@ -259,11 +259,11 @@ class Instances:
         self._unusable[name] = kind
         if kind in FLOW_CONTROL_TYPES:
             self.warn(
-                f"plugin type {kind!r} ({FLOW_CONTROL_TYPES[kind]}) is known, not supported yet: it has no effect",
+                f"{_called(name, kind)} ({FLOW_CONTROL_TYPES[kind]}) is known, not supported yet: it has no effect",
                 *path,
             )
         elif kind in WITHOUT_TASK:
-            self.warn(f"plugin type {kind!r} has no effect: {WITHOUT_TASK[kind]}", *path)
+            self.warn(f"{_called(name, kind)} has no effect: {WITHOUT_TASK[kind]}", *path)
         elif kind in NOT_YET:
             self.fail(f"plugin type {kind!r} is known, not supported yet", *path, "type")
         else:
@@ -300,6 +300,10 @@ class Instances:
 
     def _judge(self, plugin: Plugin[Any], path: Path) -> None:
         if plugin.stability is Stability.DEPRECATED:
-            self.warn(f"plugin type {plugin.plugin_type!r} is deprecated", *path)
+            self.warn(f"{_called(plugin.name, plugin.plugin_type)} is deprecated", *path)
         for warning in plugin.warnings:
             self.warn(f"plugin {plugin.name!r}: {warning}", *path, "parameters")
+
+
+def _called(name: str, kind: str) -> str:
+    return f"plugin type {kind!r}" if name == kind else f"plugin {name!r} of type {kind!r}"

@@ -69,6 +69,11 @@ def choose_aggregator(handler: ProfilePicker[Any] | None, instances: Instances) 
     raise ConfigurationError(f"profile picker {handler.name!r} does not aggregate results: declare an aggregator")
 
 
+def names_no_picker(profile: str) -> str:
+    """Return the reason for a picker that is added."""
+    return f"profile {profile!r} names no picker"
+
+
 def _implied_profile(instances: Instances) -> SchedulingProfile:
     roles = (Filter, Scorer, Picker)
     refs = [{"pluginRef": name} for name, plugin in instances.by_name.items() if isinstance(plugin, roles)]
@@ -135,8 +140,9 @@ class _Parts:
         if self._pickers:
             return self._pickers[0]
         declared = self._instances.of(Picker)
-        why = f"profile {self._spec.name!r} names no picker"
-        return declared[0] if declared else self._instances.ensure(DEFAULT_PICKER, Picker, why)
+        if declared:
+            return declared[0]
+        return self._instances.ensure(DEFAULT_PICKER, Picker, names_no_picker(self._spec.name))
 
 
 def _policy(ref: WeightedRef) -> OnError | None:

@@ -23,7 +23,7 @@ def hint_at(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that this one is a misspelling of, or the only one of which it has some of the words.
+    """Return the known name that this one is a misspelling of, or the only one that it shortens by some words.
 
     A misspelling differs in case or separators, or in one letter of four, and three at most.
     """
@@ -44,9 +44,10 @@ def _plain(name: str) -> str:
 
 
 def _in_order(words: list[str], name: str) -> bool:
-    """Return whether all of the words are words of the name, in that order."""
-    rest = iter([word.lower() for word in _WORD.findall(name)])
-    return bool(words) and all(word in rest for word in words)
+    """Return whether all of the words are words of the name, in that order, from the first one on."""
+    of_name = [word.lower() for word in _WORD.findall(name)]
+    rest = iter(of_name)
+    return words[:1] == of_name[:1] != [] and all(word in rest for word in words)
 
 
 def _edits(one: str, other: str, limit: int) -> int:

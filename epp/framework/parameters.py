@@ -131,7 +131,7 @@ def _of_struct(cls: type[msgspec.Struct], data: Mapping[str, object], path: Path
             if near is None:
                 continue
             meant[near] = key
-            field = fields[near]
+            field = None if value is None else fields[near]
         if field is None:
             continue
         mistakes = list(_of(field.type, value, (*path, key), required=field.required))

@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 from epp.cli.app import application
@@ -315,3 +317,63 @@ def test_two_documents_are_checked_and_the_second_is_refused(check):
     assert code == 1
     assert "a.yaml: ok\n" in said
     assert "a.yaml: refused, 1 error\n  error   a.yaml:5:1: a second configuration, beside" in said
+
+
+def test_graph_shows_deciders_and_the_parameters_that_are_no_defaults(check):
+    text = """\
+plugins:
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: pd}, stageOrder: decode-first}}
+- {type: prefix-based-pd-decider, name: pd, parameters: {nonCachedTokens: 512}}
+- {type: cost-aware-spill, parameters: {queueThreshold: 5, limits: {t4: {maxConcurrency: 8}}, fallbackOnEmpty: false}}
+- {type: queue-scorer, parameters: {normalizeBy: ""}}
+- {type: active-request-scorer, parameters: {normalizeBy: relativeCapacity}}
+- {type: probabilistic-admitter, parameters: {power: 3}}
+schedulingProfiles:
+- name: decode
+  plugins: [{pluginRef: cost-aware-spill}, {pluginRef: queue-scorer}, {pluginRef: active-request-scorer}]
+- name: prefill
+"""
+    code, said = check(a=HEAD + text)
+    assert code == 0
+    shown = [line.lstrip("│├└─ ") for line in said.splitlines()]
+    for line in (
+        "admission: probabilistic-admitter with {power: 3}",
+        "profile picker disagg-profile-handler with {deciders: {prefill: pd}}",
+        "decider pd (prefix-based-pd-decider) with {nonCachedTokens: 512}",
+        "scorer queue-scorer, weight 1 (50%, Distribution) reads waiting",
+        "scorer active-request-scorer, weight 1 (50%, Distribution) with {normalizeBy: relativeCapacity} reads",
+        "picker max-score-picker (added: profile 'decode' names no picker)",
+        "picker max-score-picker (added: profile 'prefill' names no picker)",
+    ):
+        assert any(each.startswith(line) for each in shown), line
+    limits = "with {limits: {t4: {maxConcurrency: 8}}} reads accelerator"  # 5 is the default of queueThreshold
+    assert any(limits in each for each in shown)
+    graph = json.loads(check("--output=json", a=HEAD + text)[1])[0]["graph"]
+    assert graph["called"] == {
+        "deciders": [
+            {
+                "name": "pd",
+                "type": "prefix-based-pd-decider",
+                "reads": ["prefix-match"],
+                "parameters": {"nonCachedTokens": 512},
+            }
+        ]
+    }
+
+
+def test_nothing_is_cut_off_in_a_terminal_of_80_columns(check):
+    _, whole = check(a=HEAD + "plugins: [{type: cost-aware-spill}]\n", b=BAD, c=WARNED)
+    console = Console(width=80, force_terminal=True, highlight=False, emoji=False, color_system=None)
+    with console.capture() as captured, mock.patch("epp.cli.check.new_console", return_value=console):
+        check(a=HEAD + "plugins: [{type: cost-aware-spill}]\n", b=BAD, c=WARNED)
+    narrow = captured.get()
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "…" not in narrow
+    assert words(narrow) == words(whole)
+    error = next(i for i, line in enumerate(narrow.splitlines()) if line.startswith("  error   b.yaml:4:3: "))
+    assert narrow.splitlines()[error + 1].startswith(" " * len("  error   "))
+
+
+def words(text):
+    """The words of a text, without the lines of trees."""
+    return [word for word in text.split() if not set(word) <= set("│├└─")]

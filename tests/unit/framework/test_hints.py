@@ -5,6 +5,7 @@ import pytest
 from epp.framework.hints import hint_at, nearest
 
 TYPES = (
+    "multicluster-kv-cache-utilization-scorer",
     "kv-cache-utilization-scorer",
     "openai-parser",
     "prefix-cache-affinity-filter",
@@ -23,6 +24,7 @@ TYPES = (
         ("queue", "queue-scorer"),
         ("kv-cache-scorer", "kv-cache-utilization-scorer"),
         ("prefix-cache", None),  # of two
+        ("scorer", None),
         ("token-scorer", None),
         ("q", None),
         ("", None),
