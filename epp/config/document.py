@@ -1,5 +1,7 @@
 """YAML and JSON texts, with the line and column of every part."""
 
+import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -10,6 +12,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 _TEXT = "tag:yaml.org,2002:str"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _MOST_TABS = 20
+_LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 Path: TypeAlias = tuple[str | int, ...]
 """Where something stands: keys and indexes from the top of the document."""
@@ -44,6 +47,30 @@ class Fault:
     remedy: str = ""
 
 
+class Text:
+    """A text, perhaps one that another text quotes; its places are those of the outermost, the file."""
+
+    def __init__(self, text: str, within: "Quotation | None" = None) -> None:
+        self.text = text
+        self._within = within
+        self._starts = [0, *(end.end() for end in _LINE_ENDS.finditer(text))]  # YAML has more ends, editors have not
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines, without their ends."""
+        return _LINE_ENDS.split(self.text)
+
+    def position(self, index: int) -> Position:
+        """Return the position of a character in this text."""
+        line = bisect_right(self._starts, index)
+        return Position(line, index - self._starts[line - 1] + 1)
+
+    def place(self, index: int | None) -> Place:
+        """Return the place of a character in the file; None for the text as a whole."""
+        position = None if index is None else self.position(index)
+        return Place(position) if self._within is None else self._within.place(position)
+
+
 @dataclass(frozen=True, slots=True)
 class Quotation:
     """A text within a text: places in it are given as those of the file, as far as it shows the same lines."""
@@ -54,12 +81,12 @@ class Quotation:
     """Of each line of a literal block, from the line after `begin` on; empty for any other style."""
 
     @classmethod
-    def of(cls, label: str, node: yaml.ScalarNode, text: str) -> "Quotation":
+    def of(cls, label: str, node: yaml.ScalarNode, source: Text) -> "Quotation":
         """Return the place of a scalar in the text that it was read from."""
-        begin = _position(node.start_mark)
+        begin = source.position(node.start_mark.index)
         if node.style != "|":
             return cls(label, begin)
-        lines = zip(text.splitlines()[begin.line :], node.value.splitlines(), strict=False)
+        lines = zip(source.lines[begin.line :], Text(node.value.rstrip("\n")).lines, strict=False)
         return cls(label, begin, tuple(len(outer) - len(inner) for outer, inner in lines))
 
     def place(self, inner: Position | None) -> Place:
@@ -85,9 +112,9 @@ class Document:
 
     content: object
     node: yaml.Node
+    source: Text
     faults: tuple[Fault, ...] = ()
     """Such as keys that stand twice: of these the last one counts, and lists are joined."""
-    within: Quotation | None = None
 
     def position(self, path: Path) -> Position | None:
         """Return where the key or item at this path begins; of one that is not there, the nearest one around it.
@@ -99,14 +126,14 @@ class Document:
     def place(self, path: Path) -> Place:
         """Return the same, with the place within a quotation."""
         node: yaml.Node | None = self.node
-        position = _position(self.node.start_mark) if not path else Position(1, 1)
+        index = self.node.start_mark.index
         for step in path:
             found = None if node is None else _step(node, step)
             if found is None:
                 break
             begin, node = found
-            position = _position(begin.start_mark)
-        return _placed(position, self.within)
+            index = begin.start_mark.index
+        return self.source.place(index)
 
     def part(self, *path: str | int) -> "Document":
         """Return what stands at this path as a document of its own; raises KeyError where there is nothing."""
@@ -119,48 +146,48 @@ class Document:
         return replace(self, node=node, content=content, faults=())
 
 
-def read_documents(text: str, within: Quotation | None = None) -> tuple[Document, ...]:
+def read_documents(source: Text) -> tuple[Document, ...]:
     """Return the documents of a text that are not empty; raises NotYamlError."""
     try:
-        return tuple(_documents(text, within))
+        return tuple(_documents(source))
     except yaml.reader.ReaderError as error:
         problem = f"is not YAML: character U+{error.character:04X} is not allowed"
-        raise NotYamlError(Fault(problem, _placed(_position_at(text, error.position), within))) from error
+        raise NotYamlError(Fault(problem, source.place(error.position))) from error
     except yaml.MarkedYAMLError as error:
-        if tabs := tuple(_tabs_of_indentation(text)):
+        if tabs := tuple(_tabs_of_indentation(source.text)):
             problem, remedy = "is not YAML: a tab in the indentation", "write spaces"
-            raise NotYamlError(*(Fault(problem, _placed(tab, within), remedy) for tab in tabs)) from error
+            raise NotYamlError(*(Fault(problem, source.place(tab), remedy) for tab in tabs)) from error
         problem = "is not YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
         mark = error.problem_mark
-        place = _placed(None if mark is None else _position(mark), within)
+        place = source.place(None if mark is None else mark.index)
         raise NotYamlError(Fault(problem, place)) from error
     except RecursionError as error:
-        raise NotYamlError(Fault("is not YAML: nested too deeply", _placed(None, within))) from error
+        raise NotYamlError(Fault("is not YAML: nested too deeply", source.place(None))) from error
 
 
-def _documents(text: str, within: Quotation | None) -> Iterator[Document]:
-    loader = _StrictLoader(text)
+def _documents(source: Text) -> Iterator[Document]:
+    loader = _StrictLoader(source.text)
     try:
         while loader.check_node():
             loader.repeated = []
             node = loader.get_node()
             content = loader.construct_document(node)
             if node is not None and content is not None:
-                yield Document(content, node, tuple(_faults(loader.repeated, within)), within)
+                yield Document(content, node, source, tuple(_faults(loader.repeated, source)))
     finally:
         loader.dispose()
 
 
-def _faults(repeated: Iterable[yaml.ScalarNode], within: Quotation | None) -> Iterator[Fault]:
+def _faults(repeated: Iterable[yaml.ScalarNode], source: Text) -> Iterator[Fault]:
     for key in repeated:
-        place = _placed(_position(key.start_mark), within)
+        place = source.place(key.start_mark.index)
         yield Fault(f"key {key.value!r} stands twice", place, "remove one of them, or join them")
 
 
-def _tabs_of_indentation(text: str) -> Iterator[Position]:
-    """Yield the first tab of each line that cannot be read for it."""
+def _tabs_of_indentation(text: str) -> Iterator[int]:
+    """Yield the index of the first tab of each line that cannot be read for it."""
     lines: set[int] = set()
-    for _ in range(_MOST_TABS):
+    for replaced in range(_MOST_TABS):
         try:
             for _ in yaml.compose_all(text, _StrictLoader):
                 pass
@@ -169,7 +196,7 @@ def _tabs_of_indentation(text: str) -> Iterator[Position]:
             if mark is None or text[mark.index : mark.index + 1] != "\t":
                 return
             if mark.line not in lines:
-                yield _position(mark)
+                yield mark.index - replaced  # as many spaces were put in before
             lines.add(mark.line)
             text = f"{text[: mark.index]}  {text[mark.index + 1 :]}"
         else:
@@ -185,19 +212,6 @@ def _step(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | Non
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
         return node.value[step], node.value[step]
     return None
-
-
-def _placed(position: Position | None, within: Quotation | None) -> Place:
-    return Place(position) if within is None else within.place(position)
-
-
-def _position(mark: yaml.Mark) -> Position:
-    return Position(mark.line + 1, mark.column + 1)
-
-
-def _position_at(text: str, index: int) -> Position:
-    before = text[:index]
-    return Position(before.count("\n") + 1, index - before.rfind("\n"))
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -89,7 +89,7 @@ def unquoted(error: ErrorDetails) -> object:
                 return float(value) if error["type"] == "float_type" else int(value)
             except ValueError:
                 return None
-        case "bool_type" if value in {"true", "false"}:
+        case "bool_type" if isinstance(value, str) and value in {"true", "false"}:
             return value == "true"
         case "string_type" if isinstance(value, (bool, int, float)) and error["loc"][-1] in _FREE_TEXTS:
             return str(value).lower() if isinstance(value, bool) else str(value)

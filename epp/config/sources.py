@@ -7,7 +7,7 @@ from typing import get_args
 
 import yaml
 
-from epp.config.document import Document, Fault, NotYamlError, Position, Quotation, read_documents
+from epp.config.document import Document, Fault, NotYamlError, Quotation, Text, read_documents
 from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
 from epp.config.problems import InvalidConfigError, Problem
 from epp.framework.hints import nearest
@@ -78,22 +78,22 @@ def decoded(data: bytes, origin: str) -> str:
 def _no_text(problem: str, origin: str, before: bytes | None = None, *, remedy: str) -> InvalidConfigError:
     position = None
     if before is not None:
-        lines = before.decode("utf-8-sig", errors="replace").split("\n")
-        position = Position(len(lines), len(lines[-1]) + 1)
+        text = before.decode("utf-8-sig", errors="replace")
+        position = Text(text).position(len(text))
     return InvalidConfigError([Problem(problem, position=position, origin=origin, remedy=remedy)])
 
 
 def find_sources(text: str, origin: str) -> Sources:
     """Return all configurations in a text; raises InvalidConfigError for a text that is not YAML, or has none."""
     try:
-        documents = read_documents(text)
+        documents = read_documents(Text(text))
     except NotYamlError as error:
         raise InvalidConfigError(problem_of(fault, origin) for fault in error.faults) from error
     if not documents:
         raise NoConfigError([Problem("is empty", origin=origin, remedy=_BEGINNING)])
     sources = Sources()
     for document in documents:
-        _look_into(document, text, sources)
+        _look_into(document, sources)
     if not sources.found:
         problem = f"holds no {KIND}, but {', '.join(sources.skipped)}"
         raise NoConfigError([Problem(problem, origin=origin, remedy=_BEGINNING)])
@@ -105,39 +105,37 @@ def problem_of(fault: Fault, origin: str) -> Problem:
     return Problem(fault.message, (), fault.place.position, origin, fault.remedy, fault.place.inside)
 
 
-def _look_into(document: Document, text: str, sources: Sources) -> None:
+def _look_into(document: Document, sources: Sources) -> None:
     content = document.content
     kind = content.get("kind") if isinstance(content, dict) else None
     if isinstance(content, dict) and kind == "ConfigMap":
-        _look_into_config_map(document, content, text, sources)
+        _look_into_config_map(document, content, sources)
     elif isinstance(content, dict) and kind in ("List", "ConfigMapList") and isinstance(content.get("items"), list):
         for index in range(len(content["items"])):
-            _look_into(document.part("items", index), text, sources)
+            _look_into(document.part("items", index), sources)
     elif isinstance(content, dict) and _is_meant(content):
         sources.found.append(Source(document, "", document.faults))
     else:
         sources.skipped.append(_described(content))
 
 
-def _look_into_config_map(document: Document, content: dict[str, object], text: str, sources: Sources) -> None:
+def _look_into_config_map(document: Document, content: dict[str, object], sources: Sources) -> None:
     data = content.get("data")
     name = _described(content)
     before = len(sources.found)
     for key in data if isinstance(data, dict) else ():
         quoted = document.part("data", key)
         if isinstance(quoted.node, yaml.ScalarNode) and isinstance(quoted.content, str):
-            sources.found += _quoted(
-                quoted.content, f"data[{key}]", name, Quotation.of(f"data[{key}]", quoted.node, text)
-            )
+            within = Quotation.of(f"data[{key}]", quoted.node, document.source)
+            sources.found += _quoted(quoted.content, f"data[{key}] of {name}", within)
     if len(sources.found) == before:
         keys = ", ".join([*data][:_SHOWN_KEYS]) if isinstance(data, dict) else ""
         sources.skipped.append(f"{name} with {f'the keys {keys}' if keys else 'no data'}")
 
 
-def _quoted(text: str, key: str, name: str, within: Quotation) -> Iterator[Source]:
-    inside = f"{key} of {name}"
+def _quoted(text: str, inside: str, within: Quotation) -> Iterator[Source]:
     try:
-        documents = read_documents(text, within)
+        documents = read_documents(Text(text, within))
     except NotYamlError as error:
         if KIND in text:
             yield Source(None, inside, error.faults)

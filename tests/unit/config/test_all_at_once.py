@@ -158,7 +158,8 @@ def test_all_kinds_of_mistakes_are_told_at_once():
     ]
 
 
-def test_file_without_its_mistakes_is_right():
+def without_mistakes():
+    """The same file, with each mistake corrected."""
     right = MANY
     for wrong, correct in [
         ("v2", "v1"),
@@ -192,7 +193,7 @@ def test_file_without_its_mistakes_is_right():
     ]:
         assert right.count(wrong) == 1, wrong
         right = right.replace(wrong, correct)
-    assemble(load_text(right), Builder(Registry(), ManualClock()))
+    return right
 
 
 def profile(*names):
@@ -269,7 +270,7 @@ def test_warnings_are_told_beside_mistakes():
     assert [warning.message for warning in caught.value.warnings if "deprecated" in warning.message]
 
 
-FILES = {file.name: file.read_text() for file in sorted(CONFIG.glob("*.yaml"))}
+FILES = {file.name: file.read_text() for file in sorted(CONFIG.glob("*.yaml"))} | {"many.yaml": without_mistakes()}
 WRONG_VALUES = ["x", "5", 5, -1, 2.5, True, None, [], {}, ["x"], {"x": 1}, "", [[]], 10**400, "\t", "\u2028"]
 
 
@@ -334,7 +335,7 @@ def test_corruption_of_any_one_field_is_placed_in_the_file_or_harmless(file, dat
             assert "holds no EndpointPickerConfig" in problem.message
         else:
             assert 1 <= problem.position.column <= len(lines[problem.position.line - 1])
-    assert len({(problem.position, problem.message) for problem in found}) == len(found)
+    assert len(set(map(str, found))) == len(found)
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from epp.config import InvalidConfigError, load_text
-from epp.config.document import NotYamlError, read_documents
+from epp.config.document import NotYamlError, Text, read_documents
 
 
 @pytest.fixture(scope="session")
@@ -316,7 +316,7 @@ def test_text_that_cannot_be_read_says_from_where_on(text, problem):
 @given(st.text(alphabet="ab1.-:,?!&*#|>'\"%@`[]{}<~_ \t\n\x00\x7f\ud800é", max_size=40))
 def test_any_text_is_read_or_refused(text):
     try:
-        documents = read_documents(text)
+        documents = read_documents(Text(text))
     except NotYamlError:
         return
     assert all(isinstance(key, str) for document in documents for key in keys_in(document.content))
