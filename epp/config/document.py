@@ -12,6 +12,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 _TEXT = "tag:yaml.org,2002:str"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _MOST_TABS = 20
+_MOST_NODES = 100_000
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -171,11 +172,25 @@ def _documents(source: Text) -> Iterator[Document]:
         while loader.check_node():
             loader.repeated = []
             node = loader.get_node()
+            if node is not None and _size(node, {}) > _MOST_NODES:
+                problem = f"is not usable: with its aliases, it has more than {_MOST_NODES} parts"
+                raise NotYamlError(Fault(problem, source.place(None)))
             content = loader.construct_document(node)
             if node is not None and content is not None:
                 yield Document(content, node, source, tuple(_faults(loader.repeated, source)))
     finally:
         loader.dispose()
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return the number of nodes, those of an alias counted each time."""
+    size = known.get(id(node))
+    if size is None:
+        parts = node.value if isinstance(node, yaml.SequenceNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        size = known[id(node)] = 1 + sum(_size(part, known) for part in parts)
+    return size
 
 
 def _faults(repeated: Iterable[yaml.ScalarNode], source: Text) -> Iterator[Fault]:
@@ -239,6 +254,15 @@ class _StrictLoader(yaml.SafeLoader):
         """Return whether anything but spaces stands before this on the line."""
         line: str = self.buffer[self.pointer - self.column : self.pointer]
         return bool(line.strip())
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            named = self.anchors.get(event.anchor)
+            if named is not None and named.end_mark is None:  # still being read
+                problem = f"alias {event.anchor!r} stands within what it names"
+                raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)

@@ -288,6 +288,9 @@ def test_key_without_a_value_is_one_left_out(build, places):
     assert places("plugns:\n") == ["3:1: plugns: unknown key; did you mean 'plugins'?"]
 
 
+BOMB = "plugins:\n- &a0 {type: x}\n" + "".join(f"- &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -300,6 +303,9 @@ def test_key_without_a_value_is_one_left_out(build, places):
         ("kind: a\nname: 'x\x01y'\n", "c.yaml:2:9: is not YAML: character U+0001 is not allowed"),
         ("? [a, b]\n: 1\n", "c.yaml:1:3: is not YAML: while constructing a mapping, found unhashable key"),
         ("kind: *nobody\n", "c.yaml:1:7: is not YAML: found undefined alias 'nobody'"),
+        ("plugins: &a [*a]\n", "c.yaml:1:14: is not YAML: alias 'a' stands within what it names"),
+        ("plugins: &a {b: [*a]}\n", "c.yaml:1:18: is not YAML: alias 'a' stands within what it names"),
+        (BOMB, "c.yaml: is not usable: with its aliases, it has more than 100000 parts"),
         ("kind: !secret x\n", "c.yaml:1:7: is not YAML: could not determine a constructor for the tag '!secret'"),
         ("kind: !!int many\n", "c.yaml:1:7: is not YAML: 'many' is no int"),
         ("kind: !!bool perhaps\n", "c.yaml:1:7: is not YAML: 'perhaps' is no bool"),

@@ -382,3 +382,12 @@ class AnyVersions(RuleBasedStateMachine):
 
 AnyVersions.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestAnyVersions = AnyVersions.TestCase
+
+
+async def test_version_may_be_wrapped_in_a_config_map(following):
+    wrapped = "kind: ConfigMap\ndata:\n  epp.yaml: |\n" + "".join(f"    {line}\n" for line in SECOND.splitlines())
+    assert await following.look(wrapped) == ConfigState(2)
+    assert following.taken == [wrapped]
+    assert await following.look(wrapped) == ConfigState(2)
+    following.path.write_bytes(b"\xef\xbb\xbf" + FIRST.encode())
+    assert await following.look() == ConfigState(3)
