@@ -208,9 +208,7 @@ class _Misfit:
             return self._error(f"is {self.value}", f"it must be {limits}")
         choices = _choices_within(self.annotation)
         if choices and isinstance(self.value, str):
-            near = nearest(self.value, [one for one in choices if isinstance(one, str)])
-            remedy = f"use {_listed(choices)}" if near is None else f"did you mean {near!r}?"
-            return ParameterError(f"{self.value!r} is not known", self.path, remedy=remedy)
+            return ParameterError(f"{self.value!r} is not known", self.path, remedy=f"use {_listed(choices)}")
         due = _shape(self.annotation)
         if not due or not _WRONG_TYPE.fullmatch(message):
             return ParameterError(message, self.path)

@@ -89,7 +89,7 @@ def test_all_kinds_of_mistakes_are_told_at_once():
         "3:16: featureGates[0]: feature gate 'flowcontrol' is not known; did you mean 'flowControl'?",
         (
             "6:16: plugins[0].parameters.normalizeBy: plugin 'queue-scorer': 'relativeCapcity' is not "
-            "known; did you mean 'relativeCapacity'?"
+            "known; use '', 'relativeCapacity', 'learnedCapacity'"
         ),
         "6:46: plugins[0].parameters.topMissing: plugin 'queue-scorer': unknown key; known are normalizeBy",
         (
