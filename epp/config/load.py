@@ -96,9 +96,15 @@ def _load(source: Source, text: str, origin: str) -> LoadedConfig:
         return replace(loaded, model=EndpointPickerConfig.model_validate(content))
     except ValidationError as error:
         errors = error.errors(include_url=False)
-    problems = [loaded.problem(message, *error["loc"], remedy=remedy) for error, message, remedy in _sentences(errors)]
-    model, gaps = repaired(content, errors)
-    return replace(loaded, model=model, problems=(*faults, *problems), gaps=gaps)
+    found = repaired(content, errors)
+    places = [tuple(error["loc"]) for error in errors] + [path for path, _ in found.further]
+    sentences = _sentences([*errors, *(error for _, error in found.further)])
+    problems = [
+        loaded.problem(message, *path, remedy=remedy)
+        for path, (message, remedy) in zip(places, sentences, strict=True)
+        if message
+    ]
+    return replace(loaded, model=found.model, problems=(*faults, *problems), gaps=found.gaps)
 
 
 def default_config() -> LoadedConfig:
@@ -113,8 +119,8 @@ def default_config() -> LoadedConfig:
     return LoadedConfig(EndpointPickerConfig.model_validate(content), "built-in default")
 
 
-def _sentences(errors: Sequence[ErrorDetails]) -> Iterator[tuple[ErrorDetails, str, str]]:
-    """Yield message and remedy of each error; a key that is missing for its misspelling is told once."""
+def _sentences(errors: Sequence[ErrorDetails]) -> Iterator[tuple[str, str]]:
+    """Yield message and remedy of each error; empty ones for a key that is missing for its misspelling."""
     unknown: dict[Path, list[str]] = {}
     for error in errors:
         if error["type"] == "extra_forbidden":
@@ -122,8 +128,7 @@ def _sentences(errors: Sequence[ErrorDetails]) -> Iterator[tuple[ErrorDetails, s
     for error in errors:
         path = tuple(error["loc"])
         near = [meant_by(key, path[:-1], ()) for key in unknown.get(path[:-1], ())]
-        if error["type"] != "missing" or path[-1] not in near:
-            yield error, *_sentence(error, path)
+        yield ("", "") if error["type"] == "missing" and path[-1] in near else _sentence(error, path)
 
 
 def _sentence(error: ErrorDetails, path: Path) -> tuple[str, str]:

@@ -48,21 +48,43 @@ class Gaps:
 NO_GAPS = Gaps()
 
 
-def repaired(content: dict[str, Any], errors: Iterable[ErrorDetails]) -> tuple[EndpointPickerConfig, Gaps]:
-    """Return the model of what is left without the values at fault, or with the values that they were meant for.
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """A model of what is left without the values at fault, or with the values that they were meant for.
 
     Quotes around numbers are removed, and misspelt keys taken for the keys that they are like.
     """
+
+    model: EndpointPickerConfig
+    gaps: Gaps
+    further: tuple[tuple[Path, ErrorDetails], ...]
+    """Errors in the values of misspelt keys, with their paths in the document."""
+
+
+def repaired(content: dict[str, Any], errors: Iterable[ErrorDetails]) -> Repaired:
+    """Return what is left of a document that has these errors."""
     left = _Keys.of(content)
+    further: list[tuple[Path, ErrorDetails]] = []
     for _ in range(_MOST_ROUNDS):
+        renamed: list[tuple[_Keys, str]] = []
         in_order = sorted(errors, key=lambda error: error["type"] == "missing")  # a misspelt key may be the one
-        _take_out(left, [path for error in in_order for path in _fix(left, error)])
+        _take_out(left, [path for error in in_order for path in _fix(left, error, renamed)])
         try:
-            return EndpointPickerConfig.model_validate(left), _gaps(content, left)
+            return Repaired(EndpointPickerConfig.model_validate(left), _gaps(content, left), tuple(further))
         except ValidationError as again:
             errors = again.errors(include_url=False)
+        paths = Gaps(content=left)
+        further += [(paths.in_document(tuple(each["loc"])), each) for each in errors if _is_below(each, left, renamed)]
     nothing = _Keys.of(dict(_FIXED))
-    return EndpointPickerConfig.model_validate(nothing), _gaps(content, nothing)
+    return Repaired(EndpointPickerConfig.model_validate(nothing), _gaps(content, nothing), tuple(further))
+
+
+def _is_below(error: ErrorDetails, left: "_Keys", renamed: "list[tuple[_Keys, str]]") -> bool:
+    """Return whether an error is in the value of one of these keys."""
+    path = tuple(error["loc"])
+    return any(
+        step == key and _at(left, path[:depth]) is holder for depth, step in enumerate(path) for holder, key in renamed
+    )
 
 
 def keys_at(path: Path) -> list[str]:
@@ -135,7 +157,7 @@ def _tracked(part: Any) -> Any:
     return _Items.of(part) if isinstance(part, list) else part
 
 
-def _fix(left: _Keys, error: ErrorDetails) -> Iterator[Path]:
+def _fix(left: _Keys, error: ErrorDetails, renamed: list[tuple[_Keys, str]]) -> Iterator[Path]:
     """Change what an error is about, or take it out; yield the path of an item of a list that has to go."""
     *around, last = error["loc"]
     holder = _at(left, tuple(around))
@@ -155,6 +177,7 @@ def _fix(left: _Keys, error: ErrorDetails) -> Iterator[Path]:
             del holder[str(last)]
         else:
             holder.rename(str(last), meant)
+            renamed.append((holder, meant))
     elif error["type"] != "missing":
         value = unquoted(error)
         if value is None:

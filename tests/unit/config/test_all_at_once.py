@@ -207,6 +207,7 @@ plugins:
 - type: queue-scorer
 schedulingProfiles: [{name: decode}]
 """
+OF_LAYER = ["dataLayr.injectDefaults", "dataLayr.sources[0].pluginRef"]
 TWICE = f"""\
 plugins: [{{type: queue-scorer}}]
 {profile("queue-scorer", "r")}
@@ -233,6 +234,12 @@ schedulingProfiles: [{name: p}, {name: q, plugins: [{pluginRef: x}]}]
             "plugins: [{type: 1}, {type: 2}, {type: queue-scorer, nope: 1}]",
             ["plugins[0].type", "plugins[1].type", "plugins[2].nope"],
         ),
+        # what stands under a misspelt key is judged too
+        (
+            "plugns: [{type: 5}, {nmae: [], type: queue-scorer}, 6]",
+            ["plugns", "plugns[0].type", "plugns[1].nmae", "plugns[1].nmae", "plugns[2]"],
+        ),
+        ("dataLayr: {injectDefaults: 1, sources: [{}]}", ["dataLayr", *OF_LAYER]),
         # a plugin with a mistake refers to one that is not there
         (HANDLER, ["plugins[0].parameters.x", "plugins[0].parameters.deciders.prefill"]),
         # profiles that cannot be read are not missed
