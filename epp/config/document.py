@@ -117,15 +117,11 @@ class Document:
     faults: tuple[Fault, ...] = ()
     """Such as keys that stand twice: of these the last one counts, and lists are joined."""
 
-    def position(self, path: Path) -> Position | None:
+    def place(self, path: Path) -> Place:
         """Return where the key or item at this path begins; of one that is not there, the nearest one around it.
 
         What a merge key brought in stands where it is written.
         """
-        return self.place(path).position
-
-    def place(self, path: Path) -> Place:
-        """Return the same, with the place within a quotation."""
         node: yaml.Node | None = self.node
         index = self.node.start_mark.index
         for step in path:

@@ -109,20 +109,19 @@ def _of(annotation: Any, value: object, path: Path, *, required: bool) -> Iterat
         found = _of_mapping(inner, value, path)
     elif get_origin(inner) in {list, tuple, frozenset, set, Sequence} and isinstance(value, list):
         found = _of_list(inner, value, path)
-    nothing = True
-    for mistake in found:
-        nothing = False
-        yield mistake
-    if nothing:
-        yield _Misfit(annotation, value, path, required).explained(error)
+    mistakes = list(found)
+    yield from mistakes or [_Misfit(annotation, value, path, required).explained(error)]
 
 
-def _of_struct(cls: type[msgspec.Struct], data: Mapping[str, object], path: Path) -> Iterator[ParameterError]:
+def _of_struct(cls: type[msgspec.Struct], data: Mapping[Any, object], path: Path) -> Iterator[ParameterError]:
     fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
     meant: dict[str, str] = {}
     usable: dict[str, object] = {}
     faulty: set[str] = set()
     for key, value in data.items():
+        if not isinstance(key, str):
+            yield ParameterError(f"key {key!r} is not a string", path, remedy="write it in quotes")
+            continue
         field = fields.get(key)
         if field is None and cls.__struct_config__.forbid_unknown_fields:
             absent = [name for name in fields if name not in data and name not in meant]
@@ -212,7 +211,7 @@ class _Misfit:
         due = _shape(self.annotation)
         if not due or not _WRONG_TYPE.fullmatch(message):
             return ParameterError(message, self.path)
-        remedy = quotes(self.value, _plain_types(self.annotation))
+        remedy = _quotes(self.value, _plain_types(self.annotation))
         return self._error(f"is {shortened(self.value)}", remedy or f"it must be {due}")
 
     def _error(self, problem: str, remedy: str) -> ParameterError:
@@ -225,7 +224,7 @@ class _Misfit:
         return next((words for meta in metas_of(self.annotation) if (words := described(meta))), " ")
 
 
-def quotes(value: object, wanted: Iterable[object]) -> str:
+def _quotes(value: object, wanted: Iterable[object]) -> str:
     """Return the remedy for a value that only its quotes, or their absence, make unfit; empty for any other."""
     types_wanted = set(wanted)
     if isinstance(value, str):

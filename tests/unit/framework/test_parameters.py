@@ -78,6 +78,8 @@ def test_camel_case_keys_fill_the_fields_and_the_rest_has_its_defaults():
         ({"modelName": "m", "several": [{}, 5]}, ("several", 1), "several[1] is 5; it must be a mapping"),
         ({"modelName": "m", "byName": {"b": {}, "a": 5}}, ("byName", "a"), "a is 5; it must be a mapping"),
         ({"modelName": "m", "byName": {5: {}}}, ("byName",), "a key: Expected `str`, got `int`"),
+        ({"modelName": "m", 5: "x"}, (), "key 5 is not a string; write it in quotes"),
+        ({"modelName": "m", "limits": {True: 1}}, ("limits",), "key True is not a string; write it in quotes"),
         ({"modelName": "m", "mode": "quick"}, ("mode",), "'quick' is not known; use 'fast', 'slow'"),
         ({"modelName": "m", "kinds": ["a", "c"]}, ("kinds", 1), "'c' is not known; use 'a', 'b'"),
         ({"modelName": "m", "limits": {"atMost": -1}}, ("limits", "atMost"), "atMost is -1; it must be 0 or more"),
