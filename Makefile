@@ -1,12 +1,22 @@
 # Two commands: `make run` starts the demo, `make test` runs all that continuous integration runs.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run test lint types contracts unit e2e test-vllm lock clean
+# Installs with pip, and shows each package as it is fetched; the exit code is pip's.
+define install
+@echo "$(1)"
+@exec 4>&1; exit $$({ { $(PIP) install $(2) || echo $$? >&3; } | awk "$$SHOW_PACKAGES" >&4; } 3>&1)
+endef
+export define SHOW_PACKAGES
+/^Collecting / { sub(/ .from .*/, ""); sub(/^Collecting /, "  "); sub(/==/, " "); print; fflush() }
+/^Installing collected/ { print "  unpacking ..."; fflush() }
+endef
+
+.PHONY: run test lint types contracts unit e2e docs picture bench test-vllm lock clean
 
 run: .venv/run
-	$(BIN)/epp demo
+	@$(BIN)/epp demo
 
 test: lint types contracts unit e2e
 
@@ -26,25 +36,38 @@ unit: .venv/test
 e2e: .venv/test
 	$(BIN)/pytest tests/e2e
 
+# Writes all generated references and files anew; a test names those that are out of date.
+docs: .venv/test
+	$(BIN)/python docs/generate.py
+
+# CPU time of a request and of a poll, memory of an endpoint and of a stream; docs/sizing.md is from this.
+bench: .venv/test
+	$(BIN)/python tests/bench/run.py
+
+# Records the picture at the top of README.md.
+picture: .venv/test
+	$(BIN)/python docs/record_demo.py
+
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test
 	$(BIN)/pytest -c pyproject.toml --rootdir . tests/vllm --vllm $(abspath $(VLLM))
 
 .venv/bin/python:
-	$(PYTHON) -m venv .venv
+	@echo "creating .venv with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv .venv
 
-.venv/run: .lock/run.txt pyproject.toml proto/build.py proto/ext_proc.proto | .venv/bin/python
-	$(PIP) install --require-hashes -r .lock/run.txt
-	$(PIP) install --no-deps --no-build-isolation -e .
-	touch $@
+.venv/run: .lock/run.txt pyproject.toml docs/index_readme.py proto/build.py proto/ext_proc.proto | .venv/bin/python
+	$(call install,installing $$(grep -c == .lock/run.txt) packages into .venv ...,--require-hashes -r .lock/run.txt)
+	$(call install,building inference-epp ...,--no-deps --no-build-isolation -e .)
+	@touch $@
 
 .venv/test: .lock/test.txt .venv/run
-	$(PIP) install --require-hashes -r .lock/test.txt
-	touch $@
+	$(call install,installing the $$(grep -c == .lock/test.txt) packages of the tests into .venv ...,--require-hashes -r .lock/test.txt)
+	@touch $@
 
 # Resolves the lower bounds of pyproject.toml into exact versions with hashes.
 lock: .venv/bin/python
-	$(PIP) install uv
+	$(PIP) install --quiet uv
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --extra gateway --group build -o .lock/run.txt pyproject.toml
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \

@@ -23,6 +23,11 @@ class HostPort:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def shown_listening(host: str, port: int) -> str:
+    """Return an address that is listened on as people read it: `*:port` for all of this machine."""
+    return f"*:{port}" if host == "::" else str(HostPort(host, port))
+
+
 def is_ip(host: str) -> bool:
     """Whether the host is an IPv4 or IPv6 address, without brackets."""
     try:
@@ -35,10 +40,12 @@ def is_ip(host: str) -> bool:
 def parse_host_port(text: str, *, min_port: int = 1) -> HostPort:
     """Read `host:port` or `[ipv6]:port`; raises ValueError with the remedy."""
     host, colon, port = text.rpartition(":")
-    if not colon or is_ip(text):
+    if not colon or is_ip(text) or (text.startswith("[") and "]" in text and "]:" not in text):
         raise ValueError(f"{text!r} has no port: write host:port or [ipv6]:port")
     if not host:
         raise ValueError(f"{text!r} has no host: write host:port or [ipv6]:port")
+    if text.count("[") != text.count("]"):
+        raise ValueError(f"{text!r} has one bracket without the other: write [ipv6]:port")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif is_ip(host) and ":" in host:

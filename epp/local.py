@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from epp.extproc.server import ServerSettings
+from epp.extproc.server import ServerSettings, message_bytes_for
 from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings
 from epp.picker import Picker, PickerSettings
 
@@ -39,6 +39,16 @@ class LocalGateway:
             stopped.cancel()
             await asyncio.gather(died, stopped, return_exceptions=True)
 
+    async def drain(self, most_seconds: float, enough: asyncio.Event) -> None:
+        """Accept no more connections, until no request is open, the time is up or `enough` is set."""
+        ends = {asyncio.ensure_future(self.envoy.drain()), asyncio.ensure_future(enough.wait())}
+        try:
+            await asyncio.wait(ends, timeout=most_seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+
 
 @asynccontextmanager
 async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> AsyncIterator[LocalGateway]:
@@ -49,7 +59,13 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
     """
     with tempfile.TemporaryDirectory(prefix="epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
-        server = ServerSettings(address, health_on_main=True, secure=False)
+        message_bytes = message_bytes_for(picker.max_body_bytes)
+        server = ServerSettings(
+            address,
+            secure=False,
+            max_receive_bytes=message_bytes,
+            max_send_bytes=message_bytes,
+        )
         running = Picker(replace(picker, server=server))
         await running.start()
         try:

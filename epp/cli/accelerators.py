@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-import typer
 from rich.markup import escape
 from rich.table import Table
 
 from epp.accelerators.reports import ClassTotal, class_totals, fit_report
 from epp.accelerators.tagger import AcceleratorTagger
-from epp.cli.options import Endpoints, read_config, read_endpoints, split_list
-from epp.cli.output import Output, exit_on, new_console, print_json
+from epp.cli.commands import Accelerators
+from epp.cli.inputs import read_config, read_endpoints, split_list
+from epp.cli.options import Output
+from epp.cli.output import exit_on, indented, new_console, print_json
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.datastore import Datastore
 from epp.framework import Candidates, ConfigurationError, SystemClock
@@ -53,41 +54,26 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     """Number of objects and files that could not be read."""
 
 
-def accelerators(
-    endpoints: Endpoints = None,
-    config_file: Annotated[
-        Path | None, typer.Option(help="An EndpointPickerConfig file, with accelerator-data-source and discovery.")
-    ] = None,
-    objects: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH,...", help="Files or directories of cluster objects, besides those of --config-file."
-        ),
-    ] = "",
-    fit: Annotated[
-        bool, typer.Option("--fit", help="Show how many more slices of each MIG profile fit on each GPU.")
-    ] = False,
-    output: Annotated[Output, typer.Option(help="text, or json for programs.")] = Output.TEXT,
-) -> None:
-    """Show the hardware of each endpoint: accelerator, class, slice, cost per hour, capacity and sources."""
+def accelerators(flags: Accelerators) -> None:
+    """Print the report in the format asked for."""
     with exit_on(ConfigurationError):
-        report = asyncio.run(_report(endpoints, config_file, split_list(objects), fit=fit))
-    if output is Output.JSON:
+        report = asyncio.run(_report(flags))
+    if flags.output is Output.JSON:
         print_json(msgspec.to_builtins(report, order="deterministic"))
     else:
         _show(report)
 
 
-async def _report(endpoints: str | None, config_file: Path | None, objects: Sequence[str], *, fit: bool) -> Report:
+async def _report(flags: Accelerators) -> Report:
     clock = SystemClock()
     builder = Builder(Registry(), clock, experimental=True)
-    assembly = assemble(read_config(config_file, None) or default_config(), builder)
-    source = _source(assembly, builder, objects)
-    discovery = read_endpoints(endpoints) or assembly.discovery
+    assembly = assemble(read_config(flags.config_file, None) or default_config(), builder)
+    source = _source(assembly, builder, split_list(flags.objects))
+    discovery = read_endpoints(flags.endpoints) or assembly.discovery
     store = Datastore(clock)
     if discovery is not None:
         await discovery.start(store)
-    elif not fit:
+    elif not flags.fit:
         raise ConfigurationError("no endpoints: give --endpoints host:port,... or a configuration with discovery")
     merged = [source.merged(endpoint) for endpoint in store.endpoints]
     for endpoint, each in zip(store.endpoints, merged, strict=True):
@@ -109,7 +95,7 @@ async def _report(endpoints: str | None, config_file: Path | None, objects: Sequ
         found,
         dict(class_totals(source.inventory)),
         {node: {gpu: dict(more) for gpu, more in gpus.items()} for node, gpus in fit_report(source.inventory).items()}
-        if fit
+        if flags.fit
         else None,
         source.inventory.problems,
         source.inventory.skipped,
@@ -139,6 +125,12 @@ def _show(report: Report) -> None:
     console = new_console()
     if report.endpoints:
         console.print(_endpoints(report.endpoints))
+        console.print("\n[italic]sources[/]")
+    for each in report.endpoints:
+        if each.tag.provenance:
+            console.print(f" {escape(each.endpoint)}", soft_wrap=True)
+        for source, fields in _sources(each.tag).items():
+            console.print(indented(escape(f"{source}: {', '.join(fields)}"), 4))
     for each in report.endpoints:
         for problem in each.problems:
             console.print(f"[yellow]{escape(each.endpoint)}[/]: {escape(problem)}")
@@ -159,7 +151,6 @@ def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
         ("$/h", "right"),
         ("capacity", "right"),
         ("state", "left"),
-        ("sources", "left"),
     ):
         table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
     for report in reports:
@@ -175,7 +166,6 @@ def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
             _UNKNOWN if report.cost_per_hour is None else f"{report.cost_per_hour:.2f}",
             f"{report.relative_capacity:.2f}",
             escape(f"{tag.state.value}: {tag.reason}" if tag.reason else tag.state.value),
-            escape(_sources(tag)),
         )
     return table
 
@@ -187,12 +177,12 @@ def _slice(tag: AcceleratorTag) -> str:
     return f"1/{part.sharers} {part.kind.value}" if part.sharers > 1 else ""
 
 
-def _sources(tag: AcceleratorTag) -> str:
-    """Return each source with its fields."""
+def _sources(tag: AcceleratorTag) -> dict[str, list[str]]:
+    """Return the fields by their source."""
     fields: dict[str, list[str]] = {}
     for field, source in tag.provenance.items():
         fields.setdefault(source, []).append(field)
-    return "; ".join(f"{source}: {', '.join(names)}" for source, names in fields.items())
+    return fields
 
 
 def _classes(classes: dict[str, ClassTotal]) -> Table:

@@ -1,51 +1,107 @@
-"""The `epp` command and its subcommands."""
+"""The `epp` command line, made from the commands' flags."""
 
+import inspect
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable
+from importlib import import_module, metadata
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from epp.cli.commands import COMMANDS, GROUPS
 from epp.cli.go_flags import UnsupportedFlagError, go_spelling
-from epp.observability import logs
+from epp.cli.options import Switch
 
-COMMANDS = {
-    "serve": "serve",
-    "gateway": "gateway",
-    "check": "check",
-    "plugins": "plugins",
-    "accelerators": "accelerators",
-    "sim-server": "sim_server",
-    "demo": "demo",
-}
-"""Name of each command, and of its module and function in this package."""
+_SWITCHES_HELP = "A flag with [true|false] alone is true. A next word that is true, t, 1, false, f or 0 is its value."
 
 
-def application(commands: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
-    """Return the command line with these commands; the modules of others are not imported."""
-    app = typer.Typer(
-        name="epp",
-        help="An endpoint picker for LLM inference gateways: which model server, on which accelerator, and why.",
+class Command(TyperCommand):
+    """A command that takes flags as the Go picker's deployments write them."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.switches = frozenset(
+            option for parameter in self.params if isinstance(parameter.default, Switch) for option in parameter.opts
+        )
+        if self.switches:
+            self.epilog = _SWITCHES_HELP
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; raises UnsupportedFlagError."""
+        spelling = go_spelling(args, self.switches)
+        if spelling.without_effect and not ctx.resilient_parsing:
+            _warn(spelling.without_effect)
+        try:
+            return super().parse_args(ctx, spelling.arguments)
+        except typer.TyperException as error:
+            error.message = error.message.removeprefix("Value error, ")  # a word of the library that typer uses
+            if error.message.startswith("Got unexpected extra argument"):
+                error.message += "; a value with blanks or semicolons belongs in quotes"
+            raise
+
+
+def application() -> typer.Typer:
+    """Return the command line."""
+    app = _group("An endpoint picker for LLM inference gateways: which model server, on which accelerator, and why.")
+    app.callback()(_global_options)
+    groups = {"": app} | {name: _group(summary) for name, summary in GROUPS.items()}
+    for name, flags in COMMANDS.items():
+        group, _, last_word = name.rpartition(" ")
+        if group and group not in {info.name for info in app.registered_groups}:
+            app.add_typer(groups[group], name=group, short_help=GROUPS[group])
+        summary = inspect.cleandoc(flags.__doc__ or "").partition("\n\n")[0]
+        groups[group].command(last_word, cls=Command, help=summary, short_help=summary)(_runner(name, flags))
+    return app
+
+
+def _group(summary: str) -> typer.Typer:
+    return typer.Typer(
+        help=summary,
         no_args_is_help=True,
         rich_markup_mode=None,  # prints flag names untruncated, and brackets unchanged
         pretty_exceptions_enable=False,
-        add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(lambda: None)  # keeps a single command a subcommand
-    for name in commands:
-        module = import_module(f"epp.cli.{COMMANDS[name]}")
-        app.command(name)(getattr(module, COMMANDS[name]))
-    return app
 
 
 def main() -> None:
     """Run the command line."""
-    logs.configure()  # for warnings about flags, before -v is read
     try:
-        arguments = go_spelling(sys.argv[1:])
+        application()()
     except UnsupportedFlagError as error:
         sys.exit(f"error: {error}")
-    command = arguments[0] if arguments and arguments[0] in COMMANDS else None
-    app = application() if command is None else application([command])
-    app(args=arguments)
+
+
+def _runner(name: str, flags: type[Any]) -> Callable[..., None]:
+    """Return a function with the flags as parameters that runs the command of this name."""
+    module = name.partition(" ")[0].replace("-", "_")
+    function = name.replace(" ", "_").replace("-", "_")
+
+    def run(**values: object) -> None:
+        getattr(import_module(f"epp.cli.{module}"), function)(flags(**values))
+
+    run.__signature__ = inspect.signature(flags)  # type: ignore[attr-defined]  # where typer looks for options
+    return run
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001  as typer calls it
+    if wanted:
+        typer.echo(f"epp {metadata.version('inference-epp')}")
+        raise typer.Exit
+
+
+def _global_options(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _warn(flags: list[str]) -> None:
+    import_module("epp.observability.logs").configure()  # -v is not read yet
+    log = import_module("structlog").get_logger()
+    for flag in flags:
+        log.warning("flag has no effect", flag=flag)

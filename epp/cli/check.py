@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 from math import inf
-from pathlib import Path
-from typing import Annotated
 
 import typer
 import yaml
@@ -12,8 +10,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from epp.cli.check_files import FileReport, check_all
-from epp.cli.options import Experimental, PluginModules, Switch, split_list
-from epp.cli.output import Output, new_console, print_json, print_labelled
+from epp.cli.commands import Check
+from epp.cli.inputs import split_list
+from epp.cli.options import Output
+from epp.cli.output import new_console, print_json, print_labelled
 from epp.config import Builder
 from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph
 from epp.framework import SystemClock
@@ -26,30 +26,19 @@ WARNED = 2
 _BEFORE_SCHEDULING = frozenset(cls.role.title.lower() for cls in all_roles() if cls.role.stage < Stage.PROFILE_CHOICE)
 
 
-def check(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE", help="EndpointPickerConfig files, directories of them, or - for standard input."
-        ),
-    ],
-    output: Annotated[Output, typer.Option(help="text, or json for programs.")] = Output.TEXT,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 2 if there are warnings.")] = False,
-    allow_experimental_plugins: Experimental = Switch.FALSE,
-    allow_plugin_modules: PluginModules = "",
-) -> None:
-    """Validate configuration files and show the plugins that they run. Exit code 1: a file is invalid."""
-    registry = Registry(modules=split_list(allow_plugin_modules))
-    builder = Builder(registry, SystemClock(), experimental=bool(allow_experimental_plugins))
-    reports = check_all(files, builder)
-    if output is Output.JSON:
+def check(flags: Check) -> None:
+    """Check the files, print the reports, and exit with the code that they call for."""
+    registry = Registry(modules=split_list(flags.allow_plugin_modules))
+    builder = Builder(registry, SystemClock(), experimental=bool(flags.allow_experimental_plugins))
+    reports = check_all(flags.files, builder)
+    if flags.output is Output.JSON:
         print_json([report.for_programs() for report in reports])
     else:
         for report in reports:
             _show(report)
     if any(report.errors for report in reports):
         raise typer.Exit(REFUSED)
-    if strict and any(report.warnings for report in reports):
+    if flags.strict and any(report.warnings for report in reports):
         raise typer.Exit(WARNED)
 
 

@@ -3,107 +3,71 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated
 
+import structlog
 import typer
 
-from epp.cli.options import (
-    ConfigFile,
-    ConfigText,
-    Endpoints,
-    Experimental,
-    Listen,
-    PluginModules,
-    Switch,
-    Verbosity,
-    WatchConfig,
-    read_config,
-    read_endpoints,
-    split_list,
-)
+from epp.cli.commands import Gateway
+from epp.cli.inputs import read_bind_address
 from epp.cli.output import exit_on
 from epp.cli.running import run
+from epp.cli.settings import picker_settings
 from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
 from epp.gateway import ClusterType, FailureMode, GatewayError, GatewaySettings, SettingsError, bootstrap_yaml
 from epp.gateway.settings import parse_tcp_address
 from epp.host_port import HostPort
-from epp.local import local_gateway
+from epp.local import LocalGateway, local_gateway
 from epp.observability import logs
-from epp.picker import PickerSettings
+
+_MOST_NAMES = 20
+
+_log = structlog.get_logger()
 
 
-def gateway(
-    endpoints: Endpoints = None,
-    listen: Listen = "127.0.0.1:8080",
-    config_file: ConfigFile = None,
-    config_text: ConfigText = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="Port of the picker's metrics page; no page without it.", min=0, max=65535)
-    ] = None,
-    concurrency: Annotated[int, typer.Option(help="Envoy's worker threads.", min=1)] = 1,
-    cluster_type: Annotated[
-        ClusterType,
-        typer.Option(
-            help="original-dst: Envoy connects to the one address that the picker names. override-host: it reads the "
-            "endpoints from a file, and tries the next in the picker's list when a connection fails."
-        ),
-    ] = ClusterType.ORIGINAL_DST,
-    failure_mode: Annotated[
-        FailureMode,
-        typer.Option(
-            help="While the picker is down: FailClose answers 503, FailOpen (with override-host) lets Envoy pick."
-        ),
-    ] = FailureMode.FAIL_CLOSE,
-    eds_file: Annotated[
-        Path | None,
-        typer.Option(help="With override-host: the file of endpoints that Envoy reads; a temporary one by default."),
-    ] = None,
-    print_envoy_config: Annotated[
-        bool, typer.Option("--print-envoy-config", help="Print Envoy's configuration and exit.")
-    ] = False,
-    watch_config_file: WatchConfig = Switch.TRUE,
-    allow_experimental_plugins: Experimental = Switch.FALSE,
-    allow_plugin_modules: PluginModules = "",
-    v: Verbosity = 0,
-) -> None:
-    """Run Envoy with the picker behind it, for OpenAI-style requests to model servers."""
-    writer = logs.configure(v)
-
-    def settings() -> GatewaySettings:
-        address = read_listen(listen)
-        return GatewaySettings(
-            listen_host=address.host,
-            listen_port=address.port,
-            concurrency=concurrency,
-            cluster_type=cluster_type,
-            failure_mode=failure_mode,
-            eds_file=None if eds_file is None else eds_file.absolute(),
-        )
+def gateway(flags: Gateway) -> None:
+    """Run both until stopped, or print Envoy's configuration."""
+    if flags.print_envoy_config:
+        with exit_on(ConfigurationError, GatewayError), _flags_in_errors():
+            typer.echo(bootstrap_yaml(_settings(flags)), nl=False)
+        return
+    writer = logs.configure(flags.v)
 
     async def work(stop: asyncio.Event) -> None:
-        picker = PickerSettings(
-            server=ServerSettings("unix:unset"),
-            config=read_config(config_file, config_text),
-            watch_config=config_file if watch_config_file else None,
-            experimental=bool(allow_experimental_plugins),
-            plugin_modules=split_list(allow_plugin_modules),
-            discovery=read_endpoints(endpoints),
-            metrics_address=None if metrics_port is None else ("127.0.0.1", metrics_port),
-            lost_log_lines=lambda: writer.lost,
-        )
+        host = read_bind_address(flags.bind_address)
+        picker = picker_settings(flags, ServerSettings("unix:unset"), host=host, log=writer)
         with _flags_in_errors():
-            async with local_gateway(picker, settings()) as running:
-                pool = ", ".join(endpoint.hostport for endpoint in running.picker.store.endpoints)
-                typer.echo(f"listening on {running.url} for {pool or 'no endpoints yet'}; Ctrl-C stops")
+            async with local_gateway(picker, _settings(flags)) as running:
+                typer.echo(_start_line(running))
                 await running.wait(stop)
+                if flags.drain_timeout > 0:
+                    _log.info("draining", most_seconds=flags.drain_timeout)
+                    stop.clear()  # the next signal ends the drain
+                    await running.drain(flags.drain_timeout, enough=stop)
 
-    if print_envoy_config:
-        with exit_on(ConfigurationError, GatewayError), _flags_in_errors():
-            typer.echo(bootstrap_yaml(settings()), nl=False)
-        return
     run(work, ConfigurationError, GatewayError)
+
+
+def _start_line(running: LocalGateway) -> str:
+    names = [endpoint.name for endpoint in running.picker.store.endpoints]
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    pool = ", ".join(names[:_MOST_NAMES]) + more if names else "no endpoints yet"
+    page = running.picker.addresses.get("metrics")
+    metrics = "" if page is None else f", metrics on {page}"
+    return f"listening on {running.url} for {pool}{metrics}; Ctrl-C stops"
+
+
+def _settings(flags: Gateway) -> GatewaySettings:
+    address = read_listen(flags.listen)
+    return GatewaySettings(
+        listen_host=address.host,
+        listen_port=address.port,
+        concurrency=flags.concurrency,
+        cluster_type=ClusterType(flags.cluster_type),
+        failure_mode=FailureMode(flags.failure_mode),
+        eds_file=None if flags.eds_file is None else flags.eds_file.absolute(),
+        max_body_bytes=flags.max_request_body,
+    )
 
 
 def read_listen(text: str) -> HostPort:

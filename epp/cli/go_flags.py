@@ -1,26 +1,15 @@
 """Command lines in the spelling of the Go picker: `--flag`, `--flag=false`, `-v=4`, and flags of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
-import structlog
+BOOLEANS = {
+    **dict.fromkeys(("1", "t", "T", "true", "True", "TRUE"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "False", "FALSE"), False),
+}
+"""The values that Go takes for a boolean."""
 
-_log = structlog.get_logger()
-
-SWITCHES = frozenset(
-    {
-        "--allow-experimental-plugins",
-        "--disable-endpoint-subset-filter",
-        "--emit-endpoint-scores",
-        "--enable-cert-reload",
-        "--health-checking",
-        "--plain-errors",
-        "--secure-serving",
-        "--watch-config-file",
-    }
-)
-"""Flags that take `=true` or `=false`, or stand alone for true."""
-
-_SWITCHES_WITHOUT_EFFECT = frozenset(
+SWITCHES_WITHOUT_EFFECT = frozenset(
     {
         "--enable-grpc-stream-metrics",
         "--enable-pprof",
@@ -29,7 +18,9 @@ _SWITCHES_WITHOUT_EFFECT = frozenset(
         "--zap-devel",
     }
 )
-_VALUES_WITHOUT_EFFECT = frozenset(
+"""Boolean flags of the Go picker that a deployment may have and that change nothing here."""
+
+VALUES_WITHOUT_EFFECT = frozenset(
     {
         "--metrics-staleness-threshold",
         "--pool-group",
@@ -40,11 +31,11 @@ _VALUES_WITHOUT_EFFECT = frozenset(
         "--zap-time-encoding",
     }
 )
-"""Flags of the Go picker that a deployment may have and that change nothing here."""
+"""The same for flags with a value."""
 
 _OTHER_ENDPOINTS = "name the endpoints with --endpoints, or in a file for file-discovery"
 _PLAINTEXT_METRICS = "leave it out; the metrics page is served as plaintext HTTP"
-_UNSUPPORTED = {
+UNSUPPORTED = {
     "--endpoint-selector": _OTHER_ENDPOINTS,
     "--endpoint-target-ports": _OTHER_ENDPOINTS,
     "--ha-enable-leader-election": "leave it out; every replica serves requests",
@@ -59,27 +50,43 @@ class UnsupportedFlagError(Exception):
     """A flag of the Go picker that this one does not support."""
 
 
-def go_spelling(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments as the parser takes them: `--flag` becomes `--flag=true` for switches, `-v=4` is `-v 4`.
+class Spelling(NamedTuple):
+    """A command line in this program's own spelling."""
 
-    Flags of the Go picker that change nothing here are dropped with a warning; raises UnsupportedFlagError for one
-    that must not be dropped.
+    arguments: list[str]
+    without_effect: list[str]
+    """Flags of the Go picker that were dropped, as they change nothing here."""
+
+
+def go_spelling(arguments: Sequence[str], switches: Collection[str] = ()) -> Spelling:
+    """Return the arguments as the parser takes them; `switches` are the boolean flags.
+
+    A switch becomes `--flag=value`: with what follows `=`, or else the next word if that is one of the values that Go
+    takes for a boolean, or else `true`. `-v=4` becomes `-v 4`. What follows `--` stays as it is.
+
+    Raises UnsupportedFlagError for a flag of the Go picker that must not be dropped.
     """
     rewritten: list[str] = []
+    dropped: list[str] = []
     remaining = list(arguments)
     while remaining:
         argument = remaining.pop(0)
         name, equals, value = argument.partition("=")
-        if argument in SWITCHES:
-            rewritten.append(f"{argument}=true")
+        if argument == "--":
+            rewritten += [argument, *remaining]
+            break
+        if not equals and (name in switches or name in SWITCHES_WITHOUT_EFFECT or name in UNSUPPORTED):
+            value = remaining.pop(0) if remaining and remaining[0] in BOOLEANS else "true"
+        if name in switches:
+            rewritten.append(f"{name}={value}")
         elif name in {"-v", "--v"}:
             rewritten += ["-v", value] if equals else ["-v"]
-        elif name in _UNSUPPORTED and value != "false":
-            raise UnsupportedFlagError(f"{name}, a flag of llm-d-router, is not supported: {_UNSUPPORTED[name]}")
-        elif name in _UNSUPPORTED or name in _SWITCHES_WITHOUT_EFFECT or name in _VALUES_WITHOUT_EFFECT:
-            _log.warning("flag has no effect", flag=name)
-            if name in _VALUES_WITHOUT_EFFECT and not equals and remaining:
+        elif name in UNSUPPORTED and BOOLEANS.get(value, True):
+            raise UnsupportedFlagError(f"{name}, a flag of llm-d-router, is not supported: {UNSUPPORTED[name]}")
+        elif name in UNSUPPORTED or name in SWITCHES_WITHOUT_EFFECT or name in VALUES_WITHOUT_EFFECT:
+            dropped.append(name)
+            if name in VALUES_WITHOUT_EFFECT and not equals and remaining:
                 remaining.pop(0)
         else:
             rewritten.append(argument)
-    return rewritten
+    return Spelling(rewritten, dropped)

@@ -1,4 +1,4 @@
-"""Options that several commands share: their types and help, and the settings that they stand for."""
+"""Types of options, and options that several commands have. Nothing heavy is imported: `--help` needs them all."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -7,17 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from epp.config import LoadedConfig, load_file, load_text
-from epp.discovery import StaticDiscovery, parse_targets
-from epp.framework import ConfigurationError
-from epp.framework.datalayer import Discovery
-from epp.framework.durations import parse_duration
-from epp.framework.plugin import Parameters
-from epp.framework.quantities import parse_quantity
+from epp.cli.go_flags import BOOLEANS
 
 
 class Switch(StrEnum):
-    """A boolean flag that takes a value, as in Go."""
+    """A boolean flag: alone for true, or with a value as in Go."""
 
     TRUE = "true"
     FALSE = "false"
@@ -26,14 +20,46 @@ class Switch(StrEnum):
         return self is Switch.TRUE
 
 
+class Output(StrEnum):
+    """Output formats."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Seconds(float):
+    """A default of a duration, shown as it is written."""
+
+    def __str__(self) -> str:
+        return f"{self * 1000:g}ms" if 0 < self < 1 else f"{float(self):g}s"
+
+
+class Bytes(int):
+    """A default of a size, shown as it is written."""
+
+    def __str__(self) -> str:
+        mebibytes, rest = divmod(self, 1024 * 1024)
+        return f"{int(self)}" if rest else f"{mebibytes}Mi"
+
+
+def switch_option(text: str) -> Any:
+    """Declare a boolean flag."""
+    return _parsed_option(_parse_switch, "[true|false]", text, autocompletion=lambda: ["true", "false"])
+
+
+def port_option(text: str) -> Any:
+    """Declare an option that takes a port, or 0."""
+    return typer.Option(help=text, metavar="PORT", min=0, max=65535)
+
+
 def duration_option(text: str) -> Any:
     """Declare an option that takes `50ms` or `1m30s` and returns seconds."""
-    return _parsed_option(parse_duration, "DURATION", text)
+    return _parsed_option(_parse_duration, "DURATION", text)
 
 
 def size_option(text: str) -> Any:
-    """Declare an option that takes bytes or `32Mi` and returns bytes."""
-    return _parsed_option(parse_quantity, "SIZE", text)
+    """Declare an option that takes bytes, `32Mi` or `32MiB`, and returns bytes."""
+    return _parsed_option(_parse_size, "SIZE", text)
 
 
 def tls_version_option(text: str) -> Any:
@@ -41,16 +67,36 @@ def tls_version_option(text: str) -> Any:
     return _parsed_option(_parse_tls_version, "VERSION", text)
 
 
-def _parsed_option(parse: Callable[[str], object], metavar: str, text: str) -> Any:
+def _parsed_option(parse: Callable[[str], object], metavar: str, text: str, **settings: Any) -> Any:
     def parse_or_default(value: object) -> object:
-        if not isinstance(value, str):
+        if isinstance(value, Seconds | Bytes):
+            return float(value) if isinstance(value, Seconds) else int(value)
+        if not isinstance(value, str) or isinstance(value, Switch):
             return value
         try:
             return parse(value)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
 
-    return typer.Option(help=text, parser=parse_or_default, metavar=metavar, show_default=False)
+    return typer.Option(help=text, parser=parse_or_default, metavar=metavar, **settings)
+
+
+def _parse_switch(text: str) -> Switch:
+    if text not in BOOLEANS:
+        raise ValueError(f"{text!r} is neither true nor false: write one of {', '.join(BOOLEANS)}")
+    return Switch.TRUE if BOOLEANS[text] else Switch.FALSE
+
+
+def _parse_duration(text: str) -> float:
+    from epp.framework.durations import parse_duration
+
+    return parse_duration(text)
+
+
+def _parse_size(text: str) -> int:
+    from epp.framework.quantities import parse_size
+
+    return parse_size(text)
 
 
 def _parse_tls_version(text: str) -> str:
@@ -68,46 +114,44 @@ def _parse_tls_version(text: str) -> str:
 
 
 Endpoints = Annotated[
-    str | None,
-    typer.Option("--endpoints", metavar="HOST:PORT,...", help="Model servers: host:port, [ipv6]:port, name=host:port."),
+    list[str] | None,
+    typer.Option(
+        "--endpoints",
+        metavar="[NAME=]HOST:PORT,...",
+        help="Model servers, with commas or blanks between them: host:port, [ipv6]:port, a port of this machine, or a "
+        "URL without a path. Labels follow each: 'name=host:port;spot=true;accelerator=h100', in quotes because of the "
+        "semicolons; accelerator names the class of the hardware. May be repeated.",
+    ),
 ]
-ConfigFile = Annotated[Path | None, typer.Option("--config-file", help="An EndpointPickerConfig file.")]
-ConfigText = Annotated[str | None, typer.Option("--config-text", help="An EndpointPickerConfig as text.")]
-WatchConfig = Annotated[
-    Switch, typer.Option("--watch-config-file", help="Apply new versions of --config-file without a restart.")
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-file",
+        metavar="FILE",
+        help="An EndpointPickerConfig file, or a ConfigMap with one; `epp config list` names ready-made ones.",
+    ),
 ]
-Experimental = Annotated[Switch, typer.Option("--allow-experimental-plugins", help="Allow plugins of stability Alpha.")]
+Listen = Annotated[
+    str, typer.Option("--listen", metavar="IP:PORT", help="Address that clients connect to; port 0 for any free one.")
+]
+MetricsPort = Annotated[int | None, port_option("Port of the metrics page on --bind-address; 0 for any free one.")]
+DrainTimeout = Annotated[
+    float, duration_option("Longest time for open requests to finish after SIGTERM or Ctrl-C; the next one cuts them.")
+]
+Experimental = Annotated[Switch, switch_option("Allow plugins of stability Alpha.")]
 PluginModules = Annotated[
     str,
     typer.Option(
-        "--allow-plugin-modules",
         metavar="MODULE,...",
         help="Python modules whose classes a configuration may name as module:Class; submodules included.",
     ),
 ]
-Listen = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Address for clients; port 0 for any.")]
-Verbosity = Annotated[int, typer.Option("-v", help="Log verbosity: 0 for warnings, 2 for events, 4 for everything.")]
-
-
-def split_list(text: str) -> tuple[str, ...]:
-    """Return the parts of a comma-separated list."""
-    return tuple(part for each in text.split(",") if (part := each.strip()))
-
-
-def read_config(file: Path | None, text: str | None) -> LoadedConfig | None:
-    """Return the configuration in the file or the text, None for neither; raises ConfigurationError."""
-    if file is not None and text is not None:
-        raise ConfigurationError("--config-file and --config-text exclude each other: give one")
-    if file is not None:
-        return load_file(file)
-    return None if text is None else load_text(text)
-
-
-def read_endpoints(text: str | None) -> Discovery[Parameters] | None:
-    """Return the pool of --endpoints, None without it; raises ConfigurationError."""
-    if text is None:
-        return None
-    try:
-        return StaticDiscovery(parse_targets(text))
-    except ValueError as error:
-        raise ConfigurationError(f"--endpoints: {error}") from error
+OutputFormat = Annotated[Output, typer.Option(help="text, or json for programs.")]
+Verbosity = Annotated[
+    int,
+    typer.Option(
+        "-v",
+        metavar="LEVEL",
+        help="Log verbosity: 0 for warnings, 1 for events, 2 for a line per request too, 4 for all its steps.",
+    ),
+]

@@ -1,29 +1,23 @@
 """Output of commands: tables for terminals, JSON for programs, and errors as one line."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 
 import msgspec
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 _PIPED_WIDTH = 160
 
 
-class Output(StrEnum):
-    """Output formats."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 def new_console() -> Console:
     """Return a console that prints names unchanged; 160 columns wide without a terminal."""
     console = Console(highlight=False, emoji=False)
-    if not console.is_terminal:
+    if not any(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         console.width = _PIPED_WIDTH
     return console
 
@@ -38,6 +32,11 @@ def print_labelled(console: Console, label: str, text: str) -> None:
     grid.add_column(overflow="fold")
     grid.add_row(label, text)
     console.print(grid)
+
+
+def indented(markup: str, columns: int) -> Padding:
+    """Return a paragraph to print, wrapped between words at any width."""
+    return Padding(Text.from_markup(markup), (0, 0, 0, columns))
 
 
 def print_json(value: object) -> None:

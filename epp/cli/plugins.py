@@ -1,78 +1,70 @@
 """`epp plugins`: the installed plugin types, with parameters and defaults."""
 
-from enum import StrEnum
-from typing import Annotated
+from collections.abc import Iterator
 
+import msgspec
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from epp.cli.output import exit_on, new_console, print_json
+from epp.cli.commands import PluginOutput, Plugins
+from epp.cli.output import exit_on, indented, new_console, print_json
 from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
-from epp.config.plugin_reference import ParameterEntry, PluginEntry, plugin_entries
-from epp.config.schema import config_schema
+from epp.config.plugin_reference import ParameterEntry, PluginEntry, Reference, plugin_reference
 from epp.framework import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.registry import Registry
 
 
-class Output(StrEnum):
-    """Output formats."""
-
-    TEXT = "text"
-    JSON = "json"
-    MARKDOWN = "markdown"
-    SCHEMA = "schema"
-    DATA = "data"
-
-
-def plugins(
-    types: Annotated[list[str] | None, typer.Argument(metavar="TYPE", help="Show these alone, in full.")] = None,
-    output: Annotated[
-        Output,
-        typer.Option(
-            help="json for programs; markdown for config/PLUGINS.md; schema for editors; data for docs/plugin-data.md."
-        ),
-    ] = Output.TEXT,
-) -> None:
-    """List plugin types with parameters and defaults."""
+def plugins(flags: Plugins) -> None:
+    """Print the plugin types in the format asked for."""
     registry = Registry()
+    reference = plugin_reference(registry)
     with exit_on(ConfigurationError):
-        entries = _selected(plugin_entries(registry), types or [])
-    match output:
-        case Output.JSON:
-            print_json(entries)
-        case Output.MARKDOWN:
+        entries = _selected(reference, flags.types or [])
+    broken = () if flags.types else reference.broken
+    match flags.output:
+        case PluginOutput.JSON:
+            print_json([*entries, *(_BrokenEntry(one.type, one.package, one.reason) for one in broken)])
+        case PluginOutput.MARKDOWN:
             typer.echo(plugin_markdown(entries), nl=False)
-        case Output.DATA:
+        case PluginOutput.DATA:
             typer.echo(data_markdown(registry), nl=False)
-        case Output.SCHEMA:
-            print_json(config_schema(registry))
-        case Output.TEXT if types:
+        case PluginOutput.TEXT if flags.types:
             for entry in entries:
                 _show_in_full(entry)
-        case Output.TEXT:
+        case PluginOutput.TEXT:
             _show_all(entries)
+    for one in broken:
+        typer.echo(f"broken: {one.type} (of {one.package}): {one.reason}", err=True)
 
 
-def _selected(entries: list[PluginEntry], types: list[str]) -> list[PluginEntry]:
-    known = {entry.type for entry in entries}
+class _BrokenEntry(msgspec.Struct, frozen=True):
+    """A type that cannot be used, among the others for programs."""
+
+    type: str
+    package: str
+    broken: str
+    """Reason."""
+
+
+def _selected(reference: Reference, types: list[str]) -> list[PluginEntry]:
+    known = {entry.type for entry in reference.plugins}
+    broken = {one.type: one.reason for one in reference.broken}
     for name in types:
         if name not in known:
-            raise ConfigurationError(f"no plugin type {name!r}; {hint_at(name, known)}")
-    return [entry for entry in entries if not types or entry.type in types]
+            raise ConfigurationError(broken.get(name) or f"no plugin type {name!r}; {hint_at(name, known)}")
+    return [entry for entry in reference.plugins if not types or entry.type in types]
 
 
 def _show_all(entries: list[PluginEntry]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("role", "type", "parameters"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "type")  # names stay searchable
+    console = new_console()
     for entry in entries:
-        given = ", ".join(f"{p.name}={p.default or 'required'}" for p in entry.parameters)
-        note = "" if entry.stability == "Beta" else f" [dim]{entry.stability}[/]"
-        table.add_row(entry.roles[0], f"[cyan]{entry.type}[/]{note}", f"[dim]{escape(given)}[/]")
-    new_console().print(table)
+        note = "" if entry.stability == "Beta" else f" [dim]({entry.stability})[/]"
+        console.print(f"{entry.roles[0]} [cyan]{entry.type}[/]{note}", soft_wrap=True)
+        if entry.parameters:
+            given = ", ".join(f"{p.name}={p.default or 'required'}" for p in entry.parameters)
+            console.print(indented(f"[dim]{escape(given)}[/]", 4))
 
 
 def _show_in_full(entry: PluginEntry) -> None:
@@ -80,16 +72,14 @@ def _show_in_full(entry: PluginEntry) -> None:
     console.print(f"[cyan]{entry.type}[/] ({', '.join(entry.roles)}; {entry.stability})")
     for paragraph in entry.text.split("\n\n"):
         console.print(" ".join(paragraph.split()) + "\n", markup=False)
-    if entry.parameters:
-        table = Table(box=None, pad_edge=False)
-        for heading in ("parameter", "type", "default", ""):
-            table.add_column(heading, overflow="fold", no_wrap=heading == "parameter")  # names stay searchable
-        _add_rows(table, entry.parameters, "")
-        console.print(table)
+    for name, parameter in _flattened(entry.parameters):
+        default = f"default {parameter.default}" if parameter.default else "required"
+        console.print(indented(f"[cyan]{escape(name)}[/]: {escape(f'{parameter.type}; {default}')}", 2))
+        console.print(indented(escape(parameter.text), 6))
 
 
-def _add_rows(table: Table, parameters: tuple[ParameterEntry, ...], prefix: str) -> None:
+def _flattened(parameters: tuple[ParameterEntry, ...], prefix: str = "") -> Iterator[tuple[str, ParameterEntry]]:
+    """Yield each parameter with its path, before those within it."""
     for parameter in parameters:
-        cells = (prefix + parameter.name, parameter.type, parameter.default or "required", parameter.text)
-        table.add_row(*map(escape, cells))
-        _add_rows(table, parameter.fields, f"{prefix}{parameter.name}.")
+        yield prefix + parameter.name, parameter
+        yield from _flattened(parameter.fields, f"{prefix}{parameter.name}.")

@@ -161,12 +161,12 @@ def _discovery(loaded: LoadedConfig, instances: Instances) -> Discovery[Any] | N
 
 
 def _rehearse(instances: Instances, builder: Builder) -> None:
-    """Try new plugins on made-up endpoints: undeclared reads and unusable results are refused, errors are warned of."""
+    """Try new plugins on made-up endpoints: undeclared reads and unusable results are refused, all else warned of."""
     for plugin in instances:
         if builder.previous.get(plugin.name) is plugin or plugin.name in instances.unconnected:
             continue
         path = instances.path_of(plugin)
-        findings = rehearse(plugin)
+        findings = rehearse(plugin, builder.clock.now)
         for name in findings.undeclared:
             instances.fail(
                 f"plugin {plugin.name!r} reads {name!r} without declaring it: add it to `reads` or `may_read` of "
@@ -177,6 +177,12 @@ def _rehearse(instances: Instances, builder: Builder) -> None:
             instances.fail(f"plugin {plugin.name!r} {problem}", *path)
         for problem in findings.raised:
             instances.warn(f"plugin {plugin.name!r} failed on made-up endpoints: {problem}", *path)
+        if findings.is_slow:
+            instances.warn(
+                f"plugin {plugin.name!r} takes {findings.seconds * 1e3:.0f} ms for a few made-up endpoints, and every "
+                "request waits for it: a whole decision should take less than 1 ms, without network, disk or sleep",
+                *path,
+            )
 
 
 def _check_headers(instances: Instances) -> None:

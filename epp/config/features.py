@@ -5,7 +5,7 @@ from collections import Counter
 from epp.config.document import Path
 from epp.config.instances import Instances
 from epp.config.model import API_VERSION, LEGACY_API_VERSION, EndpointPickerConfig, FlowControl, PriorityBandPolicies
-from epp.config.upstream import FLOW_CONTROL_TYPES, IMPLIED_POLICIES, WITHOUT_TASK
+from epp.config.upstream import IMPLIED_POLICIES, POLICIES, WITHOUT_TASK
 from epp.framework.hints import hint_at
 
 _PROPAGATE_PRIORITY = ("requestHandler", "propagatePriority")
@@ -28,6 +28,7 @@ def check_features(config: EndpointPickerConfig, instances: Instances) -> None:
     if config.saturation_detector is not None:
         instances.warn("is deprecated, and without effect: write it into flowControl", "saturationDetector")
         _check_policy(config.saturation_detector.plugin_ref, "saturation detector", instances, ("saturationDetector",))
+    _warn_of_idle_detectors(config, instances)
     layer = config.data_layer
     for path, value in (
         (("discovery", "peers"), layer.discovery and layer.discovery.peers),
@@ -41,6 +42,18 @@ def check_features(config: EndpointPickerConfig, instances: Instances) -> None:
             instances.warn("has no effect: replicas do not exchange data yet", "dataLayer", *path)
     if config.request_handler.propagate_priority:
         instances.warn("is known, not supported yet: bodies keep the priority they have", *_PROPAGATE_PRIORITY)
+
+
+def _warn_of_idle_detectors(config: EndpointPickerConfig, instances: Instances) -> None:
+    """Warn of saturation detectors that no profile names as filters."""
+    filtering = {ref.plugin_ref for profile in config.scheduling_profiles for ref in profile.plugins}
+    for plugin in instances:
+        if config.scheduling_profiles and plugin.plugin_type in POLICIES and plugin.name not in filtering:
+            instances.warn(
+                f"plugin type {plugin.plugin_type!r} (saturation detector): flow control is known, not supported yet, "
+                "and no profile names it as a filter: it has no effect",
+                *instances.path_of(plugin),
+            )
 
 
 def _gates(config: EndpointPickerConfig, instances: Instances) -> dict[str, bool]:
@@ -85,13 +98,15 @@ def _check_flow_control(flow: FlowControl, instances: Instances) -> None:
 
 def _check_policy(name: str, kind: str, instances: Instances, path: Path) -> None:
     """Refuse a reference to a policy that is not declared, or of another kind."""
-    declared = {**{policy: policy for policy in IMPLIED_POLICIES}, **instances.inactive}
-    if name in declared and declared[name] in FLOW_CONTROL_TYPES:
-        found = FLOW_CONTROL_TYPES[declared[name]]
-        if found != kind:
-            instances.fail(f"plugin {name!r} (type {declared[name]}) serves as {found}, not as {kind}", *path)
-    elif name in instances.by_name or declared.get(name) in WITHOUT_TASK:
-        found = declared.get(name) or instances.by_name[name].plugin_type
-        instances.fail(f"plugin {name!r} (type {found}) is no {kind}", *path)
-    elif name not in declared:
-        instances.fail_unknown(name, declared, *path)
+    declared = {policy: policy for policy in IMPLIED_POLICIES}
+    declared |= {plugin.name: plugin.plugin_type for plugin in instances}
+    declared |= instances.inactive
+    if name not in declared:
+        policies = [known for known, declared_type in declared.items() if declared_type in POLICIES]
+        instances.fail_unknown(name, policies, *path)
+        return
+    found = POLICIES.get(declared[name])
+    if found is not None and found != kind:
+        instances.fail(f"plugin {name!r} (type {declared[name]}) serves as {found}, not as {kind}", *path)
+    elif found is None and (name in instances.by_name or declared[name] in WITHOUT_TASK):
+        instances.fail(f"plugin {name!r} (type {declared[name]}) is no {kind}", *path)

@@ -11,6 +11,7 @@ from epp.config.model import PluginRef, PluginSpec
 from epp.config.problems import InvalidConfigError, Problem, in_order_of_the_file
 from epp.config.upstream import FLOW_CONTROL_TYPES, NOT_YET, WITHOUT_TASK
 from epp.framework.clock import Clock
+from epp.framework.corrections import as_written, correct
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at, nearest
 from epp.framework.parameters import (
@@ -18,6 +19,7 @@ from epp.framework.parameters import (
     mistakes_in,
     named_at_the_start,
     read_parameters,
+    read_struct,
     without_mistakes,
 )
 from epp.framework.plugin import Parameters, Plugin, Stability
@@ -122,22 +124,24 @@ class Instances:
             del self._unusable[name]
             self._judge(self._by_name[name], path)
 
-    def _build(self, cls: type[Plugin[Any]], name: str, parameters: Mapping[str, object], path: Path) -> bool:
+    def _build(self, cls: type[Plugin[Any]], name: str, given: Mapping[str, object], path: Path) -> bool:
         """Build a declared plugin; return false, and record why, where it cannot be built as declared."""
         problems = len(self.problems)
+        parameters: Mapping[str, object]
+        parameters, corrections = correct(cls.parameters_type, given)
         if (problem := self._not_allowed(cls)) is not None:
             self.fail(f"plugin {name!r}: {problem.problem}", *path, remedy=problem.remedy)
         mistakes: tuple[ParameterError, ...] = ()
         try:
-            typed = read_parameters(cls.parameters_type, parameters)
+            typed = read_struct(cls.parameters_type, parameters)
         except ParameterError:
             mistakes = mistakes_in(cls.parameters_type, parameters)
             for mistake in mistakes:
                 message = f"plugin {name!r}: {mistake.problem}"
-                self.fail(message, *path, "parameters", *mistake.path, remedy=mistake.remedy)
+                self.fail(message, *path, "parameters", *as_written(mistake.path, given), remedy=mistake.remedy)
             parameters = without_mistakes(parameters, mistakes)
             try:
-                typed = read_parameters(cls.parameters_type, parameters)
+                typed = read_struct(cls.parameters_type, parameters)
             except ParameterError:
                 return False
         try:
@@ -146,13 +150,15 @@ class Instances:
             where = named_at_the_start(error.problem, parameters)
             left_out = {str(mistake.path[-1]) for mistake in mistakes if mistake.path}
             if not mistakes or (where and left_out.isdisjoint(re.findall(r"\w+", error.problem))):
-                begin = ("parameters", *where) if where else ()
+                begin = ("parameters", *as_written(where, given)) if where else ()
                 self.fail(f"plugin {name!r}: {error.problem}", *path, *begin, remedy=error.remedy)
             return False
         if len(self.problems) > problems:
             self._partial.append((plugin, path))
             return False
         self._by_name[name] = plugin
+        for place, message in corrections:
+            self.warn(f"plugin {name!r}: {message}", *path, "parameters", *place)
         return True
 
     def ensure(self, type_name: str, role: type[Role], why: str) -> Role:

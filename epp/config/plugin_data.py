@@ -23,7 +23,14 @@ _KINDS = (
     (
         "Columns",
         Column,
-        "One number for each endpoint. `candidates.values(WAITING)` is an array: one entry for each candidate, or NaN.",
+        (
+            "One number for each endpoint. `candidates.values(WAITING)` is an array: one entry for each candidate, or "
+            "NaN where it is not reported: the endpoint has no metrics page, or the page is gone or stale. NaN is "
+            "neither idle nor busy. `comparable_load(candidates, WAITING)` compares candidates, `expected_load` holds "
+            "them against a limit: both replace NaN in `WAITING`, `RUNNING` and `KV_USAGE` by an estimate from the "
+            "picker's own requests in flight, on the scale of the candidates that report; `fill_unknown` does so for "
+            "any load."
+        ),
     ),
     (
         "Attributes",
@@ -39,7 +46,7 @@ _KINDS = (
 
 
 def data_markdown(registry: Registry) -> str:
-    """Return the whole page; raises ConfigurationError for a plugin type that cannot be loaded."""
+    """Return the whole page; plugin types that cannot be loaded are left out."""
     return "\n".join(_lines(_writers(registry))) + "\n"
 
 
@@ -95,8 +102,9 @@ def _constants(module: ModuleType) -> dict[str, tuple[str, str]]:
 def _writers(registry: Registry) -> dict[str, list[str]]:
     """Return the plugin types that write each datum, with their default parameters."""
     writers: dict[str, list[str]] = {}
-    for kind in registry.types:
-        written: tuple[Datum, ...] = registry.find(kind).writes
+    classes, _ = registry.load_all()
+    for kind, cls in sorted(classes.items()):
+        written: tuple[Datum, ...] = cls.writes
         try:
             plugin: Any = registry.build(kind, {}, name=kind, clock=SystemClock())
             written = plugin.writes

@@ -10,7 +10,7 @@ _HEADINGS = {cls.__name__: cls.role.title for cls in all_roles()} | {OTHER: "Oth
 
 
 def plugin_markdown(entries: Sequence[PluginEntry]) -> str:
-    """Return the whole page; entries are in the order of `plugin_entries`."""
+    """Return the whole page; entries are in the order of `plugin_reference`."""
     return "\n".join(_lines(entries)) + "\n"
 
 

@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from epp.framework.limits import described
+from epp.framework import limits
+from epp.framework.faults import described
+from epp.framework.limits import Corrected
 from epp.framework.plugin import Parameters, Plugin, all_roles, roles_of
-from epp.framework.registry import Registry
+from epp.framework.registry import BrokenType, Registry
 
 OTHER = "Plugin"
 """Stands for the role of a plugin that has none of these."""
@@ -45,11 +47,29 @@ class PluginEntry(msgspec.Struct, frozen=True, rename="camel"):
     parameters: tuple[ParameterEntry, ...] = ()
 
 
-def plugin_entries(registry: Registry) -> list[PluginEntry]:
-    """Return all registered types, by first role and name; raises ConfigurationError for one that cannot be loaded."""
-    entries = [_entry(registry.find(name)) for name in registry.types]
+class Reference(msgspec.Struct, frozen=True):
+    """All registered plugin types."""
+
+    plugins: tuple[PluginEntry, ...]
+    """By first role and name."""
+    broken: tuple[BrokenType, ...]
+    """Those that cannot be loaded or described; they concern only configurations that name them."""
+
+
+def plugin_reference(registry: Registry) -> Reference:
+    """Return what all registered types are and take."""
+    classes, broken = registry.load_all()
+    entries: list[PluginEntry] = []
+    for name, cls in classes.items():
+        try:
+            entries.append(_entry(cls))
+        except Exception as error:  # noqa: BLE001  a class may say anything of its parameters
+            broken.append(
+                BrokenType(name, cls.__module__.partition(".")[0], f"cannot be described: {described(error)}")
+            )
     order = [*(cls.__name__ for cls in all_roles()), OTHER]
-    return sorted(entries, key=lambda entry: (order.index(entry.roles[0]), entry.type))
+    entries.sort(key=lambda entry: (order.index(entry.roles[0]), entry.type))
+    return Reference(tuple(entries), tuple(broken))
 
 
 def _entry(cls: type[Plugin[Any]]) -> PluginEntry:
@@ -96,8 +116,9 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 def _type_name(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        limits = [described(meta) for meta in inner[1:] if isinstance(meta, msgspec.Meta)]
-        return ", ".join(filter(None, [_type_name(inner[0]), *limits]))
+        bounds = [limits.described(extra) for extra in inner[1:] if isinstance(extra, msgspec.Meta)]
+        bounds += [extra.text for extra in inner[1:] if isinstance(extra, Corrected)]
+        return ", ".join(filter(None, [_type_name(inner[0]), *bounds]))
     if origin is Literal:
         return " | ".join(map(str, inner))
     if origin in {Union, types.UnionType}:

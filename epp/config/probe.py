@@ -1,6 +1,10 @@
-"""Tries plugins on made-up endpoints: finds undeclared reads, unusable results and errors before any request does."""
+"""Tries plugins on made-up endpoints: finds undeclared reads, unusable results, errors and slow calls beforehand."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from time import perf_counter
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -9,6 +13,7 @@ from epp.framework.arrays import Floats, ResultError
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import RequestError
+from epp.framework.faults import described
 from epp.framework.plugin import Plugin
 from epp.framework.request import (
     AGENT_IDENTITY,
@@ -25,6 +30,9 @@ from epp.framework.snapshot import CORE_COLUMNS, Attribute, Column, Records, Sna
 
 T = TypeVar("T")
 
+_SLOW_SECONDS = 0.01
+"""A hundred times the usual cost of a whole decision."""
+_TRIALS, _PATIENCE_SECONDS = 5, 0.5
 _PROMPT_TOKENS = 256
 _VALUES = {
     PREFIX_MATCH.name: PrefixMatch(np.array([2, 0, 1], dtype=np.int32), total_blocks=4, block_tokens=64),
@@ -46,28 +54,56 @@ class Findings:
     """Results that no request could use."""
     raised: tuple[str, ...]
     """Other errors: perhaps only made-up data causes them."""
+    seconds: float = field(default=0.0, compare=False)
+    """Duration of the slower call."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether no request can afford such a call."""
+        return self.seconds >= _SLOW_SECONDS
 
 
-def rehearse(plugin: Plugin[Any]) -> Findings:
+def rehearse(plugin: Plugin[Any], timer: Callable[[], float] = perf_counter) -> Findings:
     """Try a plugin on two endpoints whose columns are known, and on three that have reported nothing."""
     touched: set[str] = set()
+    seconds = 0.0
     unusable: dict[str, None] = {}
     raised: dict[str, None] = {}
     for column in (_KNOWN, _UNKNOWN):
-        request = _WatchedRequest("probe", RequestBody(model="probe", prompt=b"x" * 1024, prompt_tokens=_PROMPT_TOKENS))
-        request.touched = touched
-        request.owner = plugin.name
         pool = Candidates(_watched_snapshot(touched, column), np.arange(len(column), dtype=np.intp), profile="probe")
         try:
-            plugin.rehearse(request, pool)
+            seconds = max(seconds, _least_seconds(partial(_rehearse, plugin, touched, pool), timer))
         except RequestError:
             continue  # a refusal is an answer
         except ResultError as error:
             unusable[str(error)] = None
         except Exception as error:  # noqa: BLE001  a plugin may raise anything
-            raised[f"{type(error).__name__}: {error}"] = None
+            raised[described(error, type(plugin))] = None
     declared = {datum.name for datum in (*plugin.reads, *plugin.may_read, *plugin.writes)}
-    return Findings(tuple(sorted(touched - declared)), tuple(unusable), tuple(raised))
+    return Findings(tuple(sorted(touched - declared)), tuple(unusable), tuple(raised), seconds)
+
+
+def _rehearse(plugin: Plugin[Any], touched: set[str], pool: Candidates) -> None:
+    request = _WatchedRequest("probe", RequestBody(model="probe", prompt=b"x" * 1024, prompt_tokens=_PROMPT_TOKENS))
+    request.touched = touched
+    request.owner = plugin.name
+    plugin.rehearse(request, pool)
+
+
+def _least_seconds(call: Callable[[], None], timer: Callable[[], float]) -> float:
+    """Return the duration of a call, of a slow one the least of several.
+
+    The first may load what later ones use, and any may be held up by the machine.
+    """
+    began, least = timer(), inf
+    for number in range(1, _TRIALS + 1):
+        started = timer()
+        call()
+        ended = timer()
+        least = min(least, ended - started)
+        if least < _SLOW_SECONDS or (number > 1 and ended - began > _PATIENCE_SECONDS):
+            break
+    return least
 
 
 class _WatchedRequest(Request):

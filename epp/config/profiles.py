@@ -5,6 +5,7 @@ from typing import Any
 
 from epp.config.instances import Instances
 from epp.config.model import EndpointPickerConfig, SchedulingProfile, WeightedRef
+from epp.config.upstream import FLOW_CONTROL_TYPES, WITHOUT_TASK
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import OnError, Plugin
 from epp.framework.roles import Aggregator, Filter, Picker, ProfilePicker, Scorer
@@ -12,6 +13,7 @@ from epp.scheduling import Profile, ProfileFilter, WeightedScorer
 
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_PROFILE_PICKER = "single-profile-handler"
+DEFAULT_AGGREGATOR = "first-result-aggregator"
 
 
 def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[str, Profile | None]:
@@ -52,9 +54,9 @@ def choose_profile_picker(
 
 
 def choose_aggregator(handler: ProfilePicker[Any] | None, instances: Instances) -> Aggregator[Any] | None:
-    """Return the aggregator that the file declares, or the profile picker itself; raises ConfigurationError.
+    """Return the aggregator that the file declares, else the profile picker if it is one, else the default one.
 
-    None where the profile picker would be it, and is not known.
+    None where an aggregator may be among what could not be built; raises ConfigurationError.
     """
     declared = [plugin for plugin in instances.of(Aggregator) if not isinstance(plugin, ProfilePicker)]
     if len(declared) > 1:
@@ -66,7 +68,7 @@ def choose_aggregator(handler: ProfilePicker[Any] | None, instances: Instances) 
         return handler
     if instances.may_lack(Aggregator):
         return None
-    raise ConfigurationError(f"profile picker {handler.name!r} does not aggregate results: declare an aggregator")
+    return instances.ensure(DEFAULT_AGGREGATOR, Aggregator, f"{handler.name} is no aggregator")
 
 
 def names_no_picker(profile: str) -> str:
@@ -95,6 +97,10 @@ class _Parts:
     def profile(self) -> Profile | None:
         for index, ref in enumerate(self._spec.plugins):
             path = ("schedulingProfiles", self._index, "plugins", index)
+            kind = self._instances.inactive.get(ref.plugin_ref, "")
+            if kind in FLOW_CONTROL_TYPES or kind in WITHOUT_TASK:
+                self._pass_over(ref, kind, *path)
+                continue
             plugin = self._instances.resolve(ref, Plugin, *path)
             cls = self._instances.class_of(ref.plugin_ref)
             if cls is not None and self._fits(cls, ref, *path) and plugin is not None:
@@ -110,10 +116,10 @@ class _Parts:
         """Return whether a plugin of this class can be used as the reference says; record why not."""
         fail, before = self._instances.fail, len(self._instances.problems)
         if not issubclass(cls, (Filter, Scorer, Picker)):
-            fail(f"plugin {ref.plugin_ref!r} (type {cls.plugin_type}) is neither filter, scorer nor picker", *path)
+            self._pass_over(ref, cls.plugin_type, *path)
             return False
         if ref.weight is not None and not issubclass(cls, Scorer):
-            fail(f"{ref.plugin_ref!r} has a weight, but is no scorer", *path, "weight")
+            self._instances.warn(f"has no effect: {ref.plugin_ref!r} is no scorer", *path, "weight")
         elif ref.weight is not None and ref.weight < 0:
             fail(f"weight {ref.weight:g} is negative: a scorer says what is good", *path, "weight")
         if issubclass(cls, Picker):
@@ -135,6 +141,14 @@ class _Parts:
                 self._instances.fail(str(error), *path, "weight")
         if isinstance(plugin, Picker):
             self._pickers.append(plugin)
+
+    def _pass_over(self, ref: WeightedRef, kind: str, *path: str | int) -> None:
+        """Warn of a plugin that has no part in a profile; llm-d's charts name producers there."""
+        self._instances.warn(
+            f"plugin {ref.plugin_ref!r} (type {kind}) is neither filter, scorer nor picker: it has no effect in a "
+            "profile",
+            *path,
+        )
 
     def _picker(self) -> Picker[Any]:
         if self._pickers:

@@ -14,9 +14,9 @@ _REFERENCES = "#/$defs/{name}"
 
 
 def config_schema(registry: Registry) -> dict[str, Any]:
-    """Return the schema; raises ConfigurationError for a plugin type that cannot be loaded."""
+    """Return the schema; plugin types that cannot be loaded are left out."""
     schema = EndpointPickerConfig.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
-    classes = {name: registry.find(name) for name in registry.types}
+    classes, _ = registry.load_all()
     structs = list(dict.fromkeys(cls.parameters_type for cls in classes.values()))  # in the order of the types
     schemas, components = msgspec.json.schema_components(
         structs, schema_hook=lambda _: {"$comment": "anything"}, ref_template=_REFERENCES
@@ -29,7 +29,7 @@ def config_schema(registry: Registry) -> dict[str, Any]:
     spec["properties"]["type"] = {
         "description": spec["properties"]["type"]["description"],
         "anyOf": [
-            {"enum": [*sorted([*classes, *FLOW_CONTROL_TYPES, *WITHOUT_TASK])]},
+            {"enum": sorted({*classes, *FLOW_CONTROL_TYPES, *WITHOUT_TASK})},
             {"type": "string", "pattern": "^[\\w.]+:\\w+$"},
         ],
     }

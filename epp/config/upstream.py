@@ -14,13 +14,19 @@ FLOW_CONTROL_TYPES: Mapping[str, str] = MappingProxyType(
         "static-usage-limit-policy": "usage limit policy",
         "priority-holdback-policy": "usage limit policy",
         "soft-reflective-ceiling-policy": "usage limit policy",
-        "utilization-detector": "saturation detector",
-        "concurrency-detector": "saturation detector",
         "sheddable-eviction-filter": "eviction filter",
         "priority-then-time-eviction-order-policy": "eviction order policy",
     }
 )
 """Types of the flow control, by what they are; a file may declare them, though nothing queues yet."""
+
+POLICIES: Mapping[str, str] = MappingProxyType(
+    {
+        **FLOW_CONTROL_TYPES,
+        **dict.fromkeys(("utilization-detector", "concurrency-detector"), "saturation detector"),
+    }
+)
+"""All types that the flow control may refer to; of them, the detectors are plugins, which profiles name as filters."""
 
 IMPLIED_POLICIES = frozenset(
     {"global-strict-fairness-policy", "fcfs-ordering-policy", "static-usage-limit-policy", "utilization-detector"}

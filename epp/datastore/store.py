@@ -3,13 +3,14 @@
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from epp.datastore.ledger import Ledger
 from epp.datastore.table import ColumnTable
-from epp.framework.arrays import Floats, Positions
+from epp.framework.arrays import Floats, Positions, read_only
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Report
 from epp.framework.endpoint import Endpoint
@@ -122,16 +123,18 @@ class Datastore:
         if slot is not None:
             self._write(slot, report)
 
-    def forget(self, data: Iterable[Datum]) -> None:
-        """Reset columns and attributes of every endpoint to unknown: no source reports them any more."""
+    def forget(self, data: Iterable[Datum], endpoint: Endpoint | None = None) -> None:
+        """Reset columns and attributes to unknown, of every endpoint unless one is given: nothing reports them."""
         gone = tuple(data)
         blank = Report(
             {datum: datum.unknown for datum in gone if isinstance(datum, Column)},
             {datum: datum.unknown for datum in gone if isinstance(datum, Attribute)},
         )
-        for slot, endpoint in enumerate(self._endpoints):
-            if endpoint is not None:
-                self._write(slot, blank)
+        slots = [slot for slot, known in enumerate(self._endpoints) if known is not None]
+        if endpoint is not None:
+            slots = [slot for slot in (self._slot_of(endpoint),) if slot is not None]
+        for slot in slots:
+            self._write(slot, blank)
 
     def mark(self, endpoint: Endpoint, reachable: float) -> None:
         """Write how an endpoint can be reached (ANSWERS, SILENT or REFUSES); ignored once it left."""
@@ -148,10 +151,10 @@ class Datastore:
         slots, endpoints, available = last.slots, last.endpoints, last.available
         if self._pool_changed:
             endpoints = Records[Endpoint | None](tuple(self._endpoints))
-            slots = np.array([slot for slot, e in enumerate(self._endpoints) if e is not None], dtype=np.intp)
+            slots = read_only(np.array([i for i, e in enumerate(self._endpoints) if e is not None], dtype=np.intp))
         columns = self._table.publish()
         if membership_changed:
-            available = _available(slots, columns[REACHABLE.name][slots])
+            available = read_only(_available(slots, columns[REACHABLE.name][slots]))
         for name in self._attributes_changed:
             self._published_attributes[name] = Records(tuple(self._attributes[name][1]))
         self._pool_changed = False
@@ -162,7 +165,7 @@ class Datastore:
             available=available,
             endpoints=endpoints,
             columns=columns,
-            attributes=dict(self._published_attributes),
+            attributes=MappingProxyType(dict(self._published_attributes)),
         )
         return self._snapshot
 

@@ -1,10 +1,11 @@
 """Working columns that a writer mutates, and the read-only copies that readers get."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
-from epp.framework.arrays import Floats
+from epp.framework.arrays import Floats, read_only
 from epp.framework.snapshot import Column
 
 
@@ -71,10 +72,8 @@ class ColumnTable:
         if self._dirty:
             fresh = dict(self._published)
             for name in self._dirty:
-                copy = self._working[name].copy()
-                copy.flags.writeable = False
-                fresh[name] = copy
-            self._published = fresh
+                fresh[name] = read_only(self._working[name].copy())
+            self._published = MappingProxyType(fresh)
             self._dirty.clear()
         return self._published
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isnan
 
+from rich.markup import escape
 from rich.table import Table
 
 from epp.framework import Candidates, Snapshot
@@ -70,19 +71,24 @@ def rows(snapshot: Snapshot) -> Iterator[Row]:
         )
 
 
-def table(snapshot: Snapshot) -> Table:
-    """Return the table for a terminal."""
-    result = Table(title="endpoints", title_justify="left")
-    result.add_column("endpoint", style="bold")
-    result.add_column("address", style="dim")
-    result.add_column("accelerator")
-    for heading in ("$/h", "waiting", "running", "KV", "in flight", "served", "prefix hits"):
-        result.add_column(heading, justify="right")
-    result.add_column("state")
+def table(snapshot: Snapshot, caption: str = "") -> Table:
+    """Return the table for a terminal, with a line below it."""
+    result = Table(
+        title="endpoints",
+        title_justify="left",
+        caption=escape(caption),
+        caption_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    result.add_column("endpoint", overflow="fold")
+    result.add_column("accelerator", overflow="fold")
+    for heading in ("$/h", "wait", "run", "KV", "in\nflight", "served", "prefix\nhits"):  # all fit into 80 columns
+        result.add_column(heading, justify="right", overflow="fold")
+    result.add_column("state", overflow="fold")
     for row in rows(snapshot):
         result.add_row(
-            row.name,
-            row.address,
+            f"[bold]{escape(row.name)}[/]\n[dim]{escape(row.address)}[/]",
             row.accelerator,
             row.dollars_per_hour,
             row.waiting,

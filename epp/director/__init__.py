@@ -1,10 +1,26 @@
 """One request: from headers and body to its destination, and on to the end of its response."""
 
-from epp.director.director import Director, DirectorObserver
+from epp.director.decision import Decision, top_values
+from epp.director.director import Director, DirectorObserver, Refusal
 from epp.director.held import Held
+from epp.director.observers import Observers
 from epp.director.pipeline import ParserTable, Pipeline
 from epp.director.routing import Cause, Routing
 from epp.director.seeds import Seeds
 from epp.framework.addresses import Subset
 
-__all__ = ["Cause", "Director", "DirectorObserver", "Held", "ParserTable", "Pipeline", "Routing", "Seeds", "Subset"]
+__all__ = [
+    "Cause",
+    "Decision",
+    "Director",
+    "DirectorObserver",
+    "Held",
+    "Observers",
+    "ParserTable",
+    "Pipeline",
+    "Refusal",
+    "Routing",
+    "Seeds",
+    "Subset",
+    "top_values",
+]

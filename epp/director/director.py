@@ -1,9 +1,10 @@
 """The director: parses a request, narrows the candidates, runs admission and scheduler, credits the endpoint."""
 
 import asyncio
+import re
 import uuid
 from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,21 +23,45 @@ from epp.framework.clock import Clock
 from epp.framework.errors import (
     AdmissionDeniedError,
     BadRequestError,
+    BodyMissingError,
     ClientGoneError,
     ModelMissingError,
     NoEndpointsError,
+    PreconditionFailedError,
     RequestError,
     ScreenedOutError,
 )
-from epp.framework.headers import FAIRNESS_ID, MODEL_REWRITE, PATHS, REQUEST_ID
-from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, IN_FLIGHT_COST, Headers, Request, RequestBody
+from epp.framework.headers import FAIRNESS_ID, METHOD, MODEL_REWRITE, PATHS, PREFER, REQUEST_ID
+from epp.framework.request import (
+    AGENT_IDENTITY,
+    DEFAULT_FLOW,
+    IN_FLIGHT_COST,
+    PREFIX_MATCH,
+    DataKey,
+    Headers,
+    Request,
+    RequestBody,
+)
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders, Screener
 from epp.framework.snapshot import Snapshot
 from epp.scheduling import Failure, Guard
 
 DEFAULT_PATH = "/v1/completions"
+_IF_AVAILABLE = "if-available"
 _NOTHING = Parsed(RequestBody(), names_model=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that is not routed: it is refused, or its client has left."""
+
+    error: RequestError
+    headers: Headers = field(default_factory=Headers)
+    model: str = ""
+    """Empty where the body names none, or was not read."""
+    seconds: float = 0.0
+    """Time from the complete request to this."""
 
 
 class DirectorObserver(RoutingObserver):
@@ -44,11 +69,17 @@ class DirectorObserver(RoutingObserver):
 
     __slots__ = ()
 
+    def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
+        """Record how many endpoints the gateway's subset has, and how many of them screeners left."""
+
+    def held(self, request: Request, plugin: str) -> None:
+        """Record that an admitter lets a request wait."""
+
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Record a routed request."""
 
-    def refused(self, model: str, error: RequestError) -> None:
-        """Record a refused request; `model` is empty where the body named none."""
+    def refused(self, refusal: Refusal) -> None:
+        """Record a request that is not routed."""
 
 
 @dataclass(slots=True)
@@ -96,13 +127,19 @@ class Director:
         """Route all further requests by another pipeline; those on their way keep theirs."""
         self._pipeline = pipeline
 
+    def refuse(self, headers: Headers, error: RequestError) -> RequestError:
+        """Record a request that does not come to be routed; return the error."""
+        self._observer.refused(Refusal(error, headers))
+        return error
+
     def route(
         self, headers: Headers, body: bytes, subset: Subset | None, *, incomplete: bool = False
     ) -> Routing | Held:
         """Return the routing of a request, or Held where it has to wait; raises a RequestError that refuses it.
 
-        A request without a body names no model and may go to any endpoint that the profiles allow; so may one of whose
-        body only an `incomplete` beginning is known, if that does not say enough.
+        A request without a body names no model and may go to any endpoint that the profiles allow, unless it is a POST
+        to an API that a parser reads; so may one of whose body only an `incomplete` beginning is known, or nothing, if
+        that does not say enough.
         """
         pipeline = self._pipeline
         model = ""
@@ -117,7 +154,7 @@ class Director:
             arrival = _Arrival(pipeline, request, subset, iter(pipeline.of(Admitter)))
             outcome = self._proceed(arrival)
         except RequestError as error:
-            self._observer.refused(model, error)
+            self._observer.refused(Refusal(error, headers, model))
             raise
         return outcome if isinstance(outcome, Routing) else Held(partial(self._wait, arrival, outcome))
 
@@ -146,14 +183,19 @@ class Director:
             raise NoEndpointsError
         started = self.clock.now()
         request = arrival.request
+        eligible = len(candidates)
         candidates = self._screened(arrival, candidates)
+        self._observer.candidates_found(request, snapshot, eligible, len(candidates))
         for producer in arrival.pipeline.of(Producer):
             self._guard.call(Producer.role, producer, producer.produce, request, candidates)
         for admitter in arrival.admitters:
             awaited = self._admit(admitter, request, candidates)
             if awaited is not None:
+                self._observer.held(request, admitter.name)
                 return _Hold(admitter, awaited)
         result = arrival.pipeline.scheduler.schedule(request, candidates)
+        if _prefers_cached(request.headers) and not _is_cached(arrival.pipeline, request, result):
+            raise PreconditionFailedError
         for plugin in arrival.pipeline.of(PreRequest):
             self._guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
         self._observer.routed(request, result, self.clock.now() - started)
@@ -191,11 +233,15 @@ class Director:
                     return outcome
                 hold = outcome
         except RequestError as error:
-            self._observer.refused(arrival.request.body.model, error)
+            self._refused(arrival.request, error)
             raise
         except asyncio.CancelledError:
-            self._observer.refused(arrival.request.body.model, ClientGoneError("while the request was held"))
+            self._refused(arrival.request, ClientGoneError("while the request was held"))
             raise
+
+    def _refused(self, request: Request, error: RequestError) -> None:
+        seconds = self.clock.now() - request.received_at
+        self._observer.refused(Refusal(error, request.headers, request.body.model, seconds))
 
     def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> Awaitable[None] | None:
         try:
@@ -246,6 +292,8 @@ async def _end_of(awaited: Awaitable[None]) -> None:
 
 def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, incomplete: bool) -> Parsed:
     if not body:
+        if not incomplete and headers.get(METHOD) == "POST" and pipeline.parsers.claims(path):
+            raise BodyMissingError
         return _NOTHING
     if not incomplete:
         return pipeline.parsers.parse(path, headers, body)
@@ -254,6 +302,24 @@ def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, inco
     except BadRequestError:  # the missing part may make it valid
         return _NOTHING
     return parsed if parsed.body.model else _NOTHING  # the missing part may name the model
+
+
+def _prefers_cached(headers: Headers) -> bool:
+    """Return whether the preferences contain `if-available`, with or without a value and parameters."""
+    if PREFER not in headers:
+        return False
+    lists = (value for name, value in headers.fields() if name == PREFER)
+    preferences = (preference for value in lists for preference in value.split(","))
+    return any(
+        re.split("[;=]", preference, maxsplit=1)[0].strip().lower() == _IF_AVAILABLE for preference in preferences
+    )
+
+
+def _is_cached(pipeline: Pipeline, request: Request, result: SchedulingResult) -> bool:
+    """Return whether the target is expected to hold the beginning of the prompt, by any producer of matches."""
+    keys = {datum for producer in pipeline.of(Producer) for datum in producer.writes if isinstance(datum, DataKey)}
+    matches = [request.get(key) for key in keys if key.name == PREFIX_MATCH.name]
+    return any(match is not None and match.matched_blocks[result.primary.slot] > 0 for match in matches)
 
 
 def _path(headers: Headers) -> str:

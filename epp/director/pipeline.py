@@ -51,8 +51,21 @@ class ParserTable:
         suffix, parser = self._find(path)
         return Parsed(parser.parse(suffix, headers, body), parser.names_model)
 
+    def claims(self, path: str) -> bool:
+        """Return whether a parser reads the API at a path, as opposed to one that takes any."""
+        return self._claimed(path) is not None
+
     def _find(self, path: str) -> tuple[str, Parser[Any]]:
-        """Return the claim that matches a path, a trailing slash apart, and whose it is; raises NoParserError."""
+        """Return the claim that matches a path, and whose it is; raises NoParserError."""
+        found = self._claimed(path)
+        if found is not None:
+            return found
+        if self._fallback is None:
+            raise NoParserError(path)
+        return "", self._fallback
+
+    def _claimed(self, path: str) -> tuple[str, Parser[Any]] | None:
+        """Return the claim that matches a path, a trailing slash apart, and whose it is."""
         whole = path.rstrip("/")
         if whole in self._by_path:
             return whole, self._by_path[whole]
@@ -61,9 +74,7 @@ class ParserTable:
             found = self._by_suffix.get(segments[-length:])
             if found is not None:
                 return found
-        if self._fallback is None:
-            raise NoParserError(path)
-        return "", self._fallback
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from epp.bodies import UsageReader
 from epp.datastore import Credit
+from epp.director.decision import Decision
 from epp.director.pipeline import Pipeline
 from epp.framework.endpoint import Endpoint
 from epp.framework.request import Headers, Request
@@ -32,6 +33,12 @@ class RoutingObserver(PluginObserver):
     """No-op callbacks; override those of interest."""
 
     __slots__ = ()
+
+    def response_started(self, routing: "Routing") -> None:
+        """Record the headers of a response."""
+
+    def first_piece(self, routing: "Routing") -> None:
+        """Record the first piece of the body of a response."""
 
     def completed(self, routing: "Routing", cause: Cause) -> None:
         """Record the end of a routed request."""
@@ -89,6 +96,11 @@ class Routing:
         self._completed = False
 
     @property
+    def decision(self) -> Decision:
+        """Why it goes where it goes."""
+        return Decision(self.request, self.result)
+
+    @property
     def control_names(self) -> list[str]:
         """Headers of the client that must not reach the endpoint."""
         return self._pipeline.control_names(self.request.headers)
@@ -123,6 +135,7 @@ class Routing:
             )
             if not isinstance(found, Failure):
                 added.update(found)
+        self._observer.response_started(self)
         return added
 
     def report(self) -> Metadata:
@@ -142,6 +155,7 @@ class Routing:
             self.first_byte_at = now
             self._credit.first_token()
             self._time("first_token", now - self.request.received_at)
+            self._observer.first_piece(self)
         if self._usage is not None:
             self._usage.feed(piece, last=last)
         if last and self.first_byte_at is not None:

@@ -6,35 +6,6 @@ from epp.discovery.targets import Lookup, Resolver, Target, system_lookup
 from epp.framework.datalayer import Discovery, Pool
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
-from epp.host_port import parse_host_port
-
-
-def parse_targets(text: str) -> tuple[Target, ...]:
-    """Read `[name=]host:port,...`, IPv6 as `[address]:port`; a target without a name is called `host:port`.
-
-    Raises ValueError with the position of the entry and the remedy.
-    """
-    targets: list[Target] = []
-    for position, entry in enumerate(map(str.strip, text.split(",")), start=1):
-        try:
-            target = _parse_target(entry)
-        except ValueError as error:
-            raise ValueError(f"endpoint {position}: {error}") from None
-        for other in targets:
-            if other.name == target.name or (other.host, other.port) == (target.host, target.port):
-                raise ValueError(f"endpoint {position}: {entry!r} repeats endpoint {other.name!r}: leave one out")
-        targets.append(target)
-    return tuple(targets)
-
-
-def _parse_target(entry: str) -> Target:
-    if not entry:
-        raise ValueError("it is empty: write host:port, [ipv6]:port or name=host:port")
-    name, equals, address = entry.rpartition("=")
-    if equals and not name:
-        raise ValueError(f"{entry!r} has an empty name: write host:port or name=host:port")
-    place = parse_host_port(address)
-    return Target(name or address, place.host, place.port)
 
 
 class StaticDiscovery(Discovery[Parameters]):
@@ -47,9 +18,10 @@ class StaticDiscovery(Discovery[Parameters]):
         self.resolver = Resolver(lookup, targets)
 
     async def start(self, pool: Pool) -> None:
-        """Fill the pool; raises ConfigurationError when no host has an address."""
+        """Fill the pool; raises ConfigurationError when no host has an address, or two endpoints the same."""
         targets = self.resolver.targets
-        if not await self.resolver.refresh(pool) and targets:
+        found = await self.resolver.refresh(pool, unique=True)
+        if not found and targets:
             hosts = ", ".join(target.host for target in targets)
             raise ConfigurationError(
                 f"none of the endpoints' host names resolves: {hosts}; correct them, or write IP addresses"

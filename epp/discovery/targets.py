@@ -12,6 +12,7 @@ import structlog
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.datalayer import Pool
 from epp.framework.endpoint import Endpoint
+from epp.framework.errors import ConfigurationError
 from epp.host_port import is_ip
 
 Lookup: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
@@ -38,6 +39,8 @@ class Target:
     node: str = ""
     cluster: str = ""
     accelerator: AcceleratorDeclaration | None = None
+    tls: bool = False
+    """Whether it speaks HTTPS."""
 
     def endpoint(self, address: str) -> Endpoint:
         """Return the endpoint at this address."""
@@ -65,7 +68,8 @@ async def system_lookup(host: str) -> Sequence[str]:
 class Resolver:
     """Fills a pool with targets, and resolves their host names again and again.
 
-    A name that stops resolving keeps its last address. Each failure is logged once, until the name resolves again.
+    A name that stops resolving keeps its last address. Each failure is logged once, until the name resolves again. Of
+    targets that resolve to one address and port, the first is in the pool.
     """
 
     def __init__(self, lookup: Lookup, targets: Sequence[Target] = ()) -> None:
@@ -74,6 +78,8 @@ class Resolver:
         self._addresses: dict[str, str] = {}
         self._failing: set[str] = set()
         self._refreshing = asyncio.Lock()
+        self._repeated: set[tuple[str, str]] = set()
+        """Names of endpoints left out of the pool, each after that of the one with the same address and port."""
 
     @property
     def refresh_seconds(self) -> float | None:
@@ -83,10 +89,11 @@ class Resolver:
             return None
         return _RESOLVED_SECONDS if hosts <= self._addresses.keys() else _UNRESOLVED_SECONDS
 
-    async def refresh(self, pool: Pool) -> int:
+    async def refresh(self, pool: Pool, *, unique: bool = False) -> int:
         """Resolve host names and fill the pool; return the number of endpoints.
 
-        Targets whose host has never had an address are left out.
+        Targets whose host has never had an address are left out. Raises ConfigurationError, with the pool unchanged,
+        for two targets with one address if they have to be `unique`.
         """
         async with self._refreshing:
             hosts = self._hosts()
@@ -95,6 +102,7 @@ class Resolver:
             await asyncio.gather(*map(self._resolve, sorted(hosts)))
             found = [(target, self._address_of(target.host)) for target in self.targets]
             endpoints = [target.endpoint(address) for target, address in found if address is not None]
+            endpoints = self._without_repeated(endpoints, refuse=unique)
             pool.replace(endpoints)
             return len(endpoints)
 
@@ -104,6 +112,30 @@ class Resolver:
             await asyncio.sleep(self.refresh_seconds or _IDLE_SECONDS)
             if self.refresh_seconds is not None:
                 await self.refresh(pool)
+
+    def _without_repeated(self, endpoints: Sequence[Endpoint], *, refuse: bool) -> list[Endpoint]:
+        """Return one endpoint for each address; the others are logged once, for as long as they repeat it."""
+        firsts: dict[str, Endpoint] = {}
+        repeated = set()
+        for endpoint in endpoints:
+            first = firsts.setdefault(endpoint.hostport, endpoint)
+            pair = (first.name, endpoint.name)
+            if first is endpoint:
+                continue
+            if refuse:
+                raise ConfigurationError(
+                    f"endpoints {pair[0]!r} and {pair[1]!r} are one server, {first.hostport}: leave one out"
+                )
+            if pair not in self._repeated:
+                _log.warning(
+                    "two endpoints are one server, the second is not used",
+                    address=first.hostport,
+                    first=pair[0],
+                    second=pair[1],
+                )
+            repeated.add(pair)
+        self._repeated = repeated
+        return list(firsts.values())
 
     def _hosts(self) -> set[str]:
         return {target.host for target in self.targets if not is_ip(target.host)}

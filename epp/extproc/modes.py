@@ -29,14 +29,34 @@ class Modes:
     response: BodyMode | None = None
 
 
+_TELLING_EXCHANGES = 10
+
+
 class GatewayTraits:
     """Observed behaviour of one gateway, shared by its streams."""
 
-    __slots__ = ("streams_body_unprompted",)
+    __slots__ = ("_exchanges_without_headers", "streams_body_unprompted")
 
     def __init__(self) -> None:
+        self._exchanges_without_headers: int | None = 0  # None once it is known what the gateway shows
         self.streams_body_unprompted = False
         """Whether it has sent a body before its headers were answered: such a gateway never waits for that answer."""
+
+    def end_of_exchange(self, *, headers_shown: bool) -> bool:
+        """Count an exchange that ended; return True once, as it becomes plain that no response headers are shown.
+
+        One exchange alone tells nothing: its client may have left before the response.
+        """
+        if self._exchanges_without_headers is None:
+            return False
+        if headers_shown:
+            self._exchanges_without_headers = None
+            return False
+        self._exchanges_without_headers += 1
+        if self._exchanges_without_headers < _TELLING_EXCHANGES:
+            return False
+        self._exchanges_without_headers = None
+        return True
 
 
 class UnknownModeError(ValueError):

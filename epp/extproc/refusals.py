@@ -4,11 +4,14 @@ import msgspec
 
 from epp.extproc import replies
 from epp.extproc.wire import ProcessingResponse
-from epp.framework import RequestError
-from epp.framework.headers import DROPPED_REASON
+from epp.framework import Headers, RequestError
+from epp.framework.headers import DROPPED_REASON, PATHS, REQUEST_ID
+from epp.framework.printable import printable
 
 _ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
+_OPENAI_PATHS = ("/chat/completions", "/completions", "/embeddings", "/responses")
 _OPENAI_PREFIX = "/v1/"
+_SGLANG_PATH = "/generate"
 _OPENAI_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -21,26 +24,33 @@ _OPENAI_TYPES = {
 _ANTHROPIC_TYPES = {**_OPENAI_TYPES, 413: "request_too_large", 503: "overloaded_error"}
 
 
-def refusal(error: RequestError, path: str, *, plain: bool) -> ProcessingResponse:
-    """End the exchange with the error's status, reason and sentence.
+def refusal(error: RequestError, headers: Headers, *, plain: bool) -> ProcessingResponse:
+    """End the exchange with the error's status, reason and message.
 
-    The body is JSON in the shape of Anthropic's or OpenAI's API for requests to them, and the bare sentence for any
-    other, or for all where `plain`.
+    The body is JSON in the shape of Anthropic's, OpenAI's or SGLang's API for requests to them, and the bare message
+    for any other. Where `plain`, it is the sentence of llm-d-router for all.
     """
-    content_type, body = ("text/plain; charset=utf-8", error.sentence.encode()) if plain else _body(error, path)
-    headers = {"content-type": content_type}
+    content_type, body = ("text/plain; charset=utf-8", error.sentence.encode()) if plain else _body(error, headers)
+    answer = {"content-type": content_type}
     if error.reason is not None:
-        headers[DROPPED_REASON] = error.reason
-    return replies.immediate(error.status, headers, body, type(error).__name__)
+        answer[DROPPED_REASON] = error.reason
+    return replies.immediate(error.status, answer, body, type(error).__name__)
 
 
-def _body(error: RequestError, path: str) -> tuple[str, bytes]:
+def _body(error: RequestError, headers: Headers) -> tuple[str, bytes]:
+    path = (headers.first_of(*PATHS) or "").partition("?")[0].rstrip("/")
     if path.endswith(_ANTHROPIC_PATHS):
         kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
-        shape: object = {"type": "error", "error": {"type": kind, "message": error.sentence}}
-    elif _OPENAI_PREFIX in path:
+        shape: object = {
+            "type": "error",
+            "error": {"type": kind, "message": error.message},
+            "request_id": printable(headers.get(REQUEST_ID, "")) or None,
+        }
+    elif _OPENAI_PREFIX in path or path.endswith(_OPENAI_PATHS):
         kind = _OPENAI_TYPES.get(error.status, "server_error")
-        shape = {"error": {"message": error.sentence, "type": kind, "param": None, "code": error.code}}
+        shape = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.kind}}
+    elif path.endswith(_SGLANG_PATH):
+        shape = {"error": {"message": error.message}}
     else:
-        return "text/plain; charset=utf-8", error.sentence.encode()
+        return "text/plain; charset=utf-8", error.message.encode()
     return "application/json", msgspec.json.encode(shape)

@@ -10,8 +10,8 @@ from epp.extproc.exchange import Answer, Progress, ProtocolError, expect
 from epp.extproc.headers import read_headers
 from epp.extproc.modes import BodyMode, GatewayTraits
 from epp.extproc.wire import HttpBody, HttpHeaders
-from epp.framework import Headers
-from epp.framework.errors import BodyTooLargeError, InternalError
+from epp.framework import Headers, RequestError
+from epp.framework.errors import BodyTooLargeError, ClientGoneError, InternalError
 from epp.framework.headers import CONTENT_LENGTH, REQUEST_ID
 
 DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -40,6 +40,7 @@ class RequestHalf:
     """Answers request messages; `routing` is set once the request is routed."""
 
     __slots__ = (
+        "_asked",
         "_body",
         "_director",
         "_mode",
@@ -62,6 +63,7 @@ class RequestHalf:
         self._progress = Progress.EXPECTED
         self._body: list[bytes] = []
         self._size = 0
+        self._asked = False
         self.headers = Headers()
         self.subset: Subset | None = None
         self.routing: Routing | None = None
@@ -71,6 +73,16 @@ class RequestHalf:
         """Whether the gateway may wait for an answer to its headers before it sends the body: it states no mode."""
         waits = self._mode is None and not self._traits.streams_body_unprompted
         return waits and self._progress is Progress.BODY and not self._body
+
+    def abandon(self) -> None:
+        """Record that the client left before its request was complete, if it did."""
+        if self._progress is not Progress.EXPECTED and not self._asked:
+            self._refuse(ClientGoneError("before its request was complete"))
+
+    def fail(self, error: RequestError) -> None:
+        """Record an error of this program, unless the request has been routed."""
+        if self.routing is None:
+            self._refuse(error)
 
     def on_silence(self) -> Iterator[Answer]:
         """Route by headers alone: the gateway seems to wait for an answer to them."""
@@ -112,7 +124,7 @@ class RequestHalf:
         self._progress = Progress.ENDED
         if self.routing is None:
             if self._mode in _BUFFERED:
-                raise InternalError("the gateway sent trailers instead of the buffered body")
+                raise self._refuse(InternalError("the gateway sent trailers instead of the buffered body"))
             if self._body:
                 yield from self._with_pieces(end_of_stream=False)
             else:  # Envoy takes no piece in return for none
@@ -122,7 +134,7 @@ class RequestHalf:
     def _gather(self, piece: bytes) -> None:
         self._size += len(piece)
         if self._size > self._options.max_body_bytes:
-            raise BodyTooLargeError(self._options.max_body_bytes)
+            raise self._refuse(BodyTooLargeError(self._options.max_body_bytes))
         self._body.append(piece)
 
     def _gathered(self) -> bytes:
@@ -130,8 +142,12 @@ class RequestHalf:
         self._body.clear()
         return body
 
+    def _refuse(self, error: RequestError) -> RequestError:
+        self._asked = True
+        return self._director.refuse(self.headers, error)
+
     def _with_headers(self) -> Iterator[Answer]:
-        forwarding = yield from self._route(b"")
+        forwarding = yield from self._route(b"", incomplete=self._progress is not Progress.ENDED)
         yield replies.destination_with_headers(forwarding)
 
     def _with_body(self, *, end_of_stream: bool) -> Iterator[Answer]:
@@ -152,6 +168,7 @@ class RequestHalf:
     def _route(self, body: bytes, *, incomplete: bool = False) -> Generator[Held, None, replies.Forwarding]:
         if self.routing is not None:
             raise ProtocolError("unexpected request_body: the body was complete and has been answered")
+        self._asked = True
         outcome = self._director.route(self.headers, body, self.subset, incomplete=incomplete)
         if isinstance(outcome, Held):
             yield outcome

@@ -1,18 +1,24 @@
 """The response half of an exchange: passes pieces on, reads usage, restores the model name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+
+import structlog
 
 from epp.bodies import ModelRestorer
 from epp.director import Cause, Routing
 from epp.extproc import replies
 from epp.extproc.exchange import Progress, expect
 from epp.extproc.headers import read_headers
-from epp.extproc.modes import BodyMode
+from epp.extproc.modes import BodyMode, GatewayTraits
 from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
 from epp.framework.clock import Clock
-from epp.framework.headers import CONTENT_LENGTH
+from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, ONLY_OURS, SERVED_ENDPOINT
+from epp.framework.printable import printable
 from epp.framework.roles import Metadata
 
+_log = structlog.get_logger()
+
+_MOST_ENDPOINT = 128
 _IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 """Modes in which each piece gets one answer that may change it."""
 
@@ -20,11 +26,26 @@ _IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 class ResponseHalf:
     """Answers response messages, and reports them to the routing, if there is one."""
 
-    __slots__ = ("_bytes_left", "_clock", "_mode", "_progress", "_restorer", "_whole")
+    __slots__ = (
+        "_bytes_left",
+        "_clock",
+        "_decision_headers",
+        "_headers_shown",
+        "_mode",
+        "_progress",
+        "_restorer",
+        "_traits",
+        "_whole",
+    )
 
-    def __init__(self, mode: BodyMode | None, clock: Clock) -> None:
+    def __init__(
+        self, mode: BodyMode | None, clock: Clock, *, decision_headers: bool = False, traits: GatewayTraits
+    ) -> None:
         self._mode = mode
         self._clock = clock
+        self._decision_headers = decision_headers
+        self._traits = traits
+        self._headers_shown = False
         self._progress = Progress.EXPECTED
         self._restorer: ModelRestorer | None = None
         self._bytes_left: int | None = None  # by content-length; None without one
@@ -44,22 +65,25 @@ class ResponseHalf:
         """Read the status and the kind of body."""
         expect("response_headers", self._progress, Progress.EXPECTED)
         self._progress = Progress.ENDED if message.end_of_stream else Progress.BODY
+        self._headers_shown = True
         headers = read_headers(message.headers)
         status = headers.first_of(":status", "status") or ""
         length = headers.get(CONTENT_LENGTH, "")
         self._bytes_left = int(length) if length.isdecimal() else None
         event_stream = "text/event-stream" in headers.get("content-type", "")
-        remove: list[str] = []
-        added: Mapping[str, str] = {}
+        remove = [name for name in ONLY_OURS if name in headers]
+        added: dict[str, str] = {}
         if routing is not None:
             code = int(status) if status.isdecimal() else 0
             added = routing.response_started(code, headers, event_stream=event_stream)
             if routing.request.rewrites_model and routing.request.body.model:
                 self._restorer = ModelRestorer(routing.request.body.model, event_stream=event_stream)
-                remove = [CONTENT_LENGTH]  # another name is of another length
+                remove.append(CONTENT_LENGTH)  # another name is of another length
             if self._mode is BodyMode.NONE:
                 routing.response_unseen(self._clock.now())
-        yield replies.response_headers_pass(added, remove)
+            if self._decision_headers:
+                added |= _decision(routing)
+        yield replies.response_headers_pass(added, [name for name in remove if name not in added])
 
     def on_body(self, message: HttpBody, routing: Routing | None) -> Iterator[ProcessingResponse]:
         """Let one piece pass."""
@@ -106,6 +130,15 @@ class ResponseHalf:
         """Accept no more messages."""
         self._progress = Progress.ENDED
 
+    def check_headers_shown(self) -> None:
+        """Log once for each gateway that decision headers have no effect, since it shows no response headers."""
+        asked, self._decision_headers = self._decision_headers, False  # one exchange counts once
+        if asked and self._traits.end_of_exchange(headers_shown=self._headers_shown):
+            _log.warning(
+                "--decision-headers has no effect: the gateway does not show response headers; set "
+                "response_header_mode SEND in processing_mode of its ext_proc filter"
+            )
+
     def _restored_in_place(self, piece: bytes, *, last: bool) -> bytes | None:
         """Return what goes in the piece's place; None for the piece itself."""
         if self._restorer is None:
@@ -113,3 +146,12 @@ class ResponseHalf:
         whole = last or self._mode is not BodyMode.STREAMED  # what follows a buffered piece is not shown
         restored = self._restorer.feed(piece, last=whole)
         return None if restored == piece else restored
+
+
+def _decision(routing: Routing) -> dict[str, str]:
+    """Return the headers that tell the endpoint that serves, and why."""
+    served = routing.served
+    address = served.hostport
+    name = served.name if served.name == address else f"{served.name}={address}"
+    text = printable(name.encode("ascii", "backslashreplace").decode(), _MOST_ENDPOINT)
+    return {SERVED_ENDPOINT: text, DECISION_REASON: routing.decision.why(served)}

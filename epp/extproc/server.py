@@ -1,7 +1,7 @@
 """Carries sessions over gRPC: one stream, one session."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,8 +17,8 @@ from epp.extproc.modes import GatewayTraits
 from epp.extproc.open_streams import OpenStreams
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.session import Session
-from epp.extproc.tls import server_credentials
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
+from epp.host_port import parse_host_port, shown_listening
 
 _log = structlog.get_logger()
 
@@ -43,10 +43,10 @@ class ServerSettings:
     """Where and how the ext_proc service listens."""
 
     address: str
-    """`host:port`, port 0 for any free one, or `unix:/path`."""
+    """`ip:port`, `[::]` for all addresses, port 0 for any free one; or `unix:/path`."""
     health_address: str | None = None
     """Where the health service listens in plaintext; None for nowhere."""
-    health_on_main: bool = False
+    health_on_main: bool = True
     """Whether the health service answers on `address` too."""
     secure: bool = True
     cert_path: Path | None = None
@@ -87,8 +87,7 @@ class ExtProcServer:
         server.add_generic_rpc_handlers((_handler(self._carry),))
         if settings.health_on_main:
             self._health.register(server)
-        credentials = server_credentials(settings.cert_path, reload=settings.cert_reload) if settings.secure else None
-        self.port = bind(server, settings.address, credentials)
+        self.port = bind(server, settings.address, _credentials(settings) if settings.secure else None)
         await server.start()
         self._server = server
         if settings.health_address is not None:
@@ -99,9 +98,15 @@ class ExtProcServer:
             self._health_server = health_server
 
     @property
-    def address(self) -> int | str:
-        """The port in use, or the address of a unix socket."""
-        return self.port or self._settings.address
+    def addresses(self) -> Mapping[str, str]:
+        """Where the servers that have started listen."""
+        bound = {"ext_proc": (self._settings.address, self.port)}
+        if self._settings.health_address is not None:
+            bound["health"] = self._settings.health_address, self.health_port
+        return {
+            name: shown_listening(parse_host_port(address, min_port=0).host, port) if port else address
+            for name, (address, port) in bound.items()
+        }
 
     @property
     def open_streams(self) -> int:
@@ -161,6 +166,12 @@ class ExtProcServer:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             finally:
                 session.close(cause)
+
+
+def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
+    from epp.extproc.tls import server_credentials  # noqa: PLC0415  loads cryptography, which plaintext does not need
+
+    return server_credentials(settings.cert_path, reload=settings.cert_reload)
 
 
 async def _next_message(context: "_Context", session: Session) -> object:

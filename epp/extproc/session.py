@@ -17,7 +17,7 @@ from epp.extproc.refusals import refusal
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES, RequestHalf, RequestOptions
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
-from epp.framework import RequestError
+from epp.framework import Headers, RequestError
 from epp.framework.errors import InternalError
 
 _log = structlog.get_logger()
@@ -32,7 +32,16 @@ Less than Envoy's default message timeout of 0.2 s.
 class Session:
     """`receive` each message in turn, then `close` once, however the stream ended."""
 
-    __slots__ = ("_director", "_options", "_plain_errors", "_request", "_response", "_suspended", "_traits")
+    __slots__ = (
+        "_decision_headers",
+        "_director",
+        "_options",
+        "_plain_errors",
+        "_request",
+        "_response",
+        "_suspended",
+        "_traits",
+    )
 
     def __init__(
         self,
@@ -42,7 +51,9 @@ class Session:
         plain_errors: bool = False,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         traits: GatewayTraits | None = None,
+        decision_headers: bool = False,
     ) -> None:
+        self._decision_headers = decision_headers
         self._director = director
         self._traits = traits or GatewayTraits()
         self._options = RequestOptions(emit_scores, max_body_bytes)
@@ -80,10 +91,15 @@ class Session:
         return self._run(self._request.on_silence())
 
     def close(self, cause: Cause = Cause.CLIENT_DISCONNECT) -> None:
-        """Complete the routed request with `cause` if it is still open."""
-        if self._request is not None and self._request.routing is not None:
-            whole = self._response is not None and self._response.seen_whole
-            self._request.routing.complete(Cause.NATURAL if whole else cause)
+        """Complete the routed request with `cause` if it is still open; one that is not routed yet was abandoned."""
+        if self._request is not None:
+            if self._request.routing is not None:
+                whole = self._response is not None and self._response.seen_whole
+                self._request.routing.complete(Cause.NATURAL if whole else cause)
+                if self._response is not None:
+                    self._response.check_headers_shown()
+            elif cause is Cause.CLIENT_DISCONNECT:
+                self._request.abandon()
         if self._response is not None:
             self._response.end()
 
@@ -104,7 +120,10 @@ class Session:
             raise
         except Exception as error:  # noqa: BLE001  one request fails, the process stays up
             _log.exception("request failed", error=str(error))
-            return [self._refuse(InternalError("the endpoint picker failed on this request"))]
+            failure = InternalError(f"{type(error).__name__} on this request")
+            if self._request is not None:
+                self._request.fail(failure)
+            return [self._refuse(failure)]
         return found
 
     def _answer(self, message: ProcessingRequest) -> Iterator[Answer]:
@@ -137,10 +156,12 @@ class Session:
         if self._request is None or self._response is None:
             modes = read_modes(message)
             self._request = RequestHalf(self._director, modes.request, self._options, self._traits)
-            self._response = ResponseHalf(modes.response, self._director.clock)
+            self._response = ResponseHalf(
+                modes.response, self._director.clock, decision_headers=self._decision_headers, traits=self._traits
+            )
         return self._request, self._response
 
     def _refuse(self, error: RequestError) -> ProcessingResponse:
         self.close(Cause.ERROR)
-        path = "" if self._request is None else self._request.headers.get(":path", "").partition("?")[0]
-        return refusal(error, path, plain=self._plain_errors)
+        headers = Headers() if self._request is None else self._request.headers
+        return refusal(error, headers, plain=self._plain_errors)

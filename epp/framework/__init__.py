@@ -12,6 +12,7 @@ from epp.framework.clock import Clock, ManualClock, SystemClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.limits import *  # noqa: F403  the types of parameters
+from epp.framework.load import LOAD_INPUTS, comparable_load, expected_load, fill_unknown
 from epp.framework.plugin import Datum, Parameters, Plugin, Stability
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.request import (
@@ -23,6 +24,7 @@ from epp.framework.request import (
     SESSION_ID,
     DataKey,
     Headers,
+    Media,
     PrefixMatch,
     PromptTokens,
     Request,
@@ -74,6 +76,7 @@ __all__ = [
     "KV_BLOCK_TOKENS",
     "KV_USAGE",
     "LAST_PICKED",
+    "LOAD_INPUTS",
     "LORA",
     "METRICS_AT",
     "MODELS",
@@ -103,6 +106,7 @@ __all__ = [
     "LoraState",
     "ManualClock",
     "Mask",
+    "Media",
     "Parameters",
     "Plugin",
     "Positions",
@@ -120,7 +124,10 @@ __all__ = [
     "SystemClock",
     "Topology",
     "Usage",
+    "comparable_load",
     "errors",
+    "expected_load",
+    "fill_unknown",
     "headers",
     "lower_is_better",
     "tag_mask",

@@ -1,6 +1,6 @@
 """The array types that cross plugin boundaries."""
 
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,20 @@ Positions: TypeAlias = NDArray[np.intp]
 """Positions within the candidates, or slots of the snapshot where said."""
 
 
+ROUNDING = 1e-9
+"""Distance of a score from [0, 1] that sums of floats cause."""
+
+
+_T = TypeVar("_T")
+
+
+def read_only(value: _T) -> _T:
+    """Return the value itself; if it is an array, it can no longer be written to."""
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    return value
+
+
 class ResultError(TypeError):
     """A plugin returned something of the wrong shape or type."""
 
@@ -27,10 +41,10 @@ def as_mask(value: object, count: int) -> Mask:
     return mask
 
 
-def as_scores(value: object, count: int, *, finite: bool = False) -> Floats:
+def as_scores(value: object, count: int, *, strict: bool = False) -> Floats:
     """Return an array of `count` numbers, from an array or a list; raises ResultError.
 
-    With `finite`, NaN and infinity raise ValueError.
+    With `strict`, NaN, infinity and values outside [0, 1] raise ValueError.
     """
     try:
         scores: Floats = np.asarray(value, dtype=np.float64)
@@ -38,8 +52,10 @@ def as_scores(value: object, count: int, *, finite: bool = False) -> Floats:
         raise ResultError(f"returned what is no array of numbers: {error}") from error
     if scores.shape != (count,):
         raise ResultError(f"returned {_described(scores)} instead of one score for each of {count} candidates")
-    if finite and not np.isfinite(scores).all():
+    if strict and not np.isfinite(scores).all():
         raise ValueError(f"returned {scores.tolist()}: NaN and infinity count as 0")
+    if strict and ((scores < -ROUNDING) | (scores > 1.0 + ROUNDING)).any():
+        raise ValueError(f"returned {scores.tolist()}: values below 0 and above 1 count as these")
     return scores
 
 

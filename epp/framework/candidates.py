@@ -1,10 +1,11 @@
 """The endpoints that may serve one request, as an index array into the columns of a snapshot."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
 
 import numpy as np
 
-from epp.framework.arrays import Floats, Mask, Positions
+from epp.framework.arrays import Floats, Mask, Positions, read_only
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import (
     Attribute,
@@ -13,15 +14,18 @@ from epp.framework.snapshot import (
 )
 from epp.framework.snapshot import T as _T
 
+_D = TypeVar("_D")
+
 
 class Candidates:
     """Input of filters and scorers: a filter keeps some of them, a scorer returns one number for each, in order."""
 
-    __slots__ = ("peer", "profile", "slots", "snapshot")
+    __slots__ = ("_memo", "peer", "profile", "slots", "snapshot")
 
     def __init__(self, snapshot: Snapshot, slots: Positions, *, profile: str = "", peer: int | None = None) -> None:
         self.snapshot = snapshot
-        self.slots = slots
+        self.slots = read_only(slots)
+        self._memo: dict[Callable[[Candidates], object], object] | None = None
         self.profile = profile
         """Name of the profile that runs; empty outside of profiles."""
         self.peer = peer
@@ -57,6 +61,14 @@ class Candidates:
         """One record for each member."""
         values = self.snapshot.records(attribute).values
         return [values[slot] for slot in self.slots]
+
+    def derive(self, build: Callable[["Candidates"], _D]) -> _D:
+        """Return `build(self)`, built once for this object; an array is made read-only."""
+        if self._memo is None:
+            self._memo = {}
+        if build not in self._memo:
+            self._memo[build] = read_only(build(self))
+        return cast("_D", self._memo[build])
 
     def where_label(self, key: str, values: Sequence[str]) -> Mask:
         """Mark the members whose label `key` has one of the values."""

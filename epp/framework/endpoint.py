@@ -3,6 +3,7 @@
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 
@@ -34,7 +35,7 @@ class Endpoint:
     """`namespace/name`."""
 
     def __post_init__(self) -> None:
-        """Check the address and derive `hostport` and `id`; raises ValueError."""
+        """Check the address, derive `hostport` and `id`, and copy the labels; raises ValueError."""
         try:
             ip = ipaddress.ip_address(self.address)
         except ValueError:
@@ -42,5 +43,6 @@ class Endpoint:
         if self.port not in _PORTS:
             raise ValueError(f"endpoint {self.name!r}: port {self.port} is not between 1 and 65535")
         hostport = f"[{ip}]:{self.port}" if isinstance(ip, ipaddress.IPv6Address) else f"{ip}:{self.port}"
+        object.__setattr__(self, "labels", MappingProxyType(dict(self.labels)))
         object.__setattr__(self, "hostport", hostport)
         object.__setattr__(self, "id", f"{self.namespace}/{self.name}")

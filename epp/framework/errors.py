@@ -4,6 +4,7 @@ RequestError
 ├── BadRequestError                 400
 │   ├── NoParserError
 │   ├── MalformedBodyError
+│   ├── BodyMissingError
 │   └── ModelMissingError
 ├── UnauthorizedError               401
 ├── ForbiddenError                  403
@@ -27,22 +28,36 @@ RequestError
 │   └── PluginFailedError
 └── AdmissionDeniedError            the status of its cause
 
-Statuses, codes, reasons and sentences are those that clients of llm-d-router already match on; 413 is ours.
+Statuses, codes and reasons are those that clients of llm-d-router already match on; 413 is ours. The words are for the
+caller: HTTP and JSON, what is wrong and what to do, no name of a plugin or of a class.
 """
+
+from epp.framework.printable import quoted
 
 
 class RequestError(Exception):
-    """A request cannot be routed, or not to its end; the caller gets `status` and `sentence`."""
+    """A request cannot be routed, or not to its end; the caller gets `status` and `message`."""
 
     status: int = 500
     code: str = "Internal"
     reason: str | None = None
     """Value of the response header `x-llm-d-request-dropped-reason`, when there is one."""
+    param: str | None = None
+    """The part of the JSON body at fault, such as `messages[0].content`."""
+    kind: str | None = None
+    """Machine-readable cause; one of OpenAI's error codes."""
+    detail: str = ""
+    """What the operator may know of it, and the client may not."""
+
+    @property
+    def message(self) -> str:
+        """What is wrong and what to do, for the client."""
+        return str(self)
 
     @property
     def sentence(self) -> str:
-        """Sentence for the client: `inference error: <Code> - <message>`."""
-        return f"inference error: {self.code} - {self}"
+        """The message as llm-d-router sends it: `inference error: <Code> - <message>`."""
+        return f"inference error: {self.code} - {self.message}"
 
 
 class BadRequestError(RequestError):
@@ -55,19 +70,36 @@ class BadRequestError(RequestError):
 class NoParserError(BadRequestError):
     """No parser claims the request's path."""
 
+    kind = "unknown_url"
+
     def __init__(self, path: str) -> None:
-        super().__init__(f"no parser found for path {path!r}")
+        super().__init__(f"path {quoted(path)} is of no API that is served here: correct the URL")
 
 
 class MalformedBodyError(BadRequestError):
     """The body is not what the API at this path takes."""
 
+    def __init__(self, message: str, *, param: str | None = None, kind: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.kind = kind
+
+
+class BodyMissingError(BadRequestError):
+    """The API at this path takes a body, and the request has none."""
+
+    def __init__(self) -> None:
+        super().__init__("the request has no body: send a JSON object")
+
 
 class ModelMissingError(BadRequestError):
     """The body names no model."""
 
+    param = "model"
+    kind = "missing_required_parameter"
+
     def __init__(self) -> None:
-        super().__init__("model not found in request body")
+        super().__init__('the request names no model: add "model" to the JSON body, with the name of a served model')
 
 
 class UnauthorizedError(RequestError):
@@ -98,7 +130,10 @@ class PreconditionFailedError(RequestError):
     code = "PreconditionFailed"
 
     def __init__(self) -> None:
-        super().__init__("no decode worker has the requested KV cache")
+        super().__init__(
+            "no model server holds the KV cache of this prompt: send it without the header 'Prefer: if-available' to "
+            "have it computed"
+        )
 
 
 class BodyTooLargeError(RequestError):
@@ -108,7 +143,7 @@ class BodyTooLargeError(RequestError):
     code = "PayloadTooLarge"
 
     def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"request body is larger than {limit_bytes} bytes")
+        super().__init__(f"the request body is larger than {limit_bytes} bytes, the limit here: send a smaller one")
 
 
 class ResourceExhaustedError(RequestError):
@@ -116,6 +151,7 @@ class ResourceExhaustedError(RequestError):
 
     status = 429
     code = "ResourceExhausted"
+    kind = "rate_limit_exceeded"
 
 
 class SaturatedError(ResourceExhaustedError):
@@ -123,15 +159,22 @@ class SaturatedError(ResourceExhaustedError):
 
     reason = "rejected-saturated"
 
-    def __init__(self, message: str = "no endpoints available for the given request") -> None:
+    def __init__(
+        self,
+        message: str = "no model server can take this request now: all are too busy, or none is what it asks for; "
+        "retry later, or ask for less",
+        *,
+        detail: str = "",
+    ) -> None:
         super().__init__(message)
+        self.detail = detail
 
 
 class SheddableDroppedError(SaturatedError):
     """The pool is saturated and the request has a negative priority."""
 
     def __init__(self) -> None:
-        super().__init__("system saturated, sheddable request dropped")
+        super().__init__("all model servers are busy, and this request is of low priority: retry later")
 
 
 class QueueFullError(SaturatedError):
@@ -144,7 +187,7 @@ class QueueTimeoutError(ResourceExhaustedError):
     reason = "rejected-ttl-expired"
 
     def __init__(self, detail: str) -> None:
-        super().__init__(f"request timed out in queue: {detail}")
+        super().__init__(f"the request timed out in the queue for a model server: {detail}; retry later")
 
 
 class EvictedError(ResourceExhaustedError):
@@ -153,6 +196,11 @@ class EvictedError(ResourceExhaustedError):
     def __init__(self, reason: str = "evicted") -> None:
         super().__init__("request evicted by flow control")
         self.reason = reason
+
+    @property
+    def message(self) -> str:
+        """In words that do not depend on llm-d-router."""
+        return "the request was ended to make room for one of higher priority: retry later"
 
     @property
     def sentence(self) -> str:
@@ -172,7 +220,7 @@ class NoEndpointsError(ServiceUnavailableError):
 
     reason = "rejected-no-endpoints"
 
-    def __init__(self, message: str = "failed to find endpoint candidates for serving the request") -> None:
+    def __init__(self, message: str = "no model server is available for this request: retry later") -> None:
         super().__init__(message)
 
 
@@ -180,25 +228,25 @@ class ScreenedOutError(NoEndpointsError):
     """Screeners excluded all endpoints."""
 
     def __init__(self) -> None:
-        super().__init__("screeners eliminated all endpoint candidates")
+        super().__init__("no model server takes requests like this one now: retry later")
 
 
 class QueueFullNoEndpointsError(NoEndpointsError):
     """The queue has no room and the pool is empty."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(f"no endpoints available: {detail}")
+        super().__init__(f"no model server is available, and the queue is full: {detail}; retry later")
 
 
 class QueueTimeoutNoEndpointsError(NoEndpointsError):
     """The request waited too long and the pool is empty."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(f"request timed out in queue and no endpoints are available: {detail}")
+        super().__init__(f"the request timed out in the queue, and no model server is available: {detail}; retry later")
 
 
 class ClientGoneError(ServiceUnavailableError):
-    """The client left while its request was waiting."""
+    """The client left before its request was routed."""
 
     reason = "rejected-context-cancelled"
 
@@ -212,11 +260,16 @@ class ShuttingDownError(ServiceUnavailableError):
     reason = "rejected-shutting-down"
 
     def __init__(self, detail: str) -> None:
-        super().__init__(f"flow controller shutting down: {detail}")
+        super().__init__(f"the gateway is shutting down: {detail}; retry")
 
 
 class InternalError(RequestError):
-    """The picker, not the request, is at fault."""
+    """The picker, not the request, is at fault; only the operator is told how."""
+
+    @property
+    def message(self) -> str:
+        """The same for all: causes are not for clients."""
+        return "the gateway failed on this request: retry, and if it fails again, tell the operator of this service"
 
 
 class PluginFailedError(InternalError):
@@ -224,16 +277,20 @@ class PluginFailedError(InternalError):
 
     def __init__(self, plugin: str, problem: str) -> None:
         super().__init__(f"plugin {plugin!r} failed: {problem}")
+        self.detail = f"plugin {plugin!r} failed"
 
 
 class AdmissionDeniedError(RequestError):
-    """An admission plugin said no; the status is that of its reason."""
+    """An admission plugin said no; all but its message's beginning is that of its reason."""
 
     def __init__(self, cause: RequestError) -> None:
-        super().__init__(f"request cannot be admitted: {cause}")
+        super().__init__(f"request cannot be admitted: {cause.message}")
         self.status = cause.status
         self.code = cause.code
         self.reason = cause.reason
+        self.param = cause.param
+        self.kind = cause.kind
+        self.detail = cause.detail
 
 
 class ConfigurationError(Exception):

@@ -29,6 +29,12 @@ SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 """Longest time to the first token, in milliseconds."""
 SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 """Longest time for each further token, in milliseconds."""
+VIDEO_FPS = "x-llm-d-video-fps"
+"""Frames of a second of the request's videos."""
+VIDEO_DURATION = "x-llm-d-video-duration-seconds"
+"""Length of the request's videos, in seconds."""
+VIDEO_RESOLUTION = "x-llm-d-video-resolution"
+"""`WIDTHxHEIGHT` of the request's videos, in pixels."""
 ACCELERATOR_PREFIX = "x-epp-accelerator-"
 """Beginning of the names that ask for hardware."""
 PROFILE = "EPP-Profile"
@@ -37,6 +43,8 @@ SESSION_ID = "x-session-id"
 """The conversation that the request belongs to, by default."""
 AGENT_SESSIONS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
 """The conversation, as Claude Code, OpenCode, Codex and older versions of Codex name it."""
+PREFER = "prefer"
+"""Preferences of RFC 7240; with `if-available`, the request is for an endpoint that holds its KV cache, or for none."""
 ENDPOINT_SELECTION = "test-epp-endpoint-selection"
 """The endpoints among which to pick; for conformance tests."""
 
@@ -53,6 +61,10 @@ DROPPED_REASON = "x-llm-d-request-dropped-reason"
 """Why the picker refused the request."""
 WENT_INTO_RESPONSE_HEADERS = "x-went-into-resp-headers"
 """`true` on each response whose headers the picker saw."""
+SERVED_ENDPOINT = "x-epp-endpoint"
+"""`name=host:port` of the endpoint that served, where the operator lets responses tell."""
+DECISION_REASON = "x-epp-reason"
+"""Why it was picked, in a few words; the same."""
 CONFORMANCE_SERVED = "x-conformance-test-served-endpoint"
 """`ip:port` of the endpoint that the gateway used; for conformance tests."""
 
@@ -73,6 +85,8 @@ KV_CACHE_SOURCE = "x-kv-cache-source-host-port"
 
 CONTENT_LENGTH = "content-length"
 """Bytes of the body."""
+METHOD = ":method"
+"""The method of the request."""
 PATHS = (":path", "x-original-path", "x-forwarded-path")
 """The path of the request, then what gateways call it that have rewritten it."""
 
@@ -80,6 +94,9 @@ OBEYED_BY_ENDPOINTS = frozenset({PREFILLER, ENCODERS, DATA_PARALLEL, DATA_PARALL
 """Names that an endpoint or its sidecar trusts, wherever they come from."""
 RESERVED = frozenset({DESTINATION, REQUEST_ID, CONTENT_LENGTH})
 """Request headers that the picker sets by itself."""
+
+ONLY_OURS = frozenset({SERVED_ENDPOINT, DECISION_REASON})
+"""Response headers that a model server's own must not pass for."""
 
 _CONTROL_PREFIXES = ("x-llm-d-", "x-gateway-", "x-epp-")
 _CONTROL_NAMES = OBEYED_BY_ENDPOINTS | {*SLO_TTFT_MS, *SLO_TPOT_MS}

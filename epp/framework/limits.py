@@ -1,7 +1,8 @@
 """Types with limits for plugin parameters; messages, reference and schema derive from them."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
 from msgspec import Meta
@@ -9,6 +10,30 @@ from msgspec import Meta
 __all__ = ["Count", "Name", "Natural", "NonNegative", "Port", "Positive", "PositiveShare", "Share"]
 
 _LARGEST = sys.float_info.max
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """Marks limits outside of which a value is replaced, with a warning, as llm-d-router does; by default an error."""
+
+    by: Callable[[Any], object] | None = None
+    """Returns the value that counts instead; None for the default of the parameter."""
+    only: tuple[object, ...] = ()
+    """The values to replace, all others being errors; empty for all that are out of the limits."""
+    words: str = ""
+    """The limit in words, such as `an absolute path`; by default told from the limits."""
+
+    def applies_to(self, value: object) -> bool:
+        """Return whether such a value may be replaced."""
+        return not self.only or value in self.only
+
+    @property
+    def text(self) -> str:
+        """What happens to other values, for the reference."""
+        if self.by is not None:
+            return "corrected otherwise"
+        return f"the default for {', '.join(map(str, self.only))}" if self.only else "the default otherwise"
+
 
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 """A whole number of at least 1."""
@@ -30,6 +55,26 @@ Weight: TypeAlias = Annotated[float, Meta(ge=0, le=1e6)]
 """A weight relative to others."""
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 """A text that is not empty."""
+CountOrDefault: TypeAlias = Annotated[int, Meta(ge=1), Corrected()]
+"""A whole number of at least 1; otherwise the default counts."""
+NaturalOrDefault: TypeAlias = Annotated[int, Meta(ge=0), Corrected()]
+"""A whole number of at least 0; otherwise the default counts."""
+ShareOrDefault: TypeAlias = Annotated[float, Meta(ge=0, le=1), Corrected()]
+"""A number between 0 and 1; otherwise the default counts."""
+ThresholdOrDefault: TypeAlias = Annotated[float, Meta(gt=0), Corrected()]
+"""A number above 0, or infinity; otherwise the default counts."""
+PositiveOrDefault: TypeAlias = Annotated[float, Meta(gt=0), Corrected(only=(0,))]
+"""A number above 0; 0 stands for the default."""
+NameOrDefault: TypeAlias = Annotated[str, Meta(min_length=1), Corrected()]
+"""A text; the default counts for an empty one."""
+AbsolutePath: TypeAlias = Annotated[
+    str, Meta(pattern="^/"), Corrected(by="/{}".format, words="a path that starts with a slash")
+]
+"""The path of a URL; a slash is added in front where it is missing."""
+PortOrZero: TypeAlias = Annotated[
+    Port | None, Corrected(by=lambda _: None, only=(0,), words="between 1 and 65535, or left out")
+]
+"""A TCP port; 0 counts as left out."""
 
 
 def metas_of(annotation: Any) -> Iterator[Meta]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args,
 
 import msgspec
 
+from epp.framework.corrections import correct
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at, nearest
 from epp.framework.limits import described, metas_of
@@ -47,8 +48,8 @@ class ParameterError(ConfigurationError):
 
 
 def read_parameters(cls: type[Parameters], data: Mapping[str, object]) -> Parameters:
-    """Return the typed parameters; raises the first ParameterError."""
-    return read_struct(cls, data)
+    """Return the typed parameters, with corrections; raises the first ParameterError."""
+    return read_struct(cls, correct(cls, data)[0])
 
 
 def read_struct(cls: type[S], data: Mapping[str, object]) -> S:

@@ -2,7 +2,7 @@
 
 from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import Any, ClassVar, Generic, TypeAlias, cast, get_args
 
@@ -74,6 +74,8 @@ class Role:
 
     title: str
     """Heading in the plugin reference."""
+    name: str = ""
+    """Extension point in metrics; by default the name of the class."""
     stage: Stage = Stage.BACKGROUND
     hook: bool = False
     """Whether every configured instance runs for every request, without being named in a profile."""
@@ -111,7 +113,7 @@ class Plugin(ABC, Generic[P]):
         """Register the role; find the parameter struct among the brackets of the bases."""
         super().__init_subclass__(**kwargs)
         if role is not None:
-            cls.role = role
+            cls.role = replace(role, name=role.name or cls.__name__)
         for base in cls.__dict__.get("__orig_bases__", ()):
             for argument in get_args(base):
                 if isinstance(argument, type) and issubclass(argument, Parameters):

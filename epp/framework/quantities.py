@@ -12,6 +12,8 @@ _UNITS = {
 }
 _QUANTITY = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
 
+_SIZE = re.compile(r"([0-9][0-9.]*(?:[eE]\+?[0-9]{1,2})?)([kKMGTPE]B|[kMGTPE]|[KMGTPE]iB?|B)?")
+
 
 def exact_quantity(text: str | float) -> Fraction:
     """Return the number a quantity stands for, exactly; a number, as YAML may hold one, stands for itself.
@@ -34,3 +36,15 @@ def parse_quantity(text: str) -> int:
     if match is None or match[1] == "-":
         raise ValueError(f"{text!r} is not a quantity: write 0 or more, with k, M, G, T, Ki, Mi, Gi or Ti if need be")
     return math.ceil(exact_quantity(text))
+
+
+def parse_size(text: str) -> int:
+    """Return bytes, at least one: a quantity that may end in `B`, as in `10MiB`; ValueError for anything else."""
+    match = _SIZE.fullmatch(text)
+    try:
+        number, unit = match.groups(default="") if match else ("", "")
+        if size := parse_quantity(number + ("k" if unit == "KB" else unit.removesuffix("B"))):
+            return size
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r} is not a size: write bytes, or a number with k, M, G, Ki, Mi or Gi, such as 32Mi")

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
+from epp.framework.load import comparable_load
 from epp.framework.request import DataKey, PrefixMatch, Request
 from epp.framework.snapshot import IN_FLIGHT, RUNNING
 
@@ -66,9 +67,10 @@ def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch
 def batch_sizes(candidates: Candidates) -> Floats:
     """Return how many requests each candidate works at: as it reports, or as this picker sent it where that is more.
 
-    What was just sent counts at once, what others sent as soon as it is reported.
+    What was just sent counts at once, what others sent as soon as it is reported. A batch that is not reported is
+    estimated: a plugin that calls this lists LOAD_INPUTS in `may_read`.
     """
-    return np.fmax(candidates.values(RUNNING), candidates.values(IN_FLIGHT))
+    return np.maximum(comparable_load(candidates, RUNNING), candidates.values(IN_FLIGHT))
 
 
 def _provenance(samples: int, source: str) -> str:

@@ -1,32 +1,50 @@
 """Finds plugin classes by type name, or as `module:Class` where that is allowed, and builds instances."""
 
 import importlib
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
+from epp.framework.faults import described
 from epp.framework.hints import hint_at
 from epp.framework.parameters import read_parameters
 from epp.framework.plugin import Parameters, Plugin
 
 GROUP = "epp.plugins"
+_OURS = "inference-epp"
 
 
 class UnknownTypeError(ConfigurationError):
     """No plugin type of that name is registered."""
 
 
+@dataclass(frozen=True, slots=True)
+class BrokenType:
+    """A registered plugin type that cannot be used."""
+
+    type: str
+    package: str
+    """The installed package that registers it."""
+    reason: str
+
+
 class Registry:
     """Type names to classes; a class is imported when it is first asked for.
 
-    `modules` are the Python modules from which a configuration may name classes as `module:Class`, submodules
-    included; none by default, since to import a module is to run it.
+    What is wrong with one entry point makes its own type unusable, and no other. `modules` are the Python modules from
+    which a configuration may name classes as `module:Class`, submodules included; none by default, since to import a
+    module is to run it.
     """
 
-    def __init__(self, points: Mapping[str, EntryPoint] | None = None, *, modules: Iterable[str] = ()) -> None:
-        self._points = {point.name: point for point in entry_points(group=GROUP)} if points is None else dict(points)
+    def __init__(self, points: Iterable[EntryPoint] | None = None, *, modules: Iterable[str] = ()) -> None:
+        self._points: dict[str, EntryPoint] = {}
+        self._clashes: dict[str, BrokenType] = {}
+        for point in entry_points(group=GROUP) if points is None else points:
+            self._take(point)
         self._classes: dict[str, type[Plugin[Any]]] = {}
         self._modules = tuple(modules)
 
@@ -46,6 +64,17 @@ class Registry:
             found = self._classes[type_name] = self._from_module(type_name) or self._from_entry_point(type_name)
         return found
 
+    def load_all(self) -> tuple[dict[str, type[Plugin[Any]]], list[BrokenType]]:
+        """Return the classes of all types that can be loaded, and the others."""
+        classes: dict[str, type[Plugin[Any]]] = {}
+        broken = {clash.type: clash for clash in self._clashes.values()}
+        for name in self.types:
+            try:
+                classes[name] = self.find(name)
+            except ConfigurationError as error:
+                broken.setdefault(name, BrokenType(name, _package(self._points[name]), str(error)))
+        return classes, sorted(broken.values(), key=lambda each: each.type)
+
     def build(self, type_name: str, parameters: Mapping[str, object], *, name: str, clock: Clock) -> Plugin[Any]:
         """Return an instance; raises ParameterError for parameters that do not fit."""
         cls = self.find(type_name)
@@ -60,17 +89,30 @@ class Registry:
         except ValueError as error:
             raise ConfigurationError(str(error)) from error
         except Exception as error:
-            raise ConfigurationError(f"{type(error).__name__} as it was built: {error}") from error
+            raise ConfigurationError(f"failed as it was built: {described(error, cls)}") from error
+
+    def _take(self, point: EntryPoint) -> None:
+        """Add an entry point; of two packages with one type, neither is taken, unless one is this one."""
+        other = self._points.setdefault(point.name, point)
+        if other.value == point.value:
+            return
+        if _package(point) == _OURS:
+            self._points[point.name], point, other = point, other, point
+        if _package(other) == _OURS:
+            reason = f"type {point.name!r} is one of {_OURS} itself: rename that of {_package(point)}"
+        else:
+            both = " and ".join(sorted(f"{_package(one)} ({one.value})" for one in (other, point)))
+            reason = f"type {point.name!r} is registered twice, by {both}: rename one, or uninstall its package"
+        self._clashes[point.name] = BrokenType(point.name, _package(point), reason)
 
     def _from_entry_point(self, type_name: str) -> type[Plugin[Any]]:
         point = self._points.get(type_name)
         if point is None:
             raise UnknownTypeError(f"plugin type {type_name!r} is not registered; {hint_at(type_name, self.types)}")
-        try:
-            loaded = point.load()
-        except Exception as error:  # an import runs what the module holds
-            raise ConfigurationError(f"plugin type {type_name!r} ({point.value}) cannot be loaded: {error}") from error
-        cls = _plugin_class(loaded, f"plugin type {type_name!r} ({point.value})")
+        clash = self._clashes.get(type_name)
+        if clash is not None and _package(point) != _OURS:
+            raise ConfigurationError(clash.reason)
+        cls = _loaded(point.load, f"plugin type {type_name!r} ({point.value})")
         if cls.plugin_type != type_name:
             raise ConfigurationError(
                 f"entry point {type_name!r} leads to {point.value}, of type {cls.plugin_type!r}: make them equal"
@@ -86,14 +128,23 @@ class Registry:
                 f"plugin type {type_name!r} names a Python class, and module {module_name!r} is not allowed: "
                 f"start with --allow-plugin-modules {module_name}"
             )
-        try:
-            loaded = getattr(importlib.import_module(module_name), class_name)
-        except Exception as error:  # an import runs what the module holds
-            raise ConfigurationError(f"plugin type {type_name!r} cannot be loaded: {error}") from error
-        return _plugin_class(loaded, f"plugin type {type_name!r}")
+        return _loaded(lambda: getattr(importlib.import_module(module_name), class_name), f"plugin type {type_name!r}")
 
 
-def _plugin_class(loaded: object, what: str) -> type[Plugin[Any]]:
+def _loaded(load: Callable[[], object], what: str) -> type[Plugin[Any]]:
+    """Return the class that is loaded; raises ConfigurationError where it cannot be, or is no class of a plugin."""
+    try:
+        loaded = load()
+    except (Exception, SystemExit) as error:  # an import runs what the module holds
+        raise ConfigurationError(f"{what} cannot be loaded: {described(error)}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, Plugin)):
         raise ConfigurationError(f"{what} is not a subclass of Plugin")
+    if inspect.isabstract(loaded):
+        raise ConfigurationError(f"{what} lacks {', '.join(sorted(loaded.__abstractmethods__))}")
+    if not isinstance(getattr(loaded, "plugin_type", None), str):
+        raise ConfigurationError(f"{what} has no plugin_type: name its type there")
     return loaded
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.module.partition(".")[0]

@@ -1,14 +1,16 @@
 """One LLM request as plugins see it: protocol-neutral, with a typed store for what producers compute."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar, cast
+from itertools import pairwise
+from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from epp.framework.arrays import read_only
 from epp.framework.candidates import Candidates
 
 T = TypeVar("T")
@@ -51,6 +53,20 @@ class Headers(Mapping[str, str]):
         return None
 
 
+class Media(msgspec.Struct, frozen=True, gc=False):
+    """An image, an audio clip or a video in a prompt, where a placeholder of its hash stands for it."""
+
+    kind: Literal["image", "audio", "video"]
+    offset: int
+    """Where the placeholder begins in the prompt, in bytes."""
+    tokens: int
+    """Length of the placeholder, estimated by the parser."""
+    width: int = 0
+    """Pixels of an image that the request itself carries; 0 for unknown."""
+    height: int = 0
+    """Likewise."""
+
+
 class RequestBody(msgspec.Struct, frozen=True):
     """The few fields of a body that routing needs; the body itself is forwarded as it came."""
 
@@ -68,6 +84,17 @@ class RequestBody(msgspec.Struct, frozen=True):
     """The response reports no usage: it need not be read."""
     media_items: int = 0
     """Images, audio clips and videos in the prompt."""
+    media: tuple[Media, ...] = ()
+    """Those of them that the parser gave a placeholder of its own size."""
+    prompt_ends: tuple[int, ...] = ()
+    """Where each prompt of a list ends within `prompt`, in bytes; empty for a single prompt."""
+
+    @property
+    def prompts(self) -> Sequence[bytes]:
+        """Each prompt by itself; engines compute and cache those of a list one by one."""
+        if not self.prompt_ends:
+            return (self.prompt,)
+        return [self.prompt[start:end] for start, end in pairwise((0, *self.prompt_ends))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +121,26 @@ class PrefixMatch:
     matched_blocks: NDArray[np.int32]
     """Leading blocks held, one number for each slot."""
     total_blocks: int
-    """Whole blocks in the prompt."""
+    """Blocks in the prompt, or in all prompts of a list; the last of each may be shorter."""
     block_tokens: int
+    held_tokens: NDArray[np.int64] | None = None
+    """Leading tokens held, one number for each slot; None where every block counts in full."""
+
+    def __post_init__(self) -> None:
+        """Keep others from writing to the array."""
+        object.__setattr__(self, "matched_blocks", read_only(self.matched_blocks.view()))
 
     def matched_tokens(self, candidates: Candidates) -> NDArray[np.float64]:
-        """Leading tokens held, one number for each candidate."""
+        """Leading tokens held, one number for each candidate; a short last block may count in full."""
+        if self.held_tokens is not None:
+            return self.held_tokens[candidates.slots].astype(np.float64)
         return self.blocks(candidates).astype(np.float64) * self.block_tokens
+
+    def tokens_at(self, slot: int) -> int:
+        """Leading tokens that one slot holds."""
+        if self.held_tokens is not None:
+            return int(self.held_tokens[slot])
+        return int(self.matched_blocks[slot]) * self.block_tokens
 
     def blocks(self, candidates: Candidates) -> NDArray[np.int32]:
         """Leading blocks held, one number for each candidate."""
@@ -115,6 +156,8 @@ class PromptTokens:
     """The tokens themselves; None where they were only counted."""
     exact: bool = False
     """Whether a tokenizer counted, as opposed to an estimate from the prompt's length."""
+    prompt: bytes | None = None
+    """The prompt with placeholders of other sizes for its media; None for the body's own."""
 
 
 PREFIX_MATCH: DataKey[PrefixMatch] = DataKey("prefix-match", "approx-prefix-cache-producer")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from epp.framework.arrays import Floats, Positions
 from epp.framework.candidates import Candidates
@@ -18,6 +19,8 @@ class FilterTrace:
     after: int
     problem: str = ""
     """Why the filter was skipped: it dropped all candidates and falls back, or it failed."""
+    slots: Positions | None = field(default=None, compare=False)
+    """Slots of the candidates that left it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class ProfileResult:
     """Positions in `candidates`, best first, never empty."""
     filters: tuple[FilterTrace, ...] = ()
     scores: tuple[ScoreTrace, ...] = ()
+    picker: str = ""
 
     @property
     def targets(self) -> tuple[Endpoint, ...]:
@@ -73,9 +77,11 @@ class Destination:
     """The target endpoint, then its fallbacks in order."""
 
     def __post_init__(self) -> None:
-        """Look the targets up."""
+        """Look the targets up, and copy the mappings."""
         targets = self.primary.targets
         object.__setattr__(self, "targets", targets)
+        object.__setattr__(self, "headers", MappingProxyType(dict(self.headers)))
+        object.__setattr__(self, "repicked", MappingProxyType(dict(self.repicked)))
         if not self.addresses:
             object.__setattr__(self, "addresses", tuple(endpoint.hostport for endpoint in targets))
 
@@ -89,6 +95,7 @@ class SchedulingResult:
     """Every profile that ran; None for one that failed."""
     errors: Mapping[str, RequestError]
     """Why those failed, by profile."""
+    aggregator: str = ""
 
     @property
     def primary(self) -> ProfileResult:

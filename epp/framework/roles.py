@@ -88,12 +88,12 @@ class Scorer(Plugin[P], role=Role(title="Scorers", stage=Stage.CYCLE)):
     def score(self, request: Request, candidates: Candidates) -> Floats:
         """Return one score in [0, 1] for each candidate, 1 the best.
 
-        Values outside are clamped; NaN and infinity count as 0 and are reported.
+        Values outside are clamped, NaN and infinity count as 0; both are logged and counted.
         """
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Check that there is one finite number for each candidate."""
-        as_scores(self.score(request, candidates), len(candidates), finite=True)
+        """Check that there is one number in [0, 1] for each candidate."""
+        as_scores(self.score(request, candidates), len(candidates), strict=True)
         super().rehearse(request, candidates)
 
 
@@ -156,7 +156,7 @@ class Aggregator(Plugin[P], role=Role(title="Aggregators", stage=Stage.CYCLE, on
         """Return the destination; None when no usable result is among them."""
 
 
-class Producer(Plugin[P], role=Role(title="Producers", stage=Stage.PRODUCERS, hook=True)):
+class Producer(Plugin[P], role=Role(title="Producers", name="DataProducer", stage=Stage.PRODUCERS, hook=True)):
     """Computes, once for each request, data that filters and scorers share."""
 
     @abstractmethod
@@ -206,7 +206,7 @@ class Admitter(Plugin[P], role=Role(title="Admission", stage=Stage.ADMISSION, ho
 
     @abstractmethod
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
-        """Return None to admit; raise a RequestError to refuse: the client gets its status and sentence.
+        """Return None to admit; raise a RequestError to refuse: the client gets its status and message.
 
         To hold the request, return what it has to await: it is scheduled on a new snapshot afterwards, or refused
         where that raises a RequestError. What is returned is cancelled when the client leaves.

@@ -16,7 +16,7 @@ from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.headers import SESSION_ID as SESSION_ID_HEADER
 from epp.framework.headers import SESSION_TOKEN
-from epp.framework.limits import Count, Name
+from epp.framework.limits import Corrected, Count, NameOrDefault, PositiveOrDefault
 from epp.framework.plugin import Parameters
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, DataKey, Request
 from epp.framework.response import Response
@@ -24,14 +24,19 @@ from epp.framework.result import SchedulingResult
 from epp.framework.roles import PreRequest, ResponseHeaders
 
 _ATTRIBUTES: Mapping[str, DataKey[str]] = MappingProxyType(
-    {"session-id": SESSION_ID, "SessionID": SESSION_ID, "agent-identity": AGENT_IDENTITY}
+    {
+        "session-id": SESSION_ID,
+        "SessionID": SESSION_ID,
+        "SessionIDDataKey": SESSION_ID,
+        "agent-identity": AGENT_IDENTITY,
+    }
 )
 
 
 class EncodedEndpointHeader(Parameters, frozen=True):
     """Parameters of the strategy `encoded_endpoint_header`."""
 
-    header: Name = SESSION_TOKEN
+    header: NameOrDefault = SESSION_TOKEN
     """Name of the header that carries the token, in requests and in responses."""
 
 
@@ -40,9 +45,9 @@ class SessionIdSource(Parameters, frozen=True):
 
     header: str = ""
     """Name of a request header."""
-    attribute: Literal["session-id", "SessionID", "agent-identity", ""] = ""
-    """`session-id` (or `SessionID`): the output of a `session-id-producer`. `agent-identity`: the output of the
-    `agent-identity` plugin."""
+    attribute: Literal["session-id", "SessionID", "SessionIDDataKey", "agent-identity", ""] = ""
+    """`session-id` (or `SessionID` or `SessionIDDataKey`): the output of a `session-id-producer`. `agent-identity`: the
+    output of the `agent-identity` plugin."""
     producer: str = ""
     """Name of the `session-id-producer` instance; empty for the default one. Without effect on `agent-identity`, of
     which a request has only one."""
@@ -71,11 +76,13 @@ class SessionIdSource(Parameters, frozen=True):
 class SessionIds(Parameters, frozen=True):
     """Parameters of the strategy `session_id`."""
 
-    sources: Annotated[tuple[SessionIdSource, ...], Meta(min_length=1)] = (SessionIdSource(header=SESSION_ID_HEADER),)
+    sources: Annotated[tuple[SessionIdSource, ...], Meta(min_length=1), Corrected()] = (
+        SessionIdSource(header=SESSION_ID_HEADER),
+    )
     """Sources of the session id, in order; the first value that is not empty is used."""
-    eviction_ttl_seconds: Annotated[float, Meta(gt=0)] = 300.0
+    eviction_ttl_seconds: PositiveOrDefault = 300.0
     """Time after its last use at which a session is forgotten."""
-    eviction_sweep_seconds: Annotated[float, Meta(gt=0)] = 10.0
+    eviction_sweep_seconds: PositiveOrDefault = 10.0
     """Time between two sweeps that free the memory of expired sessions."""
     max_sessions: Count = 100_000
     """Most sessions remembered; beyond that the least recently used are forgotten. A session takes about 250 bytes."""

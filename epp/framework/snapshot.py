@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 import numpy as np
 
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag
-from epp.framework.arrays import Floats, Positions
+from epp.framework.arrays import Floats, Positions, read_only
 from epp.framework.endpoint import Endpoint
 
 T = TypeVar("T")
@@ -32,6 +32,8 @@ class Column:
     """The value of an endpoint without a report."""
     default_producer: str = ""
     """Plugin type that is instantiated when a configured plugin reads this and no plugin writes it; empty for none."""
+    lasting: bool = False
+    """Whether it holds on when the endpoint reports no more: a size, or a counter."""
 
 
 WAITING = Column("waiting", "requests")
@@ -40,13 +42,13 @@ RUNNING = Column("running", "requests")
 """Requests in the engine's batch."""
 KV_USAGE = Column("kv_usage", "0..1")
 """Share of the KV cache in use."""
-KV_BLOCK_TOKENS = Column("kv_block_tokens", "tokens")
+KV_BLOCK_TOKENS = Column("kv_block_tokens", "tokens", lasting=True)
 """Tokens in one KV block of the engine."""
-KV_BLOCKS = Column("kv_blocks", "blocks")
+KV_BLOCKS = Column("kv_blocks", "blocks", lasting=True)
 """KV blocks that the engine has in all."""
-PREFIX_QUERY_TOKENS = Column("prefix_query_tokens", "tokens")
+PREFIX_QUERY_TOKENS = Column("prefix_query_tokens", "tokens", lasting=True)
 """Prompt tokens looked up in the engine's prefix cache since it started."""
-PREFIX_HIT_TOKENS = Column("prefix_hit_tokens", "tokens")
+PREFIX_HIT_TOKENS = Column("prefix_hit_tokens", "tokens", lasting=True)
 """Of those, tokens found."""
 METRICS_AT = Column("metrics_at", "seconds on the clock")
 """When the endpoint last reported."""
@@ -151,7 +153,7 @@ class Records(Generic[T]):
         self._memo: dict[tuple[object, ...], object] = {}
 
     def derive(self, build: Callable[[tuple[T, ...], *A], D], *arguments: *A) -> D:
-        """Return `build(values, *arguments)`, memoised by function and arguments; the result must not be changed.
+        """Return `build(values, *arguments)`, memoised by function and arguments; an array is made read-only.
 
         `build` is a module-level function or a method, the arguments are hashable. Raises TypeError for a function
         that is made anew at every call, such as a lambda: it would never be found in the memo.
@@ -162,7 +164,7 @@ class Records(Generic[T]):
             _require_lasting(key)
             if len(self._memo) >= _MEMO_LIMIT:  # arguments may come from clients
                 self._memo.clear()
-            found = self._memo[key] = build(self.values, *arguments)
+            found = self._memo[key] = read_only(build(self.values, *arguments))
         return cast("D", found)
 
 

@@ -8,7 +8,7 @@ from betterproto2 import Casing
 from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
 from envoy_data_plane.envoy.config.bootstrap.v3 import Admin, Bootstrap, BootstrapStaticResources
 from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation as OneHeaderMutation
-from envoy_data_plane.envoy.config.core.v3 import GrpcService, GrpcServiceEnvoyGrpc, Node
+from envoy_data_plane.envoy.config.core.v3 import GrpcService, GrpcServiceEnvoyGrpc, Node, SubstitutionFormatString
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
 from envoy_data_plane.envoy.config.overload.v3 import OverloadManager, ResourceMonitor
 from envoy_data_plane.envoy.config.route.v3 import (
@@ -37,9 +37,16 @@ from envoy_data_plane.envoy.extensions.resource_monitors.downstream_connections.
     DownstreamConnectionsConfig,
 )
 from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
-from envoy_data_plane.google.protobuf import Any
+from envoy_data_plane.google.protobuf import Any, Struct
 
-from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, OBEYED_BY_ENDPOINTS, SUBSET_NAMESPACE
+from epp.framework.headers import (
+    DESTINATION,
+    DESTINATION_NAMESPACE,
+    DROPPED_REASON,
+    OBEYED_BY_ENDPOINTS,
+    REQUEST_ID,
+    SUBSET_NAMESPACE,
+)
 from epp.gateway._clusters import (
     NO_LIMIT,
     endpoint_picker,
@@ -61,6 +68,22 @@ from epp.gateway.settings import (
 __all__ = ["Casing", "build_bootstrap"]
 
 _NEVER = timedelta(0)
+_ACCESS_LOG = {
+    "time": "%START_TIME%",
+    "request_id": f"%REQ({REQUEST_ID})%",
+    "method": "%REQ(:METHOD)%",
+    "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
+    "status": "%RESPONSE_CODE%",
+    "destination": f"%REQ({DESTINATION})%",
+    "served_by": "%UPSTREAM_HOST%",
+    "reason": f"%RESP({DROPPED_REASON})%",
+    "details": "%RESPONSE_CODE_DETAILS%",
+    "flags": "%RESPONSE_FLAGS%",
+    "milliseconds": "%DURATION%",
+    "bytes_received": "%BYTES_RECEIVED%",
+    "bytes_sent": "%BYTES_SENT%",
+}
+"""A line of JSON per request: `destination` as the picker named it, `reason` of a refusal, `details` of the status."""
 
 
 def build_bootstrap(settings: GatewaySettings) -> Bootstrap:
@@ -129,7 +152,8 @@ def _listener(settings: GatewaySettings) -> Listener:
 def _access_logs(settings: GatewaySettings) -> list[AccessLog]:
     if not settings.access_log:
         return []
-    return [AccessLog(name="envoy.access_loggers.stdout", typed_config=Any.pack(StdoutAccessLog()))]
+    stdout = StdoutAccessLog(log_format=SubstitutionFormatString(json_format=Struct.from_dict(_ACCESS_LOG)))
+    return [AccessLog(name="envoy.access_loggers.stdout", typed_config=Any.pack(stdout))]
 
 
 def _routes(settings: GatewaySettings) -> RouteConfiguration:

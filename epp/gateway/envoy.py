@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import re
 import socket
 import tempfile
 from collections import deque
@@ -61,12 +62,13 @@ class EnvoyProcess:
         process: asyncio.subprocess.Process,
         directory: tempfile.TemporaryDirectory[str],
         *,
-        address: HostPort,
+        settings: GatewaySettings,
         stop_seconds: float,
     ) -> None:
         self._process = process
+        self._settings = settings
         self._directory = directory
-        self._address = address
+        self._address = settings.listen
         self._stop_seconds = stop_seconds
         self._stopping = False
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
@@ -97,9 +99,9 @@ class EnvoyProcess:
         except BaseException:
             directory.cleanup()
             raise
-        envoy = cls(process, directory, address=settings.listen, stop_seconds=stop_seconds)
+        envoy = cls(process, directory, settings=settings, stop_seconds=stop_seconds)
         try:
-            await envoy._wait_until_ready(settings, ready_seconds, wait_for_picker=wait_for_picker)
+            await envoy._wait_until_ready(ready_seconds, wait_for_picker=wait_for_picker)
         except BaseException:
             await envoy.stop()
             raise
@@ -123,6 +125,16 @@ class EnvoyProcess:
         if not self._stopping:
             raise EnvoyDiedError(exit_code, self._stderr_text)
 
+    async def drain(self) -> None:
+        """Accept no more connections, and return when no request is open; also when Envoy does not answer."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with _admin_client(self._settings) as admin:
+                for path in ("/healthcheck/fail", "/drain_listeners"):  # kept connections end with their next answer
+                    async with admin.post(path):
+                        pass
+                while await _gauge(admin, f"http.{LISTENER}.downstream_rq_active"):  # noqa: ASYNC110  no event to have
+                    await asyncio.sleep(_POLL_SECONDS)
+
     async def stop(self) -> None:
         """End Envoy, which cuts open requests, and remove its files. May be called again."""
         self._stopping = True
@@ -143,16 +155,14 @@ class EnvoyProcess:
     def _stderr_text(self) -> str:
         return "\n".join(self._stderr)
 
-    async def _wait_until_ready(
-        self, settings: GatewaySettings, ready_seconds: float, *, wait_for_picker: bool
-    ) -> None:
+    async def _wait_until_ready(self, ready_seconds: float, *, wait_for_picker: bool) -> None:
         missing = "not ready"
         try:
-            async with asyncio.timeout(ready_seconds), _admin_client(settings) as admin:
+            async with asyncio.timeout(ready_seconds), _admin_client(self._settings) as admin:
                 while (address := await _ready_address(admin)) is None:
                     await self._pause()
                 self._address = address
-                missing = f"no healthy picker at {settings.picker_address}"
+                missing = f"no healthy picker at {self._settings.picker_address}"
                 while wait_for_picker and not await _has_healthy_host(admin, ENDPOINT_PICKER):
                     await self._pause()
         except TimeoutError:
@@ -213,13 +223,18 @@ def _admin_client(settings: GatewaySettings) -> aiohttp.ClientSession:
 
 async def _has_healthy_host(admin: aiohttp.ClientSession, cluster: str) -> bool:
     """Return whether a host of the cluster is healthy; False where Envoy does not answer."""
-    query = {"format": "json", "filter": rf"^cluster\.{cluster}\.membership_healthy$"}
     try:
-        async with admin.get("/stats", params=query) as response:
-            found = json.loads(await response.read())
+        return await _gauge(admin, f"cluster.{cluster}.membership_healthy") > 0
     except (aiohttp.ClientError, TimeoutError):
         return False
-    return any(stat.get("value") for stat in found["stats"])
+
+
+async def _gauge(admin: aiohttp.ClientSession, name: str) -> int:
+    """Return the value of a statistic, 0 where there is none of the name; raises what `aiohttp` does."""
+    query = {"format": "json", "filter": f"^{re.escape(name)}$"}
+    async with admin.get("/stats", params=query) as response:
+        found = json.loads(await response.read())
+    return sum(stat.get("value", 0) for stat in found["stats"])
 
 
 async def _ready_address(admin: aiohttp.ClientSession) -> HostPort | None:

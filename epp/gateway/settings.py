@@ -162,7 +162,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Envoy worker threads."""
 
     access_log: bool = False
-    """One line per request on stdout."""
+    """One line of JSON per request on stdout: destination, reason of a refusal, status, duration."""
 
     connect_timeout_seconds: float = 2.0
     """Longest time to connect to a model server."""

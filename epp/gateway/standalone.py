@@ -21,6 +21,8 @@ _HEADER = """\
 # Picker       127.0.0.1:9002 with TLS. The certificate is not verified, so keep the picker on the same host or add a
 #              validation_context.
 # Admin        127.0.0.1:9901. Its clients can stop Envoy.
+# Access log   stdout, one line of JSON per request: destination as the picker named it, served_by for where the request
+#              went, reason if the picker refused it, details for the origin of the status.
 {more}#
 # Generated, see README.md in this directory; a test compares the file with the code.
 """
@@ -44,6 +46,7 @@ _STANDALONE = GatewaySettings(
     listen_host="0.0.0.0",  # noqa: S104 - clients are elsewhere
     picker_tls=True,
     admin_address="127.0.0.1:9901",
+    access_log=True,
 )
 _STANDALONE_OVERRIDE_HOST = msgspec.structs.replace(
     _STANDALONE,

@@ -15,6 +15,7 @@ import structlog
 from aiohttp import web
 
 from epp.descriptors import NO_DESCRIPTOR
+from epp.listening import listener
 
 _BACKLOG = 1024
 _CLOSE_SECONDS = 1.0
@@ -56,7 +57,8 @@ class HttpThread:
     def __init__(self, host: str, port: int, handler: Handler, limits: HttpLimits) -> None:
         self._handler = handler
         self._limits = limits
-        self._listener = _listen(host, port)
+        self._listener = listener(host, port, backlog=_BACKLOG)
+        self._listener.settimeout(0)
         self.port: int = self._listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -181,17 +183,3 @@ async def _send(response: web.StreamResponse, request: web.BaseRequest, body: by
             await response.write(view[start : start + _PIECE_BYTES])
     await response.write_eof()
     await request.writer.drain()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-        listener.settimeout(0)
-    except BaseException:
-        listener.close()
-        raise
-    return listener

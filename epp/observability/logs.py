@@ -9,23 +9,32 @@ import msgspec
 import structlog
 
 from epp.observability.log_writer import LogWriter
+from epp.observability.request_line import request_as_text
 
 _LEVELS = ((0, logging.WARNING), (3, logging.INFO))
 """Largest verbosity (the `-v` flag) of each level; debug above."""
 
 
 class FailureLog:
-    """Logs the first failure of each plugin and type of error; repetitions would hide other lines."""
+    """Logs the first failure of each plugin and kind; repetitions would hide other lines."""
 
     def __init__(self) -> None:
-        self._logged: set[tuple[str, type[Exception]]] = set()
+        self._logged: set[tuple[str, object]] = set()
 
-    def log(self, plugin: str, error: Exception) -> None:
+    def log(self, plugin: str, error: Exception, problem: str) -> None:
         """Log the error with its traceback, unless this plugin has had one of its type."""
-        kind = (plugin, type(error))
-        if kind not in self._logged:
-            self._logged.add(kind)
-            structlog.get_logger().error("plugin failed", plugin=plugin, error=str(error), exc_info=error)
+        if self._is_first(plugin, type(error)):
+            structlog.get_logger().error("plugin failed", plugin=plugin, error=problem, exc_info=error)
+
+    def warn(self, plugin: str, problem: str, count: int) -> None:
+        """Log a problem with that many results, unless this plugin has had it before."""
+        if self._is_first(plugin, problem):
+            structlog.get_logger().warning(problem, plugin=plugin, count=count)
+
+    def _is_first(self, plugin: str, kind: object) -> bool:
+        first = (plugin, kind) not in self._logged
+        self._logged.add((plugin, kind))
+        return first
 
 
 def configure(verbosity: int = 2) -> LogWriter:
@@ -37,7 +46,7 @@ def configure(verbosity: int = 2) -> LogWriter:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     ends: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [request_as_text, structlog.dev.ConsoleRenderer()]
         if sys.stderr.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_to_json)]
     )

@@ -2,6 +2,7 @@
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -11,14 +12,16 @@ from prometheus_client.registry import Collector
 from epp.collectors import CollectorObserver
 from epp.config import ConfigObserver
 from epp.datastore import Datastore
-from epp.director import Cause, DirectorObserver, Routing
-from epp.framework import Request, RequestError, SchedulingResult
+from epp.director import Cause, DirectorObserver, Refusal, Routing
+from epp.framework import Request, SchedulingResult
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats
 from epp.framework.clock import Clock
+from epp.framework.plugin import Plugin, Role
 from epp.framework.request import DataKey
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, LORA, MODELS, RUNNING, WAITING, Snapshot
 from epp.observability.logs import FailureLog
+from epp.observability.plugin_times import PluginTimes
 from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
 from epp.scheduling import SchedulingObserver
 
@@ -95,6 +98,11 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._rejected_scores = self._counter(
             "scheduler_scores_rejected_total", "Scores that were NaN or infinite, and replaced by 0.", ("plugin_name",)
         )
+        self._clamped_scores = self._counter(
+            "scheduler_scores_clamped_total", "Scores below 0 or above 1, and limited to these.", ("plugin_name",)
+        )
+        self._plugin_times = PluginTimes(_SCHEDULING_SECONDS)
+        self.registry.register(self._plugin_times)
         self._plugin_failures = self._counter("plugin_failures_total", "Errors raised by plugins.", ("plugin_name",))
         self._poll_errors = self._counter("datalayer_poll_errors_total", "Failed polls of endpoints.", ("source_type",))
         self._extract_errors = self._counter(
@@ -105,6 +113,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._config_good = self._gauge(
             "config_last_reload_successful", "1 if the current configuration file is in effect, 0 if it was rejected."
         )
+        self._config_good.set(1)
         self._config_reloads = self._counter(
             "config_reloads_total", "New versions of the configuration file, by result.", ("result",)
         )
@@ -142,11 +151,11 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
                 self._accelerator_picks.labels(_hardware(tag), profile).inc()
         self._scheduling.observe(scheduling_seconds)
 
-    def refused(self, model: str, error: RequestError) -> None:
-        """Count a refused request."""
-        series = self._series.immediate(model, "", "0")
+    def refused(self, refusal: Refusal) -> None:
+        """Count a request that is not routed."""
+        series = self._series.immediate(refusal.model, "", "0")
         series.of(self._requests).inc()
-        series.of(self._errors, error.code).inc()
+        series.of(self._errors, refusal.error.code).inc()
 
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Count the end of a routed request."""
@@ -181,14 +190,24 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             seconds = self._clock.now() - routing.request.received_at
             series.of(self._ntpot).observe(seconds / usage.completion_tokens)
 
-    def plugin_failed(self, plugin: str, error: Exception) -> None:
+    def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
         """Count an error of a plugin, and log the first of each type."""
         self._plugin_failures.labels(plugin).inc()
-        self._failure_log.log(plugin, error)
+        self._failure_log.log(plugin, error, problem)
+
+    def plugin_called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
+        """Count a call, and log a plugin that is slow."""
+        self._plugin_times.add(role.name, plugin.plugin_type, plugin.name, seconds)
 
     def scores_rejected(self, plugin: str, count: int) -> None:
-        """Count scores that are NaN or infinite."""
+        """Count scores that are NaN or infinite, and log the first."""
         self._rejected_scores.labels(plugin).inc(count)
+        self._failure_log.warn(plugin, "scorer returned NaN or infinity, which count as 0", count)
+
+    def scores_clamped(self, plugin: str, count: int) -> None:
+        """Count scores below 0 and above 1, and log the first."""
+        self._clamped_scores.labels(plugin).inc(count)
+        self._failure_log.warn(plugin, "scorer returned scores below 0 or above 1, which count as these", count)
 
     def poll_error(self, source_type: str) -> None:
         """Count a failed poll."""

@@ -16,6 +16,8 @@ Metric = TypeVar("Metric", Counter, Histogram)
 
 MAX_COMBINATIONS = 256
 """Combinations of labels: about 50,000 lines on the metrics page."""
+MAX_UNKNOWN = 16
+"""Combinations of models that no endpoint is known to serve: clients can invent as many as they like."""
 MAX_CHARACTERS = 128
 OTHER = "other"
 _STALE_SECONDS = 3600.0
@@ -68,8 +70,8 @@ class Series:
 class RequestSeries:
     """Assigns requests to series; a request keeps its series to its end.
 
-    At most `max_combinations` have series. When all are in use, the fairness id becomes `other`, and if that is not
-    enough, all labels but the priority do.
+    At most `max_combinations` have series, of which few are for models that no endpoint is known to serve. When all are
+    in use, the fairness id becomes `other`, and if that is not enough, all labels but the priority do.
     """
 
     def __init__(
@@ -146,9 +148,14 @@ class RequestSeries:
         series = self._combinations.get(labels)
         if series is None:
             rank = self._rank_of(labels)
-            if len(self._combinations) < self._max_combinations or self._make_room(rank):
+            if self._has_place(rank) or self._make_room(rank):
                 series = self._combinations[labels] = Series(labels, rank)
         return series
+
+    def _has_place(self, rank: _Rank) -> bool:
+        if rank is _Rank.UNKNOWN and sum(each.rank is rank for each in self._combinations.values()) >= MAX_UNKNOWN:
+            return False
+        return len(self._combinations) < self._max_combinations
 
     def _make_room(self, rank: _Rank) -> bool:
         for idle in self._idle[:rank]:

@@ -45,6 +45,7 @@ class Picker:
             poll_seconds=settings.refresh_metrics_seconds,
             gauge_seconds=settings.refresh_prometheus_seconds,
             use_subset=settings.use_subset,
+            observers=settings.observers,
         )
         self.metrics.registry.register(InputMetrics(lambda: self._running.assembly.plugins))
         self._follower: ConfigFollower | None = None
@@ -75,6 +76,11 @@ class Picker:
     def metrics_port(self) -> int:
         """The port of the operator page; 0 where there is none."""
         return self._servers.metrics_port
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Where each server that is open listens, by its name."""
+        return self._servers.addresses
 
     @property
     def open_streams(self) -> int:
@@ -109,7 +115,7 @@ class Picker:
         if self._follower is not None:
             self._supervisor.start("configuration", self._follow_config)
         self._servers.set_ready()
-        _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.ports)
+        _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.addresses)
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
         """Drain, then close open streams and release resources.
@@ -169,4 +175,5 @@ class Picker:
             plain_errors=settings.plain_errors,
             max_body_bytes=settings.max_body_bytes,
             traits=traits,
+            decision_headers=settings.decision_headers,
         )

@@ -8,7 +8,7 @@ from typing import Any
 from epp.collectors import Collector, Tagging
 from epp.config import Assembly
 from epp.datastore import Datastore
-from epp.director import Director
+from epp.director import Director, DirectorObserver, Observers
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Feed, FollowingTagger, Pool
 from epp.framework.endpoint import Endpoint
@@ -57,6 +57,7 @@ class RunningConfig:
         poll_seconds: float = 0.05,
         gauge_seconds: float = 5.0,
         use_subset: bool = True,
+        observers: tuple[DirectorObserver, ...] = (),
     ) -> None:
         """Prepare; `discovery` takes precedence over that of the assembly. Raises ConfigurationError for none."""
         self._metrics = metrics
@@ -66,7 +67,8 @@ class RunningConfig:
         self.assembly = assembly
         self.store = Datastore(clock)
         self._source_pool = _SourcePool(self.store)
-        self.director = Director(self.store, assembly.pipeline, clock, observer=metrics, use_subset=use_subset)
+        observer = Observers(metrics, *observers) if observers else metrics
+        self.director = Director(self.store, assembly.pipeline, clock, observer=observer, use_subset=use_subset)
         self._supervisor = Supervisor(observer=metrics)
         self._tagging = Tagging(self.store, assembly.taggers, observer=metrics)
         self._collector = Collector(

@@ -7,6 +7,8 @@ from epp.extproc.modes import GatewayTraits
 from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.extproc.session import Session
 from epp.framework.errors import ConfigurationError
+from epp.host_port import HostPort, shown_listening
+from epp.listening import refusal
 from epp.observability.page import OperatorPage
 
 
@@ -32,13 +34,12 @@ class Servers:
         return self._ready
 
     @property
-    def ports(self) -> Mapping[str, object]:
-        """Ports or addresses by server; None for one that is not open."""
-        return {
-            "grpc": self.extproc.address,
-            "health": self.extproc.health_port or None,
-            "metrics": self._page.port or None,
-        }
+    def addresses(self) -> Mapping[str, str]:
+        """Where each server that is open listens."""
+        addresses = {**self.extproc.addresses}
+        if self._metrics_address is not None and self._page.port:
+            addresses["metrics"] = shown_listening(self._metrics_address[0], self._page.port)
+        return addresses
 
     @property
     def metrics_port(self) -> int:
@@ -54,9 +55,7 @@ class Servers:
         try:
             self._page.open(host, port)
         except OSError as error:
-            raise ConfigurationError(
-                f"the metrics page cannot listen on port {port}: {error.strerror}; choose another with --metrics-port"
-            ) from error
+            raise ConfigurationError(f"the metrics page {refusal(HostPort(host, port), error)}") from error
 
     def set_ready(self) -> None:
         """Report ready to gateways."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epp.config import LoadedConfig
+from epp.director import DirectorObserver
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.server import ServerSettings
 from epp.framework.datalayer import Discovery
@@ -33,7 +34,7 @@ class PickerSettings:
     pool_name: str = "default"
     """Label of the pool's metrics."""
     metrics_address: tuple[str, int] | None = None
-    """Host and port of the metrics page; None for no page, port 0 for any free one."""
+    """IP address and port of the metrics page; None for no page, `::` for all addresses, port 0 for any free one."""
     refresh_metrics_seconds: float = 0.05
     """Time between two polls of an endpoint."""
     refresh_prometheus_seconds: float = 5.0
@@ -48,5 +49,9 @@ class PickerSettings:
     """Longest time for which the picker still serves after a request to stop."""
     drain_quiet_seconds: float = 2.0
     """Idle period required before shutdown: the time in which a gateway sees that the picker is not ready."""
+    observers: tuple[DirectorObserver, ...] = ()
+    """Told of every request, beside the metrics: log lines, say."""
+    decision_headers: bool = False
+    """Whether responses tell the endpoint that served, and why."""
     lost_log_lines: Callable[[], int] = _none
     """Number of log lines that could not be written."""

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from epp.framework import Candidates, Filter, Mask, Request, Response, ResponseHeaders
 from epp.framework.addresses import Subset
 from epp.framework.headers import CONFORMANCE_SERVED, ENDPOINT_SELECTION
@@ -13,16 +11,14 @@ class HeaderBasedTestingFilter(Filter):
     """Keeps the endpoints listed in the header `test-epp-endpoint-selection`, for tests of gateways.
 
     The header is a comma-separated list of `IP` (all its ports) and `IP:port`; an IPv6 address with a port stands in
-    brackets. A malformed address matches no endpoint. Without the header all endpoints are kept; with an empty list,
-    none. Clients choose endpoints themselves, so do not use it in production.
+    brackets. A malformed address matches no endpoint. Without the header, or with an empty list, no endpoint is kept.
+    Clients choose endpoints themselves, so do not use it in production.
     """
 
     plugin_type = "header-based-testing-filter"
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         lists = [value for name, value in request.headers.fields() if name == ENDPOINT_SELECTION]
-        if not lists:
-            return np.ones(len(candidates), dtype=np.bool_)
         return Subset.parse(lists).mask(candidates.snapshot, candidates.slots)
 
 

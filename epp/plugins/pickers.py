@@ -4,13 +4,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from epp.framework import LAST_PICKED, Candidates, Count, Draw, Endpoint, Floats, Parameters, Picker, Positions, Request
+from epp.framework import LAST_PICKED, Candidates, Draw, Endpoint, Floats, Parameters, Picker, Positions, Request
+from epp.framework.limits import CountOrDefault
 
 
 class PickerParameters(Parameters, frozen=True):
     """Parameters of all pickers."""
 
-    max_num_of_endpoints: Count = 1
+    max_num_of_endpoints: CountOrDefault = 1
     """Endpoints returned: the target, and fallbacks that the gateway tries in order; fewer if there are fewer."""
 
 

@@ -1,16 +1,19 @@
-"""Profile handlers that run one profile for each request."""
+"""Profile handlers that run one profile for each request, and the aggregator for those that aggregate nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Annotated
 
 from epp.framework import Aggregator, Destination, Parameters, Port, ProfilePicker, ProfileResult, Request
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import DATA_PARALLEL, PROFILE
+from epp.framework.limits import Corrected, NameOrDefault
 from epp.framework.plugin import P
+from epp.framework.printable import quoted
 
 
-class _OneProfile(ProfilePicker[P], Aggregator[P]):
-    """Base: the result of the profile becomes the destination."""
+class _FirstResult(Aggregator[P]):
+    """Base: the first result becomes the destination."""
 
     def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:  # noqa: ARG002
         result = next((result for result in results.values() if result is not None), None)
@@ -18,6 +21,20 @@ class _OneProfile(ProfilePicker[P], Aggregator[P]):
 
     def _destination(self, result: ProfileResult) -> Destination:
         return Destination(result)
+
+
+class FirstResultAggregator(_FirstResult):
+    """The destination is what the first profile picked that ran and has a result: its target, and its fallbacks.
+
+    Used by default where the profile picker is no aggregator itself and none is declared. A profile that runs later is
+    the destination only if all before it failed.
+    """
+
+    plugin_type = "first-result-aggregator"
+
+
+class _OneProfile(ProfilePicker[P], _FirstResult[P]):
+    """Base: of the profiles, one runs."""
 
 
 class _OnlyProfile(_OneProfile[P]):
@@ -46,7 +63,7 @@ class SingleProfileHandler(_OnlyProfile):
 class DataParallelParameters(Parameters, frozen=True):
     """Port of the pods."""
 
-    primary_port: Port = 8000
+    primary_port: Annotated[Port, Corrected(only=(0,))] = 8000
     """Port given to the gateway in place of the port of the rank picked."""
 
 
@@ -78,9 +95,9 @@ def rank_header(result: ProfileResult) -> dict[str, str]:
 class HeaderProfileParameters(Parameters, frozen=True):
     """The header, and the profile of requests without it."""
 
-    header_name: str = PROFILE
+    header_name: NameOrDefault = PROFILE
     """Request header that names the profile; case-insensitive."""
-    default_profile: str = "decode"
+    default_profile: NameOrDefault = "decode"
     """Profile of requests whose header is absent or blank."""
 
     def __post_init__(self) -> None:
@@ -116,7 +133,7 @@ class HeaderProfileHandler(_OneProfile[HeaderProfileParameters]):
             return profiles if len(profiles) == 1 else (self.parameters.default_profile,)
         if named not in profiles:
             raise BadRequestError(
-                f"header {self.parameters.header_name!r} names profile {named!r}, which does not exist; "
+                f"header {self.parameters.header_name!r} names profile {quoted(named)}, which does not exist; "
                 f"profiles are {', '.join(profiles)}"
             )
         return (named,)

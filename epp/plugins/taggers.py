@@ -2,6 +2,7 @@
 
 from epp.framework import TOPOLOGY, Endpoint, Parameters, Topology
 from epp.framework.datalayer import EndpointNotifications, Report, Tagger
+from epp.framework.limits import NameOrDefault
 
 
 class EndpointNotificationSource(EndpointNotifications):
@@ -13,15 +14,13 @@ class EndpointNotificationSource(EndpointNotifications):
 class TopologyParameters(Parameters, frozen=True):
     """Names of the endpoint labels that hold its place."""
 
-    host_label: str = "kubernetes.io/hostname"
+    hostname: NameOrDefault = "kubernetes.io/hostname"
     """Label with the name of the machine."""
-    hostname_label: str = ""
-    """llm-d-router's name of `hostLabel`; takes precedence."""
-    rack_label: str = "topology.kubernetes.io/rack"
+    rack: NameOrDefault = "topology.kubernetes.io/rack"
     """Label with the name of the rack."""
-    zone_label: str = "topology.kubernetes.io/zone"
+    zone: NameOrDefault = "topology.kubernetes.io/zone"
     """Label with the name of the zone."""
-    region_label: str = "topology.kubernetes.io/region"
+    region: NameOrDefault = "topology.kubernetes.io/region"
     """Label with the name of the region."""
 
 
@@ -34,9 +33,9 @@ class TopologyExtractor(Tagger[TopologyParameters]):
     def tag(self, endpoint: Endpoint) -> Report:
         names, labels = self.parameters, endpoint.labels
         topology = Topology(
-            host=labels.get(names.hostname_label or names.host_label, ""),
-            rack=labels.get(names.rack_label, ""),
-            zone=labels.get(names.zone_label, ""),
-            region=labels.get(names.region_label, ""),
+            host=labels.get(names.hostname, ""),
+            rack=labels.get(names.rack, ""),
+            zone=labels.get(names.zone, ""),
+            region=labels.get(names.region, ""),
         )
         return Report(attributes={TOPOLOGY: topology})

@@ -1,11 +1,12 @@
 """One cycle: the filters, scorers and picker of one profile over the candidates."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from epp.framework.arrays import Floats, Mask, Positions, as_mask, as_positions, as_scores
+from epp.framework.arrays import ROUNDING, Floats, Mask, Positions, as_mask, as_positions, as_scores, read_only
 from epp.framework.candidates import Candidates
 from epp.framework.errors import SaturatedError
 from epp.framework.request import Request
@@ -38,12 +39,13 @@ class Cycle:
         for weighted in self.profile.scorers:
             values, problem = self._score(weighted, left)
             totals += weighted.weight * values
-            scores.append(ScoreTrace(weighted.scorer.name, weighted.weight, values, problem))
+            scores.append(ScoreTrace(weighted.scorer.name, weighted.weight, read_only(values.view()), problem))
+        read_only(totals)
         picked = self.guard.call(
             Picker.role, self.profile.picker, _picked, self.profile.picker, self.request, left, totals, self.draw
         )
         assert not isinstance(picked, Failure)  # noqa: S101  a picker is never skipped
-        return ProfileResult(self.profile.name, left, totals, picked, filters, tuple(scores))
+        return ProfileResult(self.profile.name, left, totals, picked, filters, tuple(scores), self.profile.picker.name)
 
     def _filter(self, candidates: Candidates) -> tuple[Candidates, tuple[FilterTrace, ...]]:
         trace: list[FilterTrace] = []
@@ -58,10 +60,10 @@ class Cycle:
                 kept = left.keep(mask)
             if not len(kept) and plugin.parameters.fallback_on_empty:
                 kept, problem = left, "dropped all candidates"
-            trace.append(FilterTrace(plugin.name, len(left), len(kept), problem))
+            trace.append(FilterTrace(plugin.name, len(left), len(kept), problem, kept.slots))
             left = kept
             if not len(left):
-                raise SaturatedError
+                raise SaturatedError(detail=_narrowed(self.profile.name, trace))
         return left, tuple(trace)
 
     def _score(self, weighted: WeightedScorer, left: Candidates) -> tuple[Floats, str]:
@@ -75,7 +77,17 @@ class Cycle:
         if not finite.all():
             self.observer.scores_rejected(scorer.name, int((~finite).sum()))
             scores = np.where(finite, scores, 0.0)
-        return np.clip(scores, 0.0, 1.0), ""
+        clamped = np.clip(scores, 0.0, 1.0)
+        outside = int((np.abs(scores - clamped) > ROUNDING).sum())
+        if outside:
+            self.observer.scores_clamped(scorer.name, outside)
+        return clamped, ""
+
+
+def _narrowed(profile: str, trace: Sequence[FilterTrace]) -> str:
+    """Say how the filters of a profile left no candidate."""
+    steps = ", ".join(f"{step.plugin} {step.before}>{step.after}" for step in trace if step.after < step.before)
+    return f"{profile}: {steps}"
 
 
 def _mask(plugin: Filter[Any], request: Request, candidates: Candidates) -> Mask:

@@ -1,10 +1,12 @@
-"""Calls plugins, and applies the error policy of their role to what they raise."""
+"""Calls plugins, measures how long they take, and applies the error policy of their role to what they raise."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, TypeVar, TypeVarTuple
 
 from epp.framework.errors import PluginFailedError, RequestError
+from epp.framework.faults import described
 from epp.framework.plugin import OnError, Plugin, Role
 
 T = TypeVar("T")
@@ -16,8 +18,11 @@ class PluginObserver:
 
     __slots__ = ()
 
-    def plugin_failed(self, plugin: str, error: Exception) -> None:
-        """Record that a plugin raised."""
+    def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
+        """Record that a plugin raised; `problem` describes the error and where the plugin raised it."""
+
+    def plugin_called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
+        """Record the duration of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +35,25 @@ class Failure:
 class Guard:
     """The only place where an error of a plugin is caught while a request is served."""
 
-    __slots__ = ("_observer",)
+    __slots__ = ("_called", "_observer", "_timer")
 
-    def __init__(self, observer: PluginObserver) -> None:
+    def __init__(self, observer: PluginObserver, *, timer: Callable[[], float] = perf_counter) -> None:
         self._observer = observer
+        self._called = observer.plugin_called
+        self._timer = timer
 
     def call(self, role: Role, plugin: Plugin[Any], method: Callable[[*A], T], *arguments: *A) -> T | Failure:
         """Return the method's result, or Failure where the role is skipped on errors.
 
         Raises PluginFailedError where it is not, and the plugin's own RequestError where the role may refuse.
         """
+        started = self._timer()
         try:
             return method(*arguments)
         except Exception as error:  # noqa: BLE001  a plugin may raise anything
             return self._judge(role, plugin, error)
+        finally:
+            self._called(role, plugin, self._timer() - started)
 
     async def wait(self, role: Role, plugin: Plugin[Any], awaited: Awaitable[T]) -> T | Failure:
         """Do the same for what a plugin has returned to be awaited."""
@@ -55,7 +65,8 @@ class Guard:
     def _judge(self, role: Role, plugin: Plugin[Any], error: Exception) -> Failure:
         if role.may_refuse and isinstance(error, RequestError):
             raise error
-        self._observer.plugin_failed(plugin.name, error)
+        problem = described(error, type(plugin))
+        self._observer.plugin_failed(plugin.name, error, problem)
         if role.on_error is OnError.FAIL:
-            raise PluginFailedError(plugin.name, str(error)) from error
-        return Failure(f"{type(error).__name__}: {error}")
+            raise PluginFailedError(plugin.name, problem) from error
+        return Failure(problem)

@@ -10,3 +10,6 @@ class SchedulingObserver(PluginObserver):
 
     def scores_rejected(self, plugin: str, count: int) -> None:
         """Record scores that were NaN or infinite and counted as 0."""
+
+    def scores_clamped(self, plugin: str, count: int) -> None:
+        """Record scores that were below 0 or above 1 and counted as these."""

@@ -1,17 +1,19 @@
 """The loop over profiles: choose, run, aggregate."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
+from epp.framework.arrays import ResultError
 from epp.framework.candidates import Candidates
 from epp.framework.errors import InternalError, NoEndpointsError, RequestError
 from epp.framework.request import Request
 from epp.framework.result import Destination, ProfileResult, SchedulingResult
 from epp.framework.roles import Aggregator, ProfilePicker
 from epp.scheduling.cycle import Cycle
-from epp.scheduling.guard import Guard
+from epp.scheduling.guard import Failure, Guard
 from epp.scheduling.observer import SchedulingObserver
 from epp.scheduling.profile import Profile
 
@@ -42,10 +44,14 @@ class Scheduler:
             raise NoEndpointsError
         results: dict[str, ProfileResult | None] = {}
         errors: dict[str, RequestError] = {}
+        shown = MappingProxyType(results)
         for _ in range(self._max_iterations):
-            chosen = set(self.profile_picker.pick_profiles(request, self._names, results))
+            chosen = self._guard.call(
+                ProfilePicker.role, self.profile_picker, _chosen, self.profile_picker, request, self._names, shown
+            )
+            assert not isinstance(chosen, Failure)  # noqa: S101  a profile picker is never skipped
             if not chosen:
-                return self._aggregate(request, results, errors)
+                return self._aggregate(request, shown, errors)
             self._run(chosen, request, candidates, results, errors)
         raise InternalError(
             f"profile picker {self.profile_picker.name!r} was asked {self._max_iterations} times and still wants more"
@@ -84,13 +90,18 @@ class Scheduler:
     ) -> SchedulingResult:
         if not results:
             raise InternalError(f"profile picker {self.profile_picker.name!r} chose no profile")
-        destination = self.aggregator.aggregate(request, results)
+        destination = self._guard.call(
+            Aggregator.role, self.aggregator, _destination, self.aggregator, request, results
+        )
+        assert not isinstance(destination, Failure)  # noqa: S101  nor is an aggregator
         if destination is None:
             raise next((errors[name] for name in sorted(errors)), InternalError("no profile has a result"))
         destination = self._declared(destination)
         primary = destination.primary
         final = {**results, **destination.repicked, primary.profile: primary}
-        return SchedulingResult(destination, final, dict(errors))
+        return SchedulingResult(
+            destination, MappingProxyType(final), MappingProxyType(dict(errors)), self.aggregator.name
+        )
 
     def _declared(self, destination: Destination) -> Destination:
         """Drop headers that the aggregator does not declare: a client's own of that name would pass."""
@@ -100,8 +111,29 @@ class Scheduler:
         problem = (
             f"headers {sorted(undeclared)} are dropped: add them to `sets_headers` of {type(self.aggregator).__name__}"
         )
-        self._observer.plugin_failed(self.aggregator.name, ValueError(problem))
+        self._observer.plugin_failed(self.aggregator.name, ValueError(problem), problem)
         return replace(destination, headers={k: v for k, v in destination.headers.items() if k not in undeclared})
+
+
+def _chosen(
+    picker: ProfilePicker[Any],
+    request: Request,
+    names: Sequence[str],
+    results: Mapping[str, ProfileResult | None],
+) -> set[str]:
+    chosen: object = picker.pick_profiles(request, names, results)
+    if isinstance(chosen, str) or not isinstance(chosen, Iterable):
+        raise ResultError(f"returned {chosen!r} instead of a list of profiles")
+    return set(chosen)
+
+
+def _destination(
+    aggregator: Aggregator[Any], request: Request, results: Mapping[str, ProfileResult | None]
+) -> Destination | None:
+    found: object = aggregator.aggregate(request, results)
+    if found is not None and not isinstance(found, Destination):
+        raise ResultError(f"returned {type(found).__name__} instead of a Destination")
+    return found
 
 
 def _peer(results: Mapping[str, ProfileResult | None]) -> int | None:

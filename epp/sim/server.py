@@ -59,14 +59,16 @@ class RunningSim:
 
 
 @asynccontextmanager
-async def running(profile: SimProfile, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[RunningSim]:
+async def running(
+    profile: SimProfile, host: str = "127.0.0.1", port: int = 0, *, metrics: bool = True
+) -> AsyncIterator[RunningSim]:
     """Run a simulated server until the block ends; requests still in flight are then aborted.
 
-    Port 0 takes any free port. `OSError` when the address cannot be bound.
+    Port 0 takes any free port; without `metrics` it has no metrics page. `OSError` when the address cannot be bound.
     """
     driver = Driver(profile)
     completions = CompletionHandlers(driver)
-    app = _application(driver, completions)
+    app = _application(driver, completions, metrics=metrics)
     # A client that disconnects cancels its handler, which frees its place in the machine.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_CLOSE_SECONDS)
     await runner.setup()
@@ -80,14 +82,14 @@ async def running(profile: SimProfile, host: str = "127.0.0.1", port: int = 0) -
         driver.close()
 
 
-def _application(driver: Driver, completions: CompletionHandlers) -> web.Application:
+def _application(driver: Driver, completions: CompletionHandlers, *, metrics: bool) -> web.Application:
     profile = driver.machine.profile
     models = _model_list(profile, created=int(time.time()))
 
     async def health(_: web.Request) -> web.Response:
         return web.Response()
 
-    async def metrics(_: web.Request) -> web.Response:
+    async def metrics_page(_: web.Request) -> web.Response:
         return web.Response(body=driver.machine.metrics.page(), headers={"content-type": _METRICS_CONTENT_TYPE})
 
     async def list_models(_: web.Request) -> web.Response:
@@ -113,7 +115,8 @@ def _application(driver: Driver, completions: CompletionHandlers) -> web.Applica
     app.router.add_post("/v1/completions", completions.complete)
     app.router.add_get("/v1/models", list_models)
     app.router.add_get("/health", health)
-    app.router.add_get("/metrics", metrics)
+    if metrics:
+        app.router.add_get("/metrics", metrics_page)
     app.router.add_post("/sim/occupy", occupy)
     app.router.add_post("/sim/release", release)
     app.router.add_get("/sim/requests", requests)

@@ -9,7 +9,7 @@ from epp.framework import (
     ACCELERATOR,
     ACCELERATOR_SELECTION,
     KV_USAGE,
-    WAITING,
+    LOAD_INPUTS,
     Candidates,
     Category,
     Floats,
@@ -46,7 +46,7 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
     plugin_type = "accelerator-policy-scorer"
     category = Category.DISTRIBUTION
     reads = (ACCELERATOR_SELECTION, ACCELERATOR)
-    may_read = (WAITING, KV_USAGE)
+    may_read = (KV_USAGE, *LOAD_INPUTS)
 
     def setup(self) -> None:
         self._scorer_for = lru_cache(_REMEMBERED)(self._made_for)

@@ -2,16 +2,17 @@
 
 import numpy as np
 
-from epp.framework import IN_FLIGHT, Candidates, Category, Floats, Natural, Request, Share
+from epp.framework import IN_FLIGHT, Candidates, Category, Floats, Request
+from epp.framework.limits import NaturalOrDefault, ShareOrDefault
 from epp.framework.scoring import LoadParameters, LoadScorer
 
 
 class ActiveRequestParameters(LoadParameters, frozen=True):
     """Threshold for idle endpoints, and upper bound for the scores of busy ones."""
 
-    idle_threshold: Natural = 0
+    idle_threshold: NaturalOrDefault = 0
     """Requests in flight up to which an endpoint counts as idle, whatever its capacity."""
-    max_busy_score: Share = 1.0
+    max_busy_score: ShareOrDefault = 1.0
     """Upper bound for the scores of busy endpoints; below 1, every idle endpoint scores higher than every busy one."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility, without effect: the picker keeps one count of requests in flight."""

@@ -1,7 +1,7 @@
 """Prefers, and optionally keeps only, endpoints labelled for prompts of the request's length."""
 
 import re
-from math import nan
+from math import inf, nan
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from epp.framework import (
 )
 
 UNLABELLED_SCORE = 0.5
-_RANGE = re.compile("([0-9]{1,15})-([0-9]{1,15})")
+_RANGE = re.compile(r"\s*([0-9]{1,15})\s*-\s*([0-9]{1,15})\s*")
+_NOTHING = (inf, -inf)
+"""The range of a label that cannot be read: no length is within it, and every one is infinitely far from it."""
 
 
 class ContextLengthAwareParameters(FilterParameters, frozen=True):
@@ -36,10 +38,11 @@ class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLen
     """Compares the prompt's length in tokens, without output, to the range in the endpoint's label.
 
     Inside the range: `0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 * headroom / width)`, where `headroom` is `max`
-    minus the prompt's tokens (a range of width 0 has none): a narrow range scores higher than a wide one. Outside: `0.3
-    / (1 + distance / 1000)`, where `distance` is the number of tokens between prompt and range. 0.5 without the label,
-    or if it is not `min-max` with `min <= max`. With `enableFiltering`, endpoints whose range does not include the
-    prompt's length are dropped, and endpoints without a range are kept; without it, all are kept.
+    minus the prompt's tokens, and 1 for a range of width 0: a narrow range scores higher than a wide one. Outside: `0.3
+    / (1 + distance / 1000)`, where `distance` is the number of tokens between prompt and range. 0.5 without the label;
+    0 if the label is not `min-max` with `min <= max`, a range that includes no length. With `enableFiltering`,
+    endpoints whose range does not include the prompt's length are dropped, and endpoints without the label are kept;
+    without it, all are kept.
     """
 
     plugin_type = "context-length-aware"
@@ -62,21 +65,23 @@ class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLen
         width = high - low
         headroom = np.divide(high - tokens, width, out=np.zeros(len(width)), where=width > 0)
         distance = np.maximum(0.0, np.maximum(low - tokens, tokens - high))
-        inside = 0.3 + 0.7 * (0.7 / (1.0 + width / 10000.0) + 0.3 * headroom)
+        inside = np.where(width == 0.0, 1.0, 0.3 + 0.7 * (0.7 / (1.0 + width / 10000.0) + 0.3 * headroom))
         outside = 0.3 / (1.0 + distance / 1000.0)
         return np.where(np.isnan(low), UNLABELLED_SCORE, np.where(distance == 0.0, inside, outside))
 
     def _ranges(self, candidates: Candidates) -> Floats:
-        """Return two rows, the lower and the upper end of each candidate's range in tokens; NaN without a range."""
+        """Return two rows, the lower and the upper end of each candidate's range in tokens; NaN without the label."""
         return candidates.snapshot.endpoints.derive(_labelled_ranges, self.parameters.label)[:, candidates.slots]
 
 
 def _labelled_ranges(endpoints: tuple[Endpoint | None, ...], label: str) -> Floats:
-    return np.array([_range("" if e is None else e.labels.get(label, "")) for e in endpoints], dtype=np.float64).T
+    return np.array([_range(None if e is None else e.labels.get(label)) for e in endpoints], dtype=np.float64).T
 
 
-def _range(text: str) -> tuple[float, float]:
+def _range(text: str | None) -> tuple[float, float]:
+    if text is None:
+        return nan, nan
     found = _RANGE.fullmatch(text)
     if found is None or int(found[1]) > int(found[2]):
-        return nan, nan
+        return _NOTHING
     return float(found[1]), float(found[2])

@@ -6,7 +6,17 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Category, Floats, Name, Parameters, Request, Scorer
+from epp.framework import (
+    LOAD_INPUTS,
+    Candidates,
+    Category,
+    Floats,
+    Name,
+    Parameters,
+    Request,
+    Scorer,
+    comparable_load,
+)
 from epp.framework.snapshot import column_named
 
 
@@ -68,11 +78,13 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
     """`(value - min) / (max - min)`, limited to [0, 1]; 1 minus that for `linear_lower_is_better`.
 
     `min` and `max` are those of the fixed range, else the lowest and highest value among the candidates; if these are
-    equal, every endpoint with a value gets 1. An endpoint whose value is unknown or not finite gets 0.
+    equal, every endpoint with a value gets 1. An endpoint whose value is unknown or not finite gets 0; but `waiting`,
+    `running` and `kv_usage` of an endpoint that does not report them are estimated from requests in flight.
     """
 
     plugin_type = "endpoint-attribute-scorer"
     category = Category.DISTRIBUTION
+    may_read = LOAD_INPUTS
 
     def setup(self) -> None:
         attribute = self.parameters.attribute_key
@@ -80,7 +92,7 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
         self.reads = (self._column,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        values = candidates.values(self._column)
+        values = comparable_load(candidates, self._column)
         known = np.isfinite(values)
         if not known.any():
             return np.zeros(len(values))

@@ -9,6 +9,7 @@ import numpy as np
 from epp.framework import (
     ACCELERATOR,
     KV_USAGE,
+    LOAD_INPUTS,
     RUNNING,
     WAITING,
     AcceleratorTag,
@@ -20,6 +21,7 @@ from epp.framework import (
     Positions,
     Request,
     Scorer,
+    expected_load,
     tag_mask,
     tag_numbers,
 )
@@ -76,14 +78,15 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
     """`1 - i / n` for the endpoints of the i-th of n available classes, counted from 0.
 
     A class is available if at least one of its candidates is not draining, not blocked and below all saturation
-    thresholds; values that an endpoint has not reported count as below. Endpoints that are draining, blocked, saturated
-    or of no class in the order get 0. An endpoint of several classes counts for the first of them in the order.
+    thresholds; values that an endpoint does not report are estimated from requests in flight. Endpoints that are
+    draining, blocked, saturated or of no class in the order get 0. An endpoint of several classes counts for the first
+    of them in the order.
     """
 
     plugin_type = "first-available-scorer"
     category = Category.BALANCE
     reads = (ACCELERATOR, WAITING, KV_USAGE)
-    may_read = (RUNNING,)
+    may_read = LOAD_INPUTS
 
     def setup(self) -> None:
         self._order = {name.lower(): place for place, name in enumerate(self.parameters.classes)}
@@ -111,10 +114,10 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
         return np.array(places, dtype=np.intp)
 
     def _saturated(self, candidates: Candidates) -> Mask:
-        """Return true for each candidate at or above a threshold; unknown values are below."""
+        """Return true for each candidate at or above a threshold."""
         saturated = np.zeros(len(candidates), dtype=np.bool_)
         for column, limit in _LIMITS:
-            saturated |= candidates.values(column) >= tag_numbers(candidates, self._limit, limit)
+            saturated |= expected_load(candidates, column) >= tag_numbers(candidates, self._limit, limit)
         return saturated
 
     def _limit(self, tag: AcceleratorTag, name: str) -> float | None:

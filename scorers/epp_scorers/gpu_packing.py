@@ -6,9 +6,6 @@ import numpy as np
 
 from epp.framework import (
     ACCELERATOR,
-    GPU_UTILIZATION,
-    KV_USAGE,
-    RUNNING,
     AcceleratorTag,
     Candidates,
     Category,
@@ -19,9 +16,14 @@ from epp.framework import (
     Scorer,
     Share,
 )
-from epp.framework.accelerators.usage import UNKNOWN_SCORE, GpuUsageParameters, used_share
+from epp.framework.accelerators.usage import (
+    UNKNOWN_SCORE,
+    USAGE_INPUTS,
+    GpuUsageParameters,
+    estimated_share,
+    used_share,
+)
 
-_MAY_READ = (KV_USAGE, RUNNING, GPU_UTILIZATION)
 _WITHIN_BAND = 0.99
 """Largest part of a band that an endpoint's own value can fill, so that a higher band always scores higher."""
 
@@ -41,34 +43,34 @@ class CompactFirstScorer(Scorer[GpuUsageParameters]):
     """`0.7 * vram + 0.3 * tflops` in use, divided by the sum of the weights: the fullest endpoint scores highest.
 
     The usage of each comes from the GPU allocator if it reports it, else from the engine: for memory the share of the
-    KV cache in use; for TFLOPS running requests over `maxNumSeqs`, or GPU utilization if these are unknown. 0 for GPUs
-    without capacity, 0.5 if the usage is unknown.
+    KV cache in use; for TFLOPS running requests over `maxNumSeqs`, or GPU utilization if these are unknown. What
+    neither reports is estimated from requests in flight. 0 for GPUs without capacity.
     """
 
     plugin_type = "compact-first-scorer"
     category = Category.AFFINITY
     reads = (ACCELERATOR,)
-    may_read = _MAY_READ
+    may_read = USAGE_INPUTS
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        used, empty = used_share(candidates, self.parameters)
-        return np.where(empty, 0.0, _known_or_half(used))
+        used, empty = estimated_share(candidates, self.parameters)
+        return np.where(empty, 0.0, used)
 
 
 class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
     """`0.7 * vram + 0.3 * tflops` free, divided by the sum of the weights: the emptiest endpoint scores highest.
 
-    Usage has the same sources as for `compact-first-scorer`. 0 for GPUs without capacity, 0.5 if the usage is unknown.
+    Usage has the same sources as for `compact-first-scorer`. 0 for GPUs without capacity.
     """
 
     plugin_type = "low-load-first-scorer"
     category = Category.DISTRIBUTION
     reads = (ACCELERATOR,)
-    may_read = _MAY_READ
+    may_read = USAGE_INPUTS
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        used, empty = used_share(candidates, self.parameters)
-        return np.where(empty, 0.0, 1.0 - _known_or_half(used))
+        used, empty = estimated_share(candidates, self.parameters)
+        return np.where(empty, 0.0, 1.0 - used)
 
 
 class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
@@ -84,11 +86,11 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
     plugin_type = "node-compact-gpu-low-load-scorer"
     category = Category.BALANCE
     reads = (ACCELERATOR,)
-    may_read = _MAY_READ
+    may_read = USAGE_INPUTS
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        used, empty = used_share(candidates, self.parameters)
-        node, endpoint = self._node_used(candidates), 1.0 - _known_or_half(used)
+        used, empty = estimated_share(candidates, self.parameters)
+        node, endpoint = self._node_used(candidates), 1.0 - used
         if self.parameters.combine == "weighted":
             weight = self.parameters.node_weight
             scores = weight * node + (1.0 - weight) * endpoint
@@ -109,10 +111,6 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
         sums = np.bincount(places, weights=used[known], minlength=len(nodes))
         means: Floats = np.divide(sums, counts, out=np.full(len(nodes), UNKNOWN_SCORE), where=counts > 0)
         return means[nodes[candidates.slots]]
-
-
-def _known_or_half(used: Floats) -> Floats:
-    return np.where(np.isnan(used), UNKNOWN_SCORE, used)
 
 
 def _nodes(tags: tuple[AcceleratorTag, ...]) -> Positions:

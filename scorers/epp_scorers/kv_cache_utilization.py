@@ -1,17 +1,15 @@
 """Prefers endpoints with free KV cache."""
 
-import numpy as np
-
-from epp.framework import KV_USAGE, Candidates, Category, Floats, Request, Scorer
+from epp.framework import KV_USAGE, LOAD_INPUTS, Candidates, Category, Floats, Request, Scorer, comparable_load
 
 
 class KvCacheUtilizationScorer(Scorer):
-    """`1 - kv_usage`; 0.5 for an endpoint that has not reported."""
+    """`1 - kv_usage`, of an endpoint that does not report it by an estimate from requests in flight."""
 
     plugin_type = "kv-cache-utilization-scorer"
     category = Category.DISTRIBUTION
     reads = (KV_USAGE,)
+    may_read = LOAD_INPUTS
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        usage = candidates.values(KV_USAGE)
-        return np.where(np.isnan(usage), 0.5, 1.0 - usage)
+        return 1.0 - comparable_load(candidates, KV_USAGE)

@@ -9,7 +9,6 @@ from epp.framework import (
     PREFIX_MATCH,
     Candidates,
     Category,
-    Count,
     EndpointObserver,
     Floats,
     Parameters,
@@ -18,6 +17,7 @@ from epp.framework import (
     SchedulingResult,
     Scorer,
 )
+from epp.framework.limits import CountOrDefault
 
 NEUTRAL_SCORE = 0.5
 
@@ -25,10 +25,14 @@ NEUTRAL_SCORE = 0.5
 class NoHitLRUParameters(Parameters, frozen=True):
     """Number of endpoints to remember, and the source of prefix matches."""
 
-    lru_size: Count = 1024
+    lru_size: CountOrDefault = 1024
     """Endpoints to remember at most; one that is dropped counts as never used."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance to read prefix matches from; empty for the default one."""
+    prefix_plugin_type: str = ""
+    """Deprecated: accepted and not used."""
+    prefix_plugin_name: str = ""
+    """Deprecated: accepted and not used; write `prefixMatchInfoProducerName`."""
 
 
 class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters], EndpointObserver[NoHitLRUParameters]):
@@ -47,6 +51,14 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self._uses = _LastUses(self.parameters.lru_size)
         self.reads = (self._match_key,)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        unused = (
+            ("prefixPluginType", self.parameters.prefix_plugin_type),
+            ("prefixPluginName", self.parameters.prefix_plugin_name),
+        )
+        return [f"{name} is not used: write prefixMatchInfoProducerName" for name, value in unused if value]
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         count = len(candidates)

@@ -19,7 +19,7 @@ class PrefixCacheParameters(Parameters, frozen=True):
 class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
     """`w * min(1, matched_tokens / scale)^2 + (1 - w) * matched_blocks / total_blocks`.
 
-    0 for all without a match record, or if the prompt is shorter than one block.
+    0 for all without a match record, or without a prompt.
     """
 
     plugin_type = "prefix-cache-scorer"

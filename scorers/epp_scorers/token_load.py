@@ -2,14 +2,15 @@
 
 import numpy as np
 
-from epp.framework import IN_FLIGHT_TOKENS, PREFIX_MATCH, PROMPT_TOKENS, Candidates, Category, Count, Floats, Request
+from epp.framework import IN_FLIGHT_TOKENS, PREFIX_MATCH, PROMPT_TOKENS, Candidates, Category, Floats, Request
+from epp.framework.limits import CountOrDefault
 from epp.framework.scoring import LoadParameters, LoadScorer
 
 
 class TokenLoadParameters(LoadParameters, frozen=True):
     """Threshold in tokens, and the source of prefix matches."""
 
-    queue_threshold_tokens: Count = 4194304
+    queue_threshold_tokens: CountOrDefault = 4194304
     """Tokens at which an endpoint gets 0."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility, without effect: the picker keeps one count of tokens in flight."""

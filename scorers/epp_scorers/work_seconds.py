@@ -7,9 +7,9 @@ from epp.framework import (
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
     KV_USAGE,
+    LOAD_INPUTS,
     PREFIX_MATCH,
     PROMPT_TOKENS,
-    RUNNING,
     Candidates,
     Category,
     Floats,
@@ -18,6 +18,7 @@ from epp.framework import (
     Parameters,
     Request,
     Scorer,
+    comparable_load,
 )
 from epp.framework.rates import batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
@@ -48,13 +49,13 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     prompt / rate`, or, with `attentionQuadraticTokens` q and c of p tokens cached, `(uncached + uncached * (c + p) / q)
     / rate`; `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the
     endpoint or in flight to it, this one included; `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share
-    of the KV cache in use, at most 0.99, or the median of the candidates if unknown. Twice the time is half the score;
-    times below a millisecond are equal. Without rates, 1 for all.
+    of the KV cache in use, at most 0.99. A batch or a cache that the endpoint does not report is estimated from
+    requests in flight. Twice the time is half the score; times below a millisecond are equal. Without rates, 1 for all.
     """
 
     plugin_type = "work-seconds-scorer"
     category = Category.BALANCE
-    may_read = (PROMPT_TOKENS, RUNNING, KV_USAGE)
+    may_read = (PROMPT_TOKENS, KV_USAGE, *LOAD_INPUTS)
 
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
@@ -79,10 +80,8 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
             seen = 2 * request.prompt_tokens - uncached
             work += uncached * seen / self.parameters.attention_quadratic_tokens
         decode = output * rates.itl_seconds(candidates, batch_sizes(candidates) + 1)
-        return rates.prefill_seconds(candidates, work) + decode + self._barrier(candidates.values(KV_USAGE))
+        return rates.prefill_seconds(candidates, work) + decode + self._barrier(comparable_load(candidates, KV_USAGE))
 
     def _barrier(self, kv_usage: Floats) -> Floats:
-        known = kv_usage[~np.isnan(kv_usage)]
-        typical = float(np.median(known)) if len(known) else 0.0
-        usage = np.clip(np.where(np.isnan(kv_usage), typical, kv_usage), 0.0, _FULLEST)
+        usage = np.clip(kv_usage, 0.0, _FULLEST)
         return self.parameters.kv_barrier_seconds * usage / (1.0 - usage)

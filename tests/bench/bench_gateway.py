@@ -2,18 +2,21 @@
 
     python tests/bench/bench_gateway.py
 
+Each case runs without log lines of requests (`-v 0`) and with one each (`-v 2`), in turns; the second as a ratio.
+
 The clients and a trivial model server run in a process of their own, on loopback, 2,000 requests at the most.
 """
 
 import asyncio
 import json
-import logging
 import multiprocessing
+import os
+import sys
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import aiohttp
-import structlog
 import uvloop
 from aiohttp import web
 
@@ -21,9 +24,12 @@ from epp.discovery import StaticDiscovery, parse_targets
 from epp.extproc.server import ServerSettings
 from epp.gateway import GatewaySettings
 from epp.local import local_gateway
+from epp.observability import logs
+from epp.observability.request_log import request_log
 from epp.picker import PickerSettings
 
 CONCURRENCY = 16
+ROUNDS = 3
 CASES = (
     ("JSON, 400 B prompt", 400, 0, 2000),
     ("JSON, 220 KB prompt", 220_000, 0, 500),
@@ -94,8 +100,9 @@ def run_other_side(*arguments: object) -> None:
     uvloop.run(other_side(*arguments))  # type: ignore[arg-type]
 
 
-async def measure(name: str, prompt_bytes: int, pieces: int, count: int) -> None:
-    """Run one case and print its line."""
+async def measure(prompt_bytes: int, pieces: int, count: int, *, verbosity: int) -> tuple[float, float]:
+    """Run one case; return the CPU time of one request, and requests a second."""
+    writer = logs.configure(verbosity)
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=run_other_side, args=(theirs, prompt_bytes, pieces, count)
@@ -107,6 +114,7 @@ async def measure(name: str, prompt_bytes: int, pieces: int, count: int) -> None
             server=ServerSettings("unix:unset"),
             discovery=StaticDiscovery(parse_targets(f"127.0.0.1:{port}")),
             refresh_metrics_seconds=1.0,
+            observers=request_log(verbosity),
         )
         async with local_gateway(picker, GatewaySettings(listen_port=0)) as gateway:
             await asyncio.to_thread(ours.send, gateway.url)
@@ -114,8 +122,8 @@ async def measure(name: str, prompt_bytes: int, pieces: int, count: int) -> None
             started = time.process_time()
             await asyncio.to_thread(ours.send, "go")
             seconds = await asyncio.to_thread(ours.recv)
-            cpu = (time.process_time() - started) / count
-        print(f"{name:<20} {cpu * 1e6:>8.0f} us CPU a request {count / seconds:>8.0f} requests a second")
+            writer.settle()
+            return (time.process_time() - started) / count, count / seconds
     finally:
         process.join(10)
         process.kill()
@@ -123,9 +131,15 @@ async def measure(name: str, prompt_bytes: int, pieces: int, count: int) -> None
 
 async def main() -> None:
     """Print a line for each case."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    for case in CASES:
-        await measure(*case)
+    sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115, ASYNC230  for log lines, to the end
+    for name, *case in CASES:
+        quiet, logged = [], []
+        for _ in range(ROUNDS):
+            quiet.append(await measure(*case, verbosity=0))
+            logged.append(await measure(*case, verbosity=2))
+        cpu, rate = min(quiet)[0], max(rate for _, rate in quiet)
+        ratio = min(logged)[0] / cpu
+        print(f"{name:<20} {cpu * 1e6:>6.0f} us CPU a request {rate:>6.0f} requests a second; -v 2: x {ratio:.2f}")
 
 
 if __name__ == "__main__":

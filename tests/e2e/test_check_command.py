@@ -5,7 +5,7 @@ from pathlib import Path
 
 from commands import outcome
 
-CONFIG = Path(__file__).parents[2] / "config"
+CONFIG = Path(__file__).parents[2] / "epp" / "samples"
 READY_MADE = sorted(CONFIG.glob("*.yaml"))
 GOOD = CONFIG / "default.yaml"
 MISSPELLED = """

@@ -33,6 +33,7 @@ async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(d
         assert first.startswith("h100 up: waiting ")
         assert second.startswith("a100-3g.20gb up: waiting ")
         assert third.startswith("t4 up: waiting ")
+        assert "after cost-aware-spill" in await demo.says("last request: t4, default: ")
         offspring = children(demo.pid)
         assert len(offspring) == 4  # Envoy and three servers
         demo.interrupt()
@@ -60,16 +61,18 @@ async def run(arguments: list[str]) -> tuple[int, dict[str, str]]:
 
 async def test_terminal_gets_a_table_and_the_demo_ends_in_its_time(directory):
     screen, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (40, 160))
+    termios.tcsetwinsize(terminal, (40, 80))
     flags = ("--listen=127.0.0.1:0", "--duration=600ms", QUIET)
     async with command("demo", *flags, terminal=terminal, TMPDIR=str(directory), TERM="xterm-256color") as demo:
         os.close(terminal)
         drawn = await asyncio.to_thread(read_all, screen)
         assert await demo.end() == 0
-    heading = next(line for line in drawn.splitlines() if "prefix hits" in line)
-    assert heading.index("waiting") < heading.index("KV") < heading.index("prefix hits")
+    heading = next(line for line in drawn.splitlines() if "endpoint" in line and "hits" in line)
+    assert heading.index("wait") < heading.index("KV") < heading.index("hits")
+    assert "last request: none yet" in drawn
     for name in ("h100", "a100-3g.20gb", "t4", "4.25", "1.00", "0.53"):
-        assert name in drawn.split("prefix hits", 1)[1]
+        assert name in drawn.split("hits", 1)[1]
+    assert "…" not in drawn
     assert list(directory.iterdir()) == []
     assert "Traceback" not in str(demo)
 

@@ -24,6 +24,18 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
             ["serve", ENDPOINTS, "--config-file", "/no/such/file.yaml"],
             "/no/such/file.yaml: cannot be read: No such file or directory",
         ),
+        (
+            ["gateway", "--endpoints", "own=127.0.0.1:1,host=localhost:1"],
+            "endpoints 'own' and 'host' are one server, 127.0.0.1:1: leave one out",
+        ),
+        (
+            ["serve", ENDPOINTS, "--bind-address", "127.0.0.1:9002"],
+            "--bind-address: '127.0.0.1:9002' is not an IP address: write one of this machine, without a port",
+        ),
+        (
+            ["serve", ENDPOINTS, "--bind-address", "192.0.2.1"],
+            "cannot listen on 192.0.2.1:9002: this machine has no such address: choose one of its own, or :: for all",
+        ),
         (["serve", ENDPOINTS, "--config-text", "plugins: ["], "--config-text:1:11: is not YAML: "),
         (
             ["gateway", ENDPOINTS, "--config-text", "kind: Pod", "--config-file", "pod.yaml"],
@@ -51,6 +63,9 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
         "no endpoints",
         "bad endpoints",
         "missing file",
+        "one server twice",
+        "bind address with a port",
+        "bind address of another machine",
         "bad YAML",
         "both configurations",
         "no address to print",
@@ -71,11 +86,11 @@ async def test_taken_port_is_named():
     ports = grpc_port, health_port, metrics_port = free_ports(3)
     names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
     taken = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
-    remedy = "choose another with --metrics-port"
+    taken_by = "the address is taken by another process: stop it (`ss -ltnp` names it), or choose another port"
     expected = [
-        f"error: cannot listen on [::]:{grpc_port}: the address is taken or not this machine's; choose another port",
-        f"error: cannot listen on [::]:{health_port}: the address is taken or not this machine's; choose another port",
-        f"error: the metrics page cannot listen on port {metrics_port}: Address already in use; {remedy}",
+        f"error: cannot listen on [::]:{grpc_port}: {taken_by}",
+        f"error: cannot listen on [::]:{health_port}: {taken_by}",
+        f"error: the metrics page cannot listen on [::]:{metrics_port}: {taken_by}",
     ]
     async with command("serve", ENDPOINTS, *taken) as first:
         await first.says('"event":"ready"')
@@ -86,14 +101,7 @@ async def test_taken_port_is_named():
         assert [exit_code for exit_code, _ in said] == [1, 1, 1, 1]
         *pickers, server = [command.error for _, command in said]
         assert pickers == expected
-        remedy = "choose another --host or --port"
-        assert server == f"error: cannot listen on 127.0.0.1:{metrics_port}: address already in use; {remedy}"
-
-
-async def test_unknown_preset_is_a_mistake_of_usage_and_the_known_ones_are_named():
-    exit_code, said = await outcome("sim-server", "--preset", "abacus")
-    assert exit_code == 2
-    assert said.err[-1] == "Error: Invalid value for --preset: 'abacus' is not one of h100, a100, a100-3g.20gb, t4"
+        assert server == f"error: cannot listen on 127.0.0.1:{metrics_port}: {taken_by}"
 
 
 async def test_deployment_of_the_go_picker_keeps_its_flags():

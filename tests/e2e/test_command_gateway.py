@@ -1,6 +1,9 @@
 """`epp gateway` from outside: it serves, it ends without a trace, and it says so when Envoy dies."""
 
 import asyncio
+import functools
+import io
+import json
 import os
 import signal
 import socket
@@ -8,11 +11,12 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import openai
 import pytest
 import pytest_asyncio
 from commands import Command, command, envoy_of, is_running, outcome
-from world import until
+from world import ENDLESS, until
 
 from epp.gateway.envoy import find_envoy
 
@@ -48,8 +52,7 @@ async def url_of(gateway: Command) -> str:
 async def test_gateway_serves_until_ctrl_c_and_leaves_nothing_behind(endpoints, directory):
     async with command("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints, TMPDIR=str(directory)) as gateway:
         url = await url_of(gateway)
-        addresses = ", ".join(pair.partition("=")[2] for pair in endpoints.split(","))
-        assert gateway.out == [f"listening on {url} for {addresses}; Ctrl-C stops"]
+        assert gateway.out == [f"listening on {url} for one, other; Ctrl-C stops"]
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
             raw = await client.chat.completions.with_raw_response.create(
                 model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=3
@@ -67,6 +70,67 @@ async def test_gateway_serves_until_ctrl_c_and_leaves_nothing_behind(endpoints, 
         assert "Traceback" not in str(gateway)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*url.removeprefix("http://").split(":"))
+
+
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "tell nobody"}], "max_tokens": 3}
+
+
+def request_lines(gateway: Command) -> list[dict]:
+    """The log lines of requests, without their times."""
+    events = [json.loads(line) for line in gateway.err if line.startswith("{")]
+    return [event for event in events if event["event"] == "request"]
+
+
+async def test_each_request_has_one_line_and_its_answer_tells_where_it_came_from(endpoints):
+    flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints, "--decision-headers=true")
+    async with command("gateway", *flags) as gateway, aiohttp.ClientSession() as http:
+        url = f"{await url_of(gateway)}/v1/chat/completions"
+        async with http.post(url, json=CHAT, headers={"x-request-id": "good"}) as response:
+            assert response.status == 200
+            served = response.headers["x-sim-server"]
+            name, _, address = response.headers["x-epp-endpoint"].partition("=")
+            assert (name, f"{name}={address}" in endpoints) == (served, True)
+            assert response.headers["x-epp-reason"].startswith("default: ")
+            reason = response.headers["x-epp-reason"]
+        async with http.post(url, data=b"{", headers={"x-request-id": "bad"}) as response:
+            assert response.status == 400
+        forever = CHAT | {"max_tokens": 4_000, "stream": True, "ignore_eos": True}
+        async with http.post(url, json=forever, headers={"x-request-id": "left"}) as response:
+            await response.content.readline()
+            response.close()
+        await gateway.says('"request_id":"left"')
+        answered, refused, left = request_lines(gateway)
+    assert (answered["request_id"], answered["endpoint"], answered["why"]) == ("good", served, reason)
+    assert (answered["model"], answered["status"], answered["outcome"]) == (MODEL, 200, "natural")
+    assert answered["completion_tokens"] == 3
+    assert 0 < answered["ttft_seconds"] <= answered["duration_seconds"]
+    assert (refused["request_id"], refused["status"], refused["outcome"]) == ("bad", 400, "refused")
+    assert (left["request_id"], left["status"], left["outcome"]) == ("left", 200, "client-disconnect")
+    assert set(answered) == set(refused) == set(left)
+    assert "tell nobody" not in str(gateway)
+
+
+async def test_quiet_gateway_has_no_line_and_a_thorough_one_has_every_step(endpoints):
+    flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints)
+    async with (
+        command("gateway", *flags, "-v=0") as quiet,
+        command("gateway", *flags, "-v=4") as thorough,
+        aiohttp.ClientSession() as http,
+    ):
+        for gateway in (quiet, thorough):
+            async with http.post(f"{await url_of(gateway)}/v1/chat/completions", json=CHAT) as response:
+                assert response.status == 200
+                assert "x-epp-endpoint" not in response.headers
+        await thorough.says('"event":"request"')
+        events = [json.loads(line)["event"] for line in thorough.err if "request_id" in line]
+        quiet.interrupt()
+        assert await quiet.end() == 0
+        assert quiet.err == []
+    assert events == [
+        "candidates", "scorer", "scorer", "scorer", "picker", "destination", "response started", "first piece",
+        "last piece", "request",
+    ]  # fmt: skip
+    assert "tell nobody" not in str(thorough)
 
 
 async def test_death_of_envoy_ends_the_gateway_with_a_line_that_says_so(endpoints, directory):
@@ -115,3 +179,91 @@ async def test_printed_configuration_is_one_that_envoy_takes(tmp_path):
     output, _ = await envoy.communicate()
     assert envoy.returncode == 0, output.decode()
     assert f"configuration '{path}' OK" in output.decode()
+
+
+FALLBACKS = ("--cluster-type=override-host", "--failure-mode=FailOpen")
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("mode", [(), FALLBACKS], ids=["one destination", "fallbacks"])
+async def test_largest_request_body_is_the_one_asked_for(endpoints, mode):
+    most = 40  # MiB, more than by default
+    flags = ("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints, *mode)
+    async with command(*flags, f"--max-request-body={most}MiB") as gateway, aiohttp.ClientSession() as client:
+        url = f"{await url_of(gateway)}/v1/chat/completions"
+        assert await status_of(client, url, size=(most - 1) * MIB) == 200
+        assert await status_of(client, url, size=(most + 1) * MIB) == 413
+    async with command(*flags, "--max-request-body=1Mi") as gateway, aiohttp.ClientSession() as client:
+        url = f"{await url_of(gateway)}/v1/chat/completions"
+        assert await status_of(client, url, size=MIB // 2) == 200
+        assert await status_of(client, url, size=2 * MIB) == 413
+
+
+async def status_of(client: aiohttp.ClientSession, url: str, *, size: int) -> int:
+    """Send a request with a body of this size, most of which is no prompt."""
+    head = f'{{"model":"{MODEL}","max_tokens":1,"messages":[{{"role":"user","content":"hi"}}],"padding":"'
+    body = f'{head}{"x" * (size - len(head) - 2)}"}}'.encode()
+    async with client.post(url, data=io.BytesIO(body), headers={"content-type": "application/json"}) as response:
+        await response.read()
+        return response.status
+
+
+async def test_errors_are_plain_text_where_that_is_asked_for(endpoints):
+    flags = ("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--plain-errors", "true")
+    async with command(*flags) as gateway, aiohttp.ClientSession() as client:
+        url = f"{await url_of(gateway)}/v1/chat/completions"
+        async with client.post(url, data=b"{", headers={"content-type": "application/json"}) as response:
+            assert response.status == 400
+            assert not (await response.text()).startswith("{")
+
+
+async def test_metrics_page_is_named_and_has_the_name_of_the_pool(endpoints):
+    flags = ("--listen=127.0.0.1:0", "--metrics-port=0", "--bind-address=::1", "--pool-name=mine")
+    async with command("gateway", "--endpoints", endpoints, *flags) as gateway, aiohttp.ClientSession() as client:
+        page = (await gateway.says("listening on")).partition("metrics on ")[2].partition(";")[0]
+        assert page.startswith("[::1]:")
+        async with client.get(f"http://{page}/metrics") as response:
+            assert 'llm_d_epp_ready_endpoints{name="mine"}' in await response.text()
+
+
+async def test_drain_lets_open_requests_finish_and_accepts_no_more(endpoints):
+    flags = ("gateway", "-v=2", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--drain-timeout=10m")
+    async with command(*flags) as gateway:
+        url = await url_of(gateway)
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            stream = await client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=1_000, stream=True, **ENDLESS
+            )
+            chunks = [await anext(stream)]
+            gateway.terminate()
+            await gateway.says('"event":"draining"')
+            await until(functools.partial(refuses, url), "no connection is accepted")
+            chunks += [chunk async for chunk in stream]
+        assert chunks[-1].choices[0].finish_reason == "length"
+        assert await gateway.end() == 0
+
+
+async def refuses(url: str) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
+    except ConnectionRefusedError:
+        return True
+    writer.close()
+    return False
+
+
+async def test_second_signal_ends_the_drain(endpoints):
+    flags = ("gateway", "-v=2", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--drain-timeout=10m")
+    async with command(*flags) as gateway:
+        url = await url_of(gateway)
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            stream = await client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=8_000, stream=True, **ENDLESS
+            )
+            await anext(stream)
+            gateway.interrupt()
+            await gateway.says('"event":"draining"')
+            gateway.interrupt()
+            assert await gateway.end() == 0
+            with pytest.raises(openai.APIError):
+                _ = [chunk async for chunk in stream]

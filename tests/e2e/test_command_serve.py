@@ -2,18 +2,20 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 import pytest_asyncio
-from bench import request_body
+from bench import request_body, response_headers
 from commands import command, free_ports
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from serving import PLAIN, Served, destination_of, exchange, first_message, serving
+from serving import PLAIN, Served, ask, destination_of, exchange, first_message, serving
 from waiting import until
 from world import FAST
 
@@ -40,6 +42,22 @@ async def served(sim) -> AsyncIterator[Served]:
 async def test_request_goes_to_the_endpoint_and_its_body_comes_back(served, sim):
     async with served.channel() as channel:
         assert await destination_of(channel) == sim.address
+
+
+async def test_request_has_a_line_and_its_response_tells_where_it_came_from_if_asked_to(sim):
+    async with serving(sim, PLAIN, "--decision-headers") as served:
+        async with served.channel() as channel:
+            call = exchange(channel)
+            await ask(call)
+            await call.write(response_headers(end=True))
+            mutation = (await call.read()).response_headers.response.header_mutation
+            await call.done_writing()
+            assert await call.code() is grpc.StatusCode.OK
+        told = {option.header.key: option.header.raw_value.decode() for option in mutation.set_headers}
+        line = json.loads(await served.command.says('"event":"request"'))
+    assert told["x-epp-endpoint"] == f"only={sim.address}"
+    assert told["x-epp-reason"] == line["why"] == "default: the only one there is"
+    assert (line["endpoint"], line["address"], line["status"]) == ("only", sim.address, 200)
 
 
 async def test_health_answers_under_every_name_that_gateways_ask_for(served):
@@ -81,8 +99,30 @@ async def test_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_path):
         assert await picker.end() == 0
 
 
-async def test_health_is_not_on_the_main_port_unless_asked_for(served):
-    async with served.channel() as channel:
+async def test_start_line_has_the_address_of_each_server_and_bind_address_is_all_that_is_listened_on():
+    any_port = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
+    flags = ("--endpoints=1", PLAIN, "--drain-quiet-period=10ms", *any_port)
+    for bound, host in (((), "*"), (("--bind-address=127.0.0.1",), "127.0.0.1")):
+        async with command("serve", *flags, *bound) as picker:
+            line = json.loads(await picker.says('"event":"ready"'))
+            for server in ("ext_proc", "health", "metrics"):
+                shown, _, port = line[server].rpartition(":")
+                assert shown == host
+                assert await _accepts("127.0.0.1", port)
+                assert await _accepts("::1", port) is (host == "*" and socket.has_dualstack_ipv6())
+
+
+async def _accepts(host: str, port: str) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, int(port))
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def test_health_is_not_on_the_main_port_where_that_is_switched_off(sim):
+    async with serving(sim, PLAIN, "--health-checking=false") as served, served.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await HealthStub(channel).Check(HealthCheckRequest(service="readiness"))
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -110,8 +150,8 @@ async def test_metrics_page_counts_requests_and_shows_the_pool(served):
     assert all(shown[f"llm_d_epp_{name}"].keys() == {frozenset({"name=default"})} for name in pool)
 
 
-async def test_tls_is_the_default_and_health_checks_may_share_its_port(sim):
-    async with serving(sim, "--health-checking") as served:
+async def test_tls_is_the_default_and_health_checks_share_its_port(sim):
+    async with serving(sim) as served:
         certificate = ssl.get_server_certificate(("127.0.0.1", served.grpc_port)).encode()
         async with served.trusting(certificate) as channel:
             assert await destination_of(channel) == sim.address

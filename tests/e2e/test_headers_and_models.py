@@ -118,7 +118,7 @@ async def test_path_that_no_parser_knows_is_400_where_there_is_no_fallback(simul
     ):
         assert response.status == 400
         message = (await response.json())["error"]["message"]
-        assert message == "inference error: BadRequest - no parser found for path '/v1/nope'"
+        assert message == "path '/v1/nope' is of no API that is served here: correct the URL"
 
 
 async def test_anthropic_request_and_refusal(tuned: World):

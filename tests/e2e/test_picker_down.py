@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+import httpx
 import msgspec
 import openai
 import pytest
@@ -85,7 +86,13 @@ async def in_front_of(simulated, tmp_path):
         )
         async with (
             await EnvoyProcess.start(envoy_settings) as envoy,
-            openai.AsyncOpenAI(base_url=f"http://{envoy.address}/v1", api_key="none", max_retries=0) as client,
+            openai.AsyncOpenAI(
+                base_url=f"http://{envoy.address}/v1",
+                api_key="none",
+                max_retries=0,
+                # Envoy may close a connection after a refusal, just as the next request is written to it.
+                http_client=openai.DefaultAsyncHttpxClient(limits=httpx.Limits(max_keepalive_connections=0)),
+            ) as client,
         ):
             yield Setup(client, flags)
 

@@ -36,9 +36,7 @@ async def test_empty_pool_is_503_with_its_reason():
     response = refused.value.response
     assert response.status_code == 503
     assert response.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
-    assert response.json()["error"]["message"] == (
-        "inference error: ServiceUnavailable - failed to find endpoint candidates for serving the request"
-    )
+    assert response.json()["error"]["message"] == ("no model server is available for this request: retry later")
 
 
 async def test_server_that_dies_gets_no_more_traffic_and_others_are_not_disturbed(simulated):
@@ -113,7 +111,8 @@ async def test_filters_that_leave_nobody_are_429_with_their_reason(simulated, tm
             await world.ask("anybody?")
     assert refused.value.response.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
     assert refused.value.response.json()["error"]["message"] == (
-        "inference error: ResourceExhausted - no endpoints available for the given request"
+        "no model server can take this request now: all are too busy, or none is what it asks for; "
+        "retry later, or ask for less"
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 
+import openai
 import pytest
 from world import ENDLESS, MODEL, World, until
 
@@ -144,13 +145,13 @@ async def test_hundred_clients_at_once_are_all_served_and_the_books_balance(worl
             "/v1/chat/completions",
             b"{not json",
             400,
-            "inference error: BadRequest - request body cannot be parsed as JSON:",
+            "the request body is not valid JSON: at line 1, column 2 (byte 1), a key in double quotes was expected",
         ),
         (
             "/v1/chat/completions",
             b'{"messages":[{"role":"user","content":"hi"}]}',
             400,
-            "inference error: BadRequest - model not found in request body",
+            'the request names no model: add "model" to the JSON body, ',
         ),
     ],
     ids=["invalid JSON", "no model"],
@@ -162,6 +163,30 @@ async def test_request_at_fault_gets_status_and_sentence(world: World, path, bod
         assert (await response.json())["error"]["message"].startswith(sentence)
     assert not any([await world.requests_at(name) for name in world.sims])
     assert await world.ask("still there?") in {"a", "b", "c"}
+
+
+async def test_openai_client_carries_the_message_the_parameter_and_the_code(world: World):
+    with pytest.raises(openai.BadRequestError, match='"messages" is missing or empty: send at least one') as refused:
+        await world.client.chat.completions.create(model=MODEL, messages=[])
+    assert (refused.value.param, refused.value.code) == ("messages", "missing_required_parameter")
+    assert refused.value.type == "invalid_request_error"
+    with pytest.raises(openai.BadRequestError, match='"model" must be a string, not an integer'):
+        await world.client.chat.completions.create(model=7, messages=[{"role": "user", "content": "hi"}])
+    with pytest.raises(openai.BadRequestError, match=r'"messages\[0\].content" must be a string or an array'):
+        await world.client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": True}])
+
+
+@pytest.mark.parametrize("body", [None, b""], ids=["no body", "empty body"])
+async def test_post_without_a_body_is_told_so(world: World, body):
+    async with world.http.post(f"{world.url}/v1/chat/completions", data=body) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["message"] == "the request has no body: send a JSON object"
+
+
+async def test_other_method_gets_the_model_servers_own_answer(world: World):
+    async with world.http.get(f"{world.url}/v1/chat/completions") as response:
+        assert response.status == 405
+        assert "POST" in response.headers["allow"]
 
 
 async def test_path_that_no_parser_knows_is_left_to_the_model_server(world: World):

@@ -1,28 +1,17 @@
 """The wheel: its top-level packages, and a module in it for every plugin type."""
 
-import shutil
-import subprocess
-import sys
+import re
 from configparser import ConfigParser
-from pathlib import Path
+from email.parser import Parser
 from zipfile import ZipFile
 
 import pytest
-
-REPOSITORY = Path(__file__).parents[2]
+from wheels import REPOSITORY, build_wheel
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> ZipFile:
-    """A wheel built from a copy: the build writes into the source tree."""
-    source = tmp_path_factory.mktemp("source")
-    for name in ("epp", "scorers", "proto"):
-        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "ext_proc*pb*"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, source)
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
-    subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=60)
-    (path,) = (source / "dist").glob("*.whl")
+    path = build_wheel(tmp_path_factory.mktemp("built"))
     with ZipFile(path) as opened:
         yield opened
 
@@ -51,3 +40,21 @@ def test_every_plugin_type_has_a_module_in_the_wheel(wheel):
 def test_every_file_among_the_scorers_is_a_scorer(wheel):
     modules = {name for name in wheel.namelist() if name.startswith("epp_scorers/") and name.endswith(".py")}
     assert modules - plugin_modules(wheel) == {"epp_scorers/__init__.py"}
+
+
+def test_wheel_holds_the_ready_made_configurations_their_schema_and_the_plugin_reference(wheel):
+    inside = {name.removeprefix("epp/samples/") for name in wheel.namelist() if name.startswith("epp/samples/")}
+    there = {path.name for path in (REPOSITORY / "epp" / "samples").iterdir() if path.is_file()}
+    assert inside == there
+    assert {"default.yaml", "endpointpickerconfig.schema.json", "PLUGINS.md"} <= inside
+
+
+def test_description_on_a_package_index_has_no_link_that_leads_nowhere(wheel):
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = Parser().parsestr(wheel.read(name).decode())
+    text = metadata.get_payload()
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert text.startswith("# inference-epp\n")
+    assert "docs/flags.md lists all flags" in text.replace("`", "")
+    assert [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith("https://")] == []
+    assert "![" not in text

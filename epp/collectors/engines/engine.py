@@ -166,22 +166,21 @@ def compile_engine(config: EngineConfig) -> Engine:
         (label, signal)
         for label, signal in (
             (
-                config.cache_block_size_label_name or base.cache_block_size_label_name,
+                config.cache_block_size_label_name or base.cache_block_size_label_name or "block_size",
                 Signal(KV_BLOCK_TOKENS, (), max),
             ),
             (
-                config.cache_num_blocks_label_name or base.cache_num_blocks_label_name,
+                config.cache_num_blocks_label_name or base.cache_num_blocks_label_name or "num_gpu_blocks",
                 Signal(KV_BLOCKS, (), sum, rank),
             ),
         )
-        if label
     )
     cache_info = config.cache_info_spec or base.cache_info_spec
     lora = config.lora_spec or base.lora_spec
     return Engine(
         name=config.name,
         signals=tuple(signals),
-        cache_info=CacheInfo(_spellings(cache_info), by_label) if cache_info and by_label else None,
+        cache_info=CacheInfo(_spellings(cache_info), by_label) if cache_info else None,
         lora=LoraInfo(Selector.parse(lora)) if lora else None,
     )
 

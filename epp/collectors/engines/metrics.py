@@ -9,6 +9,7 @@ from epp.collectors.exposition import PROMETHEUS_TEXT
 from epp.collectors.sources.http import HttpSource, HttpSourceParameters
 from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint
+from epp.framework.limits import AbsolutePath, NameOrDefault
 from epp.framework.plugin import Parameters
 
 _MEMO_LIMIT = 4096
@@ -17,7 +18,7 @@ _MEMO_LIMIT = 4096
 class MetricsSourceParameters(HttpSourceParameters, frozen=True):
     """URL of the page, polling interval and TLS."""
 
-    path: str = "/metrics"
+    path: AbsolutePath = "/metrics"
     """Path of the page; /prometheus/metrics for TensorRT-LLM."""
 
 
@@ -31,9 +32,9 @@ class MetricsDataSource(HttpSource[MetricsSourceParameters]):
 class CoreMetricsParameters(Parameters, frozen=True):
     """Engines of endpoints, and the names of their series."""
 
-    engine_label_key: str = "llm-d.ai/engine-type"
+    engine_label_key: NameOrDefault = "llm-d.ai/engine-type"
     """The endpoint label with the name of the engine."""
-    default_engine: str = "vllm"
+    default_engine: NameOrDefault = "vllm"
     """The engine of endpoints without that label. A page without any series of this engine is read as that of the
     built-in engine whose series it has."""
     engine_configs: tuple[EngineConfig, ...] = ()

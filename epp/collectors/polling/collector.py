@@ -149,7 +149,9 @@ class Collector:
 
     async def _run(self, endpoint: Endpoint, feed: Feed, reachability: Reachability) -> None:
         interval = self._interval_of(feed)
-        poll = Poll(self._store, feed, reachability, interval_seconds=interval, observer=self._observer)
+        poll = Poll(
+            self._store, feed, reachability, clock=self._clock, interval_seconds=interval, observer=self._observer
+        )
         due = self._clock.now() + self._generator.uniform(0, min(interval, _LONGEST_FIRST_WAIT_SECONDS))
         while True:
             await asyncio.sleep(due - self._clock.now())

@@ -1,15 +1,21 @@
 """Polls of one feed of one endpoint."""
 
+from typing import Any
+
 import structlog
 
 from epp.collectors.polling.reachability import Reachability
 from epp.datastore import Datastore
-from epp.framework.datalayer import Feed, NotAskedError, PageError, UnreachableError
+from epp.framework.clock import Clock
+from epp.framework.datalayer import Extractor, Feed, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
+from epp.framework.snapshot import Column
 from epp.supervisor import TaskObserver
 
 _LONGEST_BACKOFF_SECONDS = 1.0
 _PAGE = "page"
+_STALE_SECONDS, _STALE_POLLS = 2.0, 3
+"""Age of numbers, and polls in vain, after which an endpoint's load is unknown."""
 
 _log = structlog.get_logger()
 
@@ -35,22 +41,30 @@ class Poll:
         feed: Feed,
         reachability: Reachability,
         *,
+        clock: Clock,
         interval_seconds: float,
         observer: CollectorObserver,
     ) -> None:
         self._store = store
         self._feed = feed
         self._reachability = reachability
+        self._clock = clock
         self._interval_seconds = interval_seconds
         self._observer = observer
         self._problems: set[str] = set()
         self._backoff_seconds = interval_seconds
+        self._stale_seconds = max(_STALE_SECONDS, _STALE_POLLS * interval_seconds)
+        self._reported_at: dict[Extractor[Any], float] = {}
 
     async def collect_once(self, endpoint: Endpoint) -> float:
-        """Fetch and report once; return the seconds until the next poll. A failed page changes no data."""
+        """Fetch and report once; return the seconds until the next poll.
+
+        A failed page changes no data; numbers that could not be read for a while become unknown.
+        """
         page = await self._fetch(endpoint)
         if page is not None:
             self._extract(page, endpoint)
+        self._forget_stale(endpoint)
         return self._backoff_seconds
 
     async def _fetch(self, endpoint: Endpoint) -> bytes | None:
@@ -84,7 +98,16 @@ class Poll:
                 self._observer.extract_error(self._feed.source.plugin_type, extractor.plugin_type)
                 self._log_problem(extractor.name, endpoint, error)
             else:
+                self._reported_at[extractor] = self._clock.now()
                 self._recovered(extractor.name, endpoint)
+
+    def _forget_stale(self, endpoint: Endpoint) -> None:
+        limit = self._clock.now() - self._stale_seconds
+        stale = [extractor for extractor, at in self._reported_at.items() if at <= limit]
+        for extractor in stale:
+            del self._reported_at[extractor]
+            numbers = (datum for datum in extractor.writes if isinstance(datum, Column) and not datum.lasting)
+            self._store.forget(numbers, endpoint)
 
     def _answered(self, endpoint: Endpoint) -> None:
         self._backoff_seconds = self._interval_seconds

@@ -8,7 +8,7 @@ from epp.collectors.exposition import PROMETHEUS_TEXT, Selector
 from epp.collectors.sources.http import HttpSource, HttpSourceParameters
 from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint
-from epp.framework.limits import Port
+from epp.framework.limits import AbsolutePath, PortOrZero
 from epp.framework.snapshot import GPU_UTILIZATION
 
 # With MIG, the exporter omits the first; the second is optional in its configuration.
@@ -21,10 +21,10 @@ _RANK = re.compile(r"-rank-\d+$")
 class DcgmSourceParameters(HttpSourceParameters, frozen=True):
     """URL of the exporter, polling interval and TLS."""
 
-    path: str = "/metrics"
+    path: AbsolutePath = "/metrics"
     """Path of the page."""
-    port: Port | None = 9400
-    """Port of the exporter at the address of the endpoint."""
+    port: PortOrZero = 9400
+    """Port of the exporter at the address of the endpoint; 0 for the endpoint's own."""
     interval: str = "1s"
     """Time between two polls of an endpoint; GPUs do not measure their utilization more often."""
     use_node_address: bool = False

@@ -1,14 +1,15 @@
 """Data sources over HTTP, on persistent connections."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import errno
 import math
 import socket
 from http import HTTPStatus
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import aiohttp
 from typing_extensions import TypeVar
 
 from epp.collectors.sources.tls import TlsParameters, tls_context
@@ -16,7 +17,10 @@ from epp.descriptors import NO_DESCRIPTOR, polling_bound
 from epp.framework.datalayer import DataSource, NotAskedError, PageError, UnreachableError
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
-from epp.framework.limits import Port
+from epp.framework.limits import AbsolutePath, PortOrZero
+
+if TYPE_CHECKING:  # imported by the first request: a configuration is checked without it
+    import aiohttp
 
 _PAGE_LIMIT_BYTES = 8 * 1024 * 1024
 _CONNECTIONS_PER_HOST = 2
@@ -31,20 +35,18 @@ class HttpSourceParameters(TlsParameters, frozen=True):
 
     scheme: Literal["http", "https"] = "http"
     """Protocol."""
-    path: str = "/"
+    path: AbsolutePath = "/"
     """Path of the page, with its query if any."""
-    port: Port | None = None
-    """Port to poll; by default that of the endpoint."""
+    port: PortOrZero = None
+    """Port to poll; left out, or 0, that of the endpoint."""
     interval: str = ""
     """Time between two polls of an endpoint, such as `50ms`; by default that of the collector."""
     timeout: str = "1s"
     """Time limit for a page, from connecting to its last byte."""
 
     def __post_init__(self) -> None:
-        """Check path and durations; raises ValueError."""
+        """Check durations; raises ValueError."""
         super().__post_init__()
-        if not self.path.startswith("/"):
-            raise ValueError(f"path {self.path!r} does not start with a slash: write /{self.path}")
         for key, duration in (("interval", self.interval or "1s"), ("timeout", self.timeout)):
             try:
                 seconds = parse_duration(duration)
@@ -99,6 +101,8 @@ class HttpSource(DataSource[HP]):
             await session.close()
 
     async def _fetch(self, endpoint: Endpoint, *, keep: bool) -> bytes:
+        import aiohttp
+
         url = self._url(endpoint)
         try:
             async with self._open(keep=keep).get(
@@ -131,6 +135,8 @@ class HttpSource(DataSource[HP]):
 
     def _open(self, *, keep: bool) -> aiohttp.ClientSession:
         """Return the session, opened on first use: it belongs to the running event loop."""
+        import aiohttp
+
         session = self._sessions.get(keep)
         if session is None:
             session = self._sessions[keep] = aiohttp.ClientSession(
@@ -165,6 +171,8 @@ async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
 
 
 def _is_refusal(error: aiohttp.ClientConnectionError) -> bool:
+    import aiohttp
+
     if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError):
         return True
     return isinstance(error, OSError) and error.errno in _REFUSALS

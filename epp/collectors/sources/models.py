@@ -5,13 +5,14 @@ import msgspec
 from epp.collectors.sources.http import HttpSource, HttpSourceParameters
 from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint
+from epp.framework.limits import AbsolutePath
 from epp.framework.snapshot import MODELS
 
 
 class ModelsSourceParameters(HttpSourceParameters, frozen=True):
     """URL of the list, polling interval and TLS."""
 
-    path: str = "/v1/models"
+    path: AbsolutePath = "/v1/models"
     """Path of the list."""
     interval: str = "10s"
     """Time between two polls of an endpoint, and so the longest delay until a loaded adapter is known."""

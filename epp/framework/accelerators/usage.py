@@ -9,11 +9,14 @@ from epp.framework.accelerators.tag import TFLOPS_USED, VRAM_USED, AcceleratorTa
 from epp.framework.arrays import Floats, Mask
 from epp.framework.candidates import Candidates
 from epp.framework.limits import Count, Weight
+from epp.framework.load import LOAD_INPUTS, fill_unknown
 from epp.framework.plugin import Parameters
 from epp.framework.scoring import require_weights
 from epp.framework.snapshot import GPU_UTILIZATION, KV_USAGE, RUNNING
 
 UNKNOWN_SCORE = 0.5
+USAGE_INPUTS = (KV_USAGE, GPU_UTILIZATION, *LOAD_INPUTS)
+"""Columns that the usage is read or estimated from."""
 
 
 class GpuUsageParameters(Parameters, frozen=True):
@@ -49,6 +52,12 @@ def used_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[
     weight = (weights * known).sum(axis=0)
     used = (weights * np.where(known, np.clip(shares, 0.0, 1.0), 0.0)).sum(axis=0)
     return np.divide(used, weight, out=np.full(len(weight), np.nan), where=weight > 0), empty
+
+
+def estimated_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[Floats, Mask]:
+    """Return the same, where an unknown share is estimated from requests in flight."""
+    used, empty = used_share(candidates, parameters)
+    return np.minimum(fill_unknown(used, candidates, per_request=1.0 / parameters.max_num_seqs), 1.0), empty
 
 
 def _fraction(tag: AcceleratorTag, attribute: str) -> float | None:

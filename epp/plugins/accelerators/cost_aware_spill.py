@@ -1,6 +1,6 @@
 """Keeps requests on the cheapest accelerators until they are full, then opens the next more expensive group."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -11,10 +11,12 @@ from epp.framework import (
     ACCELERATOR,
     IN_FLIGHT,
     KV_USAGE,
+    LOAD_INPUTS,
     RUNNING,
     WAITING,
     AcceleratorTag,
     Candidates,
+    Column,
     Filter,
     FilterParameters,
     Floats,
@@ -25,6 +27,7 @@ from epp.framework import (
     Positive,
     PositiveShare,
     Request,
+    expected_load,
     tag_numbers,
 )
 from epp.framework.accelerators.names import limit_for, names_of
@@ -87,14 +90,15 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
     """Keeps the cheapest group of endpoints and, while these are full, further groups in order of price.
 
     The saturation of a group is the mean over its endpoints of `max(waiting / queueThreshold, kv / kvThreshold,
-    in flight / maxConcurrency)`; endpoints without any metric are left out. A group is full once its saturation reaches
-    its bound, the mean of its endpoints' bounds, until it is below `bound - hysteresis`. Endpoints without a known
-    price form the last group. At least one endpoint is always kept.
+    in flight / maxConcurrency)`; endpoints without any metric are left out, except in a group where all are: their
+    metrics are estimated from requests in flight. A group is full once its saturation reaches its bound, the mean of
+    its endpoints' bounds, until it is below `bound - hysteresis`. Endpoints without a known price form the last group.
+    At least one endpoint is always kept.
     """
 
     plugin_type = "cost-aware-spill"
     may_empty = False
-    reads = (ACCELERATOR, WAITING, KV_USAGE, IN_FLIGHT, RUNNING)
+    reads = (ACCELERATOR, KV_USAGE, *LOAD_INPUTS)
 
     def setup(self) -> None:
         self._full: dict[tuple[_Group, ...], Mask] = {}
@@ -110,21 +114,29 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         present = np.flatnonzero(np.bincount(groups, minlength=len(order)))
         if len(present) <= 1:
             return np.ones(len(candidates), dtype=np.bool_)
-        saturation = _means(self.fullness(candidates), groups, len(order))[present]
+        saturation = _means(self._fullness_by_group(candidates, groups), groups, len(order))[present]
         bound = _means(self._limit(candidates, "bound"), groups, len(order))[present]
         full = self._now_full(tuple(order[rank] for rank in present), saturation, bound)
         last = present[-1] if full.all() else present[np.argmin(full)]
         opened: Mask = groups <= last
         return opened
 
-    def fullness(self, candidates: Candidates) -> Floats:
+    def _fullness_by_group(self, candidates: Candidates, groups: Positions) -> Floats:
+        """Return the fullness of each candidate, estimated in groups without any metric."""
+        found = self.fullness(candidates)
+        silent = np.bincount(groups, weights=~np.isnan(found))[groups] == 0
+        return np.where(silent, self.fullness(candidates, expected_load), found) if silent.any() else found
+
+    def fullness(
+        self, candidates: Candidates, load: Callable[[Candidates, Column], Floats] = Candidates.values
+    ) -> Floats:
         """Return the fullness of each candidate, 1 for full; NaN without any metric."""
-        waiting, running = candidates.values(WAITING), candidates.values(RUNNING)
+        waiting, running = load(candidates, WAITING), load(candidates, RUNNING)
         under_way = np.fmax(candidates.values(IN_FLIGHT), np.fmax(waiting, 0.0) + np.fmax(running, 0.0))
         concurrency = self._limit(candidates, "max_concurrency")
         limited = np.divide(under_way, concurrency, out=np.full(len(candidates), np.nan), where=concurrency > 0)
         queued = waiting / self._limit(candidates, "queue_threshold")
-        cached = candidates.values(KV_USAGE) / self._limit(candidates, "kv_threshold")
+        cached = load(candidates, KV_USAGE) / self._limit(candidates, "kv_threshold")
         fullest: Floats = np.fmax(np.fmax(queued, cached), limited)
         return fullest
 

@@ -9,6 +9,10 @@ from epp.framework.accelerators.selection import ANY, Selection, combined
 from epp.framework.headers import ACCELERATOR_PREFIX
 from epp.framework.hints import hint_at
 from epp.framework.parameters import read_parameters
+from epp.framework.printable import printable, quoted
+
+_MOST_CHARACTERS = 300
+"""Of one problem, which may quote the value of a header."""
 
 
 def _list(text: str) -> object:
@@ -23,19 +27,19 @@ def _number(text: str) -> object:
     try:
         return float(text)
     except ValueError:
-        raise ConfigurationError("is not a number") from None
+        raise ConfigurationError(f"{text!r} is not a number") from None
 
 
 def _whole_number(text: str) -> object:
     try:
         return int(text)
     except ValueError:
-        raise ConfigurationError("is not a whole number") from None
+        raise ConfigurationError(f"{text!r} is not a whole number") from None
 
 
 def _flag(text: str) -> object:
     if text.strip().lower() not in {"true", "false"}:
-        raise ConfigurationError("is neither true nor false")
+        raise ConfigurationError(f"{text!r} is neither true nor false")
     return text.strip().lower() == "true"
 
 
@@ -89,7 +93,7 @@ def read_wishes(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
         known = _FIELDS.get(name.removeprefix(ACCELERATOR_PREFIX))
         if known is None:
             problems.append(
-                f"header {name!r} is not known; {hint_at(name, [ACCELERATOR_PREFIX + one for one in _FIELDS])}"
+                f"header {quoted(name)} is not known; {hint_at(name, [ACCELERATOR_PREFIX + one for one in _FIELDS])}"
             )
             continue
         field, read = known
@@ -97,8 +101,14 @@ def read_wishes(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
         try:
             wish = combined(wish, _selection(field, read(value)))
         except ConfigurationError as error:
-            problems.append(f"header {name!r} has the value {value!r}: {error}")
+            problems.append(printable(f"header {name!r}: {_in_terms_of_headers(str(error), field)}", _MOST_CHARACTERS))
     return wish, tuple(problems)
+
+
+def _in_terms_of_headers(problem: str, field: str) -> str:
+    """Take the name of the parameter from a problem: the client has sent a header."""
+    rest = problem.removeprefix(field)
+    return problem if rest == problem else rest.removeprefix(": ") if rest.startswith(": ") else f"it{rest}"
 
 
 def _selection(field: str, value: object) -> Selection:

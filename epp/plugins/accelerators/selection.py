@@ -12,7 +12,11 @@ from epp.framework.accelerators.requirements import SelectionParameters
 from epp.framework.accelerators.selection import Refusal, Selection, Selections, Tightened, combined, tightened
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX
+from epp.framework.printable import printable
 from epp.plugins.accelerators.headers import header_of, read_wishes
+
+_MOST_PROBLEMS = 5
+"""Of one request, told to its client."""
 
 
 class SelectionLayer(SelectionParameters, frozen=True):
@@ -103,7 +107,7 @@ class AcceleratorSelectionProducer(Producer[AcceleratorSelectionParameters], Adm
     def admit(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002
         problems = request.get(self._problems_key)
         if problems and self.parameters.request_overrides == "strict":
-            raise BadRequestError("; ".join(problems))
+            raise BadRequestError("; ".join(problems[:_MOST_PROBLEMS]))
 
     def _with_components(self, selection: Selection) -> _Layers:
         components = self.parameters.components
@@ -127,6 +131,6 @@ def _refusals(profiles: dict[str, Tightened]) -> tuple[str, ...]:
 def _sentence(profile: str, refusal: Refusal) -> str:
     where = f" in profile {profile!r}" if profile else ""
     return (
-        f"header {header_of(refusal.field)!r} asks for {', '.join(refusal.wished)}, "
+        f"header {header_of(refusal.field)!r} asks for {printable(', '.join(refusal.wished))}, "
         f"which is not allowed{where}: use {', '.join(refusal.allowed)}"
     )

@@ -59,5 +59,4 @@ class PrefixBasedPDDecider(Decider[PrefixBasedPDParameters]):
         match = request.get(self._key)
         if match is None or decode is None:
             return True
-        matched = int(match.matched_blocks[decode.slot]) * match.block_tokens
-        return prompt - matched >= wanted
+        return prompt - match.tokens_at(decode.slot) >= wanted

@@ -115,7 +115,7 @@ class EndpointRatesProducer(
         self._follow(snapshot)
         starting = self._starting_rates(self._profiled_model(request.model))[int(self._fleet.kinds[slot])]
         match = request.get(self._match_key)
-        cached = 0 if match is None else int(match.matched_blocks[slot]) * match.block_tokens
+        cached = 0 if match is None else match.tokens_at(slot)
         own = max(0, request.prompt_tokens - cached)
         alone = all(leg is None or leg.slot == slot for leg in result.profiles.values())
         ahead = own + float(snapshot.column(IN_FLIGHT_TOKENS)[slot])

@@ -9,9 +9,9 @@ from epp.framework import (
     ENDPOINT_RATES,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
+    LOAD_INPUTS,
     PREFIX_MATCH,
     PROMPT_TOKENS,
-    RUNNING,
     Candidates,
     Filter,
     FilterParameters,
@@ -45,9 +45,9 @@ class SloFitFilter(Filter[SloFitParameters]):
 
     `TTFT = gamma + delta * uncached tokens * batch` if a profile gives gamma and delta, else `(uncached tokens in
     flight at the endpoint + those of this prompt) / prefill rate`; `ITL = alpha + beta * batch`. The batch is the
-    requests running or in flight there, plus this one. If no endpoint fits, those with the lowest worse ratio of time
-    to limit are kept. A missing limit, or one that is no number above 0, is no limit; without limits or rates all
-    endpoints are kept. `x-slo-ttft-ms` and `x-slo-tpot-ms` are the deprecated names.
+    requests running (estimated if not reported) or in flight there, plus this one. If no endpoint fits, those with the
+    lowest worse ratio of time to limit are kept. A missing limit, or one that is no number above 0, is no limit;
+    without limits or rates all endpoints are kept. `x-slo-ttft-ms` and `x-slo-tpot-ms` are the deprecated names.
     """
 
     plugin_type = "slo-fit-filter"
@@ -56,7 +56,7 @@ class SloFitFilter(Filter[SloFitParameters]):
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (ENDPOINT_RATES, IN_FLIGHT_TOKENS, IN_FLIGHT)
-        self.may_read = (self._match_key, PROMPT_TOKENS, RUNNING, ACCELERATOR)
+        self.may_read = (self._match_key, PROMPT_TOKENS, ACCELERATOR, *LOAD_INPUTS)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         ttft_limit = _limit_seconds(request.headers, SLO_TTFT_MS)

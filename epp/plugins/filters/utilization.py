@@ -9,6 +9,7 @@ from msgspec import Meta
 from epp.framework import (
     IN_FLIGHT,
     KV_USAGE,
+    LOAD_INPUTS,
     RUNNING,
     WAITING,
     Candidates,
@@ -19,6 +20,7 @@ from epp.framework import (
     NonNegative,
     Parameters,
     Request,
+    expected_load,
 )
 
 Metric: TypeAlias = Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
@@ -51,12 +53,14 @@ class UtilizationParameters(FilterParameters, frozen=True, kw_only=True):
 
 
 class UtilizationFilter(Filter[UtilizationParameters]):
-    """Drops an endpoint if any metric is above its `maxValue`; an unknown metric is not.
+    """Drops an endpoint if any metric is above its `maxValue`.
 
+    A metric that the endpoint does not report is estimated from requests in flight.
     If no endpoint is left, the profile fails, unless `fallbackOnEmpty` is set.
     """
 
     plugin_type = "utilization-filter"
+    may_read = LOAD_INPUTS
 
     def setup(self) -> None:
         self._limits = [(_COLUMNS[condition.metric], condition.max_value) for condition in self.parameters.conditions]
@@ -65,5 +69,5 @@ class UtilizationFilter(Filter[UtilizationParameters]):
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         over = np.zeros(len(candidates), dtype=np.bool_)
         for column, max_value in self._limits:
-            over |= candidates.values(column) > max_value
+            over |= expected_load(candidates, column) > max_value
         return ~over

@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from epp.framework import RequestBody
-from epp.framework.errors import MalformedBodyError
+from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, not_run, request_body
 from epp.plugins.parsers.prompt import Content, PromptWriter
 
@@ -45,7 +45,7 @@ _UNKNOWN = _Block()
 def _read_messages(body: bytes) -> RequestBody:
     request = _decode_messages(body)
     if not request.messages:
-        raise MalformedBodyError("messages request must have at least one message")
+        raise empty("messages", "send at least one message")
     prompt = PromptWriter()
     prompt.tools(request.tools)
     _write_system(prompt, request.system)
@@ -57,7 +57,7 @@ def _read_messages(body: bytes) -> RequestBody:
             for raw in message.content or ():
                 _write_block(prompt, raw, _block(raw))
         prompt.text("\n")
-    return request_body(request, prompt.written(), request.max_tokens, prompt.media_items)
+    return request_body(request, prompt.written(), request.max_tokens, prompt.media_items, media=prompt.media())
 
 
 def _write_system(prompt: PromptWriter, system: Content) -> None:

@@ -1,13 +1,15 @@
 """Base of the parsers of JSON bodies: common fields, token limits and errors."""
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
-from epp.framework import Headers, Parser, RequestBody
+from epp.framework import Headers, Media, Parser, RequestBody
 from epp.framework.errors import MalformedBodyError, NoParserError
 from epp.framework.request import BYTES_PER_TOKEN
+from epp.plugins.parsers.json_errors import not_json, wrong_shape
 
 ABSENT = msgspec.Raw()
 _MOST_TOKENS = 2**63 - 1
@@ -35,30 +37,43 @@ class JsonParser(Parser):
     def suffixes(self) -> tuple[str, ...]:
         return tuple(self.readers)
 
-    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:  # noqa: ARG002
+    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
         read = self.readers.get(suffix)
         if read is None:
             raise NoParserError(suffix)
         try:
             return read(body)
         except msgspec.ValidationError as error:
-            raise MalformedBodyError(f"invalid {suffix.lstrip('/')} request: {error}") from error
+            raise wrong_shape(error) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedBodyError(f"request body cannot be parsed as JSON: {error}") from error
+            raise not_json(error, body, headers) from error
 
 
-def request_body(common: Common, prompt: bytes, limit: Limit, media_items: int = 0) -> RequestBody:
+def request_body(
+    common: Common,
+    prompt: bytes,
+    limit: Limit,
+    media_items: int = 0,
+    *,
+    media: tuple[Media, ...] = (),
+    ends: tuple[int, ...] = (),
+) -> RequestBody:
     """Return the parsed body; a negative limit is none, one beyond 64 bits raises MalformedBodyError."""
+    sizes = (end - start for start, end in pairwise((0, *ends))) if ends else (len(prompt),)
     if limit is not None and limit > _MOST_TOKENS:
-        raise MalformedBodyError("the limit of output tokens does not fit into 64 bits; send a smaller one")
+        raise MalformedBodyError(
+            f"the limit of output tokens is more than {_MOST_TOKENS}: send a smaller one", kind="invalid_value"
+        )
     return RequestBody(
         model=common.model or "",
         prompt=prompt,
-        prompt_tokens=-(-len(prompt) // BYTES_PER_TOKEN),
+        prompt_tokens=sum(-(-size // BYTES_PER_TOKEN) for size in sizes),
         max_output_tokens=None if limit is None or limit < 0 else int(limit),
         streaming=bool(common.stream),
         cache_salt=common.cache_salt or "",
         media_items=media_items,
+        media=media,
+        prompt_ends=ends,
     )
 
 

@@ -8,9 +8,10 @@ import msgspec
 
 from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
+from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, not_run, request_body
 from epp.plugins.parsers.openai_items import read_conversations, read_responses
-from epp.plugins.parsers.prompt import Content, PromptWriter
+from epp.plugins.parsers.prompt import Content, PromptWriter, pack
 
 _Input: TypeAlias = str | list[str | TokenId | list[TokenId]] | None
 
@@ -54,41 +55,43 @@ _decode_images = msgspec.json.Decoder(_Images).decode
 def _read_chat(body: bytes) -> RequestBody:
     chat = _decode_chat(body)
     if not chat.messages:
-        raise MalformedBodyError("chat/completions request must have at least one message")
+        raise empty("messages", "send at least one message")
     prompt = PromptWriter()
     prompt.tools(chat.tools)
     _write_messages(prompt, chat.messages)
     limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
-    return request_body(chat, prompt.written(), limit, prompt.media_items)
+    return request_body(chat, prompt.written(), limit, prompt.media_items, media=prompt.media())
 
 
 def _read_completions(body: bytes) -> RequestBody:
     completions = _decode_completions(body)
     prompt = PromptWriter()
-    _write_input(prompt, completions.prompt, "completions", "prompt")
+    _write_input(prompt, completions.prompt, "prompt")
     embeds = completions.prompt_embeds or []
     for encoded in [embeds] if isinstance(embeds, str) else embeds:
         prompt.opaque(encoded.encode(), len(encoded) // _EMBEDS_BASE64_BYTES_PER_TOKEN)
     written = prompt.written()
     if not written:
-        raise MalformedBodyError("completions request must have a non-empty prompt")
-    return request_body(completions, written, completions.max_tokens)
+        raise empty("prompt", "send a text or token ids")
+    return request_body(completions, written, completions.max_tokens, ends=prompt.ends())
 
 
 def _read_embeddings(body: bytes) -> RequestBody:
     embeddings = _decode_embeddings(body)
     if embeddings.input is None and not embeddings.messages:
-        raise MalformedBodyError("embeddings request must have an input or messages")
+        raise empty("input", "send a text or token ids, or messages")
     prompt = PromptWriter()
-    _write_input(prompt, embeddings.input, "embeddings", "input")
+    _write_input(prompt, embeddings.input, "input")
     _write_messages(prompt, embeddings.messages or [])
-    return request_body(embeddings, prompt.written(), None, prompt.media_items)
+    return request_body(
+        embeddings, prompt.written(), None, prompt.media_items, media=prompt.media(), ends=prompt.ends()
+    )
 
 
 def _read_images(body: bytes) -> RequestBody:
     images = _decode_images(body)
     if not images.prompt:
-        raise MalformedBodyError("images/generations request must have a non-empty prompt")
+        raise empty("prompt", "send a text")
     return request_body(images, images.prompt.encode(), None)
 
 
@@ -97,7 +100,7 @@ def _write_messages(prompt: PromptWriter, messages: list[_Message]) -> None:
         prompt.message(message.role, message.content, message.tool_calls)
 
 
-def _write_input(prompt: PromptWriter, found: _Input, api: str, field: str) -> None:
+def _write_input(prompt: PromptWriter, found: _Input, field: str) -> None:
     """Write a string, strings, token ids or lists of token ids; raises MalformedBodyError for a mixture."""
     if isinstance(found, str):
         prompt.text(found)
@@ -106,15 +109,24 @@ def _write_input(prompt: PromptWriter, found: _Input, api: str, field: str) -> N
         if kinds == {int}:
             prompt.packed(cast("list[int]", found))
         elif kinds == {str}:
-            prompt.text("\n".join(cast("list[str]", found)))
+            prompt.prompts(cast("list[str]", found), _encoded)
         elif kinds == {list}:
-            for ids in cast("list[list[int]]", found):
-                prompt.packed(ids)
+            prompt.prompts(cast("list[list[int]]", found), _packed)
         else:
             raise MalformedBodyError(
-                f"invalid {api} request: {field} mixes types; it must be a string, a list of strings, "
-                "a list of token ids or a list of token-id lists"
+                f'"{field}" mixes types: send a string, an array of strings, an array of token ids or an array of '
+                "arrays of token ids",
+                param=field,
+                kind="invalid_type",
             )
+
+
+def _encoded(texts: list[str]) -> bytes:
+    return "".join(texts).encode()
+
+
+def _packed(prompts: list[list[int]]) -> bytes:
+    return b"".join(map(pack, prompts))
 
 
 class OpenAIParser(JsonParser):

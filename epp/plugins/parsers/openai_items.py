@@ -3,7 +3,7 @@
 import msgspec
 
 from epp.framework import RequestBody
-from epp.framework.errors import MalformedBodyError
+from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import ABSENT, Common, Limit, request_body
 from epp.plugins.parsers.prompt import Content, PromptWriter
 
@@ -36,7 +36,7 @@ def read_responses(body: bytes) -> RequestBody:
     """Read a request for a response: tools, instructions as a system message, then the input."""
     responses = _decode_responses(body)
     if responses.input is None:
-        raise MalformedBodyError("responses request must have an input")
+        raise empty("input", "send a text or items")
     prompt = PromptWriter()
     prompt.tools(responses.tools)
     if responses.instructions:
@@ -45,17 +45,19 @@ def read_responses(body: bytes) -> RequestBody:
         prompt.message("user", responses.input)
     else:
         _write_items(prompt, responses.input)
-    return request_body(responses, prompt.written(), responses.max_output_tokens, prompt.media_items)
+    return request_body(
+        responses, prompt.written(), responses.max_output_tokens, prompt.media_items, media=prompt.media()
+    )
 
 
 def read_conversations(body: bytes) -> RequestBody:
     """Read a request for a new conversation."""
     conversations = _decode_conversations(body)
     if not conversations.items:
-        raise MalformedBodyError("conversations request must have at least one item")
+        raise empty("items", "send at least one item")
     prompt = PromptWriter()
     _write_items(prompt, conversations.items)
-    return request_body(conversations, prompt.written(), None, prompt.media_items)
+    return request_body(conversations, prompt.written(), None, prompt.media_items, media=prompt.media())
 
 
 def _write_items(prompt: PromptWriter, items: list[msgspec.Raw]) -> None:

@@ -1,37 +1,45 @@
 """Writes a prompt as canonical bytes: equal prefixes here are equal prefixes in the engine."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import accumulate
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 import xxhash
 
-from epp.framework.request import BYTES_PER_TOKEN
+from epp.framework.request import BYTES_PER_TOKEN, Media
+from epp.plugins.parsers.images import pixels
 from epp.plugins.parsers.json_parser import ABSENT
+
+T = TypeVar("T")
 
 Content: TypeAlias = str | list[msgspec.Raw] | None
 
-_IMAGE_TOKENS = 225  # 640 x 360 pixels, 1,024 to a token
+_PIXELS_PER_TOKEN = 1024
+_IMAGE_TOKENS = 225  # 640 x 360 pixels
+_MOST_IMAGE_TOKENS = 8192  # 8 megapixels; engines scale larger ones down
 _AUDIO_TOKENS = 250  # 10 seconds, 25 tokens each
 _VIDEO_TOKENS = 2250  # 10 seconds, one image each
-_MEDIA_TOKENS: Mapping[str, int] = MappingProxyType(
+_Kind: TypeAlias = Literal["image", "audio", "video"]
+_MEDIA: Mapping[str, tuple[_Kind, int]] = MappingProxyType(
     {
-        "image": _IMAGE_TOKENS,
-        "image_embeds": _IMAGE_TOKENS,
-        "image_pil": _IMAGE_TOKENS,
-        "image_url": _IMAGE_TOKENS,
-        "input_image": _IMAGE_TOKENS,
-        "audio_url": _AUDIO_TOKENS,
-        "video": _VIDEO_TOKENS,
-        "video_url": _VIDEO_TOKENS,
+        "image": ("image", _IMAGE_TOKENS),
+        "image_embeds": ("image", _IMAGE_TOKENS),
+        "image_pil": ("image", _IMAGE_TOKENS),
+        "image_url": ("image", _IMAGE_TOKENS),
+        "input_image": ("image", _IMAGE_TOKENS),
+        "audio_url": ("audio", _AUDIO_TOKENS),
+        "video": ("video", _VIDEO_TOKENS),
+        "video_url": ("video", _VIDEO_TOKENS),
     }
 )
-"""Estimated tokens of media of unknown size; the defaults of llm-d-router."""
+"""Types of content parts, and the estimated tokens of media of unknown size; the defaults of llm-d-router."""
 _AUDIO_BASE64_BYTES_PER_TOKEN = 853  # 16,000 bytes a second over 25 tokens a second, four base64 bytes for three
 _DIGEST_TOKENS = 4
 _MOST_MEDIA = 256
+_MOST_PROMPTS = 256
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 _EMPTY_JSON = (b"", b"null", b"[]")
 
@@ -53,17 +61,31 @@ class PromptWriter:
     bound the size of the prompt.
     """
 
-    __slots__ = ("_media_left", "_pieces", "media_items")
+    __slots__ = ("_ends", "_media", "_media_left", "_pieces", "media_items")
 
     def __init__(self) -> None:
         self.media_items = 0
         """Images, audio clips and videos written so far."""
         self._pieces: list[bytes] = []
+        self._ends: list[int] = []
+        self._media: list[tuple[int, Media]] = []  # each with the number of its piece
         self._media_left = _MOST_MEDIA
 
     def written(self) -> bytes:
         """Return the prompt."""
         return b"".join(self._pieces)
+
+    def ends(self) -> tuple[int, ...]:
+        """Return where each prompt of a list ends; empty for a single prompt."""
+        return (*self._ends, sum(map(len, self._pieces))) if self._ends else ()
+
+    def prompts(self, prompts: list[T], encode: Callable[[list[T]], bytes]) -> None:
+        """Write a list of prompts before anything else; those from the 256th on count as one."""
+        apart = prompts[: _MOST_PROMPTS - 1]
+        self._pieces += [encode([prompt]) for prompt in apart]
+        if len(prompts) > len(apart):
+            self._pieces.append(encode(prompts[len(apart) :]))
+        self._ends = list(accumulate(map(len, self._pieces[:-1])))
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
         """Write one message of a conversation."""
@@ -94,13 +116,16 @@ class PromptWriter:
             return
         if part.type in _TEXT_TYPES and part.text is not None:
             self.text(part.text)
-        elif part.type in _MEDIA_TOKENS:
-            self.media_items += 1
-            self.opaque(bytes(part.source) or bytes(raw), _MEDIA_TOKENS[part.type])
+        elif part.type in _MEDIA:
+            kind, tokens = _MEDIA[part.type]
+            found = bytes(part.source) or bytes(raw)
+            width, height = pixels(found) if kind == "image" else (0, 0)
+            if width and height:
+                tokens = min(width * height // _PIXELS_PER_TOKEN, _MOST_IMAGE_TOKENS)
+            self._item(kind, found, tokens, width, height)
         elif part.type == "input_audio":
-            self.media_items += 1
             found = bytes(raw)
-            self.opaque(found, len(found) // _AUDIO_BASE64_BYTES_PER_TOKEN)
+            self._item("audio", found, len(found) // _AUDIO_BASE64_BYTES_PER_TOKEN)
         else:
             self.json(raw)
 
@@ -126,6 +151,19 @@ class PromptWriter:
             tokens = 0
         self._media_left -= 1
         self._pieces.append(placeholder(found, max(tokens, _DIGEST_TOKENS)))
+
+    def media(self) -> tuple[Media, ...]:
+        """Return the media written, in order, but for those beyond the 256th."""
+        if not self._media:
+            return ()
+        starts = list(accumulate(map(len, self._pieces), initial=0))
+        return tuple(msgspec.structs.replace(media, offset=starts[piece]) for piece, media in self._media)
+
+    def _item(self, kind: _Kind, found: bytes, tokens: int, width: int = 0, height: int = 0) -> None:
+        self.media_items += 1
+        if self._media_left > 0:
+            self._media.append((len(self._pieces), Media(kind, 0, max(tokens, _DIGEST_TOKENS), width, height)))
+        self.opaque(found, tokens)
 
 
 def placeholder(found: bytes, tokens: int) -> bytes:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from epp.framework import RequestBody
-from epp.framework.errors import MalformedBodyError
+from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, request_body
 from epp.plugins.parsers.prompt import pack
 
@@ -33,7 +33,7 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 def _read(body: bytes) -> RequestBody:
     generate = _decode(body)
     if not generate.input_ids:
-        raise MalformedBodyError("generate request must have non-empty input_ids")
+        raise empty("input_ids", "send the prompt as token ids")
     limit = generate.sampling_params.max_new_tokens if generate.sampling_params is not None else None
     common = Common(stream=generate.stream, cache_salt=generate.extra_key)
     media = (generate.image_data, generate.audio_data, generate.video_data)

@@ -8,7 +8,9 @@ import msgspec
 
 from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
+from epp.framework.printable import printable
 from epp.framework.request import BYTES_PER_TOKEN
+from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import Common, JsonParser, Limit, Reader, TokenId, request_body
 from epp.plugins.parsers.prompt import pack, placeholder
 
@@ -39,7 +41,7 @@ _decode = msgspec.json.Decoder(_Generate).decode
 def _read(body: bytes) -> RequestBody:
     generate = _decode(body)
     if not generate.token_ids:
-        raise MalformedBodyError("inference/v1/generate request must have non-empty token_ids")
+        raise empty("token_ids", "send the prompt as token ids")
     prompt = pack(generate.token_ids)
     media_items = 0
     if generate.features is not None:
@@ -55,8 +57,9 @@ def _with_media(prompt: bytes, features: _Features) -> bytes:
     ranges = features.mm_placeholders or {}
     if {kind: len(found) for kind, found in hashes.items()} != {kind: len(found) for kind, found in ranges.items()}:
         raise MalformedBodyError(
-            "invalid inference/v1/generate request: features.mm_hashes and features.mm_placeholders differ in length; "
-            "they must name the same items"
+            '"features.mm_hashes" and "features.mm_placeholders" differ in length: name the same items in both',
+            param="features",
+            kind="invalid_value",
         )
     written = bytearray(prompt)
     tokens_left = len(prompt) // BYTES_PER_TOKEN
@@ -66,8 +69,10 @@ def _with_media(prompt: bytes, features: _Features) -> bytes:
             tokens_left -= span.length
             if end > len(prompt) or tokens_left < 0:
                 raise MalformedBodyError(
-                    f"invalid inference/v1/generate request: features.mm_placeholders.{kind} lie outside token_ids "
-                    "or on top of each other"
+                    f'"features.mm_placeholders.{printable(kind)}" lie outside "token_ids" or on top of each other: '
+                    "send offsets and lengths within it",
+                    param="features.mm_placeholders",
+                    kind="invalid_value",
                 )
             if mm_hash is not None:
                 written[start:end] = placeholder(mm_hash.encode(), span.length)

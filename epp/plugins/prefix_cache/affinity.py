@@ -16,7 +16,6 @@ from epp.framework import (
     Floats,
     Mask,
     NonNegative,
-    Positive,
     PrefixMatch,
     Request,
     Share,
@@ -40,15 +39,20 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
     """Source of times to the first token: `prefillThroughput`, tokens over tokens per second. `latencyPredictor` is
     known, not supported yet."""
-    peak_prefill_throughput: Positive = 15928.0
-    """Prompt tokens that every endpoint computes in a second; used without an `endpoint-rates-producer`."""
+    peak_prefill_throughput: NonNegative = 15928.0
+    """Prompt tokens that every endpoint computes in a second, above 0 unless `maxTTFTPenaltyMs` is 0; used without an
+    `endpoint-rates-producer`."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility: tokens in flight have one source."""
 
     def __post_init__(self) -> None:
-        """Refuse what is not supported yet."""
+        """Refuse a limit without a throughput, and what is not supported yet."""
+        if self.max_ttft_penalty_ms and not self.peak_prefill_throughput:
+            raise ValueError(
+                "peakPrefillThroughput is 0; it must be above 0, unless maxTTFTPenaltyMs is 0 and times do not count"
+            )
         if self.ttft_source == "latencyPredictor":
             raise ValueError("ttftSource 'latencyPredictor' is known, not supported yet; use 'prefillThroughput'")
 

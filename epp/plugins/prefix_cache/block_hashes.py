@@ -17,12 +17,12 @@ def chain_seed(model: str, cache_salt: str) -> int:
 
 
 def block_hashes(prompt: bytes, *, seed: int, block_tokens: int, max_blocks: int = sys.maxsize) -> list[int]:
-    """Return one 64-bit xxHash (XXH3) for each whole block, in order; a shorter rest has none.
+    """Return one 64-bit xxHash (XXH3) for each block, in order; the last one may be shorter.
 
     Equal hashes at a position mean equal prompts up to the end of that block.
     """
     size = block_tokens * BYTES_PER_TOKEN
-    end = min(len(prompt) // size, max_blocks) * size
+    end = min(len(prompt), max_blocks * size)
     digest = xxhash.xxh3_64_intdigest
     hashes: list[int] = []
     for start in range(0, end, size):

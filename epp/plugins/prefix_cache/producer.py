@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -11,8 +11,8 @@ from epp.framework import (
     KV_BLOCK_TOKENS,
     KV_BLOCKS,
     PREFIX_MATCH,
+    PROMPT_TOKENS,
     Candidates,
-    Count,
     DataKey,
     EndpointObserver,
     Natural,
@@ -24,42 +24,62 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
+from epp.framework.limits import Corrected, CountOrDefault
+from epp.framework.request import BYTES_PER_TOKEN
 from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
 
 MIN_BLOCK_TOKENS = 64
 """Smaller blocks cost more time and memory than their finer matches are worth."""
+MAX_BLOCK_TOKENS = 4096
+"""Engines with larger blocks are taken for ones with these: with one block for each prompt, only equal ones match."""
 
 
 class ApproxPrefixCacheParameters(Parameters, frozen=True):
     """Size of the blocks, and limits of the index."""
 
     auto_tune: bool = True
-    """Use the KV cache size that an endpoint reports, if known, in place of `lruCapacityPerServer`."""
-    block_size_tokens: Count = 16
-    """Tokens in one block; values below 64 count as 64."""
+    """Use the block size and the KV cache size that engines report, if known, in place of `blockSizeTokens` and
+    `lruCapacityPerServer`."""
+    block_size_tokens: Annotated[int, Meta(ge=MIN_BLOCK_TOKENS), Corrected(by=lambda _: MIN_BLOCK_TOKENS)] = 64
+    """Tokens in one block. With `autoTune`, the block size of the engine counts instead, if it is known."""
     max_prefix_tokens_to_match: Natural = 131072
     """Tokens of a prompt that are matched; 0 to use `maxPrefixBlocksToMatch`."""
-    lru_capacity_per_server: Count = 31250
+    lru_capacity_per_server: CountOrDefault = 31250
     """Most blocks recorded for each endpoint."""
     max_bytes_per_server: Annotated[int, Meta(ge=BYTES_PER_ENTRY)] = 10 * 1024 * 1024
     """Memory for each endpoint's blocks: limits their number, at 320 bytes each."""
     block_size: Natural = 0
-    """Deprecated, in characters: accepted without effect; use `blockSizeTokens`."""
+    """Deprecated: stands for `blockSizeTokens` if that is left out."""
     max_prefix_blocks_to_match: Natural = 2048
     """Deprecated: blocks of a prompt that are matched if `maxPrefixTokensToMatch` is 0; 0 for all."""
 
     @property
     def block_tokens(self) -> int:
-        """Effective tokens in one block."""
-        return max(MIN_BLOCK_TOKENS, self.block_size_tokens)
+        """Tokens in one block where the engine's block size is unknown or does not count."""
+        if self.block_size_tokens == MIN_BLOCK_TOKENS and self.block_size:
+            return max(MIN_BLOCK_TOKENS, self.block_size)
+        return self.block_size_tokens
+
+    def max_blocks(self, block_tokens: int) -> int:
+        """Return how many blocks of a prompt are matched at most."""
+        if self.max_prefix_tokens_to_match:
+            return self.max_prefix_tokens_to_match // block_tokens
+        return self.max_prefix_blocks_to_match or sys.maxsize
+
+
+class _Hashed(NamedTuple):
+    """The blocks of a request."""
+
+    block_tokens: int
+    chains: Sequence[Sequence[int]]
+    """Hashes of each prompt that has any, in order."""
+    tokens: Sequence[int]
+    """Estimated tokens of each of these prompts."""
 
     @property
-    def max_blocks(self) -> int:
-        """Effective limit of the blocks of a prompt that are matched."""
-        if self.max_prefix_tokens_to_match:
-            return self.max_prefix_tokens_to_match // self.block_tokens
-        return self.max_prefix_blocks_to_match or sys.maxsize
+    def blocks(self) -> int:
+        return sum(map(len, self.chains))
 
 
 class ApproxPrefixCacheProducer(
@@ -70,62 +90,97 @@ class ApproxPrefixCacheProducer(
     """Publishes, for each slot, the number of leading blocks of the prompt that were sent there and not yet evicted.
 
     Blocks are `blockSizeTokens` times 4 bytes of the canonical prompt, hashed in a chain whose seed is the model and
-    the cache salt. The request's blocks are recorded for the target of each profile, not for its fallbacks. Of each
-    endpoint `min(capacity, maxBytesPerServer / 320)` blocks are kept; the least recently used are evicted first. With
-    `autoTune`, and if the engine reports its size, the capacity is the tokens that the engine can cache over the tokens
-    of a block, so that the index holds no more than the engine; else it is `lruCapacityPerServer`.
+    the cache salt; the last block of a prompt may be shorter. Each prompt of a list has a chain of its own, and the
+    limits hold for all of them together. The request's blocks are recorded for the target of each profile, not for its
+    fallbacks. Of each endpoint `min(capacity, maxBytesPerServer / 320)` blocks are kept; the least recently used are
+    evicted first. With `autoTune` the blocks are those of the first endpoint of the pool that reports their size, from
+    64 to 4096 tokens, and the capacity is the tokens that the engine can cache over the tokens of a block, so that the
+    index holds no more than the engine; else it is `lruCapacityPerServer`.
     """
 
     plugin_type = "approx-prefix-cache-producer"
 
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.name)
-        self._hashes_key: DataKey[list[int]] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
-        self._block_tokens = self.parameters.block_tokens
+        self._hashed_key: DataKey[_Hashed] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
         self._index = PrefixIndex()
         self.writes = (self._match_key,)
-        self.may_read = (KV_BLOCKS, KV_BLOCK_TOKENS)
+        self.may_read = (KV_BLOCKS, KV_BLOCK_TOKENS, PROMPT_TOKENS)
 
     @property
     def warnings(self) -> Sequence[str]:
-        deprecated = "blockSize is deprecated and has no effect: use blockSizeTokens"
+        deprecated = "blockSize is deprecated: write blockSizeTokens"
         return (deprecated,) if self.parameters.block_size else ()
 
     def produce(self, request: Request, candidates: Candidates) -> None:
-        hashes = self._hashes(request)
-        matched = self._index.match(hashes, candidates.snapshot.capacity)
-        request.put(self._match_key, PrefixMatch(matched, len(hashes), self._block_tokens))
+        hashed = self._hashed(request, candidates.snapshot)
+        request.put(self._match_key, self._match(hashed, candidates.snapshot.capacity))
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
-        hashes = self._hashes(request)
-        if not hashes:
-            return
         snapshot = result.primary.candidates.snapshot
+        hashed = self._hashed(request, snapshot)
         for slot in {leg.slot: None for leg in result.profiles.values() if leg is not None}:
-            self._index.record(slot, hashes, self._limit(snapshot, slot))
+            limit = self._limit(snapshot, slot, hashed.block_tokens)
+            for chain in hashed.chains:
+                self._index.record(slot, chain, limit)
 
     def slots_removed(self, slots: Sequence[int]) -> None:
         for slot in slots:
             self._index.forget(slot)
 
-    def _hashes(self, request: Request) -> list[int]:
-        """Return the block hashes of the prompt; computed once for each request."""
-        hashes = request.get(self._hashes_key)
-        if hashes is None:
-            hashes = block_hashes(
-                request.body.prompt,
-                seed=chain_seed(request.model, request.body.cache_salt),
-                block_tokens=self._block_tokens,
-                max_blocks=self.parameters.max_blocks,
-            )
-            request.put(self._hashes_key, hashes)
-        return hashes
+    def _hashed(self, request: Request, snapshot: Snapshot) -> _Hashed:
+        """Return the blocks of the request; computed once for as long as engines keep their block size."""
+        block_tokens = self._block_tokens(snapshot)
+        hashed = request.get(self._hashed_key)
+        if hashed is None or hashed.block_tokens != block_tokens:
+            hashed = self._hash(request, block_tokens)
+            request.put(self._hashed_key, hashed)
+        return hashed
 
-    def _limit(self, snapshot: Snapshot, slot: int) -> int:
+    def _hash(self, request: Request, block_tokens: int) -> _Hashed:
+        seed = chain_seed(request.model, request.body.cache_salt)
+        room = self.parameters.max_blocks(block_tokens)
+        chains: list[list[int]] = []
+        tokens: list[int] = []
+        counted = request.get(PROMPT_TOKENS)
+        sized = None if counted is None else counted.prompt
+        for prompt in request.body.prompts if sized is None else (sized,):
+            chain = block_hashes(prompt, seed=seed, block_tokens=block_tokens, max_blocks=room)
+            if chain:
+                chains.append(chain)
+                tokens.append(-(-len(prompt) // BYTES_PER_TOKEN))
+                room -= len(chain)
+            if room <= 0:
+                break
+        return _Hashed(block_tokens, chains, tokens)
+
+    def _match(self, hashed: _Hashed, slots: int) -> PrefixMatch:
+        if len(hashed.chains) <= 1:
+            chain = hashed.chains[0] if hashed.chains else ()
+            return PrefixMatch(self._index.match(chain, slots), len(chain), hashed.block_tokens)
+        blocks = np.zeros(slots, dtype=np.int32)
+        held = np.zeros(slots, dtype=np.int64)
+        for chain, tokens in zip(hashed.chains, hashed.tokens, strict=True):
+            matched = self._index.match(chain, slots)
+            blocks += matched
+            held += np.minimum(matched.astype(np.int64) * hashed.block_tokens, tokens)
+        return PrefixMatch(blocks, hashed.blocks, hashed.block_tokens, held)
+
+    def _block_tokens(self, snapshot: Snapshot) -> int:
+        """Return the tokens of one block: the engines', where they are known and count."""
+        if self.parameters.auto_tune:
+            reported = snapshot.columns.get(KV_BLOCK_TOKENS.name)
+            if reported is not None and len(reported):
+                first = float(reported[np.argmax(np.isfinite(reported))])
+                if first > 0:
+                    return int(min(max(first, MIN_BLOCK_TOKENS), MAX_BLOCK_TOKENS))
+        return self.parameters.block_tokens
+
+    def _limit(self, snapshot: Snapshot, slot: int, block_tokens: int) -> int:
         """Return the most blocks to record for the slot."""
         capacity = self.parameters.lru_capacity_per_server
         if self.parameters.auto_tune:
             engine_tokens = snapshot.column(KV_BLOCKS)[slot] * snapshot.column(KV_BLOCK_TOKENS)[slot]
             if np.isfinite(engine_tokens):
-                capacity = int(engine_tokens) // self._block_tokens
+                capacity = int(engine_tokens) // block_tokens
         return max(0, min(capacity, self.parameters.max_bytes_per_server // BYTES_PER_ENTRY))

@@ -1,5 +1,6 @@
 """Refuses sheddable requests with a probability that rises with the load of the pool."""
 
+from collections.abc import Sequence
 from math import exp, log
 
 import numpy as np
@@ -12,7 +13,6 @@ from epp.framework import (
     Candidates,
     Parameters,
     Positive,
-    PositiveShare,
     Request,
 )
 from epp.framework.errors import SheddableDroppedError
@@ -23,8 +23,8 @@ class ProbabilisticAdmitterParameters(Parameters, frozen=True):
 
     queue_depth_threshold: Positive = 5.0
     """Requests in an engine's queue at which it is full."""
-    kv_cache_util_threshold: PositiveShare = 0.8
-    """Share of an engine's KV cache in use at which it is full, 0..1."""
+    kv_cache_util_threshold: Positive = 0.8
+    """Share of an engine's KV cache in use, 0..1, at which it is full."""
     power: Positive = 5.0
     """Steepness: the higher, the later and the more abruptly the probability rises."""
     k: Positive = 300.0
@@ -41,6 +41,13 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
 
     plugin_type = "probabilistic-admitter"
     reads = (WAITING, KV_USAGE, PRIORITY)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        threshold = self.parameters.kv_cache_util_threshold
+        if threshold <= 1:
+            return ()
+        return (f"kvCacheUtilThreshold is {threshold:g}, and a KV cache is never fuller than 1: write a share",)
 
     def admit(self, request: Request, candidates: Candidates) -> None:
         if request.priority < 0 and request.uniform(self.plugin_type) < self.probability(candidates):

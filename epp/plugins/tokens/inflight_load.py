@@ -49,7 +49,7 @@ class InflightLoadProducer(PreRequest[InflightLoadParameters]):
         costs: dict[str, int] = {}
         for profile, leg in result.profiles.items():
             if leg is not None:
-                cached = 0 if match is None else int(match.matched_blocks[leg.slot]) * match.block_tokens
+                cached = 0 if match is None else match.tokens_at(leg.slot)
                 costs[profile] = max(0, request.prompt_tokens - cached)
         costs[result.primary.profile] += self._estimated_output(request)
         request.put(IN_FLIGHT_COST, costs)

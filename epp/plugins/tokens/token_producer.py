@@ -15,22 +15,19 @@ from epp.framework import (
     RequestBody,
     Stability,
 )
+from epp.plugins.tokens.media_sizes import ImageEstimate, VideoEstimate, says_of_videos, with_sizes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-class Empty(Parameters, frozen=True):
-    """An object without fields."""
-
-
 class Estimate(Parameters, frozen=True):
-    """The parser's estimate: four bytes for a token, media by their kind."""
+    """Four bytes for a token, media by their size."""
 
-    image: Empty | None = None
-    """Accepted empty: the parser sizes images."""
-    video: Empty | None = None
-    """Accepted empty: the parser sizes videos."""
+    image: ImageEstimate | None = None
+    """Tokens of images; by default one for 1,024 pixels."""
+    video: VideoEstimate | None = None
+    """Tokens of videos; by default those of an image of 640 by 360 pixels for each second."""
 
 
 class TokenizerFile(Parameters, frozen=True):
@@ -73,10 +70,13 @@ class TokenProducerParameters(Parameters, frozen=True):
 class TokenProducer(Producer[TokenProducerParameters]):
     """Publishes the number of tokens of a prompt.
 
-    The estimate is four bytes for a token, with media by their kind. A tokenizer counts the prompt's text, including
-    special tokens that it adds itself, without those of a chat template: exactly up to `maxBytes`, beyond that in
-    proportion and not marked as exact. Prompts with media, and those sent as token ids or embeddings, keep the
-    parser's number. Token ids are not published.
+    The estimate is four bytes for a token, with images and videos as `estimate` says; the prompt is published with
+    placeholders of that size, for the blocks of the prefix cache. The headers `x-llm-d-video-duration-seconds`,
+    `x-llm-d-video-fps` and `x-llm-d-video-resolution` of a request tell of its videos.
+
+    A tokenizer counts the prompt's text, including special tokens that it adds itself, without those of a chat
+    template: exactly up to `maxBytes`, beyond that in proportion and not marked as exact. Prompts with media are
+    estimated; those sent as token ids or embeddings keep the parser's number. Token ids are not published.
     """
 
     plugin_type = "token-producer"
@@ -85,21 +85,41 @@ class TokenProducer(Producer[TokenProducerParameters]):
         # Either type's own name stands for the default producer.
         self._key = PROMPT_TOKENS.produced_by("" if self.name == self.plugin_type else self.name)
         self.writes = (self._key,)
+        self._estimate = self.parameters.estimate or Estimate()
         file = self.parameters.tokenizer
         self._max_bytes = 0 if file is None else file.max_bytes
         self._tokenizer = None if file is None else _load(file.path)
 
     def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002
-        request.put(self._key, self._count(request.body))
+        request.put(self._key, self._count(request))
 
-    def _count(self, body: RequestBody) -> PromptTokens:
+    def _count(self, request: Request) -> PromptTokens:
+        body = request.body
         text, size = ("", 0) if self._tokenizer is None else _text(body, self._max_bytes)
         if self._tokenizer is None or not size:
-            return PromptTokens(body.prompt_tokens)
+            return self._sized(request) if body.media else PromptTokens(body.prompt_tokens)
         count = len(self._tokenizer.encode(text))
         if size == len(body.prompt):
             return PromptTokens(count, exact=True)
         return PromptTokens(round(count * len(body.prompt) / size))
+
+    def _sized(self, request: Request) -> PromptTokens:
+        """Return the parser's number with the media as large as they are estimated here."""
+        body, image, video = request.body, self._estimate.image, self._estimate.video
+        if video is None and says_of_videos(request.headers):
+            video = VideoEstimate()
+        sizes = [
+            image.tokens(media)
+            if image is not None and media.kind == "image"
+            else video.tokens(request.headers)
+            if video is not None and media.kind == "video"
+            else media.tokens
+            for media in body.media
+        ]
+        added = sum(size - media.tokens for size, media in zip(sizes, body.media, strict=True))
+        if not added:
+            return PromptTokens(body.prompt_tokens)
+        return PromptTokens(body.prompt_tokens + added, prompt=with_sizes(body.prompt, body.media, sizes))
 
 
 class DeprecatedTokenizer(TokenProducer):

@@ -48,14 +48,14 @@ def directory(tmp_path):
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(application(["accelerators"]), ["accelerators", *arguments])
+    result = CliRunner().invoke(application(), ["accelerators", *arguments])
     return result.exit_code, result.output
 
 
 def test_table_has_hardware_slice_price_and_who_says_so(directory):
     exit_code, text = run(f"--config-file={directory}/config.yaml")
     assert exit_code == 0
-    (row,) = [line for line in text.splitlines() if "default/slice" in line]
+    row, *_ = [line for line in text.splitlines() if "default/slice" in line]
     assert row.split()[:8] == ["default/slice", "1", "x", "nvidia", "a100", "3g.20gb", "20", "GiB"]
     assert "1.00" in row  # half of the memory of a $2 device
     assert "labels: kind" in text
@@ -118,3 +118,15 @@ def test_price_that_nobody_gave_is_shown_as_unknown(directory):
     report = json.loads(run("--endpoints=a=10.0.0.9:80", "--output=json")[1])["endpoints"][0]
     assert report["costPerHour"] is None
     assert set(report["tag"]["cost"].values()) == {None, ""}
+
+
+def test_everything_fits_into_80_columns_without_a_word_cut(directory, monkeypatch):
+    monkeypatch.setattr("epp.cli.output._PIPED_WIDTH", 80)
+    exit_code, text = run("--endpoints=one=8000;accelerator=h100,other=8001;accelerator=a100", "--fit")
+    assert exit_code == 0
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["endpoint", "accelerator", "class", "slice", "memory", "$/h", "capacity", "state"] in rows
+    assert ["default/one", "1", "x", "nvidia", "h100"] in [row[:5] for row in rows]
+    assert "    catalogue/h100-sxm-80gb: kind, vendor, family," in text

@@ -26,7 +26,7 @@ def check(tmp_path, monkeypatch):
         for name, text in texts.items():
             (tmp_path / f"{name}.yaml").write_text(text)
         files = [f"{name}.yaml" for name in texts]
-        result = CliRunner().invoke(application(["check"]), ["check", *files, *options], input=stdin)
+        result = CliRunner().invoke(application(), ["check", *files, *options], input=stdin)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, result.stdout
 
@@ -239,8 +239,8 @@ def test_class_of_a_module_is_allowed_by_flag(check):
 
 
 def test_ready_made_files_are_sound():
-    files = map(str, sorted((Path(__file__).parents[3] / "config").glob("*.yaml")))
-    result = CliRunner().invoke(application(["check"]), ["check", "--strict", *files])
+    files = map(str, sorted((Path(__file__).parents[3] / "epp" / "samples").glob("*.yaml")))
+    result = CliRunner().invoke(application(), ["check", "--strict", *files])
     assert [line for line in result.stdout.splitlines() if line.startswith(("  error", "  warning"))] == []
     assert result.exit_code == 0
 

@@ -1,34 +1,113 @@
 """Flags as deployments of the Go picker write them."""
 
 import pytest
+import typer.core
 import typer.main
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from typer.testing import CliRunner
 
 from epp.cli.app import application
-from epp.cli.go_flags import SWITCHES, UnsupportedFlagError, go_spelling
+from epp.cli.commands import COMMANDS
+from epp.cli.go_flags import UnsupportedFlagError, go_spelling
 from epp.cli.options import Switch
+from epp.gateway import ClusterType, FailureMode
+from epp.sim import PRESETS
+
+SWITCHES = frozenset({"--secure-serving", "--strict"})
+TRUE = ["1", "t", "T", "true", "True", "TRUE"]
+FALSE = ["0", "f", "F", "false", "False", "FALSE"]
 
 
-def test_switches_are_exactly_the_options_whose_default_is_a_switch():
-    commands = typer.main.get_command(application()).commands
-    declared = {
-        option
-        for name in ("serve", "gateway")
-        for parameter in commands[name].params
-        if isinstance(parameter.default, Switch)
-        for option in parameter.opts
+def commands() -> dict[str, typer.core.TyperCommand]:
+    """All commands by name, those of groups too."""
+    found = {}
+    for name, command in typer.main.get_command(application()).commands.items():
+        inner = getattr(command, "commands", None)
+        found |= {name: command} if inner is None else {f"{name} {word}": each for word, each in inner.items()}
+    return found
+
+
+BOOLEAN_FLAGS = [
+    (name, parameter.opts[0])
+    for name, command in commands().items()
+    for parameter in command.params
+    if isinstance(parameter.default, Switch)
+]
+
+
+def parsed(name: str, *arguments: str) -> dict[str, object]:
+    """The values that a command would run with."""
+    required = ["a.yaml"] if name == "check" else []
+    return commands()[name].make_context(name, [*required, *arguments]).params
+
+
+@pytest.mark.parametrize(("name", "flag"), BOOLEAN_FLAGS)
+def test_every_boolean_flag_takes_every_spelling_with_and_without_an_equals_sign(name, flag):
+    field = flag.removeprefix("--").replace("-", "_")
+    assert parsed(name, flag)[field] is Switch.TRUE
+    for spellings, expected in ((TRUE, Switch.TRUE), (FALSE, Switch.FALSE)):
+        for spelling in spellings:
+            assert parsed(name, f"{flag}={spelling}")[field] is expected
+            assert parsed(name, flag, spelling)[field] is expected
+
+
+def test_no_command_has_a_boolean_flag_of_another_kind():
+    assert {"--secure-serving", "--health-checking", "--print-envoy-config", "--strict", "--fit"} <= {
+        flag for _, flag in BOOLEAN_FLAGS
     }
-    assert declared == SWITCHES
+    assert commands().keys() == COMMANDS.keys()
+    others = [
+        option for command in commands().values() for option in command.params if getattr(option, "is_flag", False)
+    ]
+    assert not others
+
+
+def test_another_value_of_a_boolean_flag_is_refused():
+    said = CliRunner().invoke(application(), ["serve", "--secure-serving=yes"])
+    assert said.exit_code == 2
+    assert "Invalid value for '--secure-serving': 'yes' is neither true nor false: write one of 1, t" in said.output
+
+
+def test_value_that_is_none_of_the_choices_is_refused_with_the_choices():
+    said = CliRunner().invoke(application(), ["sim-server", "--preset", "abacus"])
+    assert said.exit_code == 2
+    assert "Invalid value for '--preset': 'abacus' is not one of 'h100', 'a100', 'a100-3g.20gb', 't4'." in said.output
+
+
+def test_choices_are_those_of_the_programs_behind():
+    choices = {option.name: option.type_descriptor.choices for each in commands().values() for option in each.params}
+    assert choices["cluster_type"] == tuple(ClusterType)
+    assert choices["failure_mode"] == tuple(FailureMode)
+    assert choices["preset"] == tuple(PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files", "strict"),
+    [
+        (["--strict", "a.yaml"], ["a.yaml"], Switch.TRUE),
+        (["--strict", "false", "a.yaml"], ["a.yaml"], Switch.FALSE),
+        (["a.yaml", "--strict", "--output", "json"], ["a.yaml"], Switch.TRUE),
+        (["--strict", "./true"], ["true"], Switch.TRUE),
+        (["--strict", "--", "true"], ["true"], Switch.TRUE),
+        (["--strict=1", "1"], ["1"], Switch.TRUE),
+    ],
+)
+def test_word_after_a_boolean_flag_is_its_value_only_where_it_is_a_boolean(arguments, files, strict):
+    values = typer.main.get_command(application()).commands["check"].make_context("check", arguments).params
+    assert [str(path) for path in values["files"]] == files
+    assert values["strict"] is strict
 
 
 @pytest.mark.parametrize(
     ("given_arguments", "taken"),
     [
-        (["serve", "--secure-serving"], ["serve", "--secure-serving=true"]),
-        (["serve", "--secure-serving=false"], ["serve", "--secure-serving=false"]),
-        (["--health-checking", "--grpc-port", "1"], ["--health-checking=true", "--grpc-port", "1"]),
+        (["--secure-serving"], ["--secure-serving=true"]),
+        (["--secure-serving=false"], ["--secure-serving=false"]),
+        (["--secure-serving", "false", "x"], ["--secure-serving=false", "x"]),
+        (["--secure-serving", "--grpc-port", "1"], ["--secure-serving=true", "--grpc-port", "1"]),
+        (["--", "--secure-serving"], ["--", "--secure-serving"]),
         (["-v", "4"], ["-v", "4"]),
         (["-v=4"], ["-v", "4"]),
         (["--v=4"], ["-v", "4"]),
@@ -38,7 +117,7 @@ def test_switches_are_exactly_the_options_whose_default_is_a_switch():
     ],
 )
 def test_go_spelling_is_rewritten(given_arguments, taken):
-    assert go_spelling(given_arguments) == taken
+    assert go_spelling(given_arguments, SWITCHES) == (taken, [])
 
 
 @pytest.mark.parametrize(
@@ -46,21 +125,30 @@ def test_go_spelling_is_rewritten(given_arguments, taken):
     [
         (["--tracing"], ["--tracing"]),
         (["--tracing=false"], ["--tracing"]),
+        (["--tracing", "false"], ["--tracing"]),
         (["--pool-namespace", "x"], ["--pool-namespace"]),
         (["--pool-namespace=x"], ["--pool-namespace"]),
         (["--zap-encoder", "json", "--zap-devel"], ["--zap-encoder", "--zap-devel"]),
         (["--ha-enable-leader-election=false"], ["--ha-enable-leader-election"]),
+        (["--ha-enable-leader-election", "F"], ["--ha-enable-leader-election"]),
     ],
 )
-def test_flag_without_effect_is_dropped_with_its_value_and_a_warning(given_arguments, flags):
-    with capture_logs() as logs:
-        assert go_spelling(["serve", *given_arguments, "--grpc-port=1"]) == ["serve", "--grpc-port=1"]
-    assert [(entry["event"], entry["flag"]) for entry in logs] == [("flag has no effect", flag) for flag in flags]
+def test_flag_without_effect_is_dropped_with_its_value(given_arguments, flags):
+    assert go_spelling([*given_arguments, "--grpc-port=1"]) == (["--grpc-port=1"], flags)
 
 
 def test_flag_without_effect_may_stand_last_without_its_value():
-    with capture_logs():
-        assert go_spelling(["serve", "--pool-group"]) == ["serve"]
+    assert go_spelling(["--pool-group"]) == ([], ["--pool-group"])
+
+
+def test_flag_without_effect_is_a_warning(monkeypatch):
+    monkeypatch.setattr("epp.observability.logs.configure", lambda: None)  # keeps the lines captured
+    with capture_logs() as logs:
+        parsed("serve", "--tracing=false", "--pool-group=x")
+    assert [(entry["event"], entry["flag"]) for entry in logs] == [
+        ("flag has no effect", "--tracing"),
+        ("flag has no effect", "--pool-group"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -74,11 +162,12 @@ def test_flag_without_effect_may_stand_last_without_its_value():
 def test_flag_that_a_deployment_relies_on_is_refused_with_the_remedy(argument, remedy):
     name = argument.partition("=")[0]
     with pytest.raises(UnsupportedFlagError, match=f"^{name}, a flag of llm-d-router, is not supported: {remedy}$"):
-        go_spelling(["serve", argument, "x"])
+        go_spelling([argument, "x"])
 
 
-@given(st.lists(st.sampled_from([*sorted(SWITCHES), "--grpc-port", "9", "-v", "-v=1", "--cert-path=/c", "x", "-h"])))
+@given(st.lists(st.sampled_from([*sorted(SWITCHES), "true", "0", "--grpc-port", "9", "-v", "-v=1", "x", "--", "-h"])))
 def test_spelling_twice_is_spelling_once(arguments):
-    once = go_spelling(arguments)
-    assert go_spelling(once) == once
-    assert not SWITCHES & set(once)
+    once = go_spelling(arguments, SWITCHES).arguments
+    assert go_spelling(once, SWITCHES).arguments == once
+    options = once[: once.index("--")] if "--" in once else once
+    assert not SWITCHES & set(options)

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from epp.cli.options import duration_option, size_option, tls_version_option
 
-SIZE_UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+UNITS = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+SIZE_UNITS = {"": 1, "B": 1, "KB": 1_000, **UNITS, **{f"{unit}B": factor for unit, factor in UNITS.items()}}
 measures = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
@@ -27,7 +28,7 @@ def measured(*arguments: str) -> str:
     return CliRunner().invoke(measures, arguments).output
 
 
-@given(st.integers(0, 10**12), st.sampled_from(sorted(SIZE_UNITS)))
+@given(st.integers(1, 10**12), st.sampled_from(sorted(SIZE_UNITS)))
 def test_size_is_its_number_times_its_unit(number, unit):
     assert measured("--size", f"{number}{unit}") == f"{number * SIZE_UNITS[unit]} 0.05\n"
 
@@ -41,9 +42,11 @@ def test_defaults_are_taken_as_they_are():
     assert measured() == "64 0.05\n"
 
 
-@pytest.mark.parametrize("size", ["", "-1", "64 Mi", "64mi", "64MiB", "Mi"])
+@pytest.mark.parametrize("size", ["", "-1", "0", "64 Mi", "64mi", "64mib", "64m", "64B5", "1.2.3", "Mi", "B"])
 def test_bad_size_is_named_with_the_units(size):
-    assert f"{size!r} is not a quantity: write 0 or more, with k, M, G, T, Ki, Mi, Gi" in measured(f"--size={size}")
+    assert f"{size!r} is not a size: write bytes, or a number with k, M, G, Ki, Mi or Gi, such as 32Mi" in measured(
+        f"--size={size}"
+    )
 
 
 @pytest.mark.parametrize("wait", ["", "5", "-1s", "5 s", "1d"])

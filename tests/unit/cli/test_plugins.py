@@ -1,6 +1,7 @@
 """`epp plugins`: what there is, for people and for programs."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -10,32 +11,42 @@ from epp.framework.registry import Registry
 
 
 @pytest.fixture
-def plugins(monkeypatch):
-    """Run the command on a wide terminal; give the exit code, what was printed, and what was complained of."""
-    monkeypatch.setenv("COLUMNS", "400")
+def plugins():
+    """Run the command without a terminal; give the exit code, what was printed, and what was complained of."""
 
     def plugins(*arguments):
-        result = CliRunner().invoke(application(["plugins"]), ["plugins", *arguments])
+        result = CliRunner().invoke(application(), ["plugins", *arguments])
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, result.stdout, result.stderr
 
     return plugins
 
 
-def row_of(said: str, kind: str) -> str:
-    (row,) = [line for line in said.splitlines() if f" {kind} " in f"{line} "]
-    return " ".join(row.split())
+def entry_of(said: str, kind: str) -> str:
+    """The line of a type, and those that are indented below it."""
+    (entry,) = [entry for entry in re.split(r"\n(?=\S)", said) if f" {kind} " in f"{entry.splitlines()[0]} "]
+    return " ".join(entry.split())
 
 
 def test_all_types_are_listed_with_role_and_defaults(plugins):
     code, said, _ = plugins()
     assert code == 0
     for kind in Registry().types:
-        row_of(said, kind)
-    assert row_of(said, "random-picker") == "Picker random-picker maxNumOfEndpoints=1"
-    assert row_of(said, "joint-aggregator").startswith("Aggregator joint-aggregator Alpha ")
-    assert "Deprecated" in row_of(said, "by-label")
-    assert "attributeKey=required, algorithm=required, producer=null" in row_of(said, "endpoint-attribute-scorer")
+        entry_of(said, kind)
+    assert entry_of(said, "random-picker") == "Picker random-picker maxNumOfEndpoints=1"
+    assert entry_of(said, "joint-aggregator").startswith("Aggregator joint-aggregator (Alpha) ")
+    assert "(Deprecated)" in entry_of(said, "by-label")
+    assert "attributeKey=required, algorithm=required, producer=null" in entry_of(said, "endpoint-attribute-scorer")
+
+
+def test_list_and_texts_fit_into_80_columns_without_a_word_cut(monkeypatch):
+    monkeypatch.setattr("epp.cli.output._PIPED_WIDTH", 80)
+    everything = CliRunner().invoke(application(), ["plugins"]).stdout
+    in_full = CliRunner().invoke(application(), ["plugins", "endpoint-rates-producer"]).stdout
+    for said in (everything, in_full):
+        assert max(map(len, said.splitlines())) <= 80
+        assert "…" not in said
+    assert "prefixMatchInfoProducerName: string; default" in in_full
 
 
 def test_one_type_is_shown_in_full_with_nested_parameters(plugins):
@@ -43,14 +54,14 @@ def test_one_type_is_shown_in_full_with_nested_parameters(plugins):
     assert code == 0
     assert said.startswith("topology-affinity-scorer (Scorer; Beta)\nThe weight of the closest level ")
     lines = [" ".join(line.split()) for line in said.splitlines()]
-    assert "weights.host float, between 0 and 1 1.0 On the peer's host." in lines
-    assert any(line.startswith("weights object {") for line in lines)
+    assert lines[lines.index("weights.host: float, between 0 and 1; default 1.0") + 1] == "On the peer's host."
+    assert any(line.startswith("weights: object; default {") for line in lines)
     assert "queue-scorer" not in said
 
 
 def test_texts_are_shown_as_they_are_written(plugins):
     _, said, _ = plugins("tokenizer")
-    assert "needs `pip install 'inference-epp[tokenizers]'`" in said
+    assert "'inference-epp[tokenizers]'" in said
 
 
 def test_types_asked_for_are_all_shown(plugins):
@@ -71,7 +82,11 @@ def test_json_is_for_programs(plugins):
     (entry,) = json.loads(said)
     assert (entry["type"], entry["roles"], entry["stability"]) == ("random-picker", ["Picker"], "Beta")
     (parameter,) = entry["parameters"]
-    assert (parameter["name"], parameter["type"], parameter["default"]) == ("maxNumOfEndpoints", "int, at least 1", "1")
+    assert (parameter["name"], parameter["type"], parameter["default"]) == (
+        "maxNumOfEndpoints",
+        "int, at least 1, the default otherwise",
+        "1",
+    )
     assert [entry["type"] for entry in json.loads(plugins("--output", "json")[1])].count("queue-scorer") == 1
 
 

@@ -30,6 +30,15 @@ async def sim_server(*flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
         await process.wait()
 
 
+async def test_server_without_metrics_has_no_page():
+    async with sim_server("--no-metrics") as process:
+        url = (await process.stdout.readline()).decode().split()[-1]
+        async with aiohttp.ClientSession() as http:
+            for path, status in (("metrics", 404), ("health", 200), ("v1/models", 200)):
+                async with http.get(f"{url}/{path}") as response:
+                    assert response.status == status, path
+
+
 async def test_address_can_be_used_as_it_is_printed():
     async with sim_server("--host=::1", "--name=six") as process:
         name, _, url = (await process.stdout.readline()).decode().strip().partition(": ")

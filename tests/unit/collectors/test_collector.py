@@ -16,7 +16,7 @@ from epp.collectors.sources.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourc
 from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, PageError, Report, UnreachableError
-from epp.framework.snapshot import GPU_UTILIZATION, METRICS_AT, REACHABLE, RUNNING, WAITING
+from epp.framework.snapshot import GPU_UTILIZATION, KV_BLOCK_TOKENS, METRICS_AT, REACHABLE, RUNNING, WAITING
 
 E = Endpoint("e", "10.0.0.1", 8000)
 REFUSED = UnreachableError("refused", refused=True)
@@ -105,13 +105,13 @@ def errors() -> Errors:
 
 
 @pytest.fixture
-def poll_of(store, errors):
+def poll_of(store, errors, clock):
     """Make a poll of E; those of one test share what they know of its reachability."""
     reachability = Reachability(store, E)
 
     def make(*answers: bytes | Exception, extractors=None, port=None) -> Poll:
         feed = Feed(Script(*answers, port=port), tuple(extractors or [CoreMetricsExtractor()]))
-        return Poll(store, feed, reachability, interval_seconds=0.05, observer=errors)
+        return Poll(store, feed, reachability, clock=clock, interval_seconds=0.05, observer=errors)
 
     return make
 
@@ -134,6 +134,46 @@ async def test_bad_page_keeps_values_is_counted_each_time_and_logged_once(store,
     assert errors.seen == [("script",)] * 3
     assert [entry["log_level"] for entry in logs] == ["warning", "info", "warning"]
     assert logs[0]["reason"] == "answered 500"
+
+
+async def test_numbers_of_a_page_that_is_gone_become_unknown_after_two_seconds(store, poll_of, clock):
+    page = b'vllm:num_requests_waiting 3\nvllm:cache_config_info{block_size="16"} 1\n'
+    poll = poll_of(page, *[PageError("answered 404")] * 3, page)
+    await poll.collect_once(E)
+    clock.advance(1.9)
+    await poll.collect_once(E)
+    assert value(store) == 3
+    clock.advance(0.1)
+    await poll.collect_once(E)
+    assert math.isnan(value(store))
+    assert value(store, KV_BLOCK_TOKENS) == 16  # a size, which the engine still has
+    assert value(store, METRICS_AT) == 100.0
+    clock.advance(1)
+    await poll.collect_once(E)
+    await poll.collect_once(E)
+    assert value(store) == 3
+
+
+async def test_numbers_of_a_page_that_no_extractor_can_read_become_unknown_too(store, poll_of, clock):
+    poll = poll_of(PAGE, b"<html>", PAGE)
+    await poll.collect_once(E)
+    clock.advance(2)
+    await poll.collect_once(E)
+    assert math.isnan(value(store))
+    await poll.collect_once(E)
+    assert value(store) == 3
+
+
+async def test_slowly_polled_numbers_stay_for_three_polls(store, errors, clock):
+    feed = Feed(Script(PAGE, *[PageError("answered 500")] * 2), (CoreMetricsExtractor(),))
+    poll = Poll(store, feed, Reachability(store, E), clock=clock, interval_seconds=10, observer=errors)
+    await poll.collect_once(E)
+    clock.advance(20)
+    await poll.collect_once(E)
+    assert value(store) == 3
+    clock.advance(10)
+    await poll.collect_once(E)
+    assert math.isnan(value(store))
 
 
 async def test_refusal_makes_the_endpoint_unreachable_at_once_and_a_page_brings_it_back(store, poll_of):

@@ -82,7 +82,9 @@ async def test_endpoint_that_could_not_be_asked_is_not_lost():
             errors.append(source_type)
 
     feed = Feed(Starved(), (CoreMetricsExtractor(),))
-    poll = Poll(store, feed, Reachability(store, endpoint), interval_seconds=0.05, observer=Errors())
+    poll = Poll(
+        store, feed, Reachability(store, endpoint), clock=SystemClock(), interval_seconds=0.05, observer=Errors()
+    )
     with capture_logs() as logs:
         waits = [await poll.collect_once(endpoint) for _ in range(6)]
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]

@@ -148,7 +148,6 @@ async def test_interval_and_port_tell_what_was_asked_for(source):
     ("parameters", "problem"),
     [
         ({"scheme": "ftp"}, "'ftp' is not known; use 'http', 'https'"),
-        ({"path": "metrics"}, "write /metrics"),
         ({"port": 70000}, "port is 70000; it must be between 1 and 65535"),
         ({"interval": "50"}, "interval: '50' is not a duration"),
         ({"timeout": "0s"}, "timeout is '0s': write a duration above 0"),

@@ -12,7 +12,7 @@ from epp.config.problems import written
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
 
-CONFIG = Path(__file__).parents[3] / "config"
+CONFIG = Path(__file__).parents[3] / "epp" / "samples"
 
 MANY = """\
 apiVersion: llm-d.ai/v2
@@ -54,7 +54,7 @@ schedulingProfiles:
 - name: decode
   plugins:
   - {pluginRef: queue-scorer, weight: "2"}
-  - {pluginRef: "5", wieght: 1}
+  - {pluginRef: "5", wieght: -1}
   - {pluginRef: active-request-scorer}
   - {pluginRef: typeless}
   - {pluginRef: cost-aware-spill, weight: 3}
@@ -137,11 +137,11 @@ def test_all_kinds_of_mistakes_are_told_at_once():
         "35:3: plugins[9]: two plugins are named 'label-selector-filter'; give one of them another name",
         "39:31: schedulingProfiles[0].plugins[0].weight: is '2': should be a number; remove the quotes",
         "40:22: schedulingProfiles[0].plugins[1].wieght: unknown key; did you mean 'weight'?",
+        "40:22: schedulingProfiles[0].plugins[1].wieght: weight -1 is negative: a scorer says what is good",
         (
             "41:6: schedulingProfiles[0].plugins[2].pluginRef: no plugin is named 'active-request-scorer'; "
             "add `- type: active-request-scorer` under plugins"
         ),
-        "43:35: schedulingProfiles[0].plugins[4].weight: 'cost-aware-spill' has a weight, but is no scorer",
         "44:35: schedulingProfiles[0].plugins[5].onError: is 'skip', but takes 'Skip' or 'Fail'",
         "45:3: schedulingProfiles[1].name: is missing; add it",
         (
@@ -181,7 +181,7 @@ def without_mistakes():
         ("zone: 5", "zone: b"),
         ("- type: label-selector-filter\nscheduling", "scheduling"),
         ('weight: "2"', "weight: 2"),
-        ("wieght", "weight"),
+        ("wieght: -1", "weight: 1"),
         (", weight: 3", ""),
         (", onError: skip", ""),
         ("- plugins: []\n", ""),

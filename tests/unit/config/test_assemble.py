@@ -3,8 +3,9 @@
 import pytest
 
 from epp.config import Assembly, Builder, assemble, load_text
-from epp.framework import ConfigurationError, ManualClock, Producer
+from epp.framework import ConfigurationError, ManualClock, Producer, ProfilePicker, Request
 from epp.framework.registry import Registry
+from epp.framework.testing import candidates
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 
@@ -104,7 +105,7 @@ def test_legacy_api_version_is_read():
         ("plugins: [{type: queue-scorer}, {type: queue-scorer}]", "two plugins are named 'queue-scorer'"),
         ("plugins: [{name: x}]", r"--config-text:3:11: plugins\[0\].type: is missing"),
         ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoint: 3}}]", "maxNumOfEndpoint"),
-        ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: 0}}]", "max-score-picker"),
+        ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: none}}]", "max-score-picker"),
         ("scheduler: {}", "--config-text:3:1: scheduler: unknown key; known are "),
         (
             "schedulingProfiles: [{name: p, plugins: [{pluginRef: nope}]}]",
@@ -116,13 +117,6 @@ def test_legacy_api_version_is_read():
                 "schedulingProfiles: [{name: p, plugins: [{pluginRef: random-picker}, {pluginRef: max-score-picker}]}]"
             ),
             "two pickers",
-        ),
-        (
-            (
-                "plugins: [{type: random-picker}]\n"
-                "schedulingProfiles: [{name: p, plugins: [{pluginRef: random-picker, weight: 2}]}]"
-            ),
-            "'random-picker' has a weight, but is no scorer",
         ),
         (
             (
@@ -149,3 +143,30 @@ def test_mistake_is_named(text, problem):
 def test_document_of_another_kind_is_refused(text):
     with pytest.raises(ConfigurationError, match="--config-text"):
         assemble(load_text(text), Builder(Registry(), ManualClock()))
+
+
+class OneAfterTheOther(ProfilePicker):
+    """Runs the profiles in order; aggregates nothing."""
+
+    plugin_type = "one-after-the-other"
+
+    def pick_profiles(self, request, profiles, results):
+        return profiles[len(results) : len(results) + 1]
+
+
+def test_profile_picker_that_is_no_aggregator_gets_one_whose_destination_is_the_first_result():
+    registry = Registry()
+    registry.register(OneAfterTheOther)
+    text = (
+        "plugins:\n- type: one-after-the-other\n- type: queue-scorer\n- type: running-requests-size-scorer\n"
+        "- {type: utilization-filter, parameters: {conditions: [{metric: waiting-queue, maxValue: %d}]}}\n"
+        "schedulingProfiles:\n"
+        "- {name: a, plugins: [{pluginRef: utilization-filter}, {pluginRef: queue-scorer}]}\n"
+        "- {name: b, plugins: [{pluginRef: running-requests-size-scorer}]}"
+    )
+    pool = candidates(waiting=[1, 9], running=[9, 1])
+    for limit, target in ((1, "e0"), (0, "e1")):  # with 0 all are dropped, and only the second profile has a result
+        assembly = assemble(load_text(HEAD + text % limit), Builder(registry, ManualClock()))
+        scheduler = assembly.pipeline.scheduler
+        assert assembly.instances.implied["first-result-aggregator"] == "one-after-the-other is no aggregator"
+        assert [target.name for target in scheduler.schedule(Request("r"), pool).targets] == [target]

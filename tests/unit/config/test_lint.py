@@ -129,8 +129,8 @@ plugins:
 """) == [
         "c.yaml:4:3: plugins[0]: plugin type 'tokenizer' is deprecated",
         (
-            "c.yaml:6:3: plugins[1].parameters: plugin 'approx-prefix-cache-producer': blockSize is deprecated and "
-            "has no effect: use blockSizeTokens"
+            "c.yaml:6:3: plugins[1].parameters: plugin 'approx-prefix-cache-producer': blockSize is deprecated: "
+            "write blockSizeTokens"
         ),
     ]
 

@@ -1,5 +1,8 @@
 """A plugin is tried before it serves: unusable results are refused, errors are warned of."""
 
+import re
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
@@ -27,6 +30,24 @@ class Nans(Scorer):
 
     def score(self, request: Request, candidates: Candidates):
         return np.full(len(candidates), np.nan)
+
+
+class Percent(Scorer):
+    plugin_type = "percent"
+
+    def score(self, request: Request, candidates: Candidates):
+        return np.full(len(candidates), 50.0)
+
+
+class Slow(Scorer):
+    """Takes as many milliseconds as `takes` says, call by call, on the clock that it is given."""
+
+    plugin_type = "slow"
+    takes: ClassVar[list[int]]
+
+    def score(self, request: Request, candidates: Candidates):
+        self.clock.advance(self.takes.pop(0) / 1000)
+        return np.ones(len(candidates))
 
 
 class Raises(Scorer):
@@ -78,7 +99,7 @@ class Fails(Producer):
         raise ZeroDivisionError("1 / 0")
 
 
-PLUGINS = (ThreeNumbers, Words, Nans, Raises, PlainList, Indexes, Outside, Refuses, Holds, Fails)
+PLUGINS = (ThreeNumbers, Words, Nans, Percent, Slow, Raises, PlainList, Indexes, Outside, Refuses, Holds, Fails)
 
 
 @pytest.fixture
@@ -106,16 +127,36 @@ def test_plugin_whose_result_no_request_could_use_is_refused(refused, registry, 
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
-        ("raises", "LookupError: no such column"),
-        ("fails", "ZeroDivisionError: 1 / 0"),
-        ("nans", "ValueError: returned [nan, nan]: NaN and infinity count as 0"),
+        ("raises", r"LookupError: no such column \(.*test_probe\.py:\d+\)"),
+        ("fails", r"ZeroDivisionError: 1 / 0 \(.*test_probe\.py:\d+\)"),
+        ("nans", r"ValueError: returned \[nan, nan\]: NaN and infinity count as 0"),
+        ("percent", r"ValueError: returned \[50\.0, 50\.0\]: values below 0 and above 1 count as these"),
     ],
 )
 def test_plugin_that_raises_is_warned_of_with_what_it_raised(warned, registry, kind, problem):
     found = [one for one in warned(f"plugins: [{{type: {kind}}}]", registry=registry) if "made-up" in one]
-    assert found[0] == f"c.yaml:3:11: plugins[0]: plugin {kind!r} failed on made-up endpoints: {problem}"
+    start = f"c.yaml:3:11: plugins[0]: plugin {kind!r} failed on made-up endpoints: "
+    assert re.fullmatch(re.escape(start) + problem, found[0])
 
 
 @pytest.mark.parametrize("kind", ["plain-list", "refuses", "holds"])
 def test_list_of_bools_refusals_and_holds_are_fine(warned, registry, kind):
     assert not any("made-up" in one for one in warned(f"plugins: [{{type: {kind}}}]", registry=registry))
+
+
+@pytest.mark.parametrize(
+    ("takes", "milliseconds"),
+    [
+        ([20] * 10, 20),
+        ([90, 30, 25, 40, 50, *[1] * 5], 25),  # the least of five counts; the second pool is quick
+        ([2000, 1500, 1, 1], 1500),  # nobody waits for more of these
+        ([3000, 1, 1], None),  # the first call loads something
+        ([15, 15, 15, 15, 9, 1], None),  # the machine was busy
+        ([1] * 2, None),
+    ],
+)
+def test_plugin_that_no_request_can_wait_for_is_warned_of(warned, registry, takes, milliseconds):
+    Slow.takes = takes
+    found = [one for one in warned("plugins: [{type: slow}]", registry=registry) if "request waits" in one]
+    assert len(found) == (milliseconds is not None)
+    assert all(f"plugin 'slow' takes {milliseconds} ms for a few made-up endpoints" in one for one in found)

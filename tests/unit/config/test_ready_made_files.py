@@ -1,4 +1,4 @@
-"""Every file in config/ loads, says when to use it, and routes."""
+"""Every file in epp/samples/ loads, says when to use it, and routes."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from epp.framework import ManualClock, Producer, Request, RequestBody
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 
-FILES = sorted((Path(__file__).parents[3] / "config").glob("*.yaml"))
+FILES = sorted((Path(__file__).parents[3] / "epp" / "samples").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

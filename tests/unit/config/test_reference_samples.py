@@ -115,8 +115,8 @@ def test_gie_11_prefill_decode_assembles_and_warns_of_flow_control_that_does_not
             "yet: it has no effect"
         ),
         (
-            "c.yaml:13:3: plugins[8]: plugin type 'concurrency-detector' (saturation detector) is known, not supported "
-            "yet: it has no effect"
+            "c.yaml:13:3: plugins[8]: plugin type 'concurrency-detector' (saturation detector): flow control is known, "
+            "not supported yet, and no profile names it as a filter: it has no effect"
         ),
     ]
 
@@ -246,6 +246,7 @@ OWN = {
     "device-health-scorer",
     "endpoint-rates-producer",
     "first-available-scorer",
+    "first-result-aggregator",
     "gpu-neighbour-scorer",
     "joint-aggregator",
     "low-load-first-scorer",

@@ -124,31 +124,12 @@ def test_experimental_plugin_is_refused_unless_allowed(build, refused):
             ),
         ),
         (
-            f"plugins: [{{type: openai-parser}}]\n{profile('pluginRef: openai-parser')}",
-            (
-                "4:42: schedulingProfiles[0].plugins[0]: plugin 'openai-parser' (type openai-parser) is "
-                "neither filter, "
-                "scorer nor picker"
-            ),
-        ),
-        (
-            f"plugins: [{{type: fcfs-ordering-policy}}]\n{profile('pluginRef: fcfs-ordering-policy')}",
-            (
-                "4:43: schedulingProfiles[0].plugins[0].pluginRef: plugin type 'fcfs-ordering-policy' is known, not "
-                "supported yet: it cannot be used here"
-            ),
-        ),
-        (
             f"plugins: [{{type: queue-scorer}}]\n{profile('pluginRef: queue-scorer, weight: -1')}",
             "4:68: schedulingProfiles[0].plugins[0].weight: weight -1 is negative: a scorer says what is good",
         ),
         (
             f"plugins: [{{type: queue-scorer}}]\n{profile('pluginRef: queue-scorer, weight: .inf')}",
             "4:68: schedulingProfiles[0].plugins[0].weight: scorer 'queue-scorer': weight inf is not a finite number",
-        ),
-        (
-            f"plugins: [{{type: decode-filter}}]\n{profile('pluginRef: decode-filter, weight: 1')}",
-            "4:69: schedulingProfiles[0].plugins[0].weight: 'decode-filter' has a weight, but is no scorer",
         ),
         (
             f"plugins: [{{type: random-picker}}]\n{profile('pluginRef: random-picker, onError: Skip')}",

@@ -3,11 +3,16 @@
 import io
 from math import nan
 
+import pytest
+from bench import BODY, new_bench
 from rich.console import Console
 
+from epp.demo.last_request import LastRequest
 from epp.demo.table import Row, line, rows, table
-from epp.framework import Endpoint, Records, Snapshot
+from epp.director import Cause
+from epp.framework import Endpoint, Headers, Records, Snapshot
 from epp.framework.accelerators.tag import AcceleratorTag, Cost, Partition
+from epp.framework.errors import BodyMissingError
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 
@@ -23,9 +28,9 @@ BUSY = candidates(
 SILENT = candidates(waiting=[nan], reachable=[0]).snapshot
 
 
-def drawn(snapshot: Snapshot) -> str:
-    console = Console(file=io.StringIO(), width=120)
-    console.print(table(snapshot))
+def drawn(snapshot: Snapshot, caption: str = "") -> str:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table(snapshot, caption))
     return console.file.getvalue()
 
 
@@ -73,18 +78,52 @@ def test_slots_without_an_endpoint_have_no_row():
     assert [(row.name, row.waiting) for row in rows(two)] == [("e0", "1"), ("e2", "3")]
 
 
-def test_table_has_a_heading_and_a_row_for_each_endpoint():
-    text = drawn(candidates(waiting=[1, 2], prefix_hit_tokens=[9, 0], prefix_query_tokens=[10, 10]).snapshot)
-    (heading,) = [line for line in text.splitlines() if "waiting" in line]
-    assert [name.strip() for name in heading.strip("┃ ").split("┃")] == [
-        "endpoint", "address", "accelerator", "$/h", "waiting", "running", "KV", "in flight", "served", "prefix hits",
+def test_table_has_a_heading_and_two_lines_for_each_endpoint_and_fits_into_80_columns():
+    tags = [AcceleratorTag(model="a100", count=1, partition=Partition(profile="3g.20gb")), AcceleratorTag()]
+    pool = candidates(
+        waiting=[100, 2],
+        running=[250, 0],
+        kv_usage=[1.0, 0.5],
+        in_flight=[1000, 0],
+        served=[123456, 0],
+        reachable=[0, 1],
+        prefix_hit_tokens=[9, 0],
+        prefix_query_tokens=[10, 10],
+        records={ACCELERATOR: tags},
+    )
+    _, _, heading, first, address, second, _ = drawn(pool.snapshot).splitlines()
+    assert heading.split() == [
+        "endpoint",
+        "accelerator",
+        "$/h",
+        "wait",
+        "run",
+        "KV",
+        "flight",
+        "served",
+        "hits",
         "state",
+    ]
+    assert first.split() == [
+        "e0", "A100", "3g.20gb", "-", "100", "250", "100%", "1000", "123456", "90%", "unreachable",
     ]  # fmt: skip
-    (first,) = [line for line in text.splitlines() if "e0" in line]
-    assert [cell.strip() for cell in first.strip("│ ").split("│")] == [
-        "e0", "10.0.0.1:8000", "-", "-", "1", "-", "-", "0", "0", "90%", "up",
-    ]  # fmt: skip
-    assert "e1" in text
+    assert address.split() == ["10.0.0.1:8000"]
+    assert second.split() == ["e1", "-", "-", "2", "0", "50%", "0", "0", "0%", "up"]
+
+
+def test_last_request_is_told_below_the_table_and_is_no_markup():
+    assert "last request: e0, [bold]" in drawn(BUSY, "last request: e0, [bold]")
+
+
+def test_last_request_has_its_endpoint_and_the_reason_or_why_it_was_refused():
+    last = LastRequest()
+    assert last.text == "last request: none yet"
+    bench = new_bench(observe=lambda _: last)
+    bench.director.route(Headers([(":path", "/v1/chat/completions")]), BODY, None).complete(Cause.NATURAL)
+    assert last.text == "last request: a, default: equal scores of 4; 0% cached"
+    with pytest.raises(BodyMissingError):
+        bench.director.route(Headers([(":method", "POST")]), b"", None)
+    assert last.text == "last request: refused with 400, the request has no body: send a JSON object"
 
 
 def test_empty_pool_is_an_empty_table():

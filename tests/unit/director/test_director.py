@@ -27,10 +27,12 @@ from epp.framework import (
 )
 from epp.framework.errors import (
     AdmissionDeniedError,
+    BodyMissingError,
     MalformedBodyError,
     ModelMissingError,
     NoEndpointsError,
     PluginFailedError,
+    PreconditionFailedError,
     SaturatedError,
     ScreenedOutError,
 )
@@ -101,13 +103,13 @@ class Events(DirectorObserver):
     def routed(self, request, result, scheduling_seconds):
         self.told.append(("routed", result.targets[0].name))
 
-    def refused(self, model, error):
-        self.told.append(("refused", f"{model} {type(error).__name__}"))
+    def refused(self, refusal):
+        self.told.append(("refused", f"{refusal.model} {type(refusal.error).__name__}"))
 
     def completed(self, routing, cause):
         self.told.append(("completed", cause.value))
 
-    def plugin_failed(self, plugin, error):
+    def plugin_failed(self, plugin, error, problem):
         self.told.append(("failed", f"{plugin}: {error}"))
 
 
@@ -189,6 +191,83 @@ def test_request_without_an_endpoint_that_all_screeners_keep_is_refused():
     assert world.events.told == [("refused", "m ScreenedOutError")]
 
 
+PREFIX = "{type: prefix-cache-scorer}"
+
+
+def asking(value: str, *more: str) -> Headers:
+    return Headers([*POST.fields(), *(("prefer", each) for each in (value, *more))])
+
+
+@pytest.mark.parametrize(
+    "preferences",
+    [
+        ("if-available",),
+        ("If-Available",),
+        ("return=minimal, if-available",),
+        ('wait=5, if-available=1; q="2"',),
+        ("respond-async", " if-available ;x=y"),
+    ],
+)
+def test_request_for_a_cached_prompt_is_refused_until_its_endpoint_holds_it(preferences):
+    world = World(PREFIX)
+    with pytest.raises(PreconditionFailedError, match="no model server holds the KV cache of this prompt") as caught:
+        world.route(headers=asking(*preferences))
+    assert caught.value.status == 412
+    assert world.in_flight() == {}
+    (target,) = world.route().result.targets
+    assert world.route(headers=asking(*preferences)).result.targets == (target,)
+    with pytest.raises(PreconditionFailedError):
+        world.route(b'{"model":"m","prompt":"another"}', headers=asking(*preferences))
+
+
+def test_refused_request_leaves_no_trace_in_the_index():
+    world = World(PREFIX)
+    for _ in range(2):
+        with pytest.raises(PreconditionFailedError):
+            world.route(headers=asking("if-available"))
+    assert world.events.told == [("refused", "m PreconditionFailedError")] * 2
+
+
+def test_named_producer_of_matches_tells_too_what_is_cached():
+    named = "{type: approx-prefix-cache-producer, name: mine}"
+    world = World(f"{named}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: mine}}}}")
+    world.route()
+    assert isinstance(world.route(headers=asking("if-available")), Routing)
+
+
+def test_request_for_a_cached_prompt_is_refused_where_nothing_knows_of_caches():
+    with pytest.raises(PreconditionFailedError):
+        World("{type: queue-scorer}").route(headers=asking("if-available"))
+
+
+@pytest.mark.parametrize("preferences", ["if-available-or-not", "respond-async", "x; if-available", ""])
+def test_other_preferences_are_the_endpoints_business(preferences):
+    assert isinstance(World(PREFIX).route(headers=asking(preferences)), Routing)
+
+
+def post(path: str, method: str = "POST") -> Headers:
+    return Headers([(":method", method), (":path", path)])
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions?x=1", "/v1/messages/", "/v1/embeddings"])
+def test_post_without_a_body_to_an_api_that_a_parser_reads_is_refused(path):
+    with pytest.raises(BodyMissingError, match="the request has no body") as caught:
+        World().route(b"", headers=post(path))
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "headers", [post("/v1/models", "GET"), post("/v1/completions", "GET"), post("/reset_prefix_cache")]
+)
+def test_other_requests_without_a_body_go_to_any_endpoint(headers):
+    assert isinstance(World().route(b"", headers=headers), Routing)
+
+
+def test_post_of_whose_body_nothing_is_known_yet_goes_to_any_endpoint():
+    world = World()
+    assert isinstance(world.director.route(post("/v1/completions"), b"", None, incomplete=True), Routing)
+
+
 def test_screeners_are_shown_in_the_graph_before_admission():
     graph = describe(World("{type: says-no}, {type: keeps, parameters: {names: [a]}}").assembly)
     assert list(graph.hooks) == ["screeners", "admission"]
@@ -203,7 +282,7 @@ def test_hook_that_breaks_before_scheduling_is_done_without_and_counted(where):
 
 def test_broken_pre_request_hook_fails_the_request_and_nothing_stays_credited():
     world = World("{type: breaks, parameters: {where: pre_request}}")
-    with pytest.raises(PluginFailedError, match="plugin 'breaks' failed: broken pre_request"):
+    with pytest.raises(PluginFailedError, match="plugin 'breaks' failed: RuntimeError: broken pre_request"):
         world.route()
     assert [kind for kind, _ in world.events.told] == ["failed", "refused"]
     assert world.in_flight() == {}

@@ -1,43 +1,13 @@
 import asyncio
-import re
 import socket
 
 import pytest
 from structlog.testing import capture_logs
 from waiting import until
 
-from epp.discovery import StaticDiscovery, Target, parse_targets
+from epp.discovery import StaticDiscovery, parse_targets
 from epp.discovery.targets import Resolver, system_lookup
 from epp.framework import ConfigurationError
-
-
-def test_list_of_addresses_names_and_hosts():
-    assert parse_targets("10.0.0.1:8000, [2001:DB8::1]:8001,gpu-a=10.0.0.2:8000,vllm.example.com:80") == (
-        Target("10.0.0.1:8000", "10.0.0.1", 8000),
-        Target("[2001:DB8::1]:8001", "2001:db8::1", 8001),
-        Target("gpu-a", "10.0.0.2", 8000),
-        Target("vllm.example.com:80", "vllm.example.com", 80),
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("", "endpoint 1: it is empty: write host:port, [ipv6]:port or name=host:port"),
-        ("a:1,,b:2", "endpoint 2: it is empty"),
-        ("10.0.0.1", "endpoint 1: '10.0.0.1' has no port: write host:port or [ipv6]:port"),
-        ("x=a", "endpoint 1: 'a' has no port"),
-        (":8000", "':8000' has no host: write host:port or [ipv6]:port"),
-        ("=a:8000", "'=a:8000' has an empty name: write host:port or name=host:port"),
-        ("a:0", "'0' is not a port: write a number from 1 to 65535"),
-        ("a:1,b:2,a:1", "endpoint 3: 'a:1' repeats endpoint 'a:1': leave one out"),
-        ("x=a:1,x=b:1", "endpoint 2: 'x=b:1' repeats endpoint 'x'"),
-        ("x=a:1,y=a:1", "endpoint 2: 'y=a:1' repeats endpoint 'x'"),
-    ],
-)
-def test_bad_list_is_refused_with_entry_and_remedy(text, problem):
-    with pytest.raises(ValueError, match=re.escape(problem)):
-        parse_targets(text)
 
 
 async def test_addresses_become_endpoints_as_they_stand(pool, names):
@@ -92,6 +62,36 @@ async def test_host_without_addresses_does_not_resolve(pool, names):
     names.table = {"a": [], "b": ["10.0.0.1"]}
     await StaticDiscovery(parse_targets("a=a:1,b=b:1"), lookup=names).start(pool)
     assert pool.hostports == {"b": "10.0.0.1:1"}
+
+
+async def test_two_endpoints_at_one_address_are_an_error_at_the_start_that_names_both(pool, names):
+    names.table["localhost"] = ["::1", "127.0.0.1"]
+    targets = parse_targets("own=127.0.0.1:18101,other=127.0.0.1:18102,host=localhost:18101")
+    with pytest.raises(ConfigurationError, match=r"'own' and 'host' are one server, 127.0.0.1:18101: leave one out"):
+        await StaticDiscovery(targets, lookup=names).start(pool)
+
+
+async def test_endpoints_that_come_to_one_address_later_are_one_and_that_is_logged_once_until_they_part(pool, names):
+    names.table = {"a": ["10.0.0.1"], "b": ["10.0.0.2"]}
+    discovery = StaticDiscovery(parse_targets("a=a:1,b=b:1,c=b:2"), lookup=names)
+    await discovery.start(pool)
+    with capture_logs() as logs:
+        for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.1"):
+            names.table["b"] = [address]
+            await discovery.resolver.refresh(pool)
+            assert pool.hostports == {
+                "a": "10.0.0.1:1",
+                "c": f"{address}:2",
+                **({"b": "10.0.0.2:1"} if address == "10.0.0.2" else {}),
+            }
+    line = {
+        "event": "two endpoints are one server, the second is not used",
+        "log_level": "warning",
+        "address": "10.0.0.1:1",
+        "first": "a",
+        "second": "b",
+    }
+    assert logs == [line, line]
 
 
 async def test_unresolved_hosts_are_tried_again_sooner_than_resolved_ones(pool, names):

@@ -1,6 +1,6 @@
 """Sessions over a director with three endpoints, and the messages a gateway sends."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from epp.config import Builder, assemble, default_config, load_text
@@ -32,8 +32,8 @@ class Endings(DirectorObserver):
     def completed(self, routing, cause):
         self.causes.append(cause)
 
-    def refused(self, model, error):
-        self.refusals.append(type(error).__name__)
+    def refused(self, refusal):
+        self.refusals.append(type(refusal.error).__name__)
 
 
 @dataclass
@@ -56,8 +56,11 @@ class Bench:
         return int(sum(self.store.snapshot().column(SERVED)))
 
 
-def new_bench(config: str | None = None) -> Bench:
-    """A bench with this configuration, which may name plugins of `gate`, or with the default one."""
+def new_bench(config: str | None = None, observe: Callable[[ManualClock], DirectorObserver] | None = None) -> Bench:
+    """A bench with this configuration, which may name plugins of `gate` and `refusing`, or with the default one.
+
+    The director has the observer for the bench's clock that `observe` returns, or else the bench's `endings`.
+    """
     clock = ManualClock()
     store = Datastore(clock)
     store.replace(
@@ -70,9 +73,9 @@ def new_bench(config: str | None = None) -> Bench:
     )
     endings = Endings()
     loaded = default_config() if config is None else load_text(config)
-    assembly = assemble(loaded, Builder(Registry(modules=["gate"]), clock))
+    assembly = assemble(loaded, Builder(Registry(modules=["gate", "refusing"]), clock))
     seeds = Seeds(b"secret 3")  # the first tie goes to a
-    director = Director(store, assembly.pipeline, clock, observer=endings, seeds=seeds)
+    director = Director(store, assembly.pipeline, clock, observer=observe(clock) if observe else endings, seeds=seeds)
     return Bench(store, director, clock, endings, assembly.instances.by_name)
 
 

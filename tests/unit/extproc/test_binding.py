@@ -39,6 +39,24 @@ async def test_port_that_is_taken_in_part_is_taken(server, family, host):
             bind(server, f"[::]:{port}", None)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_one_address_is_listened_on_alone(server, host):
+    port = bind(server, f"{host}:0", None)
+    with socket.create_server(("127.0.0.2", port)):
+        pass  # another one is free
+
+
+async def test_taken_address_is_told_from_one_of_another_machine(server):
+    with listening(socket.AF_INET, "127.0.0.1") as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigurationError, match=f"^cannot listen on {address}: the address is taken by another"):
+            bind(server, address, None)
+    with pytest.raises(
+        ConfigurationError, match=r"^cannot listen on 192\.0\.2\.1:9002: this machine has no such address"
+    ):
+        bind(server, "192.0.2.1:9002", None)
+
+
 async def test_wildcard_reaches_both_families(server):
     port = bind(server, "[::]:0", None)
     await server.start()
@@ -60,3 +78,10 @@ async def test_port_that_was_just_left_may_be_had(server):
 
 async def test_unix_socket_has_no_port(server, tmp_path):
     assert bind(server, f"unix:{tmp_path}/picker.sock", None) == 0
+
+
+async def test_unix_socket_in_a_directory_that_is_not_there_is_an_error(server, tmp_path):
+    with pytest.raises(
+        ConfigurationError, match=r"^cannot listen on unix:.*: another process has it, or its directory"
+    ):
+        bind(server, f"unix:{tmp_path}/missing/picker.sock", None)

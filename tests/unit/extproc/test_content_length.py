@@ -10,13 +10,17 @@ LENGTH = "content-length"
 REWRITE = {"x-llm-d-model-name-rewrite": "other"}
 REWRITTEN = BODY.replace(b'"m"', b'"other"')
 TRAILERS = "request_trailers"
+ELSEWHERE = "/v2/models"
+"""A path of no API that wants a body."""
 WHOLE = ["FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL"]
 """Modes that show the whole body before its headers leave."""
 
 
-def answers(bench: Bench, mode: str | None, *messages: ProcessingRequest, **headers: str) -> list[ProcessingResponse]:
+def answers(
+    bench: Bench, mode: str | None, *messages: ProcessingRequest, path: str = "/v1/chat/completions", **headers: str
+) -> list[ProcessingResponse]:
     """What a gateway that says this mode is told, until the request is over."""
-    first = request_headers(**{LENGTH: str(len(BODY)), **headers})
+    first = request_headers(path, **{LENGTH: str(len(BODY)), **headers})
     if mode is not None:
         first.protocol_config.request_body_mode = mode  # type: ignore[assignment]  # by name
     session = bench.session()
@@ -47,7 +51,7 @@ def test_whole_body_goes_with_its_own_length(bench, mode, headers, sent):
 
 @pytest.mark.parametrize("mode", WHOLE)
 def test_empty_body_has_length_0(bench, mode):
-    assert told(answers(bench, mode, request_body(b""))) == ("0", False)
+    assert told(answers(bench, mode, request_body(b""), path=ELSEWHERE)) == ("0", False)
 
 
 @pytest.mark.parametrize("mode", WHOLE)
@@ -76,7 +80,7 @@ def test_request_without_a_body_gets_no_length(bench):
 
 def test_trailers_without_a_body_are_answered_without_a_body(bench):
     """Envoy takes a piece for none of its own as a violation of the protocol, and ends the request with 503."""
-    replies = answers(bench, "FULL_DUPLEX_STREAMED", request_trailers())
+    replies = answers(bench, "FULL_DUPLEX_STREAMED", request_trailers(), path=ELSEWHERE)
     assert [reply.WhichOneof("response") for reply in replies] == ["request_headers", TRAILERS]
     assert told(replies) == (None, False)
 

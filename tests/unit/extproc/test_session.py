@@ -126,13 +126,30 @@ def test_ipv6_destination_is_in_brackets(bench):
 )
 def test_gie_15_pick_comes_from_the_subset(bench, hint, expected, as_string):
     picked = set()
-    for _ in range(6):
+    for number in range(6):  # of prompts without a common prefix, which would go to one endpoint
         session = bench.session()
-        message = request_headers()
+        message = request_headers("/v1/completions")
         message.metadata_context.CopyFrom(subset(*hint, as_string=as_string))
         session.receive(message)
-        picked.add(set_headers(session.receive(request_body(BODY))[0])[DESTINATION])
+        body = b'{"model":"m","prompt":"%d"}' % number
+        picked.add(set_headers(session.receive(request_body(body))[0])[DESTINATION])
     assert picked == expected
+
+
+@pytest.mark.parametrize("messages", [[request_headers(end=True)], [request_headers(), request_body(b"")]])
+def test_post_without_a_body_is_refused(bench, messages):
+    session = bench.session()
+    (reply,) = [reply for message in messages for reply in session.receive(message)]
+    assert reply.immediate_response.status.code == 400
+    assert b"the request has no body" in reply.immediate_response.body
+
+
+def test_request_for_a_cached_prompt_is_refused_with_412(bench):
+    session = bench.session()
+    session.receive(request_headers(prefer="if-available"))
+    (reply,) = session.receive(request_body(BODY))
+    assert reply.immediate_response.status.code == 412
+    assert b"no model server holds the KV cache of this prompt" in reply.immediate_response.body
 
 
 def test_subset_may_come_with_the_body(bench):
@@ -160,7 +177,7 @@ def test_refusal_ends_the_session(bench):
     session.receive(request_headers())
     (reply,) = session.receive(request_body(b"{"))
     assert reply.immediate_response.status.code == 400
-    assert b'"message":"inference error: BadRequest - ' in reply.immediate_response.body
+    assert b'"message":"the request body is not valid JSON: ' in reply.immediate_response.body
     assert session.done
     assert bench.endings.refusals == ["MalformedBodyError"]
     assert bench.in_flight == 0

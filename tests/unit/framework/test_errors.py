@@ -6,9 +6,15 @@ from epp.framework import errors
 
 SATURATED, NOBODY = "rejected-saturated", "rejected-no-endpoints"
 TABLE = [
-    (errors.NoParserError("/x"), 400, None, "BadRequest - no parser found for path '/x'"),
+    (errors.NoParserError("/x"), 400, None, "BadRequest - path '/x' is of no API that is served here: correct the URL"),
     (errors.MalformedBodyError("bad"), 400, None, "BadRequest - bad"),
-    (errors.ModelMissingError(), 400, None, "BadRequest - model not found in request body"),
+    (errors.BodyMissingError(), 400, None, "BadRequest - the request has no body: send a JSON object"),
+    (
+        errors.ModelMissingError(),
+        400,
+        None,
+        'BadRequest - the request names no model: add "model" to the JSON body, with the name of a served model',
+    ),
     (errors.UnauthorizedError("who?"), 401, None, "Unauthorized - who?"),
     (errors.ForbiddenError("no"), 403, None, "Forbidden - no"),
     (errors.NotFoundError("what?"), 404, None, "NotFound - what?"),
@@ -16,41 +22,62 @@ TABLE = [
         errors.PreconditionFailedError(),
         412,
         None,
-        "PreconditionFailed - no decode worker has the requested KV cache",
+        (
+            "PreconditionFailed - no model server holds the KV cache of this prompt: send it without the header "
+            "'Prefer: if-available' to have it computed"
+        ),
     ),
-    (errors.BodyTooLargeError(9), 413, None, "PayloadTooLarge - request body is larger than 9 bytes"),
-    (errors.SaturatedError(), 429, SATURATED, "ResourceExhausted - no endpoints available for the given request"),
+    (
+        errors.BodyTooLargeError(9),
+        413,
+        None,
+        "PayloadTooLarge - the request body is larger than 9 bytes, the limit here: send a smaller one",
+    ),
+    (
+        errors.SaturatedError(),
+        429,
+        SATURATED,
+        (
+            "ResourceExhausted - no model server can take this request now: all are too busy, or none is what it asks "
+            "for; retry later, or ask for less"
+        ),
+    ),
     (
         errors.SheddableDroppedError(),
         429,
         SATURATED,
-        "ResourceExhausted - system saturated, sheddable request dropped",
+        "ResourceExhausted - all model servers are busy, and this request is of low priority: retry later",
     ),
     (errors.QueueFullError("full"), 429, SATURATED, "ResourceExhausted - full"),
     (
         errors.QueueTimeoutError("60s"),
         429,
         "rejected-ttl-expired",
-        "ResourceExhausted - request timed out in queue: 60s",
+        "ResourceExhausted - the request timed out in the queue for a model server: 60s; retry later",
     ),
     (
         errors.NoEndpointsError(),
         503,
         NOBODY,
-        "ServiceUnavailable - failed to find endpoint candidates for serving the request",
+        "ServiceUnavailable - no model server is available for this request: retry later",
     ),
     (
         errors.ScreenedOutError(),
         503,
         NOBODY,
-        "ServiceUnavailable - screeners eliminated all endpoint candidates",
+        "ServiceUnavailable - no model server takes requests like this one now: retry later",
     ),
-    (errors.QueueFullNoEndpointsError("full"), 503, NOBODY, "ServiceUnavailable - no endpoints available: full"),
+    (
+        errors.QueueFullNoEndpointsError("60"),
+        503,
+        NOBODY,
+        "ServiceUnavailable - no model server is available, and the queue is full: 60; retry later",
+    ),
     (
         errors.QueueTimeoutNoEndpointsError("60s"),
         503,
         NOBODY,
-        "ServiceUnavailable - request timed out in queue and no endpoints are available: 60s",
+        "ServiceUnavailable - the request timed out in the queue, and no model server is available: 60s; retry later",
     ),
     (
         errors.ClientGoneError("eof"),
@@ -62,9 +89,17 @@ TABLE = [
         errors.ShuttingDownError("bye"),
         503,
         "rejected-shutting-down",
-        "ServiceUnavailable - flow controller shutting down: bye",
+        "ServiceUnavailable - the gateway is shutting down: bye; retry",
     ),
-    (errors.PluginFailedError("p", "boom"), 500, None, "Internal - plugin 'p' failed: boom"),
+    (
+        errors.PluginFailedError("p", "boom"),
+        500,
+        None,
+        (
+            "Internal - the gateway failed on this request: retry, and if it fails again, tell the operator of this "
+            "service"
+        ),
+    ),
     (
         errors.AdmissionDeniedError(errors.SaturatedError("busy")),
         429,

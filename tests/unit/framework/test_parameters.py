@@ -52,16 +52,16 @@ def test_camel_case_keys_fill_the_fields_and_the_rest_has_its_defaults():
         ({"modelName": "m", "limits": {"atLeast": 1}}, ("limits", "atLeast"), "unknown key; known are atMost"),
         ({"modelName": "m", "limits": {"x": 1}}, ("limits", "x"), "unknown key; known are atMost"),
         (
-            {"modelName": "m", "several": [{}, {"atmost": 1}]},
-            ("several", 1, "atmost"),
+            {"modelName": "m", "several": [{}, {"atMots": 1}]},
+            ("several", 1, "atMots"),
             "unknown key; did you mean 'atMost'?",
         ),
         (
-            {"modelName": "m", "byName": {"a": {"atMost": 1}, "b": {"atmost": 1}}},
-            ("byName", "b", "atmost"),
+            {"modelName": "m", "byName": {"a": {"atMost": 1}, "b": {"atMots": 1}}},
+            ("byName", "b", "atMots"),
             "unknown key; did you mean 'atMost'?",
         ),
-        ({"modelName": "m", "perhaps": {"atmost": 1}}, ("perhaps", "atmost"), "unknown key; did you mean 'atMost'?"),
+        ({"modelName": "m", "perhaps": {"atMots": 1}}, ("perhaps", "atMots"), "unknown key; did you mean 'atMost'?"),
         ({}, ("modelName",), "modelName is missing; add it"),
         ({"modelName": 5}, ("modelName",), "modelName is 5; write it in quotes"),
         ({"modelName": "m", "limits": {"atMost": "5"}}, ("limits", "atMost"), "atMost is '5'; remove the quotes"),
@@ -182,14 +182,15 @@ class Picky(Scorer[Limits]):
 
 
 @pytest.mark.parametrize(
-    ("at_most", "message"), [(1, "1 is too few"), (2, "LookupError as it was built: no such thing")]
+    ("at_most", "message"),
+    [(1, "1 is too few"), (2, "failed as it was built: LookupError: no such thing (")],
 )
 def test_plugin_that_cannot_be_built_is_a_configuration_error(at_most, message):
     registry = Registry({})
     registry.register(Picky)
     with pytest.raises(ConfigurationError) as caught:
         registry.build("picky", {"atMost": at_most}, name="p", clock=ManualClock())
-    assert str(caught.value) == message
+    assert str(caught.value).startswith(message)
 
 
 def test_unknown_type_is_refused_with_the_nearest_one():

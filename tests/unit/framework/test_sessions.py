@@ -137,12 +137,14 @@ def test_no_token_raises(token):
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"sources": []}, "sources is empty"),
         ({"sources": [{}]}, "either a header or an attribute"),
         ({"sources": [{"header": "a", "attribute": "session-id"}]}, "either a header or an attribute"),
         ({"sources": [{"header": "a", "producer": "p"}]}, "header 'a' .* has a producer; remove it"),
-        ({"sources": [{"attribute": "user"}]}, "'user' is not known; use 'session-id', 'SessionID', 'agent-identity'"),
-        ({"evictionTtlSeconds": 0}, "evictionTtlSeconds is 0; it must be above 0"),
+        (
+            {"sources": [{"attribute": "user"}]},
+            "'user' is not known; use 'session-id', 'SessionID', 'SessionIDDataKey', 'agent-identity'",
+        ),
+        ({"evictionTtlSeconds": -1}, "evictionTtlSeconds is -1; it must be above 0"),
         ({"evictionSweepSeconds": -1}, "evictionSweepSeconds is -1; it must be above 0"),
         ({"maxSessions": 0}, "maxSessions is 0; it must be at least 1"),
     ],

@@ -15,7 +15,6 @@ from epp.framework import Endpoint, SystemClock
 from epp.gateway import EdsFile, SettingsError
 from epp.gateway.eds_file import discovery_response
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
 A, B = Endpoint("a", "10.0.0.11", 8000), Endpoint("b", "10.0.0.12", 8000)
 
 
@@ -53,11 +52,6 @@ def store():
 def test_every_endpoint_is_in_the_file_in_order(addresses):
     endpoints = [Endpoint(f"e{i}", str(ip), port) for i, (ip, port) in enumerate(addresses)]
     assert listed(discovery_response(endpoints)) == [(str(ip), port) for ip, port in addresses]
-
-
-def test_example_in_deploy_is_what_this_code_writes():
-    endpoints = [A, B, Endpoint("c", "2001:db8::13", 8000)]
-    assert (DEPLOY / "endpoints.json").read_bytes() == discovery_response(endpoints)
 
 
 async def test_file_is_there_at_once_and_follows_the_pool(store, tmp_path):

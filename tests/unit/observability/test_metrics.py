@@ -4,9 +4,10 @@ from math import nan
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from epp.datastore import Credit, Datastore
-from epp.director import Cause, ParserTable, Pipeline, Routing
+from epp.director import Cause, ParserTable, Pipeline, Refusal, Routing
 from epp.framework import (
     Destination,
     Endpoint,
@@ -23,6 +24,7 @@ from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedE
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, REFUSES, RUNNING, WAITING
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
+from epp.plugins.pickers import RandomPicker
 from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.scheduling import Guard, Scheduler
 
@@ -141,9 +143,9 @@ def test_success_is_no_error(page):
 
 
 def test_refused_request_counts_as_request_and_as_error(page):
-    page.metrics.refused("m", SaturatedError())
-    page.metrics.refused("m", NoEndpointsError())
-    page.metrics.refused("", ModelMissingError())
+    page.metrics.refused(Refusal(SaturatedError(), model="m"))
+    page.metrics.refused(Refusal(NoEndpointsError(), model="m"))
+    page.metrics.refused(Refusal(ModelMissingError()))
     assert page.value("request_total", model="m", fairness_id="") == 2
     assert page.value("request_error_total", model="m", fairness_id="", error_code="ResourceExhausted") == 1
     assert page.value("request_error_total", model="m", fairness_id="", error_code="ServiceUnavailable") == 1
@@ -256,3 +258,55 @@ def test_ome_15_picks_and_ready_endpoints_are_counted_by_hardware():
     ready = "llm_d_epp_accelerator_ready_endpoints"
     assert picked(ready, {"name": "pool", "accelerator": "nvidia-h100"}) == 2
     assert picked(ready, {"name": "pool", "accelerator": "unknown"}) == 1
+
+
+def test_last_reload_counts_as_successful_until_one_fails(page):
+    assert page.value("config_last_reload_successful") == 1
+    page.metrics.config_refused("bad")
+    assert page.value("config_last_reload_successful") == 0
+    page.metrics.config_taken(2)
+    assert page.value("config_last_reload_successful") == 1
+
+
+PICKER = RandomPicker(name="mine")
+LABELS = {"extension_point": "Picker", "plugin_type": "random-picker", "plugin_name": "mine"}
+
+
+def test_calls_of_plugins_are_a_histogram_under_the_name_of_llm_d_router(page):
+    for seconds in (0.00005, 0.0001, 0.0003, 0.25):
+        page.metrics.plugin_called(RandomPicker.role, PICKER, seconds)
+    buckets = {le: page.value("plugin_duration_seconds_bucket", le=le, **LABELS) for le in ("0.0001", "0.0005", "+Inf")}
+    assert buckets == {"0.0001": 2, "0.0005": 3, "+Inf": 4}
+    assert page.value("plugin_duration_seconds_count", **LABELS) == 4
+    assert page.value("plugin_duration_seconds_sum", **LABELS) == pytest.approx(0.25045)
+
+
+def test_slow_plugin_is_counted_and_logged_once(page):
+    with capture_logs() as logs:
+        for _ in range(20):
+            page.metrics.plugin_called(RandomPicker.role, PICKER, 0.02)
+    assert page.value("plugin_slow_calls_total", **LABELS) == 20
+    (entry,) = logs
+    assert (entry["log_level"], entry["plugin"], entry["slow_calls"], entry["mean_ms"]) == ("warning", "mine", 5, 20.0)
+
+
+def test_few_slow_calls_among_many_are_counted_and_not_logged(page):
+    with capture_logs() as logs:
+        for number in range(1000):
+            page.metrics.plugin_called(RandomPicker.role, PICKER, 0.02 if number % 50 == 49 else 0.0001)
+    assert page.value("plugin_slow_calls_total", **LABELS) == 20
+    assert logs == []
+
+
+def test_scores_that_are_replaced_are_counted_by_plugin_and_logged_once(page):
+    with capture_logs() as logs:
+        for _ in range(3):
+            page.metrics.scores_rejected("mine", 2)
+            page.metrics.scores_clamped("mine", 1)
+        page.metrics.scores_clamped("other", 5)
+    assert page.value("scheduler_scores_rejected_total", plugin_name="mine") == 6
+    assert page.value("scheduler_scores_clamped_total", plugin_name="mine") == 3
+    assert page.value("scheduler_scores_clamped_total", plugin_name="other") == 5
+    assert [(entry["plugin"], entry["count"]) for entry in logs] == [("mine", 2), ("mine", 1), ("other", 5)]
+    assert "NaN" in logs[0]["event"]
+    assert "above 1" in logs[1]["event"]

@@ -1,6 +1,7 @@
 """The operator's page, asked over HTTP."""
 
 import json
+import socket
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -92,13 +93,23 @@ def test_port_is_0_while_closed_and_free_again_after(health):
     page = OperatorPage(CollectorRegistry(), health)
     assert page.port == 0
     page.close()
-    page.open("localhost", 0)
+    page.open("127.0.0.1", 0)
     port = page.port
     assert port > 0
     page.close()
     assert page.port == 0
     page.open("127.0.0.1", port)
     assert get(page, "/healthz")[0] == 200
+    page.close()
+
+
+def test_page_on_all_addresses_is_reached_over_ipv4_and_ipv6(health):
+    page = OperatorPage(CollectorRegistry(), health)
+    page.open("::", 0)
+    for host in ["127.0.0.1", "::1"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]:
+        with socket.create_connection((host, page.port), timeout=10) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.0 200 OK")
     page.close()
 
 

@@ -5,9 +5,10 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 
 from epp.datastore import Credit, Datastore
-from epp.director import Cause, ParserTable, Pipeline, Routing
+from epp.director import Cause, ParserTable, Pipeline, Refusal, Routing
 from epp.framework import (
     WAITING,
     Destination,
@@ -66,7 +67,7 @@ class Traffic:
         self.end(self.begin(model, flow, target), status)
 
     def refuse(self, model: str) -> None:
-        self.metrics.refused(model, NoEndpointsError())
+        self.metrics.refused(Refusal(NoEndpointsError(), model=model))
 
     def reports(self, *models: str, adapters: tuple[str, ...] = ()) -> None:
         """Let the endpoint report these models and adapters."""
@@ -102,6 +103,21 @@ def test_all_places_of_the_default_are_256_and_the_page_shows_one_more():
         traffic.refuse(f"invented-{number}")
     assert len(traffic.combinations) == 257
     assert ("other", "other") in traffic.combinations
+
+
+def test_invented_models_leave_the_page_small():
+    traffic = Traffic()
+    traffic.reports("real")
+    traffic.whole("real")
+    in_flight = [traffic.begin(f"invented-{number}" + "x" * 200) for number in range(750)]
+    for routing in in_flight:
+        traffic.end(routing, status=404)
+    for number in range(750):
+        traffic.whole(f"another-{number}" + "x" * 200, status=404)
+    assert len(traffic.models) == 1 + 16 + 1  # real, the first of the others, and `other`
+    assert len(generate_latest(traffic.metrics.registry)) < 800_000
+    traffic.whole("real", "flow")
+    assert ("real", "flow") in traffic.combinations
 
 
 def test_fairness_id_is_folded_before_the_model():

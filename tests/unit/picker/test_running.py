@@ -26,7 +26,7 @@ class HostsParameters(Parameters, frozen=True):
 
 
 class Hosts(Discovery[HostsParameters]):
-    """Endpoints by IP; may fail once they are in the pool, and writes once more when it is told to stop."""
+    """Endpoints by IP, or `name/IP`; may fail once they are in the pool, and writes once more when told to stop."""
 
     plugin_type = "hosts"
 
@@ -34,7 +34,8 @@ class Hosts(Discovery[HostsParameters]):
         self.follows = False
 
     async def start(self, pool):
-        await StaticDiscovery([Target(host, host, 8000) for host in self.parameters.hosts]).start(pool)
+        targets = [Target(host.partition("/")[0], host.rpartition("/")[2], 8000) for host in self.parameters.hosts]
+        await StaticDiscovery(targets).start(pool)
         if self.parameters.fails:
             raise ConfigurationError("hosts: source lost")
 
@@ -134,7 +135,7 @@ async def test_source_that_was_replaced_changes_the_pool_no_more():
 async def test_two_endpoints_of_one_name_are_refused_with_nothing_changed():
     async with World(pool("10.0.0.1")) as world:
         with pytest.raises(ValueError, match="two endpoints are named"):
-            await world.running.switch(world.assembly(pool("10.0.0.2", "10.0.0.2")))
+            await world.running.switch(world.assembly(pool("10.0.0.2", "10.0.0.2/10.0.0.4")))
         assert world.targets() == {"10.0.0.1"}
         await world.running.switch(world.assembly(pool("10.0.0.3")))
         assert world.targets() == {"10.0.0.3"}

@@ -54,8 +54,8 @@ def test_several_headers_are_one_list():
     assert kept("10.0.0.1:8000", "10.0.0.2") == "ac"
 
 
-def test_no_header_keeps_all():
-    assert kept() == "abcde"
+def test_no_header_keeps_none():
+    assert kept() == ""
 
 
 def test_endpoint_that_is_no_longer_a_candidate_does_not_come_back():

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ConfigurationError, Request
-from epp.framework.parameters import read_parameters
+from epp.framework import Request
 from epp.framework.testing import candidates
 from epp.plugins.pickers import MaxScorePicker, PickerParameters, RandomPicker, WeightedRandomPicker
 
@@ -115,8 +114,3 @@ def test_no_weight_anywhere_is_a_uniform_choice(total):
     pool = candidates(waiting=[0] * 4)
     picks = Counter(pick(WeightedRandomPicker(), pool, [total] * 4, draw=seeded(i))[0] for i in range(400))
     assert all(picks[position] > 60 for position in range(4))
-
-
-def test_zero_endpoints_are_refused():
-    with pytest.raises(ConfigurationError, match="maxNumOfEndpoints is 0; it must be at least 1"):
-        read_parameters(PickerParameters, {"maxNumOfEndpoints": 0})

@@ -34,13 +34,9 @@ def test_label_that_is_absent_leaves_the_place_unknown():
     assert topology({}) == TOPOLOGY.unknown
 
 
-@pytest.mark.parametrize(("parameter", "place"), [("hostLabel", "host"), ("rackLabel", "rack"), ("zoneLabel", "zone")])
+@pytest.mark.parametrize(("parameter", "place"), [("hostname", "host"), ("rack", "rack"), ("zone", "zone")])
 def test_other_labels_can_be_named(parameter, place):
     assert getattr(topology(LABELS, **{parameter: "machine"}), place) == "m-42"
-
-
-def test_name_of_the_host_label_in_llm_d_router_goes_first():
-    assert topology(LABELS, hostnameLabel="machine", hostLabel="nothing").host == "m-42"
 
 
 def test_notification_source_takes_no_parameters():

@@ -14,6 +14,7 @@ from epp.framework import (
     Floats,
     Mask,
     Picker,
+    Plugin,
     Positions,
     ProfilePicker,
     ProfileResult,
@@ -21,8 +22,9 @@ from epp.framework import (
     Scorer,
 )
 from epp.framework.errors import InternalError, NoEndpointsError, PluginFailedError, SaturatedError
+from epp.framework.plugin import Role
 from epp.framework.testing import candidates
-from epp.scheduling import Profile, ProfileFilter, Scheduler, SchedulingObserver, WeightedScorer
+from epp.scheduling import Guard, Profile, ProfileFilter, Scheduler, SchedulingObserver, WeightedScorer
 
 
 class Fixed(Scorer):
@@ -92,13 +94,21 @@ class Sequentially(ProfilePicker, Aggregator):
 class Counting(SchedulingObserver):
     def __init__(self) -> None:
         self.rejected: dict[str, int] = {}
+        self.clamped: dict[str, int] = {}
         self.failed: list[str] = []
+        self.called: list[tuple[str, str, float]] = []
 
     def scores_rejected(self, plugin: str, count: int) -> None:
         self.rejected[plugin] = self.rejected.get(plugin, 0) + count
 
-    def plugin_failed(self, plugin: str, error: Exception) -> None:
+    def scores_clamped(self, plugin: str, count: int) -> None:
+        self.clamped[plugin] = self.clamped.get(plugin, 0) + count
+
+    def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
         self.failed.append(plugin)
+
+    def plugin_called(self, role: Role, plugin: Plugin, seconds: float) -> None:
+        self.called.append((role.name, plugin.name, seconds))
 
 
 def profile(name: str, *scorers: WeightedScorer, filters: tuple[Filter, ...] = (), picker: Picker | None = None):
@@ -123,6 +133,75 @@ def test_gie_5_defect_23_scores_are_clamped_and_nan_and_infinite_count_as_zero_a
     result = scheduler.schedule(Request("r"), candidates(waiting=[0] * 5))
     assert result.primary.totals.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert seen.rejected == {"fixed": 3}
+    assert seen.clamped == {"fixed": 2}
+
+
+def test_rounding_of_sums_is_no_score_out_of_range():
+    seen = Counting()
+    one(profile("p", WeightedScorer(Fixed(1.0 + 1e-15, -1e-15))), seen).schedule(
+        Request("r"), candidates(waiting=[0, 0])
+    )
+    assert seen.clamped == {}
+
+
+def test_every_call_of_a_plugin_is_timed_by_role():
+    seen = Counting()
+    spec = profile("p", WeightedScorer(Raises()), filters=(Idle(),))
+    one(spec, seen).schedule(Request("r"), candidates(waiting=[0, 0]))
+    called = [(role, name) for role, name, _ in seen.called]
+    assert called == [
+        ("ProfilePicker", "sequentially"),
+        ("Filter", "idle"),
+        ("Scorer", "raises"),
+        ("Picker", "best"),
+        ("ProfilePicker", "sequentially"),
+        ("Aggregator", "sequentially"),
+    ]
+    assert all(seconds >= 0 for _, _, seconds in seen.called)
+
+
+def test_time_of_a_call_is_that_between_two_looks_at_the_clock():
+    seen = Counting()
+    looks = iter([10.0, 10.5, 20.0, 20.25])
+    guard = Guard(seen, timer=lambda: next(looks))
+    guard.call(Scorer.role, Raises(), lambda: None)
+    guard.call(Scorer.role, Raises(), lambda: 1 / 0)
+    assert [seconds for _, _, seconds in seen.called] == [0.5, 0.25]
+
+
+class Handler(ProfilePicker, Aggregator):
+    """Returns or raises what it is given."""
+
+    plugin_type = "handler"
+
+    def __init__(self, profiles: object = ("p",), destination: object = None) -> None:
+        super().__init__()
+        self.profiles, self.destination = profiles, destination
+
+    def pick_profiles(self, request, profiles, results):
+        if isinstance(self.profiles, dict):
+            return self.profiles["missing"]
+        return () if results else self.profiles
+
+    def aggregate(self, request, results):
+        return self.destination
+
+
+@pytest.mark.parametrize(
+    ("handler", "problem"),
+    [
+        (Handler({}), r"KeyError: 'missing' \(.*test_scheduler\.py:\d+\)"),
+        (Handler(None), "returned None instead of a list of profiles"),
+        (Handler("p"), "returned 'p' instead of a list of profiles"),
+        (Handler(destination="e0"), "returned str instead of a Destination"),
+    ],
+)
+def test_profile_picker_or_aggregator_that_fails_is_named_with_what_and_where(handler, problem):
+    seen = Counting()
+    scheduler = Scheduler({"p": profile("p")}, handler, handler, observer=seen)
+    with pytest.raises(PluginFailedError, match=f"plugin 'handler' failed: {problem}"):
+        scheduler.schedule(Request("r"), candidates(waiting=[0]))
+    assert seen.failed == ["handler"]
 
 
 def test_gie_5_scorer_that_raises_loses_its_vote_and_not_the_request():
@@ -147,7 +226,7 @@ def test_filter_that_raises_fails_the_request_and_is_named():
         def filter(self, request: Request, candidates: Candidates) -> Mask:
             raise ZeroDivisionError("division by zero")
 
-    with pytest.raises(PluginFailedError, match="plugin 'broken' failed: division by zero"):
+    with pytest.raises(PluginFailedError, match="plugin 'broken' failed: ZeroDivisionError: division by zero"):
         one(profile("p", filters=(Broken(),))).schedule(Request("r"), candidates(waiting=[0]))
 
 

@@ -46,15 +46,24 @@ def test_both_ends_belong_to_the_range():
     assert scores(1000, "1000-2000", "0-1000") == pytest.approx([0.3 + 0.49 / 1.1 + 0.21, 0.3 + 0.49 / 1.1])
 
 
-def test_range_of_one_length_has_no_headroom():
-    assert scores(512, "512-512") == [pytest.approx(0.79)]  # 0.3 + 0.7 * 0.7 / 1
+def test_range_of_one_length_fits_best():
+    assert scores(512, "512-512") == [1.0]
     assert scores(1512, "512-512") == [pytest.approx(0.15)]  # 0.3 / 2
 
 
-@pytest.mark.parametrize("label", [None, "", "2000", "2000-0", "a-b", "-1-5", "0-2000 ", "0..2000", "0-" + "9" * 5000])
-def test_label_that_is_no_range_counts_as_none(label):
-    assert scores(9000, label) == [0.5]
-    assert build(enableFiltering=True).filter(request_of(9000), pool_of(label)).tolist() == [True]
+def test_endpoint_without_the_label_is_neutral():
+    assert scores(9000, None) == [0.5]
+    assert build(enableFiltering=True).filter(request_of(9000), pool_of(None)).tolist() == [True]
+
+
+@pytest.mark.parametrize("label", ["", "2000", "2000-0", "a-b", "-1-5", "0..2000", "0-" + "9" * 5000])
+def test_label_that_is_no_range_fits_no_prompt(label):
+    assert scores(9000, label) == [0.0]
+    assert build(enableFiltering=True).filter(request_of(9000), pool_of(label)).tolist() == [False]
+
+
+def test_range_may_have_spaces_around_its_ends():
+    assert scores(9000, " 0 - 8000 ") == scores(9000, "0-8000")
 
 
 def test_counted_tokens_take_the_place_of_the_estimate():

@@ -81,9 +81,12 @@ def test_tf_2_allocator_goes_before_the_engine_for_each_resource(scores):
     assert scores(CompactFirstScorer, [gpu(vram=0.25)], columns=columns, maxNumSeqs=128) == pytest.approx([0.475])
 
 
-@pytest.mark.parametrize("plugin", [CompactFirstScorer, LowLoadFirstScorer])
-def test_unknown_use_is_neither_full_nor_empty(scores, plugin):
-    assert scores(plugin, [NO_TAG]) == [0.5]
+def test_unknown_use_is_that_of_one_with_as_many_requests(scores):
+    tags = [gpu(0.4, 0.4), NO_TAG, NO_TAG]
+    # 10 requests use 0.4: 5 use 0.2, and 20 use 0.8
+    found = scores(CompactFirstScorer, tags, columns={"in_flight": [10, 5, 20]})
+    assert found == pytest.approx([0.4, 0.2, 0.8])
+    assert scores(LowLoadFirstScorer, tags, columns={"in_flight": [10, 5, 20]}) == pytest.approx([0.6, 0.8, 0.2])
 
 
 def test_tf_3_node_goes_before_the_endpoint(scores):

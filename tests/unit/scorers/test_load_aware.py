@@ -20,12 +20,11 @@ def test_threshold_can_be_set():
     assert scorer.score(Request("r"), candidates(waiting=[5, 10])).tolist() == [0.25, 0.0]
 
 
-def test_unknown_queue_is_half_full():
-    scores = LoadAwareScorer().score(Request("r"), candidates(waiting=[nan, 0, 128]))
-    assert scores.tolist() == [0.25, 0.5, 0.0]
+def test_unknown_queue_is_that_of_one_with_as_many_requests():
+    pool = candidates(waiting=[nan, 0, 64], in_flight=[64, 10, 64])
+    assert LoadAwareScorer().score(Request("r"), pool).tolist() == [0.25, 0.5, 0.25]
 
 
-@pytest.mark.parametrize("threshold", [0, -1, nan])
-def test_queue_that_is_full_when_empty_is_refused(build, threshold):
+def test_threshold_that_is_no_number_is_refused(build):
     with pytest.raises(ConfigurationError, match="it must be above 0"):
-        build(LoadAwareScorer, threshold=threshold)
+        build(LoadAwareScorer, threshold=nan)

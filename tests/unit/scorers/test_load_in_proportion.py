@@ -104,8 +104,12 @@ def test_default_is_load_as_it_is(scores, plugin):
     assert scores(plugin, [T4, H100], columns=columns) == scores(plugin, [NO_TAG, NO_TAG], columns=columns)
 
 
-def test_unknown_load_stays_unknown(scores):
-    assert scores(LoadAwareScorer, [H100, T4], columns={"waiting": [nan, 0]}, **BY_TAG) == [0.25, 0.5]
+def test_estimated_load_counts_in_proportion_too(scores):
+    # the one without a report holds 8 requests, as the other one does, 4 of which wait; capacities are 1.5 and 0.5
+    tags = [AcceleratorTag(count=1, performance=Performance(fp16=tflops)) for tflops in (300, 100)]
+    columns = {"waiting": [nan, 4], "running": [nan, 4], "in_flight": [8, 8]}
+    found = scores(LoadAwareScorer, tags, columns=columns, threshold=16, **BY_TAG)
+    assert found == pytest.approx([0.5 * (1 - 4 / 1.5 / 16), 0.5 * (1 - 4 / 0.5 / 16)])
 
 
 def test_other_measures_are_refused(build):

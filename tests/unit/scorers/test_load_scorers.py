@@ -41,11 +41,18 @@ def test_free_share_of_the_kv_cache_is_the_score():
     assert scores.tolist() == [1.0, 0.75, 0.0]
 
 
-def test_unknown_kv_usage_is_neutral():
-    assert KvCacheUtilizationScorer().score(REQUEST, candidates(kv_usage=[nan, 0.9])).tolist() == [
-        0.5,
-        pytest.approx(0.1),
-    ]
+@pytest.mark.parametrize("plugin", [QueueScorer, RunningRequestsSizeScorer, KvCacheUtilizationScorer])
+def test_endpoint_without_a_report_is_judged_by_requests_in_flight(plugin):
+    # the second holds as many as the first, the third twice as many
+    pool = candidates(in_flight=[4, 4, 8], running=[3, nan, nan], waiting=[1, nan, nan], kv_usage=[0.25, nan, nan])
+    like_the_first, as_many, more = plugin().score(REQUEST, pool).tolist()
+    assert like_the_first == as_many > more
+
+
+@pytest.mark.parametrize("plugin", [QueueScorer, RunningRequestsSizeScorer, KvCacheUtilizationScorer])
+def test_requests_in_flight_decide_where_no_endpoint_reports(plugin):
+    scores = plugin().score(REQUEST, candidates(in_flight=[4, 0, 8])).tolist()
+    assert scores[1] == 1.0 > scores[0] > scores[2]
 
 
 def test_idle_endpoint_gets_one_and_busiest_gets_zero():
@@ -64,7 +71,6 @@ def test_all_idle_endpoints_get_one():
     assert ActiveRequestScorer().score(REQUEST, candidates(in_flight=[0, 0])).tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("values", [{"idleThreshold": -1}, {"maxBusyScore": 1.1}, {"maxBusyScore": nan}])
-def test_active_request_scorer_refuses_parameters_outside_their_range(build, values):
+def test_score_that_is_no_number_is_refused(build):
     with pytest.raises(ConfigurationError, match="it must be"):
-        build(ActiveRequestScorer, **values)
+        build(ActiveRequestScorer, maxBusyScore=nan)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ConfigurationError, Destination, PrefixMatch, ProfileResult, Request, SchedulingResult
+from epp.framework import Destination, PrefixMatch, ProfileResult, Request, SchedulingResult
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
 from epp_scorers.no_hit_lru import NoHitLRUParameters, NoHitLRUScorer
@@ -130,9 +130,12 @@ def test_named_producer_is_the_one_that_is_read():
     assert scores(scorer, warm(key=named)) == [0.5] * 4
 
 
-def test_memory_that_holds_nothing_is_refused(build):
-    with pytest.raises(ConfigurationError, match="lruSize is 0; it must be at least 1"):
-        build(NoHitLRUScorer, lruSize=0)
+def test_deprecated_names_of_the_reference_are_taken_and_warned_of(build):
+    scorer = build(NoHitLRUScorer, prefixPluginType="prefix-cache-scorer", prefixPluginName="mine")
+    assert scorer.warnings == [
+        "prefixPluginType is not used: write prefixMatchInfoProducerName",
+        "prefixPluginName is not used: write prefixMatchInfoProducerName",
+    ]
 
 
 @given(

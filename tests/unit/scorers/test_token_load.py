@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from epp.framework import ConfigurationError, PrefixMatch, PromptTokens, Request, RequestBody
+from epp.framework import PrefixMatch, PromptTokens, Request, RequestBody
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.framework.testing import candidates
@@ -63,8 +63,3 @@ def test_named_producer_is_the_one_that_is_read():
     assert scorer.reads == (named, IN_FLIGHT_TOKENS)
     assert scorer.score(request_of(200, [2]), pool).tolist() == [pytest.approx(0.8)]
     assert scorer.score(request_of(200, [2], named), pool).tolist() == [pytest.approx(0.928)]
-
-
-def test_threshold_that_everybody_is_over_is_refused(build):
-    with pytest.raises(ConfigurationError, match="queueThresholdTokens is 0; it must be at least 1"):
-        build(TokenLoadScorer, queueThresholdTokens=0)

@@ -62,7 +62,7 @@ def test_attention_counts_what_each_uncached_token_looks_back_at():
 
 def test_busy_batch_costs_what_it_adds_to_each_token():
     rates = endpoint_rates([1000] * 3, itl_base=[0.01] * 3, itl_per_request=[0.001] * 3)
-    pool = candidates(in_flight_tokens=[0] * 3, running=[9, nan, 4], in_flight=[2, 0, 19])
+    pool = candidates(in_flight_tokens=[0] * 3, running=[9, nan, 4], in_flight=[9, 0, 19], kv_usage=[0] * 3)
     # batches, this request included: 10, 1, 20; 16 tokens of 20, 11 and 30 ms
     assert build().seconds(request_of(0, rates), pool).tolist() == pytest.approx([0.32, 0.176, 0.48])
 
@@ -81,8 +81,8 @@ def test_full_kv_cache_is_a_barrier():
     assert seconds.tolist() == pytest.approx([0.0, 0.05, 0.45, 4.95])
 
 
-def test_unknown_kv_cache_counts_as_the_median():
-    pool = candidates(kv_usage=[0.2, nan, 0.5, 0.9])
+def test_unknown_kv_cache_counts_as_one_with_as_many_requests():
+    pool = candidates(kv_usage=[0.2, nan, 0.5, 0.9], in_flight=[20, 50, 50, 90])
     seconds = build().seconds(request_of(0, endpoint_rates([1000] * 4)), pool)
     assert seconds[1] == seconds[2] == pytest.approx(0.05)
     nobody_knows = build().seconds(request_of(0, endpoint_rates([1000])), candidates(kv_usage=[nan]))

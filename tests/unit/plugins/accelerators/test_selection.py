@@ -124,16 +124,19 @@ def test_ome_5_strict_a_component_that_does_not_allow_it_is_named():
     [
         (
             {"min_memory": "lots"},
-            "header 'x-epp-accelerator-min-memory' has the value 'lots': minMemory: 'lots' is not",
+            "header 'x-epp-accelerator-min-memory': 'lots' is not a quantity: write 0 or more",
         ),
         (
             {"max_cost_per_hour": "cheap"},
-            "'x-epp-accelerator-max-cost-per-hour' has the value 'cheap': is not a number",
+            "header 'x-epp-accelerator-max-cost-per-hour': 'cheap' is not a number",
         ),
-        ({"max_cost_per_hour": "nan"}, "maxCostPerHour is nan; it must be 0 or more, and finite"),
+        (
+            {"max_cost_per_hour": "nan"},
+            "'x-epp-accelerator-max-cost-per-hour': it is nan; it must be 0 or more, and finite",
+        ),
         ({"min_compute_slices": "1.5"}, "is not a whole number"),
         ({"whole_device": "maybe"}, "is neither true nor false"),
-        ({"kind": "abacus"}, "kinds has 'abacus'; use gpu"),
+        ({"kind": "abacus"}, "'x-epp-accelerator-kind': it has 'abacus'; use gpu"),
         ({"vender": "amd"}, "'x-epp-accelerator-vender' is not known; did you mean 'x-epp-accelerator-vendor'"),
     ],
 )

@@ -40,8 +40,14 @@ def test_every_cap_must_hold():
     assert kept(pool, ("waiting-queue", 5), ("kv-cache-utilization", 0.8)) == [True, False, False]
 
 
-def test_unknown_passes():
-    assert kept(candidates(waiting=[nan, 9]), ("waiting-queue", 5)) == [True, False]
+def test_unknown_is_estimated_from_requests_in_flight():
+    # 9 of the 16 requests of the second wait; the others hold 0, 8 and 16 requests
+    pool = candidates(waiting=[nan, 9, nan, nan], running=[nan, 7, nan, nan], in_flight=[0, 16, 8, 16])
+    assert kept(pool, ("waiting-queue", 5)) == [True, False, True, False]
+
+
+def test_without_any_report_the_limit_holds_above_a_batch_of_256():
+    assert kept(candidates(in_flight=[100, 261, 262]), ("waiting-queue", 5)) == [True, True, False]
 
 
 def test_all_over_the_limit_leaves_none():

@@ -100,12 +100,15 @@ def test_token_count_names_its_model_and_runs_nothing():
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        ({}, "messages request must have at least one message"),
-        ({"messages": []}, "messages request must have at least one message"),
-        ({"messages": "Hi"}, "Expected `array | null`, got `str` - at `$.messages`"),
-        ({"messages": [QUESTION], "system": 5}, "got `int` - at `$.system`"),
-        (b"{", "request body cannot be parsed as JSON: "),
-        (b'{"messages": [{"role": "\xff"}]}', "request body cannot be parsed as JSON: "),
+        ({}, '"messages" is missing or empty: send at least one message'),
+        ({"messages": []}, '"messages" is missing or empty: send at least one message'),
+        ({"messages": "Hi"}, '"messages" must be an array, not a string'),
+        ({"messages": [QUESTION], "system": 5}, '"system" must be a string or an array, not an integer'),
+        (b"{", "the request body is not valid JSON: it ends at "),
+        (
+            b'{"messages": [{"role": "\xff"}]}',
+            "the request body is not valid JSON: line 1, column 25 (byte 24) is not UTF-8",
+        ),
     ],
 )
 def test_body_that_does_not_fit_is_refused_with_a_sentence(suffix, body, sentence):

@@ -119,7 +119,7 @@ def test_output_limit_is_the_one_of_the_api(suffix, fields, expected):
     ("value", "prompt", "tokens"),
     [
         ("h\u00e9llo", "h\u00e9llo".encode(), 2),  # 6 bytes
-        (["ab", "cd"], b"ab\ncd", 2),  # 5 bytes
+        (["ab", "cd"], b"abcd", 2),  # two bytes each, a token begun counts
         ([1, 2, 70000], struct.pack("<3I", 1, 2, 70000), 3),
         ([[1, 2], [3]], struct.pack("<3I", 1, 2, 3), 3),
     ],
@@ -127,6 +127,21 @@ def test_output_limit_is_the_one_of_the_api(suffix, fields, expected):
 def test_prompt_forms(suffix, field, value, prompt, tokens):
     body = parse(suffix, {"model": "m", field: value})
     assert (body.prompt, body.prompt_tokens) == (prompt, tokens)
+
+
+@pytest.mark.parametrize(("suffix", "field"), [("completions", "prompt"), ("embeddings", "input")])
+@pytest.mark.parametrize(
+    ("value", "prompts"),
+    [
+        ("ab", [b"ab"]),
+        (["ab"], [b"ab"]),
+        (["ab", "", "h\u00e9"], [b"ab", b"", "h\u00e9".encode()]),
+        ([[1, 2], [3]], [struct.pack("<2I", 1, 2), struct.pack("<I", 3)]),
+        (["x"] * 300, [b"x"] * 255 + [b"x" * 45]),
+    ],
+)
+def test_prompts_of_a_list_stand_by_themselves(suffix, field, value, prompts):
+    assert list(parse(suffix, {"model": "m", field: value}).prompts) == prompts
 
 
 def test_responses_input_as_text_is_one_user_message():
@@ -199,30 +214,37 @@ def test_missing_model_is_left_empty(model):
 @pytest.mark.parametrize(
     ("suffix", "body", "sentence"),
     [
-        (CHAT, {}, "chat/completions request must have at least one message"),
-        (CHAT, {"messages": []}, "chat/completions request must have at least one message"),
+        (CHAT, {}, '"messages" is missing or empty: send at least one message'),
+        (CHAT, {"messages": []}, '"messages" is missing or empty: send at least one message'),
+        (CHAT, {"messages": "Hi"}, '"messages" must be an array, not a string'),
+        (CHAT, {"messages": [QUESTION | {"content": 5}]}, '"messages[0].content" must be a string or an array, not an'),
+        (CHAT, {"messages": [QUESTION], "max_tokens": "5"}, '"max_tokens" must be a number, not a string'),
+        (CHAT, {"messages": [QUESTION], "stream": "yes"}, '"stream" must be true or false, not a string'),
+        (CHAT, {"messages": [QUESTION], "model": 5}, '"model" must be a string, not an integer'),
+        (CHAT, [], "the JSON of the request body must be an object, not an array"),
+        ("completions", {}, '"prompt" is missing or empty: send a text or token ids'),
+        ("completions", {"prompt": ""}, '"prompt" is missing or empty: send a text or token ids'),
+        ("completions", {"prompt": [[]]}, '"prompt" is missing or empty: send a text or token ids'),
+        ("completions", {"prompt": ["a", 1]}, '"prompt" mixes types: '),
+        ("completions", {"prompt": [-1]}, '"prompt[0]" must be an integer of at least 0'),
+        ("completions", {"prompt": [2**32]}, '"prompt[0]" must be an integer of at most 4294967295'),
         (
-            CHAT,
-            {"messages": "Hi"},
-            "invalid chat/completions request: Expected `array | null`, got `str` - at `$.messages`",
+            "completions",
+            {"prompt": "p", "max_tokens": 2**63},
+            "the limit of output tokens is more than 9223372036854775807",
         ),
-        (CHAT, {"messages": [QUESTION], "model": 5}, "Expected `str | null`, got `int` - at `$.model`"),
-        (CHAT, [], "invalid chat/completions request: Expected `object`, got `array`"),
-        ("completions", {}, "completions request must have a non-empty prompt"),
-        ("completions", {"prompt": ""}, "completions request must have a non-empty prompt"),
-        ("completions", {"prompt": [[]]}, "completions request must have a non-empty prompt"),
-        ("completions", {"prompt": ["a", 1]}, "prompt mixes types"),
-        ("completions", {"prompt": [-1]}, "Expected `int` >= 0 - at `$.prompt"),
-        ("completions", {"prompt": [2**32]}, "Expected `int` <= 4294967295 - at `$.prompt"),
-        ("completions", {"prompt": "p", "max_tokens": 2**63}, "does not fit into 64 bits"),
-        ("completions", {"prompt": "p", "max_tokens": 1e300}, "does not fit into 64 bits"),
-        ("completions/render", {}, "completions request must have a non-empty prompt"),
-        ("embeddings", {}, "embeddings request must have an input or messages"),
-        ("conversations", {}, "conversations request must have at least one item"),
-        ("conversations", {"items": []}, "conversations request must have at least one item"),
-        ("images/generations", {"prompt": ""}, "images/generations request must have a non-empty prompt"),
-        ("images/generations", {"prompt": ["p"]}, "invalid images/generations request: Expected `str | null`"),
-        ("responses", {}, "responses request must have an input"),
+        (
+            "completions",
+            {"prompt": "p", "max_tokens": 1e300},
+            "the limit of output tokens is more than 9223372036854775807",
+        ),
+        ("completions/render", {}, '"prompt" is missing or empty: send a text or token ids'),
+        ("embeddings", {}, '"input" is missing or empty: send a text or token ids, or messages'),
+        ("conversations", {}, '"items" is missing or empty: send at least one item'),
+        ("conversations", {"items": []}, '"items" is missing or empty: send at least one item'),
+        ("images/generations", {"prompt": ""}, '"prompt" is missing or empty: send a text'),
+        ("images/generations", {"prompt": ["p"]}, '"prompt" must be a string, not an array'),
+        ("responses", {}, '"input" is missing or empty: send a text or items'),
     ],
 )
 def test_body_that_does_not_fit_is_refused_with_a_sentence(suffix, body, sentence):
@@ -245,7 +267,7 @@ def test_body_that_does_not_fit_is_refused_with_a_sentence(suffix, body, sentenc
     ],
 )
 def test_bad_json_is_refused_with_the_known_prefix(body):
-    with pytest.raises(MalformedBodyError, match=r"^request body cannot be parsed as JSON: "):
+    with pytest.raises(MalformedBodyError, match=r"^the request body is not valid JSON: "):
         parse(CHAT, body)
 
 

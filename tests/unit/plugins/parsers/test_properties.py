@@ -94,7 +94,7 @@ def outcome_is_documented(suffix, raw):
         body = parse(suffix, raw)
     except MalformedBodyError:
         return
-    assert body.prompt_tokens * 4 >= len(body.prompt) > (body.prompt_tokens - 1) * 4
+    assert body.prompt_tokens * 4 >= len(body.prompt) > (body.prompt_tokens - len(body.prompts)) * 4
     assert body.max_output_tokens is None or 0 <= body.max_output_tokens < 2**63
 
 

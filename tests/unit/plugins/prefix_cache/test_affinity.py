@@ -125,7 +125,8 @@ def test_named_producer_is_the_one_that_is_read():
         ({"peakPrefillThroughput": 0}, "peakPrefillThroughput is 0; it must be above 0"),
         ({"ttftSource": "latencyPredictor"}, "known, not supported yet; use 'prefillThroughput'"),
         ({"ttftSource": "dice"}, "'dice' is not known; use 'prefillThroughput'"),
-        ({"maxTtftPenaltyMs": 1}, "unknown .*maxT"),
+        ({"maxTTFTPenalty": 1}, "unknown .*maxT"),
+        ({"peakPrefillThroughput": -1}, "peakPrefillThroughput is -1; it must be 0 or more"),
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(parameters, sentence):

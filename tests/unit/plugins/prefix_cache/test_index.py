@@ -151,8 +151,8 @@ def hashes_of(prompt, *, model="m", salt="", **limits):
     return block_hashes(prompt, seed=chain_seed(model, salt), block_tokens=64, **limits)
 
 
-@pytest.mark.parametrize(("length", "blocks"), [(0, 0), (255, 0), (256, 1), (511, 1), (512, 2)])
-def test_only_whole_blocks_of_four_bytes_a_token_are_hashed(length, blocks):
+@pytest.mark.parametrize(("length", "blocks"), [(0, 0), (1, 1), (256, 1), (257, 2), (512, 2)])
+def test_blocks_are_of_four_bytes_a_token_and_the_last_may_be_shorter(length, blocks):
     assert len(hashes_of(b"x" * length)) == blocks
 
 

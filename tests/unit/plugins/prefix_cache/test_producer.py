@@ -54,11 +54,71 @@ def test_other_model_and_other_salt_match_nothing(sent_to):
     assert match_of(producer, prompt_of(b"a"), cache_salt="s") == [0, 0, 0]
 
 
-def test_prompt_shorter_than_a_block_has_no_blocks(sent_to):
+def test_prompt_shorter_than_a_block_matches_itself_and_no_longer_one(sent_to):
     producer = ApproxPrefixCacheProducer()
-    request = ask(producer, b"short")
+    short = b"x" * 160  # 40 tokens
+    producer.pre_request(ask(producer, short), sent_to(POOL, 1))
+    again = ask(producer, short).get(PREFIX_MATCH)
+    assert (again.matched_blocks.tolist(), again.total_blocks) == ([0, 1, 0], 1)
+    assert match_of(producer, short + b"x") == [0, 0, 0]
+
+
+def test_request_without_a_prompt_has_no_blocks(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    request = ask(producer, b"")
     producer.pre_request(request, sent_to(POOL, 0))
-    assert request.get(PREFIX_MATCH).total_blocks == 0
+    match = request.get(PREFIX_MATCH)
+    assert (match.matched_blocks.tolist(), match.total_blocks) == ([0, 0, 0], 0)
+
+
+def ask_list(producer, *prompts):
+    ends = tuple(np.cumsum([len(prompt) for prompt in prompts]).tolist())
+    return ask(producer, b"".join(prompts), prompt_ends=ends)
+
+
+def test_each_prompt_of_a_list_is_matched_by_itself(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    long, short, other = prompt_of(b"a", b"b", b"c"), b"s" * 40, prompt_of(b"d")
+    producer.pre_request(ask_list(producer, long, short), sent_to(POOL, 2))
+    match = ask_list(producer, other, short, long + b"tail").get(PREFIX_MATCH)
+    # 1 + 1 + 4 blocks, of which slot 2 holds none, the short one and three
+    assert (match.matched_blocks.tolist(), match.total_blocks) == ([0, 0, 4], 6)
+    assert match.tokens_at(2) == 10 + 3 * 64
+    assert match.matched_tokens(POOL).tolist() == [0, 0, 202]
+    assert match_of(producer, short) == [0, 0, 1]
+
+
+def test_limit_of_blocks_is_that_of_all_prompts_of_a_list():
+    producer = ApproxPrefixCacheProducer(ApproxPrefixCacheParameters(max_prefix_tokens_to_match=192))
+    assert ask_list(producer, prompt_of(b"a", b"b"), prompt_of(b"c", b"d"), b"e").get(PREFIX_MATCH).total_blocks == 3
+
+
+@pytest.mark.parametrize(
+    ("reported", "parameters", "expected"),
+    [
+        ([nan, 128, 256], {}, 128),
+        ([16, 128], {}, 64),
+        ([1e9], {}, 4096),
+        ([-1], {}, 64),
+        ([nan], {"block_size_tokens": 100}, 100),
+        ([128], {"block_size_tokens": 100, "auto_tune": False}, 100),
+        ([128], {"auto_tune": False}, 64),
+        ([nan], {"block_size": 80}, 80),
+        ([nan], {"block_size": 80, "block_size_tokens": 100}, 100),
+    ],
+)
+def test_blocks_are_the_engines_own(reported, parameters, expected):
+    producer = ApproxPrefixCacheProducer(ApproxPrefixCacheParameters(**parameters))
+    pool = candidates(waiting=[0] * len(reported), kv_block_tokens=reported)
+    assert ask(producer, b"x", pool).get(PREFIX_MATCH).block_tokens == expected
+
+
+def test_blocks_are_hashed_anew_once_the_engines_have_said_their_size(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    request = ask(producer, prompt_of(b"a", b"b"))
+    sized = candidates(waiting=[0, 0, 0], kv_block_tokens=[128] * 3)
+    producer.pre_request(request, sent_to(sized, 1))
+    assert match_of(producer, prompt_of(b"a", b"b"), sized) == [0, 1, 0]
 
 
 def test_endpoint_that_takes_a_freed_slot_inherits_nothing(sent_to):
@@ -108,24 +168,16 @@ def test_no_more_is_remembered_than(parameters, columns, expected, sent_to):
     assert remembered(parameters, sent_to, **columns) == expected
 
 
-@pytest.mark.parametrize(("configured", "effective"), [(16, 64), (64, 64), (100, 100)])
-def test_blocks_are_at_least_64_tokens(configured, effective):
-    assert ApproxPrefixCacheParameters(block_size_tokens=configured).block_tokens == effective
-
-
 def test_parameters_are_named_as_in_configuration_files():
     text = b"""{"autoTune": false, "blockSizeTokens": 128, "maxPrefixTokensToMatch": 1000, "lruCapacityPerServer": 5,
                "maxBytesPerServer": 4096, "blockSize": 64, "maxPrefixBlocksToMatch": 3}"""
     parameters = msgspec.json.decode(text, type=ApproxPrefixCacheParameters)
-    assert (parameters.block_tokens, parameters.max_blocks) == (128, 7)  # 1000 // 128
+    assert (parameters.block_tokens, parameters.max_blocks(128)) == (128, 7)  # 1000 // 128
 
 
-@pytest.mark.parametrize(
-    ("name", "least"), [("blockSizeTokens", 1), ("lruCapacityPerServer", 1), ("maxBytesPerServer", 320)]
-)
-def test_size_of_nothing_is_refused(name, least):
-    with pytest.raises(ParameterError, match=f"{name} is 0; it must be at least {least}"):
-        read_parameters(ApproxPrefixCacheParameters, {name: 0})
+def test_memory_for_nothing_is_refused():
+    with pytest.raises(ParameterError, match="maxBytesPerServer is 0; it must be at least 320"):
+        read_parameters(ApproxPrefixCacheParameters, {"maxBytesPerServer": 0})
 
 
 def test_default_budget_holds_the_default_capacity():

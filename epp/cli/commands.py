@@ -1,0 +1,293 @@
+"""The commands: for each the help, the flags and their defaults. What runs them is imported when they run.
+
+The module and the function that run a command have its name, and are given its flags; the commands of a group are
+functions of one module.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from epp.cli.options import (
+    Bytes,
+    ConfigFile,
+    DrainTimeout,
+    Endpoints,
+    Experimental,
+    Listen,
+    MetricsPort,
+    Output,
+    OutputFormat,
+    PluginModules,
+    Seconds,
+    Switch,
+    Verbosity,
+    duration_option,
+    port_option,
+    size_option,
+    switch_option,
+    tls_version_option,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PickerFlags:
+    """Flags of the commands that run a picker."""
+
+    endpoints: Endpoints = None
+    config_file: ConfigFile = None
+    config_text: Annotated[str | None, typer.Option(metavar="TEXT", help="An EndpointPickerConfig as text.")] = None
+    watch_config_file: Annotated[Switch, switch_option("Apply new versions of --config-file without a restart.")] = (
+        Switch.TRUE
+    )
+    allow_experimental_plugins: Experimental = Switch.FALSE
+    allow_plugin_modules: PluginModules = ""
+    pool_name: Annotated[str, typer.Option(metavar="NAME", help="Name of the pool, in the labels of its metrics.")] = (
+        "default"
+    )
+    metrics_port: MetricsPort = None
+    """None for no page."""
+    max_request_body: Annotated[int, size_option("Largest request body accepted.")] = Bytes(32 * 1024 * 1024)
+    plain_errors: Annotated[Switch, switch_option("Send errors as plain text instead of the API's JSON.")] = (
+        Switch.FALSE
+    )
+    decision_headers: Annotated[
+        Switch,
+        switch_option(
+            "Tell clients which endpoint served and why, in the response headers x-epp-endpoint and x-epp-reason."
+        ),
+    ] = Switch.FALSE
+    v: Verbosity = 2
+    refresh_metrics_interval: Annotated[float, duration_option("Time between two polls of an endpoint.")] = Seconds(
+        0.05
+    )
+    refresh_prometheus_metrics_interval: Annotated[
+        float, duration_option("Time between two updates of the pool's gauges.")
+    ] = Seconds(5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve(PickerFlags):
+    """Run the endpoint picker: an ext_proc server that picks the endpoint of each LLM request for a gateway."""
+
+    bind_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IP", help="Address that all servers listen on; by default all of this machine, IPv4 and IPv6."
+        ),
+    ] = None
+    grpc_port: Annotated[int, port_option("Port of the ext_proc service on --bind-address; 0 for any free one.")] = 9002
+    grpc_health_port: Annotated[
+        int, port_option("Port of the gRPC health service on --bind-address, plaintext; 0 for any free one.")
+    ] = 9003
+    metrics_port: MetricsPort = 9090
+    health_checking: Annotated[
+        Switch, switch_option("Answer gRPC health checks on the ext_proc port too, where Envoy asks.")
+    ] = Switch.TRUE
+    secure_serving: Annotated[Switch, switch_option("Serve ext_proc over TLS.")] = Switch.TRUE
+    cert_path: Annotated[
+        Path | None,
+        typer.Option(metavar="DIRECTORY", help="Where tls.crt and tls.key are; a self-signed certificate without it."),
+    ] = None
+    enable_cert_reload: Annotated[
+        Switch, switch_option("Reload tls.crt and tls.key of --cert-path when they change.")
+    ] = Switch.TRUE
+    tls_min_version: Annotated[str, tls_version_option("Minimum TLS version.")] = "VersionTLS12"
+    """Only checked: gRPC has this minimum anyway."""
+    grpc_max_recv_msg_size: Annotated[
+        int | None, size_option("Largest message accepted; by default 1Mi more than a body.")
+    ] = None
+    grpc_max_send_msg_size: Annotated[
+        int | None, size_option("Largest message sent; by default 1Mi more than a body.")
+    ] = None
+    disable_endpoint_subset_filter: Annotated[Switch, switch_option("Ignore the gateway's subset hint.")] = Switch.FALSE
+    emit_endpoint_scores: Annotated[Switch, switch_option("Send the scores of all candidates in dynamic metadata.")] = (
+        Switch.FALSE
+    )
+    drain_timeout: DrainTimeout = Seconds(30)
+    drain_quiet_period: Annotated[float, duration_option("Time without open streams that ends the drain.")] = Seconds(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gateway(PickerFlags):
+    """Run Envoy with the picker behind it, for OpenAI-style requests to model servers.
+
+    Flags of `serve` that are left out have nothing to act on here: the two talk over a private socket, and this Envoy
+    neither sends a subset hint nor reads scores.
+    """
+
+    listen: Listen = "127.0.0.1:8080"
+    bind_address: Annotated[str, typer.Option(metavar="IP", help="Address that the metrics page listens on.")] = (
+        "127.0.0.1"
+    )
+    concurrency: Annotated[int, typer.Option(metavar="THREADS", help="Envoy's worker threads.", min=1)] = 1
+    cluster_type: Annotated[
+        Literal["original-dst", "override-host"],
+        typer.Option(
+            help="original-dst: Envoy connects to the one address that the picker names. override-host: it reads the "
+            "endpoints from a file, and tries the next in the picker's list when a connection fails."
+        ),
+    ] = "original-dst"
+    failure_mode: Annotated[
+        Literal["FailClose", "FailOpen"],
+        typer.Option(
+            help="While the picker is down: FailClose answers 503, FailOpen (with override-host) lets Envoy pick."
+        ),
+    ] = "FailClose"
+    eds_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With override-host: the file of endpoints that Envoy reads; a temporary one by default.",
+        ),
+    ] = None
+    drain_timeout: DrainTimeout = Seconds(0)
+    print_envoy_config: Annotated[Switch, switch_option("Print Envoy's configuration and exit.")] = Switch.FALSE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Validate configuration files and show the plugins that they run. Exit code 1: a file is invalid."""
+
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE", help="EndpointPickerConfig files, directories of them, or - for standard input."
+        ),
+    ]
+    output: OutputFormat = Output.TEXT
+    strict: Annotated[Switch, switch_option("Exit with code 2 if there are warnings.")] = Switch.FALSE
+    allow_experimental_plugins: Experimental = Switch.FALSE
+    allow_plugin_modules: PluginModules = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigList:
+    """List the ready-made configurations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigShow:
+    """Print a ready-made configuration. To edit it: `epp config show default > config.yaml`."""
+
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `epp config list`.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigSchema:
+    """Print the JSON schema of configurations. Plugins of other installed packages are in it too."""
+
+
+class PluginOutput(StrEnum):
+    """Output formats of `epp plugins`."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    DATA = "data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugins:
+    """List plugin types with parameters and defaults."""
+
+    types: Annotated[list[str] | None, typer.Argument(metavar="TYPE", help="Show these alone, in full.")] = None
+    output: Annotated[
+        PluginOutput,
+        typer.Option(help="json for programs; markdown for a reference of plugins; data for what plugins can read."),
+    ] = PluginOutput.TEXT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerators:
+    """Show the hardware of each endpoint: accelerator, class, slice, cost per hour, capacity and sources."""
+
+    endpoints: Endpoints = None
+    config_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An EndpointPickerConfig file, with accelerator-data-source and discovery."),
+    ] = None
+    objects: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH,...", help="Files or directories of cluster objects, besides those of --config-file."
+        ),
+    ] = ""
+    fit: Annotated[Switch, switch_option("Show how many more slices of each MIG profile fit on each GPU.")] = (
+        Switch.FALSE
+    )
+    output: OutputFormat = Output.TEXT
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimServer:
+    """Run a simulated vLLM server: its API, its metrics and its timing, without a GPU."""
+
+    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, port_option("Port to listen on; 0 for any free one.")] = 8000
+    preset: Annotated[Literal["h100", "a100", "a100-3g.20gb", "t4"], typer.Option(help="The simulated machine.")] = (
+        "a100"
+    )
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Value of x-sim-server in every answer; the preset by default."),
+    ] = None
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Name of the model.")] = None
+    lora: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Name of a LoRA adapter; may be repeated.")] = (
+        None
+    )
+    max_lora: Annotated[
+        int | None, typer.Option(metavar="COUNT", help="Most adapters that run at the same time.", min=1)
+    ] = None
+    max_num_seqs: Annotated[int | None, typer.Option(metavar="COUNT", help="Most requests in a batch.", min=1)] = None
+    num_gpu_blocks: Annotated[int | None, typer.Option(metavar="COUNT", help="KV blocks.", min=1)] = None
+    time_scale: Annotated[
+        float | None, typer.Option(metavar="FACTOR", help="Factor on all durations: 0.1 is ten times as fast.")
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Equal seeds give equal answers to equal prompts.")
+    ] = None
+    no_metrics: Annotated[Switch, switch_option("Answer /metrics with 404.")] = Switch.FALSE
+    v: Verbosity = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """Watch LLM requests reach simulated servers of different speed and price, behind a real Envoy."""
+
+    listen: Listen = "127.0.0.1:8080"
+    duration: Annotated[float | None, duration_option("Exit after this time, such as 30s.")] = None
+    traffic: Annotated[
+        float,
+        typer.Option(metavar="RATE", help="Most requests a second that the demo sends; 0 for none.", min=0, max=100),
+    ] = 12.0
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="An EndpointPickerConfig file instead of the demo's own; edit it while the demo runs.",
+        ),
+    ] = None
+    v: Verbosity = 0
+
+
+COMMANDS: Mapping[str, type[Any]] = {
+    "serve": Serve,
+    "gateway": Gateway,
+    "check": Check,
+    "config list": ConfigList,
+    "config show": ConfigShow,
+    "config schema": ConfigSchema,
+    "plugins": Plugins,
+    "accelerators": Accelerators,
+    "sim-server": SimServer,
+    "demo": Demo,
+}
+"""The flags of each command, by its name; one of two words belongs to a group."""
+
+GROUPS: Mapping[str, str] = {"config": "Print ready-made configurations, or the schema of configurations."}
+"""The help of each group."""

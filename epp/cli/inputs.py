@@ -1,0 +1,45 @@
+"""Configurations, endpoints and lists that flags name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from epp.config import LoadedConfig, load_file, load_text
+from epp.discovery import StaticDiscovery, parse_targets
+from epp.framework import ConfigurationError
+from epp.framework.datalayer import Discovery
+from epp.framework.plugin import Parameters
+from epp.host_port import is_ip, parse_host
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Return the parts of a comma-separated list."""
+    return tuple(part for each in text.split(",") if (part := each.strip()))
+
+
+def read_config(file: Path | None, text: str | None) -> LoadedConfig | None:
+    """Return the configuration in the file or the text, None for neither; raises ConfigurationError."""
+    if file is not None and text is not None:
+        raise ConfigurationError("--config-file and --config-text exclude each other: give one")
+    if file is not None:
+        return load_file(file)
+    return None if text is None else load_text(text)
+
+
+def read_endpoints(lists: Sequence[str] | None) -> Discovery[Parameters] | None:
+    """Return the pool of --endpoints, None without it; raises ConfigurationError."""
+    if lists is None:
+        return None
+    try:
+        return StaticDiscovery(parse_targets(",".join(lists)))
+    except ValueError as error:
+        raise ConfigurationError(f"--endpoints: {error}") from error
+
+
+def read_bind_address(text: str) -> str:
+    """Return the IP address of --bind-address; raises ConfigurationError."""
+    host = "127.0.0.1" if text == "localhost" else text.removeprefix("[").removesuffix("]")
+    if not is_ip(host):
+        raise ConfigurationError(
+            f"--bind-address: {text!r} is not an IP address: write one of this machine, without a port"
+        )
+    return parse_host(host)

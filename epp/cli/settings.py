@@ -1,0 +1,29 @@
+"""The settings of a picker, from the flags that `epp serve` and `epp gateway` share."""
+
+from epp.cli.commands import PickerFlags
+from epp.cli.inputs import read_config, read_endpoints, split_list
+from epp.extproc.server import ServerSettings
+from epp.observability.log_writer import LogWriter
+from epp.observability.request_log import request_log
+from epp.picker import PickerSettings
+
+
+def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, log: LogWriter) -> PickerSettings:
+    """Return the settings, with the metrics page on that host; raises ConfigurationError."""
+    return PickerSettings(
+        server=server,
+        config=read_config(flags.config_file, flags.config_text),
+        watch_config=flags.config_file if flags.watch_config_file else None,
+        experimental=bool(flags.allow_experimental_plugins),
+        plugin_modules=split_list(flags.allow_plugin_modules),
+        discovery=read_endpoints(flags.endpoints),
+        pool_name=flags.pool_name,
+        metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),
+        refresh_metrics_seconds=flags.refresh_metrics_interval,
+        refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,
+        plain_errors=bool(flags.plain_errors),
+        max_body_bytes=flags.max_request_body,
+        observers=request_log(flags.v),
+        decision_headers=bool(flags.decision_headers),
+        lost_log_lines=lambda: log.lost,
+    )

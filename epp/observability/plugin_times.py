@@ -1,0 +1,78 @@
+"""Durations of plugin calls, as a histogram that costs a request little, and the log of slow plugins."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+import structlog
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+SLOW_SECONDS = 0.01
+"""A hundred times the usual cost of a whole decision; all requests wait for it."""
+_SLOW_CALLS, _SLOW_SHARE = 5, 0.1
+"""Slow calls, and their share of all, from which it is the plugin rather than a pause of the process."""
+
+_log = structlog.get_logger()
+
+
+class _Calls:
+    """Calls of one plugin in one role."""
+
+    __slots__ = ("counts", "logged", "seconds", "slow")
+
+    def __init__(self, buckets: int) -> None:
+        self.counts = [0] * (buckets + 1)
+        self.seconds = 0.0
+        self.slow = 0
+        self.logged = False
+
+
+class PluginTimes(Collector):
+    """Written by the event loop alone; read by any thread, to within a call."""
+
+    def __init__(self, bounds: Iterable[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._calls: dict[tuple[str, str, str], _Calls] = {}
+
+    def add(self, role: str, plugin_type: str, plugin: str, seconds: float) -> None:
+        """Record a call."""
+        key = (role, plugin_type, plugin)
+        calls = self._calls.get(key)
+        if calls is None:
+            calls = self._calls[key] = _Calls(len(self._bounds))
+        calls.counts[bisect_left(self._bounds, seconds)] += 1
+        calls.seconds += seconds
+        if seconds >= SLOW_SECONDS:
+            self._slow(plugin, calls)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the histogram and the number of slow calls."""
+        labels = ("extension_point", "plugin_type", "plugin_name")
+        durations = HistogramMetricFamily(
+            "llm_d_epp_plugin_duration_seconds", "Duration of plugin calls.", labels=labels
+        )
+        slow = CounterMetricFamily(
+            "llm_d_epp_plugin_slow_calls", f"Plugin calls of {SLOW_SECONDS:g} s and more.", labels=labels
+        )
+        edges = [*map(floatToGoString, self._bounds), "+Inf"]
+        for key, calls in list(self._calls.items()):
+            buckets = list(zip(edges, map(float, accumulate(calls.counts)), strict=True))
+            durations.add_metric(key, buckets, calls.seconds)
+            slow.add_metric(key, calls.slow)
+        yield durations
+        yield slow
+
+    def _slow(self, plugin: str, calls: _Calls) -> None:
+        calls.slow += 1
+        total = sum(calls.counts)
+        if not calls.logged and calls.slow >= _SLOW_CALLS and calls.slow >= _SLOW_SHARE * total:
+            calls.logged = True
+            _log.warning(
+                "plugin is slow: all requests wait for it",
+                plugin=plugin,
+                slow_calls=calls.slow,
+                calls=total,
+                mean_ms=round(calls.seconds / total * 1e3, 3),
+            )

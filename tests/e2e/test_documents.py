@@ -1,0 +1,156 @@
+"""README.md and deploy/README.md, command by command as they are written, with the package installed from its wheel.
+
+They run outside the checkout, in namespaces of their own where the machine allows that: no port is taken there, and
+nothing is left behind.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from documents import blocks, commands, file_of
+from wheels import REPOSITORY, build_wheel, install
+
+NOT_RUN = {"README.md": ("make run", "make test"), "deploy/README.md": ()}
+"""Commands that install packages, as the text beside them says."""
+PROJECT_FILES = {"README.md": (), "deploy/README.md": ("deploy",)}
+"""What a document needs of the checkout."""
+NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
+LOOPBACK_UP = """
+import fcntl, os, socket, struct, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+SECONDS = 110
+
+
+@pytest.fixture(scope="module")
+def binaries(tmp_path_factory) -> Path:
+    """The commands of the package, installed from its wheel."""
+    directory = tmp_path_factory.mktemp("installed")
+    return install(build_wheel(directory), directory / "venv")
+
+
+@pytest.fixture(scope="module")
+def isolated() -> tuple[str, ...]:
+    """What runs a command in namespaces of its own; nothing where the machine does not allow that."""
+    try:
+        tried = subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False, timeout=20)
+    except FileNotFoundError:
+        return ()
+    return () if tried.returncode else (*NAMESPACES, sys.executable, "-c", LOOPBACK_UP)
+
+
+def script_of(document: str) -> tuple[str, list[str]]:
+    """Return a shell script of all the commands and files of a document, and the commands."""
+    lines, run = ["set -e"], []
+    for block in blocks(REPOSITORY / document):
+        if block.language == "console":
+            for command in commands(block):
+                if not command.startswith(NOT_RUN[document] or ("\0",)):
+                    lines += [f"echo '@@ {len(run)}'", command]
+                    run.append(command)
+        elif found := file_of(block):
+            name, text = found
+            lines += [f"cat > {name} <<'END OF FILE'\n{text}END OF FILE"]
+    return "\n".join([*lines, "echo '@@ end'", ""]), run
+
+
+@pytest.fixture
+def walk(binaries, isolated, tmp_path):
+    """Run a document; return each command with the output from there to the next one."""
+
+    def walk(document: str) -> dict[str, str]:
+        script, run = script_of(document)
+        for name in PROJECT_FILES[document]:
+            shutil.copytree(REPOSITORY / name, tmp_path / name)
+        (tmp_path / "walk.sh").write_text(script)
+        said = tmp_path / "said.txt"
+        environment = {**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+        environment.pop("PYTHONPATH", None)
+        with said.open("w") as output:
+            process = subprocess.Popen(
+                [*isolated, "bash", "walk.sh"],
+                cwd=tmp_path,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                exit_code = process.wait(SECONDS)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what the script left running
+        text = said.read_text()
+        assert exit_code == 0, text
+        parts = re.split(r"@@ (?:\d+|end)\n", text)[1:-1]  # output need not end a line
+        return dict(zip(run, parts, strict=True))
+
+    return walk
+
+
+def output_of(walked: dict[str, str], beginning: str) -> str:
+    """Return the output of the one command that begins so."""
+    (output,) = [output for command, output in walked.items() if command.startswith(beginning)]
+    return output
+
+
+def entries(log: Path) -> list[dict]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def test_readme_works_as_it_is_written(walk):
+    walked = walk("README.md")
+    assert '"max_model_len":8192' in output_of(
+        walked, "curl -sf --retry 60 --retry-connrefused --retry-delay 1 http://127.0.0.1:8080"
+    )
+    assert re.search(r"^x-sim-server: (h100|t4)\r?$", output_of(walked, "curl -sf -D -"), re.MULTILINE)
+    assert "heterogeneous-cost" in output_of(walked, "epp config list")
+    assert "config.yaml: ok" in output_of(walked, "epp check config.yaml")
+    assert '"ready":true' in output_of(walked, "curl -sf http://127.0.0.1:9090/healthz").replace(" ", "")
+    assert "cheap" in output_of(walked, "epp accelerators --config-file")
+
+
+def test_deployment_works_as_it_is_written(walk, tmp_path):
+    walked = walk("deploy/README.md")
+    assert '"ready":true' in output_of(walked, "curl -sf http://127.0.0.1:9090/healthz").replace(" ", "")
+    served = [output for command, output in walked.items() if "/v1/models" in command]
+    assert len(served) == 3
+    assert all('"max_model_len":8192' in output for output in served)
+    *early, last = entries(tmp_path / "access.log")
+    assert {entry["status"] for entry in early} <= {503}  # before the picker was ready
+    assert last["status"] == 200
+    assert last["destination"] == last["served_by"]
+    assert last["destination"] in {"127.0.0.1:8001", "127.0.0.1:8002"}
+    without_picker = entries(tmp_path / "fail-open.log")[-1]
+    assert (without_picker["status"], without_picker["destination"]) == (200, None)
+
+
+def test_commands_that_are_not_run_are_in_the_documents():
+    for document, beginnings in NOT_RUN.items():
+        written = [
+            command
+            for block in blocks(REPOSITORY / document)
+            if block.language == "console"
+            for command in commands(block)
+        ]
+        assert all(any(command.startswith(each) for command in written) for each in beginnings)
+        assert len(written) > len(beginnings)
+
+
+def test_command_is_the_one_of_the_wheel(binaries, tmp_path):
+    program = "import epp; print(epp.__file__)"
+    said = subprocess.run(
+        [binaries / "python", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert Path(said.stdout.strip()).is_relative_to(binaries.parent)

@@ -1,0 +1,86 @@
+"""The command line as a whole: version, help, completion, and what is imported for them."""
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from epp.cli.app import application
+from epp.cli.commands import COMMANDS
+
+HEAVY = ("aiohttp", "grpc", "numpy", "prometheus_client", "rich", "structlog", "google.protobuf")
+NETWORK = ("aiohttp", "grpc", "prometheus_client")
+DEFAULT_CONFIG = Path(__file__).parents[3] / "epp" / "samples" / "default.yaml"
+ASKED = [["--version"], ["--help"], *([*name.split(), "--help"] for name in COMMANDS)]
+
+
+def imported(arguments: list[str], modules: tuple[str, ...], **environment: str) -> list[str]:
+    """Run the program, and return those of the modules that it has imported at its end."""
+    program = (
+        "import atexit, sys\n"
+        f"atexit.register(lambda: print(*(set({modules!r}) & sys.modules.keys()), file=sys.stderr))\n"
+        "from epp.cli.app import main\n"
+        "sys.argv[0] = 'epp'\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", program, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, env=environment or None)
+    assert ended.stdout
+    return ended.stderr.split()
+
+
+@pytest.mark.parametrize("arguments", ASKED, ids=" ".join)
+def test_help_and_version_import_nothing_heavy(arguments):
+    assert imported(arguments, HEAVY) == []
+
+
+@pytest.mark.parametrize("words", ["epp ", "epp serve --", "epp gateway --cluster-type "])
+def test_completion_imports_nothing_heavy(words):
+    count = str(len(words.split()) - (not words.endswith(" ")))
+    environment = {"_EPP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": count}
+    assert imported([], HEAVY, **environment) == []
+
+
+@pytest.mark.parametrize("arguments", [["check", str(DEFAULT_CONFIG)], ["plugins"], ["plugins", "metrics-data-source"]])
+def test_check_and_plugins_import_nothing_that_talks_to_a_network(arguments):
+    assert imported(arguments, NETWORK) == []
+
+
+def test_version_is_that_of_the_package():
+    shown = CliRunner().invoke(application(), ["--version"])
+    assert (shown.exit_code, shown.output) == (0, f"epp {metadata.version('inference-epp')}\n")
+
+
+@pytest.mark.parametrize("arguments", ASKED[1:], ids=" ".join)
+def test_help_fits_into_80_columns_untruncated(arguments):
+    shown = CliRunner().invoke(application(), arguments, env={"COLUMNS": "80"}).output
+    assert max(map(len, shown.splitlines())) <= 80
+    assert not re.search(r"\w\.\.\.", shown)
+
+
+def test_every_command_is_summed_up_in_full():
+    for name, flags in COMMANDS.items():
+        group = name.split()[:-1]
+        shown = " ".join(CliRunner().invoke(application(), [*group, "--help"], env={"COLUMNS": "80"}).output.split())
+        assert " ".join(flags.__doc__.partition("\n\n")[0].split()) in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("epp s", {"serve", "sim-server"}),
+        ("epp serve --drain", {"--drain-timeout", "--drain-quiet-period"}),
+        ("epp gateway --cluster-type ", {"original-dst", "override-host"}),
+        ("epp serve --secure-serving ", {"true", "false"}),
+        ("epp sim-server --preset a", {"a100", "a100-3g.20gb"}),
+    ],
+)
+def test_completion_offers_commands_flags_and_values(words, offered):
+    count = str(len(words.split()) - (not words.endswith(" ")))
+    environment = {"_EPP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": count}
+    shown = CliRunner().invoke(application(), [], env=environment, prog_name="epp")
+    assert set(shown.output.split()) == offered

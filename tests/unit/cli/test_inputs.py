@@ -1,0 +1,34 @@
+"""What flags name: configurations, endpoints, addresses."""
+
+import re
+
+import pytest
+
+from epp.cli.inputs import read_bind_address, read_endpoints
+from epp.framework import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("text", "host"), [("127.0.0.1", "127.0.0.1"), ("::", "::"), ("[::1]", "::1"), ("localhost", "127.0.0.1")]
+)
+def test_bind_address_is_an_ip_address(text, host):
+    assert read_bind_address(text) == host
+
+
+@pytest.mark.parametrize("text", ["", "127.0.0.1:9002", "[::1]:9002", "node-1", "0.0.0"])
+def test_other_bind_address_is_refused_with_the_remedy(text):
+    problem = f"--bind-address: {text!r} is not an IP address: write one of this machine, without a port"
+    with pytest.raises(ConfigurationError, match=re.escape(problem)):
+        read_bind_address(text)
+
+
+def test_endpoints_may_be_named_several_times():
+    assert [target.name for target in read_endpoints(["a:1,b:2", "c:3 d:4"]).resolver.targets] == [
+        "a:1",
+        "b:2",
+        "c:3",
+        "d:4",
+    ]
+    assert read_endpoints(None) is None
+    with pytest.raises(ConfigurationError, match=r"^--endpoints: endpoint 3: 'c' has no port"):
+        read_endpoints(["a:1,b:2", "c"])

@@ -1,0 +1,118 @@
+"""Why a request went where it went, in a few words."""
+
+import numpy as np
+import pytest
+
+from epp.director import Decision, DirectorObserver, Observers, top_values
+from epp.framework import Destination, Endpoint, ProfileResult, Request, SchedulingResult
+from epp.framework.request import PREFIX_MATCH, PrefixMatch
+from epp.framework.result import FilterTrace, ScoreTrace
+from epp.framework.testing import candidates
+
+FOUR = candidates(waiting=[0, 0, 0, 0])
+
+
+def scored(plugin: str, *scores: float, weight: float = 1.0) -> ScoreTrace:
+    return ScoreTrace(plugin, weight, np.array(scores))
+
+
+def result(
+    *traces: ScoreTrace, picked: int = 0, filters: tuple[FilterTrace, ...] = (), name="default"
+) -> ProfileResult:
+    count = len(traces[0].scores) if traces else 1
+    totals = sum((trace.weight * trace.scores for trace in traces), np.zeros(count))
+    left = FOUR.keep(np.arange(4) < count)
+    return ProfileResult(name, left, totals, np.array([picked]), filters, traces)
+
+
+def decision(primary: ProfileResult, *others: ProfileResult | None, request: Request | None = None) -> Decision:
+    profiles = {"other" if leg is None else leg.profile: leg for leg in (primary, *others)}
+    return Decision(request or Request("r"), SchedulingResult(Destination(primary), profiles, {}))
+
+
+def test_scores_that_set_the_endpoint_apart_are_named_strongest_first():
+    same = scored("same", 1, 1, 1, 1, weight=9)
+    weak = scored("weak", 0.5, 0.4, 0.4, 0.4)
+    strong = scored("strong", 0.9, 0, 0, 0)
+    middle = scored("middle", 0.9, 0.5, 0.5, 0.5)
+    assert decision(result(same, weak, strong, middle)).why() == "default: strong 0.90, middle 0.90, best of 4"
+
+
+def test_negative_weight_counts_the_other_way():
+    avoided = scored("avoided", 0.0, 1, 1, 1, weight=-2)
+    assert decision(result(scored("queue", 0.2, 0.1, 0.1, 0.1), avoided)).scores(1) == {"avoided": 0.0}
+
+
+def test_pick_of_one_that_is_not_the_best_is_said():
+    assert decision(result(scored("queue", 0.5, 1, 0, 0), picked=0)).why() == ("default: queue 0.50, not the best of 4")
+
+
+@pytest.mark.parametrize(
+    ("traces", "filters", "why"),
+    [
+        ((scored("queue", 1, 1),), (), "default: equal scores of 2"),
+        ((), (), "default: the only one there is"),
+        ((), (FilterTrace("cheap", 4, 3), FilterTrace("close", 3, 1)), "default: the only one of 4 after close"),
+        (
+            (scored("queue", 1, 0),),
+            (FilterTrace("cheap", 4, 2), FilterTrace("idle", 2, 2)),
+            "default: queue 1.00, best of 2 of 4 after cheap",
+        ),
+    ],
+)
+def test_filters_that_dropped_candidates_are_a_reason(traces, filters, why):
+    assert decision(result(*traces, filters=filters)).why() == why
+
+
+def test_cached_share_is_that_of_the_endpoint_picked():
+    request = Request("r")
+    request.put(PREFIX_MATCH, PrefixMatch(np.array([0, 3, 0, 0], dtype=np.int32), 4, 64))
+    found = decision(result(scored("prefix", 0, 0.75, 0, 0), picked=1), request=request)
+    assert found.cached_share == 0.75
+    assert found.why() == "default: prefix 0.75, best of 4; 75% cached"
+    request.put(PREFIX_MATCH, PrefixMatch(np.zeros(4, dtype=np.int32), 0, 64))  # a prompt of less than one block
+    assert found.cached_share is None
+
+
+def test_other_profiles_and_fallbacks_are_named():
+    prefill = result(scored("queue", 0, 0, 1), picked=2, name="prefill")
+    found = decision(result(scored("queue", 1, 0), name="decode"), prefill, None)
+    assert found.why(Endpoint("spare", "10.0.0.9", 8000)) == (
+        "decode: queue 1.00, best of 2; prefill e2; other none; fallback from e0"
+    )
+
+
+def test_reason_is_short_ascii_and_without_control_characters_whatever_names_are():
+    nasty = "\x1b[31m\u202eümlaut\n" * 50
+    found = decision(result(scored(nasty, 1, 0), filters=(FilterTrace(nasty, 4, 2),), name=nasty))
+    why = found.why(Endpoint(nasty, "10.0.0.9", 8000))
+    assert why.isascii()
+    assert why.isprintable()
+    assert len(why) <= 160
+
+
+def test_top_values_of_many_candidates_are_found_best_first():
+    pool = candidates(waiting=[0] * 1000)
+    values = np.arange(1000) % 997 / 1000  # 996 is the largest, at 996 alone
+    assert list(top_values(pool, values).items()) == [("e996", 0.996), ("e995", 0.995), ("e994", 0.994)]
+    assert top_values(FOUR, np.array([0.5, 0.1, 0.9, 0.2]), most=9) == {"e2": 0.9, "e0": 0.5, "e3": 0.2, "e1": 0.1}
+
+
+def test_each_observer_is_told_everything_in_order():
+    names = [name for name in dir(DirectorObserver) if not name.startswith("_")]
+    told: list[tuple[str, str, tuple[object, ...]]] = []
+
+    def recorder(who: str) -> DirectorObserver:
+        def told_of(name: str):
+            return lambda self, *details: told.append((who, name, details))
+
+        return type("Recorder", (DirectorObserver,), {name: told_of(name) for name in names})()
+
+    both = Observers(recorder("first"), recorder("second"))
+    for name in names:
+        method = getattr(both, name)
+        details = tuple(object() for _ in range(method.__code__.co_argcount - 1))
+        method(*details)
+        assert told == [("first", name, details), ("second", name, details)]
+        told.clear()
+    assert len(names) >= 8

@@ -1,0 +1,101 @@
+"""Saturation detectors as filters: which endpoints are kept at which load."""
+
+from math import nan
+
+import pytest
+
+from epp.framework import ConfigurationError, ManualClock, Request
+from epp.framework.registry import Registry
+from epp.framework.testing import candidates
+
+NOW = 1000.0
+
+
+def detector(kind, **parameters):
+    return Registry().build(kind, parameters, name="mine", clock=ManualClock(NOW))
+
+
+def kept(kind, pool, **parameters):
+    return detector(kind, **parameters).filter(Request("r"), pool).tolist()
+
+
+def reported(*ages, **columns):
+    return candidates(metrics_at=[NOW - age for age in ages], **columns)
+
+
+def test_endpoint_at_a_threshold_is_dropped():
+    pool = reported(0, 0, 0, waiting=[4, 5, 0], kv_usage=[0.79, 0, 0.8])
+    assert kept("utilization-detector", pool) == [True, False, False]
+
+
+def test_headroom_is_a_share_of_each_threshold():
+    # up to 5 * 1.2 = 6 requests, and 0.5 * 1.2 = 0.6 of the cache
+    pool = reported(0, 0, 0, waiting=[5, 6, 0], kv_usage=[0, 0, 0.6])
+    assert kept("utilization-detector", pool, headroom=0.2, kvCacheUtilThreshold=0.5) == [True, False, False]
+
+
+def test_stale_metrics_are_not_trusted():
+    pool = reported(0.1, 0.3, nan, waiting=[0, 0, 0], kv_usage=[0, 0, 0])
+    assert kept("utilization-detector", pool) == [True, False, False]
+    assert kept("utilization-detector", pool, metricsStalenessThreshold="1s") == [True, True, False]
+
+
+def test_single_unknown_metric_is_not_above_its_threshold():
+    pool = reported(0, 0, 0, waiting=[nan, nan, 4], kv_usage=[0.1, 0.9, nan])
+    assert kept("utilization-detector", pool) == [True, False, True]
+
+
+def test_all_endpoints_are_kept_where_all_are_full_or_silent():
+    assert kept("utilization-detector", reported(0, 9, waiting=[50, 0], kv_usage=[0, 0])) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("requests", [True, False, True, False]),
+        ("tokens", [True, True, False, False]),
+        ("hybrid", [True, False, False, False]),
+    ],
+)
+def test_what_this_picker_has_in_flight_counts_by_mode(mode, expected):
+    pool = candidates(in_flight=[9, 10, 9, 10], in_flight_tokens=[99, 99, 100, 100])
+    limits = {"maxConcurrency": 10, "maxTokenConcurrency": 100}
+    assert kept("concurrency-detector", pool, concurrencyMode=mode, **limits) == expected
+
+
+def test_limit_with_headroom_is_a_whole_number():
+    # int(3 * 1.5) = 4: three in flight are kept, four are not
+    pool = candidates(in_flight=[3, 4])
+    assert kept("concurrency-detector", pool, maxConcurrency=3, headroom=0.5) == [True, False]
+
+
+def test_concurrency_leaves_nothing_of_a_full_pool_unless_it_is_told_to():
+    assert kept("concurrency-detector", candidates(in_flight=[100, 101])) == [False, False]
+    assert detector("concurrency-detector").may_empty
+    assert not detector("utilization-detector").may_empty
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "sentence"),
+    [
+        ("utilization-detector", {"queueDepthThreshold": 0}, "queueDepthThreshold is 0; it must be at least 1"),
+        ("utilization-detector", {"kvCacheUtilThreshold": 1.1}, "it must be above 0 and at most 1"),
+        ("utilization-detector", {"metricsStalenessThreshold": "0s"}, "write a duration above 0"),
+        (
+            "utilization-detector",
+            {"metricsStalenessThreshold": "5"},
+            "metricsStalenessThreshold: '5' is not a duration",
+        ),
+        ("concurrency-detector", {"maxConcurrency": 0}, "maxConcurrency is 0; it must be at least 1"),
+        ("concurrency-detector", {"concurrencyMode": "both"}, "use 'requests', 'tokens', 'hybrid'"),
+        ("concurrency-detector", {"headroom": -1}, "headroom is -1; it must be 0 or more"),
+    ],
+)
+def test_thresholds_that_mean_nothing_are_refused(kind, parameters, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        detector(kind, **parameters)
+
+
+@pytest.mark.parametrize("kind", ["utilization-detector", "concurrency-detector"])
+def test_headroom_that_looks_like_a_percentage_is_warned_of(kind):
+    assert detector(kind, headroom=20).warnings == ("headroom is 20: endpoints are kept up to 21 times a threshold",)
