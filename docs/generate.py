@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes every generated file of the repository from the code: `make docs`, or `python docs/generate.py`."""
 
 import ast
@@ -180,7 +181,7 @@ def errors_markdown() -> str:
         "Every answer that the picker gives in place of an endpoint's. The body has the sentence in the error format "
         "of the API that was called; with `--plain-errors` it is the sentence alone. "
         f"`{headers.DROPPED_REASON}` has the reason, where there is one. `<...>` stands for what differs from request "
-        "to request.",
+        "to request. Envoy's `%RESPONSE_CODE_DETAILS%` is the name of the error.",
         "",
         *_table(("error", "status", "reason", "sentence", ""), map(_error, order)),
     )

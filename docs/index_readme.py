@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build hook: README.md as a package index shows it, without the links and pictures that only the repository has."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records `epp demo` on a terminal of its own and writes its last screen to docs/demo.svg: `make picture`."""
 
 import fcntl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Child processes that are killed when their parent ends, in whatever way it ends.
 
 Run as a script, `python -I -S child.py PARENT_PID PROGRAM ARGUMENT...` asks the kernel for that and then executes the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File descriptors of this process: their limit, and the share of it that polling leaves to everything else."""
 
 import contextlib

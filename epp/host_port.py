@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`host:port` as people write it: on command lines, in endpoint files and in gateway settings."""
 
 import ipaddress

@@ -1,7 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sockets that listen, and why an address cannot be listened on."""
 
 import errno
-import os
 import socket
 
 EVERYWHERE = "::"
@@ -27,4 +27,4 @@ def listener(host: str, port: int, *, backlog: int = 1) -> socket.socket:
 def refusal(address: object, error: OSError) -> str:
     """Return a sentence on an address that cannot be listened on, with the remedy; an error without a number: taken."""
     number = error.errno or errno.EADDRINUSE
-    return f"cannot listen on {address}: {_REASONS.get(number) or os.strerror(number)}"
+    return f"cannot listen on {address}: {_REASONS.get(number) or error.strerror}"

@@ -1,8 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
 """A picker and an Envoy in front of it, started and stopped together."""
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from epp.extproc.server import ServerSettings, message_bytes_for
-from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings
+from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
 from epp.picker import Picker, PickerSettings
 
 
@@ -55,7 +56,8 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
     """Run both until the block ends; they talk over a unix socket, so that the gateway's port is the only one.
 
     The picker starts first, and Envoy is started once it has found the picker healthy. For an override-host cluster the
-    EDS file follows the picker's pool; it is a temporary file unless the settings name one.
+    EDS file follows the picker's pool; it is a temporary file unless the settings name one. Envoy speaks TLS if an
+    endpoint does at the start, and with the IP addresses known then: an endpoint that joins otherwise is not used.
     """
     with tempfile.TemporaryDirectory(prefix="epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
@@ -66,14 +68,17 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
             max_receive_bytes=message_bytes,
             max_send_bytes=message_bytes,
         )
-        running = Picker(replace(picker, server=server))
+        running = Picker(replace(picker, server=server, endpoint_trust=gateway.endpoint_trust))
         await running.start()
         try:
             envoy_settings = msgspec.structs.replace(
-                gateway, picker_address=address, metadata_namespaces=tuple(sorted(running.metadata_namespaces))
+                with_tls(gateway, running.tls_addresses) if running.has_tls_endpoints else gateway,
+                picker_address=address,
+                metadata_namespaces=tuple(sorted(running.metadata_namespaces)),
             )
+            running.limit_tls(by_name=envoy_settings.endpoint_tls, addresses=envoy_settings.endpoint_addresses)
             async with AsyncExitStack() as stack:
-                if gateway.cluster_type is ClusterType.OVERRIDE_HOST:
+                if envoy_settings.cluster_type is ClusterType.OVERRIDE_HOST:
                     path = gateway.eds_file or Path(directory) / "endpoints.json"
                     envoy_settings = msgspec.structs.replace(envoy_settings, eds_file=path)
                     await stack.enter_async_context(EdsFile(path, running.store))
@@ -81,3 +86,19 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
                 yield LocalGateway(running, envoy)
         finally:
             await running.stop(drain_seconds=0)
+
+
+def with_tls(gateway: GatewaySettings, addresses: Iterable[str]) -> GatewaySettings:
+    """Return the settings for a pool with HTTPS endpoints, of which those without a host name have these addresses.
+
+    Raises SettingsError for a cluster type without TLS.
+    """
+    if gateway.cluster_type is ClusterType.ORIGINAL_DST:
+        raise SettingsError(
+            "cluster_type",
+            f"{ClusterType.ORIGINAL_DST} cannot connect to https endpoints: leave it out, or choose "
+            f"{ClusterType.OVERRIDE_HOST}",
+        )
+    return msgspec.structs.replace(
+        gateway, cluster_type=ClusterType.OVERRIDE_HOST, endpoint_tls=True, endpoint_addresses=tuple(addresses)
+    )

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Untrusted YAML as plain data, without input that would end the process."""
 
 import yaml

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Background tasks that are restarted when they fail."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes of files, by whatever means they are replaced."""
 
 import asyncio

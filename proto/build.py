@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build hook: compiles ext_proc.proto into the descriptor set and the type stubs that `epp.extproc.wire` loads."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All cluster objects in effect at one moment, with indexes for tagging."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports on a cluster: slices that still fit on each GPU, and devices of each class."""
 
 from collections.abc import Mapping

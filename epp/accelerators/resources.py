@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Extended resources of accelerators: their names, and the number that a pod requests."""
 
 from collections import Counter

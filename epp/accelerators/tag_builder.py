@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tag of an endpoint: the facts of all sources, merged field by field."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

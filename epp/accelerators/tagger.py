@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The accelerator tagger: tags every endpoint with its hardware, from object files, labels and declarations."""
 
 import asyncio

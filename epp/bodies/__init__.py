@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON and SSE bodies as bytes: a few values are read and changed in place, however the body is cut."""
 
 from epp.bodies.model_member import ModelRestorer, with_model, with_model_added

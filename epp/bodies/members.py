@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Positions of the values of wanted members in a JSON object that arrives in pieces.
 
 Nothing is decoded, and only the state of the scan is kept. Escaped quotes are first overwritten with a filler of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `model` member of JSON bodies: replaced in requests, and restored in responses."""
 
 import msgspec

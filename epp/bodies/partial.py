@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Completion of truncated JSON: open strings and brackets are closed, incomplete members dropped."""
 
 import re

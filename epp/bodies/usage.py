@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token counts in a response; anything else in it is ignored."""
 
 from typing import TypeVar

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp accelerators`: the hardware of each endpoint, its cost, and the source of each fact."""
 
 import asyncio

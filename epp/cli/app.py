@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `epp` command line, made from the commands' flags."""
 
 import inspect

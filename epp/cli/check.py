@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp check`: validates configuration files, and shows the complete graph of plugins with errors and warnings."""
 
 from collections.abc import Iterable

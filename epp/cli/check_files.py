@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports on configurations in files, directories and standard input."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands: for each the help, the flags and their defaults. What runs them is imported when they run.
 
 The module and the function that run a command have its name, and are given its flags; the commands of a group are
@@ -121,17 +122,19 @@ class Gateway(PickerFlags):
     """
 
     listen: Listen = "127.0.0.1:8080"
-    bind_address: Annotated[str, typer.Option(metavar="IP", help="Address that the metrics page listens on.")] = (
-        "127.0.0.1"
-    )
+    bind_address: Annotated[
+        str | None,
+        typer.Option(metavar="IP", help="Address that the metrics page listens on; by default 127.0.0.1."),
+    ] = None
     concurrency: Annotated[int, typer.Option(metavar="THREADS", help="Envoy's worker threads.", min=1)] = 1
     cluster_type: Annotated[
-        Literal["original-dst", "override-host"],
+        Literal["auto", "original-dst", "override-host"],
         typer.Option(
             help="original-dst: Envoy connects to the one address that the picker names. override-host: it reads the "
-            "endpoints from a file, and tries the next in the picker's list when a connection fails."
+            "endpoints from a file, and tries the next in the picker's list when a connection fails. auto: "
+            "override-host if an endpoint is https, which original-dst cannot do."
         ),
-    ] = "original-dst"
+    ] = "auto"
     failure_mode: Annotated[
         Literal["FailClose", "FailOpen"],
         typer.Option(
@@ -146,6 +149,16 @@ class Gateway(PickerFlags):
         ),
     ] = None
     drain_timeout: DrainTimeout = Seconds(0)
+    endpoint_ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="PEM file with the authorities of https endpoints' certificates; by default the system's.",
+        ),
+    ] = None
+    endpoint_insecure_skip_verify: Annotated[Switch, switch_option("Accept any certificate of https endpoints.")] = (
+        Switch.FALSE
+    )
     print_envoy_config: Annotated[Switch, switch_option("Print Envoy's configuration and exit.")] = Switch.FALSE
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp config`: ready-made configurations, to be printed and edited, and the schema of all of them."""
 
 import typer

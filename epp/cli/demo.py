@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp demo`: simulated servers of different speed and price, the gateway, traffic, and a table."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp gateway`: Envoy and the picker on this machine."""
 
 import asyncio
@@ -8,7 +9,7 @@ import structlog
 import typer
 
 from epp.cli.commands import Gateway
-from epp.cli.inputs import read_bind_address
+from epp.cli.inputs import read_bind_address, read_targets, read_trust
 from epp.cli.output import exit_on
 from epp.cli.running import run
 from epp.cli.settings import picker_settings
@@ -16,11 +17,9 @@ from epp.extproc.server import ServerSettings
 from epp.framework import ConfigurationError
 from epp.gateway import ClusterType, FailureMode, GatewayError, GatewaySettings, SettingsError, bootstrap_yaml
 from epp.gateway.settings import parse_tcp_address
-from epp.host_port import HostPort
-from epp.local import LocalGateway, local_gateway
+from epp.host_port import HostPort, is_ip
+from epp.local import LocalGateway, local_gateway, with_tls
 from epp.observability import logs
-
-_MOST_NAMES = 20
 
 _log = structlog.get_logger()
 
@@ -29,13 +28,14 @@ def gateway(flags: Gateway) -> None:
     """Run both until stopped, or print Envoy's configuration."""
     if flags.print_envoy_config:
         with exit_on(ConfigurationError, GatewayError), _flags_in_errors():
-            typer.echo(bootstrap_yaml(_settings(flags)), nl=False)
+            secure = [target.host for target in read_targets(flags.endpoints) if target.tls]
+            settings = _settings(flags)
+            typer.echo(bootstrap_yaml(with_tls(settings, filter(is_ip, secure)) if secure else settings), nl=False)
         return
     writer = logs.configure(flags.v)
 
     async def work(stop: asyncio.Event) -> None:
-        host = read_bind_address(flags.bind_address)
-        picker = picker_settings(flags, ServerSettings("unix:unset"), host=host, log=writer)
+        picker = picker_settings(flags, ServerSettings("unix:unset"), host=_page_host(flags), log=writer)
         with _flags_in_errors():
             async with local_gateway(picker, _settings(flags)) as running:
                 typer.echo(_start_line(running))
@@ -48,13 +48,18 @@ def gateway(flags: Gateway) -> None:
     run(work, ConfigurationError, GatewayError)
 
 
+def _page_host(flags: Gateway) -> str:
+    if flags.bind_address is None:
+        return "127.0.0.1"
+    if flags.metrics_port is None:
+        raise ConfigurationError("--bind-address is for the metrics page, which has no port: add --metrics-port")
+    return read_bind_address(flags.bind_address)
+
+
 def _start_line(running: LocalGateway) -> str:
-    names = [endpoint.name for endpoint in running.picker.store.endpoints]
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    pool = ", ".join(names[:_MOST_NAMES]) + more if names else "no endpoints yet"
     page = running.picker.addresses.get("metrics")
     metrics = "" if page is None else f", metrics on {page}"
-    return f"listening on {running.url} for {pool}{metrics}; Ctrl-C stops"
+    return f"listening on {running.url} for {running.picker.pool_text}{metrics}; Ctrl-C stops"
 
 
 def _settings(flags: Gateway) -> GatewaySettings:
@@ -67,6 +72,7 @@ def _settings(flags: Gateway) -> GatewaySettings:
         failure_mode=FailureMode(flags.failure_mode),
         eds_file=None if flags.eds_file is None else flags.eds_file.absolute(),
         max_body_bytes=flags.max_request_body,
+        endpoint_trust=read_trust(flags.endpoint_ca_file, skip_verify=bool(flags.endpoint_insecure_skip_verify)),
     )
 
 

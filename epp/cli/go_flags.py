@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Command lines in the spelling of the Go picker: `--flag`, `--flag=false`, `-v=4`, and flags of its own."""
 
 from collections.abc import Collection, Sequence

@@ -1,12 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configurations, endpoints and lists that flags name."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from epp.config import LoadedConfig, load_file, load_text
-from epp.discovery import StaticDiscovery, parse_targets
+from epp.discovery import StaticDiscovery, Target, parse_targets
 from epp.framework import ConfigurationError
 from epp.framework.datalayer import Discovery
+from epp.framework.endpoint import EndpointTrust
 from epp.framework.plugin import Parameters
 from epp.host_port import is_ip, parse_host
 
@@ -27,12 +29,26 @@ def read_config(file: Path | None, text: str | None) -> LoadedConfig | None:
 
 def read_endpoints(lists: Sequence[str] | None) -> Discovery[Parameters] | None:
     """Return the pool of --endpoints, None without it; raises ConfigurationError."""
+    return None if lists is None else StaticDiscovery(read_targets(lists))
+
+
+def read_targets(lists: Sequence[str] | None) -> tuple[Target, ...]:
+    """Return the endpoints of --endpoints, none without it; raises ConfigurationError."""
     if lists is None:
-        return None
+        return ()
     try:
-        return StaticDiscovery(parse_targets(",".join(lists)))
+        return parse_targets(",".join(lists))
     except ValueError as error:
         raise ConfigurationError(f"--endpoints: {error}") from error
+
+
+def read_trust(ca_file: Path | None, *, skip_verify: bool) -> EndpointTrust:
+    """Return how certificates of endpoints are verified; raises ConfigurationError for flags that contradict."""
+    if ca_file is not None and skip_verify:
+        raise ConfigurationError(
+            "--endpoint-ca-file has no effect with --endpoint-insecure-skip-verify: leave one of them out"
+        )
+    return EndpointTrust(None if ca_file is None else ca_file.absolute(), verify=not skip_verify)
 
 
 def read_bind_address(text: str) -> str:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types of options, and options that several commands have. Nothing heavy is imported: `--help` needs them all."""
 
 from collections.abc import Callable
@@ -119,8 +120,8 @@ Endpoints = Annotated[
         "--endpoints",
         metavar="[NAME=]HOST:PORT,...",
         help="Model servers, with commas or blanks between them: host:port, [ipv6]:port, a port of this machine, or a "
-        "URL without a path. Labels follow each: 'name=host:port;spot=true;accelerator=h100', in quotes because of the "
-        "semicolons; accelerator names the class of the hardware. May be repeated.",
+        "URL without a path, https:// too. Labels follow each: 'name=host:port;spot=true;accelerator=h100', in quotes "
+        "because of the semicolons; accelerator names the class of the hardware. May be repeated.",
     ),
 ]
 ConfigFile = Annotated[
@@ -134,9 +135,11 @@ ConfigFile = Annotated[
 Listen = Annotated[
     str, typer.Option("--listen", metavar="IP:PORT", help="Address that clients connect to; port 0 for any free one.")
 ]
-MetricsPort = Annotated[int | None, port_option("Port of the metrics page on --bind-address; 0 for any free one.")]
+MetricsPort = Annotated[
+    int | None, port_option("Port of the metrics page on --bind-address; 0 for any free one, no page without a port.")
+]
 DrainTimeout = Annotated[
-    float, duration_option("Longest time for open requests to finish after SIGTERM or Ctrl-C; the next one cuts them.")
+    float, duration_option("Longest time for open requests to finish after SIGTERM or Ctrl-C; a second one cuts them.")
 ]
 Experimental = Annotated[Switch, switch_option("Allow plugins of stability Alpha.")]
 PluginModules = Annotated[

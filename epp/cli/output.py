@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Output of commands: tables for terminals, JSON for programs, and errors as one line."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp plugins`: the installed plugin types, with parameters and defaults."""
 
 from collections.abc import Iterator

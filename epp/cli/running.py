@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The event loop of commands that run until they are stopped."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp serve`: the endpoint picker for a gateway that runs elsewhere."""
 
 import asyncio

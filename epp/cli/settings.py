@@ -1,8 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings of a picker, from the flags that `epp serve` and `epp gateway` share."""
 
 from epp.cli.commands import PickerFlags
 from epp.cli.inputs import read_config, read_endpoints, split_list
 from epp.extproc.server import ServerSettings
+from epp.observability import logs
 from epp.observability.log_writer import LogWriter
 from epp.observability.request_log import request_log
 from epp.picker import PickerSettings
@@ -26,4 +28,5 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         observers=request_log(flags.v),
         decision_headers=bool(flags.decision_headers),
         lost_log_lines=lambda: log.lost,
+        terminal=logs.terminal(log),
     )

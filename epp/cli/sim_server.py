@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp sim-server`: a simulated vLLM."""
 
 import asyncio

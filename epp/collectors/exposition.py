@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search for selected series in a page in the Prometheus text format.
 
 The picker needs seven of the hundreds of series in a page of 50 KB, twenty times a second: names are searched for in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tags of endpoints in the datastore, kept up to date with the pool and the taggers."""
 
 import asyncio
@@ -10,6 +11,7 @@ from epp.collectors.polling.poll import CollectorObserver
 from epp.datastore import Change, Datastore
 from epp.framework.datalayer import Report, Tagger
 from epp.framework.endpoint import Endpoint
+from epp.framework.faults import described
 from epp.plugins.taggers import EndpointNotificationSource
 
 _BATCH = 4
@@ -107,4 +109,5 @@ class Tagging:
         """Log the first failure of each tagger: it mostly fails for all endpoints alike."""
         if tagger not in self._failed:
             self._failed.add(tagger)
-            _log.warning("endpoint not tagged", endpoint=endpoint.id, tagger=tagger.name, exc_info=error)
+            reason = described(error, type(tagger))
+            _log.warning("endpoint not tagged", endpoint=endpoint.id, tagger=tagger.name, reason=reason, exc_info=error)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """EndpointPickerConfig: from a file to the plugins of a running picker."""
 
 from epp.config.assemble import Assembly, assemble

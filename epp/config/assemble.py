@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns a configuration into plugin instances: adds defaults and connects them."""
 
 import re
@@ -21,7 +22,7 @@ from epp.framework.datalayer import DataSource, Discovery, EndpointNotifications
 from epp.framework.errors import ConfigurationError
 from epp.framework.headers import RESERVED
 from epp.framework.plugin import Plugin, all_roles
-from epp.framework.roles import Parser, Producer
+from epp.framework.roles import Parser, PreRequest, Producer
 from epp.scheduling import Scheduler, SchedulingObserver
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
@@ -124,6 +125,11 @@ def _feeds(loaded: LoadedConfig, instances: Instances) -> tuple[Feed, ...]:
         role: type[Plugin[Any]] = Tagger if notifies else Extractor
         extractors: list[Plugin[Any]] = []
         for position, ref in enumerate(spec.extractors):
+            told = instances.class_of(ref.plugin_ref)
+            if notifies and told is not None and issubclass(told, (Producer, PreRequest)):
+                message = f"has no effect: plugin {ref.plugin_ref!r} is told of endpoints without it"
+                instances.warn(message, *path, "extractors", position)
+                continue
             extractor = instances.resolve(ref, role, *path, "extractors", position)
             if extractor is None:
                 continue

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The graph of a configuration with all defaults filled in."""
 
 from collections.abc import Iterable, Mapping

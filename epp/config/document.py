@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """YAML and JSON texts, with the line and column of every part."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of the file without effect so far: checked, with a warning for each."""
 
 from collections import Counter

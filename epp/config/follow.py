@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Follows a configuration file: yields each new version that can be assembled; a bad one changes nothing."""
 
 import asyncio
@@ -11,6 +12,7 @@ from epp.config.assemble import Assembly
 from epp.config.load import LoadedConfig, load_text
 from epp.config.sources import read_file
 from epp.framework import ConfigurationError
+from epp.framework.faults import described
 from epp.watch import changes
 
 _log = structlog.get_logger()
@@ -82,7 +84,7 @@ class ConfigFollower:
         except ConfigurationError as error:
             self._refuse(str(error), text)
         except Exception as error:  # noqa: BLE001  a plugin may raise anything as it is built
-            self._refuse(f"{type(error).__name__}: {error}", text)
+            self._refuse(described(error), text)
         return None
 
     def accept(self, assembly: Assembly) -> None:
@@ -95,7 +97,7 @@ class ConfigFollower:
 
     def reject(self, error: Exception) -> None:
         """Record that a version could not be put into effect; it is yielded again, since the reason may pass."""
-        self._refuse(str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}")
+        self._refuse(str(error) if isinstance(error, ConfigurationError) else described(error))
 
     def _assemble(self, text: str) -> Assembly:
         return self._build(load_text(text, str(self._path)))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plugin instances of one configuration, by name: built as the file says, or kept from the one before."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Warnings about configurations that are valid and probably not intended."""
 
 from collections import Counter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads YAML or JSON text into the configuration model, and says where and why it cannot."""
 
 from collections.abc import Iterator, Sequence

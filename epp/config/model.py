@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The configuration file as typed models: the ecosystem's own format, `EndpointPickerConfig`."""
 
 from typing import Annotated, Any, Literal, TypeAlias

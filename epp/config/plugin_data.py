@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the data that plugins can read and write as Markdown: columns, attributes and request data."""
 
 import ast

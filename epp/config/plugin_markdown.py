@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the plugin reference as Markdown."""
 
 from collections.abc import Iterable, Iterator, Sequence

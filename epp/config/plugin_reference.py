@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every plugin type is and takes, read from its class: text, roles, parameters and data."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tries plugins on made-up endpoints: finds undeclared reads, unusable results, errors and slow calls beforehand."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Problems and warnings of a configuration: one line each, with the place in the file."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the profiles, the profile picker and the aggregator of a configuration."""
 
 from collections.abc import Collection

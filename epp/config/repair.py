@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model of a document with mistakes, as far as it goes, so that all other mistakes can be found in the same round."""
 
 import types

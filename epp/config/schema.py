@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The JSON schema of a configuration file, parameters of every plugin type included, for editors to check against."""
 
 import inspect

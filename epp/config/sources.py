@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The configurations in a file: one by itself, or in the ConfigMaps, Lists and other documents that wrap it."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plugin types of llm-d-router that are known here by name only."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data flow between plugins: adds missing producers, and refuses reads that cannot be satisfied."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The only writable store of endpoints and their data."""
 
 from epp.datastore.ledger import Credit, Ledger, Ticket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Own work in flight, credited to an endpoint at once and given back exactly once."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints and their data: written in the background, read as snapshots."""
 
 import heapq

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Working columns that a writer mutates, and the read-only copies that readers get."""
 
 from collections.abc import Iterable, Mapping

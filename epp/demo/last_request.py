@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last request of the demo, and why it went where it went."""
 
 from epp.director import Cause, DirectorObserver, Refusal, Routing

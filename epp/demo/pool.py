@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo's pool and configuration: three kinds of hardware at three prices."""
 
 from collections.abc import Iterable, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulated model servers, each in its own process, on free ports."""
 
 import asyncio

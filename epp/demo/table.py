@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The endpoints of a pool as a table for terminals, and as one plain line."""
 
 from collections.abc import Iterator

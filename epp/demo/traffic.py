@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traffic for the demo: conversations that grow turn by turn."""
 
 import asyncio

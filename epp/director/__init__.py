@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One request: from headers and body to its destination, and on to the end of its response."""
 
 from epp.director.decision import Decision, top_values

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why a request goes where it goes: a view of its scheduling, computed when somebody asks."""
 
 from collections.abc import Iterator, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The director: parses a request, narrows the candidates, runs admission and scheduler, credits the endpoint."""
 
 import asyncio
@@ -306,7 +307,7 @@ def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, inco
 
 def _prefers_cached(headers: Headers) -> bool:
     """Return whether the preferences contain `if-available`, with or without a value and parameters."""
-    if PREFER not in headers:
+    if headers.first_of(PREFER) is None:
         return False
     lists = (value for name, value in headers.fields() if name == PREFER)
     preferences = (preference for value in lists for preference in value.split(","))

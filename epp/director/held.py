@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A request that an admitter holds."""
 
 from collections.abc import Awaitable, Callable

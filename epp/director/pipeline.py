@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one configuration makes of a request: parsers, producers, scheduler and hooks, swapped as a whole."""
 
 from collections.abc import Mapping, Sequence

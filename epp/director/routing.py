@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A routed request: its destination, and its ledger entries, which are closed exactly once."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seeds of random choices: not predictable by clients, and recorded with each request."""
 
 from hashlib import blake2b

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sources of endpoints: the command line or a file."""
 
 from epp.discovery.endpoint_list import parse_targets

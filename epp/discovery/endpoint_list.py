@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints as people write them on a command line; errors name entry, problem and remedy."""
 
 import re

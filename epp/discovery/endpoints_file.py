@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The format of endpoint files: YAML or JSON; errors name entry, field, line and remedy."""
 
 import reprlib
@@ -17,7 +18,7 @@ from epp.plain_yaml import PlainLoader, refuse_deep_nesting
 
 _MAX_BYTES = 1024 * 1024
 _MAX_DEPTH = 16
-_FIELDS = ("name", "namespace", "address", "port", "labels", "node", "cluster", "accelerator")
+_FIELDS = ("name", "namespace", "address", "port", "scheme", "labels", "node", "cluster", "accelerator")
 
 
 class _Mark(Protocol):
@@ -120,7 +121,14 @@ def _read_entry(entry: object) -> Target:
         _string(entry, "node", ""),
         _string(entry, "cluster", ""),
         _accelerator(entry.get("accelerator")),
+        tls=_is_https(_string(entry, "scheme", "http")),
     )
+
+
+def _is_https(scheme: str) -> bool:
+    if scheme not in {"http", "https"}:
+        raise _BadEntryError(f"{reprlib.repr(scheme)} is not known: write http or https", "scheme")
+    return scheme == "https"
 
 
 def _string(entry: Mapping[object, object], key: str, default: str | None = None) -> str:

@@ -1,6 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints listed in a file, which may be replaced at any time."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -8,7 +10,7 @@ import structlog
 from epp.discovery.endpoints_file import read_content, read_targets
 from epp.discovery.targets import Lookup, Resolver, system_lookup
 from epp.framework.clock import Clock
-from epp.framework.datalayer import Discovery, Pool
+from epp.framework.datalayer import Discovery, Pool, Unresolved
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.watch import changes
@@ -20,8 +22,8 @@ class FileDiscoveryParameters(Parameters, frozen=True):
     """The file, and whether to follow it."""
 
     path: str
-    """A YAML or JSON file: `endpoints`, a list of `name`, `address`, `port`, and optionally `namespace`, `labels`,
-    `node`, `cluster` and `accelerator`."""
+    """A YAML or JSON file: `endpoints`, a list of `name`, `address`, `port`, and optionally `scheme` (`http` or
+    `https`), `namespace`, `labels`, `node`, `cluster` and `accelerator`."""
     watch_file: bool = False
     """Apply each new version of the file at once."""
 
@@ -52,6 +54,11 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
         self._path = parameters.path
         self._content: bytes | None = None
         self._read_error = ""
+
+    @property
+    def unresolved(self) -> Sequence[Unresolved]:
+        """Endpoints without an address."""
+        return self.resolver.unresolved
 
     async def start(self, pool: Pool) -> None:
         """Fill the pool; raises ConfigurationError for an invalid file. Hosts that do not resolve yet are left out."""

@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints given on the command line."""
 
 from collections.abc import Sequence
 
 from epp.discovery.targets import Lookup, Resolver, Target, system_lookup
-from epp.framework.datalayer import Discovery, Pool
+from epp.framework.datalayer import Discovery, Pool, Unresolved
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 
@@ -16,6 +17,11 @@ class StaticDiscovery(Discovery[Parameters]):
     def __init__(self, targets: Sequence[Target], *, lookup: Lookup = system_lookup) -> None:
         super().__init__()
         self.resolver = Resolver(lookup, targets)
+
+    @property
+    def unresolved(self) -> Sequence[Unresolved]:
+        """Endpoints without an address."""
+        return self.resolver.unresolved
 
     async def start(self, pool: Pool) -> None:
         """Fill the pool; raises ConfigurationError when no host has an address, or two endpoints the same."""

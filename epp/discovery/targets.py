@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Targets, the endpoints as people write them, and the resolution of their host names."""
 
 import asyncio
@@ -10,7 +11,7 @@ from typing import TypeAlias
 import structlog
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
-from epp.framework.datalayer import Pool
+from epp.framework.datalayer import Pool, Unresolved
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
 from epp.host_port import is_ip
@@ -54,6 +55,7 @@ class Target:
             node=self.node,
             cluster=self.cluster,
             accelerator=self.accelerator,
+            tls=self.tls,
         )
 
 
@@ -76,10 +78,21 @@ class Resolver:
         self.targets = tuple(targets)
         self._lookup = lookup
         self._addresses: dict[str, str] = {}
-        self._failing: set[str] = set()
+        self._failing: dict[str, str] = {}
+        """Why, by host."""
         self._refreshing = asyncio.Lock()
         self._repeated: set[tuple[str, str]] = set()
         """Names of endpoints left out of the pool, each after that of the one with the same address and port."""
+
+    @property
+    def unresolved(self) -> Sequence[Unresolved]:
+        """The targets that are left out; may be read in any thread."""
+        failing = self._failing.copy()
+        return tuple(
+            Unresolved(f"{target.namespace}/{target.name}", target.host, failing[target.host], tls=target.tls)
+            for target in self.targets
+            if target.host in failing and target.host not in self._addresses
+        )
 
     @property
     def refresh_seconds(self) -> float | None:
@@ -98,7 +111,7 @@ class Resolver:
         async with self._refreshing:
             hosts = self._hosts()
             self._addresses = {host: address for host, address in self._addresses.items() if host in hosts}
-            self._failing &= hosts
+            self._failing = {host: reason for host, reason in self._failing.items() if host in hosts}
             await asyncio.gather(*map(self._resolve, sorted(hosts)))
             found = [(target, self._address_of(target.host)) for target in self.targets]
             endpoints = [target.endpoint(address) for target, address in found if address is not None]
@@ -148,16 +161,14 @@ class Resolver:
             addresses = await self._lookup(host)
             first = min(map(ipaddress.ip_address, addresses), key=_preference)
         except (OSError, ValueError) as error:  # no address, not a valid name, no answer in time
+            reason = str(error) or type(error).__name__
             if host not in self._failing:
-                self._failing.add(host)
                 _log.warning(
-                    "host name does not resolve",
-                    host=host,
-                    reason=str(error) or type(error).__name__,
-                    kept_address=self._addresses.get(host),
+                    "host name does not resolve", host=host, reason=reason, kept_address=self._addresses.get(host)
                 )
+            self._failing[host] = reason
             return
-        self._failing.discard(host)
+        self._failing.pop(host, None)
         self._addresses[host] = str(first)
 
 

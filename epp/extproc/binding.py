@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Binds a gRPC server to an address: to all of it, or not at all."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State that both halves of an exchange share: progress, answers, protocol errors."""
 
 from enum import Enum, auto

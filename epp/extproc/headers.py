@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads what the gateway sends in headers and metadata."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gRPC health service, under the names that gateways and probes ask for."""
 
 import asyncio
@@ -22,6 +23,9 @@ class Health(health_pb2_grpc.HealthServicer):
     `inference-extension` goes on serving while the picker drains: it answers a liveness probe too, and a failed one
     restarts a container that still has streams. Before readiness it does not serve, as it answers a readiness probe
     too: a picker without a pool must get no requests, and loses nothing in a restart.
+
+    All of them go on serving while no endpoint can be reached: a gateway that saw NOT_SERVING would answer a bare 503
+    without the reason, or with FailOpen pick by itself, past all filters. `/healthz` says so instead.
 
     An unknown name is NOT_FOUND for `Check`, and SERVICE_UNKNOWN for `Watch`, as the protocol has it.
     """

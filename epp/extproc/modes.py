@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Body modes of a gateway, and the traits of one that does not state its modes."""
 
 from dataclasses import dataclass

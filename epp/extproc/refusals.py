@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refusals in the error format of the API that was called."""
 
 import msgspec

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replies to the gateway: one function for each kind."""
 
 from collections.abc import Iterator, Mapping, Sequence

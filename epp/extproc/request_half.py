@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The request half of an exchange: the body mode decides when the request is routed and how it is answered."""
 
 from collections.abc import Generator, Iterator

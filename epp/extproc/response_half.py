@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The response half of an exchange: passes pieces on, reads usage, restores the model name."""
 
 from collections.abc import Iterator

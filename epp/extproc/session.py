@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One exchange of the external-processing protocol as a state machine: messages in, messages out, no sockets.
 
 The gateway shows an HTTP request and its response message by message; the two halves answer each in the way the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Server credentials: a certificate from files, reloaded as they change, or a self-signed one."""
 
 import datetime as dt

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The messages of the external-processing protocol, as upb classes from a descriptor pool of their own.
 
 A private pool lets them live beside `xds-protos` in one process and costs none of its import time.

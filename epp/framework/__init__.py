@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that a plugin needs, in one import; no gRPC, no HTTP, no Kubernetes."""
 
 from epp.framework import errors, headers

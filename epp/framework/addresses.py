@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoint addresses as gateways and clients write them: `IP` for all ports, or `IP:port`, IPv6 then in brackets."""
 
 from collections.abc import Iterable

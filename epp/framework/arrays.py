@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The array types that cross plugin boundaries."""
 
 from typing import TypeAlias, TypeVar

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The endpoints that may serve one request, as an index array into the columns of a snapshot."""
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time as a value that is passed in: the server's clock, and one that tests and simulators turn by hand."""
 
 import time

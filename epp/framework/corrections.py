@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Corrects values that llm-d-router corrects, and spellings that it takes, in the parameters of a plugin."""
 
 import types
@@ -117,7 +118,7 @@ def _sentence(field: msgspec.structs.FieldInfo, mark: Corrected, value: object, 
 
 
 def _written(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return f"{value:g}" if isinstance(value, float) else msgspec.json.encode(value).decode()
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:

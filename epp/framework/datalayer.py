@@ -1,8 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
 """Roles that bring knowledge in from outside, all in the background: discovery, data sources, extractors."""
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Protocol
 
 from epp.framework.endpoint import Endpoint
@@ -26,8 +28,24 @@ class Pool(Protocol):
         """Make these the endpoints of the pool; those that stay keep what is known of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """An endpoint that is not in the pool, as its host name has no address."""
+
+    id: str
+    """`namespace/name`."""
+    host: str
+    reason: str
+    tls: bool = False
+
+
 class Discovery(Plugin[P], role=Role(title="Discovery")):
     """Keeps a pool in step with the world."""
+
+    @property
+    def unresolved(self) -> Sequence[Unresolved]:
+        """Endpoints that are left out of the pool for want of an address."""
+        return ()
 
     @abstractmethod
     async def start(self, pool: Pool) -> None:
@@ -38,17 +56,38 @@ class Discovery(Plugin[P], role=Role(title="Discovery")):
         """Keep the pool in step until cancelled; a source that cannot be read for now changes nothing."""
 
 
-class UnreachableError(Exception):
-    """The endpoint refused the connection or did not answer in time."""
+class Contact(StrEnum):
+    """How an endpoint took the last attempts to ask it."""
 
-    def __init__(self, message: str, *, refused: bool) -> None:
+    NOT_ASKED = "not asked yet"
+    ANSWERS = "answers"
+    NO_PAGE = "answers without a page that can be read"
+    REFUSED = "refuses connections"
+    SILENT = "does not answer"
+    SPEAKS_TLS = "speaks TLS, asked in plaintext"
+    SPEAKS_PLAINTEXT = "speaks plaintext, asked over TLS"
+    NOT_TRUSTED = "certificate not trusted"
+    TLS_UNAVAILABLE = "speaks TLS, the gateway was started without"
+    UNRESOLVED = "host name does not resolve"
+
+
+class UnreachableError(Exception):
+    """The endpoint cannot be used: it refused the connection, did not answer in time, or speaks another protocol."""
+
+    def __init__(self, message: str, *, refused: bool, contact: Contact | None = None, remedy: str = "") -> None:
         super().__init__(message)
         self.refused = refused
-        """Nothing listens there at all, as opposed to no answer yet."""
+        """No request can be answered there, as opposed to no answer yet."""
+        self.contact = contact or (Contact.REFUSED if refused else Contact.SILENT)
+        self.remedy = remedy
 
 
 class PageError(Exception):
     """The endpoint answered, but not with a page that can be read."""
+
+    def __init__(self, message: str = "", *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 class NotAskedError(Exception):

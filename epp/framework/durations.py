@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Durations as configuration files write them: `50ms`, `1s`, `1m30s`."""
 
 import re

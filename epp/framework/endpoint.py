@@ -1,13 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
 """One routable model-server address with its tags."""
 
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 
 _PORTS = range(1, 65536)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointTrust:
+    """How a gateway and its picker verify the certificates of HTTPS endpoints: alike."""
+
+    ca_file: Path | None = None
+    """PEM file with the certificate authorities; None for those of the system."""
+    verify: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,8 @@ class Endpoint:
     """Name of the cluster it runs in; empty for the local one."""
     accelerator: AcceleratorDeclaration | None = None
     """Hardware as the endpoint list declares it."""
+    tls: bool = False
+    """Whether it speaks HTTPS."""
     hostport: str = field(init=False, compare=False)
     """`ip:port`, IPv6 in brackets: the form of the destination header."""
     id: str = field(init=False, compare=False)

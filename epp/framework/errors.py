@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All errors of a request: one type each, with HTTP status, drop reason and sentence.
 
 RequestError

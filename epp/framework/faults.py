@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of plugins in words: the type, the message, and the line of the plugin's own code."""
 
 from collections.abc import Iterator

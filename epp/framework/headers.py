@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Headers and metadata keys of the protocol, each name once; and those that a client may not send to an endpoint.
 
 Names are lower-case, as HTTP/2 and Envoy have them. A tuple holds the current name first, then the deprecated ones:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs of a plugin, such as files, and those of their versions that are not in effect."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types with limits for plugin parameters; messages, reference and schema derive from them."""
 
 import sys
@@ -30,9 +31,8 @@ class Corrected:
     @property
     def text(self) -> str:
         """What happens to other values, for the reference."""
-        if self.by is not None:
-            return "corrected otherwise"
-        return f"the default for {', '.join(map(str, self.only))}" if self.only else "the default otherwise"
+        what = "the default" if self.by is None else "corrected"
+        return f"{what} for {', '.join(map(str, self.only))}" if self.only else f"{what} otherwise"
 
 
 Count: TypeAlias = Annotated[int, Meta(ge=1)]

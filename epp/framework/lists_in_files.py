@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists that a plugin's parameters name by path, in YAML or JSON: read once, when the configuration is."""
 
 from pathlib import Path

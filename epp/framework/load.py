@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load of endpoints that do not report it: those without a metrics page, or whose page is gone or stale.
 
 The rule, for every scorer and filter: a number that an endpoint reports counts as it is; one that it does not report
@@ -19,6 +20,7 @@ Statistics of a whole pool, such as its mean saturation, are those of the endpoi
 """
 
 from collections.abc import Mapping
+from math import isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -79,8 +81,7 @@ def fill_unknown(load: Floats, candidates: Candidates, *, per_request: float = 1
 
 
 def _estimated(candidates: Candidates, load: Floats, measure: _Measure | None) -> Floats:
-    squares = load.dot(load)
-    if measure is None or squares == squares:  # noqa: PLR0124  cheaper than to look for NaN
+    if measure is None or not len(load) or not isnan(load.min()):  # which is NaN where any is
         return load
     every = candidates.derive(_requests_with_others if measure.others else _requests)
     unknown = np.isnan(load)
@@ -121,7 +122,7 @@ def _like_the_best(requests: Floats, theirs: Floats, load: Floats) -> tuple[Floa
 def _requests(candidates: Candidates) -> Floats:
     """Return the number of requests at each candidate; ours alone where there is no report."""
     waiting, running = candidates.values(WAITING), candidates.values(RUNNING)
-    engine = np.minimum(np.fmax(waiting, 0.0) + np.fmax(running, 0.0), _MOST)
+    engine = np.fmin(np.fmax(waiting, 0.0), _MOST) + np.fmin(np.fmax(running, 0.0), _MOST)
     requests: Floats = np.maximum(engine, candidates.values(IN_FLIGHT))
     return requests
 

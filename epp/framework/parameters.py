@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the parameters of a plugin from plain data; errors name the parameter, its value and the remedy."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Base of all plugins: parameters, declared data, and the role that an abstract class adds."""
 
 from abc import ABC

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text of clients in errors, logs and headers: short, and without control characters."""
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kubernetes quantities: `500`, `10Gi`, `1.5G`, `2k`, `500m`, `1e3`."""
 
 import math

@@ -1,11 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefill and generation rates of endpoints, by slot."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework.arrays import Floats
+from epp.framework.arrays import Floats, read_only
 from epp.framework.candidates import Candidates
 from epp.framework.load import comparable_load
 from epp.framework.request import DataKey, PrefixMatch, Request
@@ -34,6 +35,12 @@ class EndpointRates:
     """Responses that the prefill rate was learned from; 0 for one that is not learned."""
     itl_samples: NDArray[np.intp]
     """Likewise, of the ITL."""
+
+    def __post_init__(self) -> None:
+        """Keep readers from writing to the arrays."""
+        for name, value in [(each.name, getattr(self, each.name)) for each in fields(self)]:
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, name, read_only(value.view()))
 
     def prefill_seconds(self, candidates: Candidates, tokens: Floats) -> Floats:
         """Return how long each candidate computes so many prompt tokens."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds plugin classes by type name, or as `module:Class` where that is allowed, and builds instances."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One LLM request as plugins see it: protocol-neutral, with a typed store for what producers compute."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

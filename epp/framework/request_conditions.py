@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conditions on a request, as in preference lists: `{promptTokens: "<2048"}`, `{modelSize: "8B..70B"}`."""
 
 import re

@@ -1,8 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results of a profile run and of a whole scheduling, with the trace that explains them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+
+import numpy as np
 
 from epp.framework.arrays import Floats, Positions
 from epp.framework.candidates import Candidates
@@ -19,7 +22,7 @@ class FilterTrace:
     after: int
     problem: str = ""
     """Why the filter was skipped: it dropped all candidates and falls back, or it failed."""
-    slots: Positions | None = field(default=None, compare=False)
+    slots: Positions = field(default_factory=lambda: np.empty(0, dtype=np.intp), compare=False)
     """Slots of the candidates that left it."""
 
 

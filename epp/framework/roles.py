@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Roles of plugins that take part in a request: one abstract class each, in the order of the plugin reference."""
 
 from abc import abstractmethod

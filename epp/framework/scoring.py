@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formulas shared by scorers: lowest value best, ratio to the lowest, load in proportion to capacity, and weights."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Session affinity: binds a session to the endpoint that served it last, by a token of the client's or by memory."""
 
 import binascii

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An immutable view of the datastore: columns indexed by slot, one slot for each endpoint.
 
 A slot belongs to an endpoint for as long as it is in the pool, so that indexes kept beside the datastore
@@ -66,7 +67,7 @@ ANSWERS, SILENT, REFUSES = 1.0, 0.5, 0.0
 GPU_UTILIZATION = Column("GPUUtilization", "0..1")
 """Share of the time in which the busiest GPU behind the endpoint did something."""
 REACHABLE = Column("reachable", "0..1", ANSWERS)
-"""ANSWERS; SILENT while it takes connections and does not answer; REFUSES while connections are refused."""
+"""ANSWERS; SILENT while it takes connections and does not answer; REFUSES while it cannot answer any request."""
 
 CORE_COLUMNS: tuple[Column, ...] = (
     WAITING,

@@ -1,35 +1,49 @@
-"""Candidates made from plain lists, and the rates of their slots, for tests of plugins.
+# SPDX-License-Identifier: Apache-2.0
+"""For tests of plugins: candidates made from plain lists, the rates of their slots, and whole profiles run on them.
 
 candidates(waiting=[0, 4], labels=[{"zone": "a"}, {}])
 endpoint_rates([8000, 500])
+run_profile([ZoneFilter(), (QueueScorer(), 2)], candidates(waiting=[0, 4])).picked
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import nan
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from epp.framework.arrays import Floats
+from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.arrays import Floats, read_only
 from epp.framework.candidates import Candidates
+from epp.framework.clock import Clock, ManualClock
 from epp.framework.endpoint import Endpoint
+from epp.framework.plugin import Plugin
 from epp.framework.rates import EndpointRates
-from epp.framework.snapshot import CORE_COLUMNS, LORA, Attribute, LoraState, Records, Snapshot
+from epp.framework.request import Request
+from epp.framework.result import SchedulingResult
+from epp.framework.roles import Scorer
+from epp.framework.snapshot import ACCELERATOR, CORE_COLUMNS, LORA, Attribute, LoraState, Records, Snapshot
 
 
 def candidates(
     *,
     labels: Sequence[Mapping[str, str]] = (),
     lora: Sequence[LoraState] = (),
+    accelerators: Sequence[AcceleratorTag] = (),
     records: Mapping[Attribute[Any], Sequence[object]] | None = None,
     reported: Mapping[str, Sequence[float]] | None = None,
     **columns: Sequence[float],
 ) -> Candidates:
-    """Return as many candidates as the longest list has entries, slots 0, 1, 2 ...
+    """Return as many candidates as the longest list has entries: slots 0, 1, 2 ..., named e0, e1, e2 ...
 
-    Core columns go by their names; `reported` are columns beyond those, `records` other attributes than LoRA.
+    Core columns go by their names; `reported` are columns beyond those, `records` other attributes. As those of a
+    running picker, the arrays are read-only.
     """
-    reported, records = reported or {}, records or {}
+    reported, records = reported or {}, dict(records or {})
+    if accelerators:
+        records[ACCELERATOR] = accelerators
     count = max(map(len, (labels, lora, *columns.values(), *reported.values(), *records.values())), default=0)
     endpoints = [
         Endpoint(f"e{i}", f"10.0.{i // 250}.{i % 250 + 1}", 8000, labels=labels[i] if i < len(labels) else {})
@@ -44,14 +58,16 @@ def candidates(
         for name, column in known.items()
     }
     arrays |= {name: np.array(values, dtype=np.float64) for name, values in reported.items()}
+    for array in arrays.values():
+        read_only(array)
     attributes = {attribute.name: Records[object](tuple(values)) for attribute, values in records.items()}
     slots = np.arange(count, dtype=np.intp)
     snapshot = Snapshot(
         slots=slots,
         available=slots,
         endpoints=Records[Endpoint | None](tuple(endpoints)),
-        columns=arrays,
-        attributes={LORA.name: Records[object](tuple(lora) or (LoraState(),) * count), **attributes},
+        columns=MappingProxyType(arrays),
+        attributes=MappingProxyType({LORA.name: Records[object](tuple(lora) or (LoraState(),) * count), **attributes}),
     )
     return Candidates(snapshot, slots)
 
@@ -81,3 +97,62 @@ def endpoint_rates(
         prefill_samples=np.zeros(count, dtype=np.intp),
         itl_samples=np.zeros(count, dtype=np.intp),
     )
+
+
+Member: TypeAlias = Plugin[Any] | tuple[Scorer[Any], float]
+"""A plugin of a profile; a scorer with its weight, 1 by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRun:
+    """Results of one profile, stage by stage, with endpoints by name."""
+
+    kept: Mapping[str, tuple[str, ...]]
+    """Endpoints that each filter left, by its name, in order."""
+    scores: Mapping[str, Mapping[str, float]]
+    """Scores in [0, 1] before the weight, by scorer and endpoint."""
+    totals: Mapping[str, float]
+    """Sum of weight times score, by endpoint."""
+    picked: tuple[str, ...]
+    """The target, then its fallbacks."""
+    problems: Mapping[str, str]
+    """What is wrong with a plugin whose results were dropped or changed, by its name."""
+
+
+def run_profile(
+    profile: str | Sequence[Member],
+    pool: Candidates,
+    request: Request | None = None,
+    *,
+    name: str = "",
+    plugins: Sequence[type[Plugin[Any]]] = (),
+    clock: Clock | None = None,
+) -> ProfileRun:
+    """Run header hooks and producers, then filters, scorers and the picker of one profile, as for a real request.
+
+    `profile` is a list of plugins, or the text of a configuration file; then `name` is one of its profiles, by default
+    the only one, and `plugins` are classes that it names by type and that are not installed. Without a picker it is
+    `max-score-picker`. Raises the RequestError of a profile that fails, and ConfigurationError for a text.
+    """
+    from epp.config.made_up_runs import profile_run  # noqa: PLC0415  only tests need more than the framework
+
+    return profile_run(
+        profile, pool, request or Request("test"), name=name, plugins=plugins, clock=clock or ManualClock()
+    )
+
+
+def run_scheduling(
+    config: str,
+    pool: Candidates,
+    request: Request | None = None,
+    *,
+    plugins: Sequence[type[Plugin[Any]]] = (),
+    clock: Clock | None = None,
+) -> SchedulingResult:
+    """Run a whole configuration: the profiles that its profile picker chooses for the request, and the aggregator.
+
+    Arguments and errors are those of `run_profile`.
+    """
+    from epp.config.made_up_runs import scheduling_run  # noqa: PLC0415  the same
+
+    return scheduling_run(config, pool, request or Request("test"), plugins, clock or ManualClock())

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How close candidates stand to one endpoint: on its host, in its rack, its zone, its region, or nowhere near."""
 
 import numpy as np

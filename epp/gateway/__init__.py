@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A local Envoy with a picker behind it: its configuration, and the process.
 
 Envoy's typed classes take most of a second to load; they are imported when a configuration is built.

@@ -1,7 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
 """The clusters in Envoy's configuration: the endpoint picker, and the model servers."""
 
 from __future__ import annotations
 
+import ssl
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
     ClusterEdsClusterConfig,
     ClusterLbPolicy,
     ClusterOriginalDstLbConfig,
+    ClusterTransportSocketMatch,
     LoadBalancingPolicy,
     LoadBalancingPolicyPolicy,
 )
@@ -21,6 +24,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
     Address,
     ApiVersion,
     ConfigSource,
+    DataSource,
     HealthCheck,
     HealthCheckGrpcHealthCheck,
     Http1ProtocolOptions,
@@ -51,21 +55,32 @@ from envoy_data_plane.envoy.extensions.load_balancing_policies.subset.v3 import 
     SubsetLbSubsetSelector,
 )
 from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
-from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import CommonTlsContext, UpstreamTlsContext
+from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
+    CertificateValidationContext,
+    CertificateValidationContextSystemRootCerts,
+    CertificateValidationContextTrustChainVerification,
+    CommonTlsContext,
+    SubjectAltNameMatcher,
+    SubjectAltNameMatcherSanType,
+    UpstreamTlsContext,
+)
 from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
     HttpProtocolOptions as UpstreamProtocolOptions,
 )
 from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
     HttpProtocolOptionsExplicitHttpConfig as ExplicitHttpConfig,
 )
+from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPathSegment
 from envoy_data_plane.envoy.type.v3 import Percent
-from envoy_data_plane.google.protobuf import Any
+from envoy_data_plane.google.protobuf import Any, Struct, Value
 
+from epp.framework.endpoint import EndpointTrust
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, DESTINATION_SERVED
 from epp.gateway.errors import SettingsError
 from epp.gateway.settings import (
     ENDPOINT_PICKER,
+    HTTPS,
     MODEL_SERVERS,
     ClusterType,
     FailureMode,
@@ -146,8 +161,55 @@ def _picker_health_check() -> HealthCheck:
 
 
 def _unverified_tls() -> TransportSocket:
-    context = UpstreamTlsContext(common_tls_context=CommonTlsContext(alpn_protocols=["h2"]))
+    return _tls_socket(UpstreamTlsContext(common_tls_context=CommonTlsContext(alpn_protocols=["h2"])))
+
+
+def _tls_socket(context: UpstreamTlsContext) -> TransportSocket:
     return TransportSocket(name="envoy.transport_sockets.tls", typed_config=Any.pack(context))
+
+
+def _endpoint_tls(settings: GatewaySettings) -> list[ClusterTransportSocketMatch]:
+    """Return TLS for the endpoints that the EDS file marks: for those with a host name, and for each IP address."""
+    if not settings.endpoint_tls:
+        return []
+    trust = settings.endpoint_trust
+    by_name = UpstreamTlsContext(
+        common_tls_context=CommonTlsContext(alpn_protocols=["http/1.1"], validation_context=_validation(trust)),
+        auto_host_sni=True,
+        auto_sni_san_validation=trust.verify,
+    )
+    sockets = {HTTPS: by_name}
+    for address in settings.endpoint_addresses:
+        validation = _validation(trust)
+        if trust.verify:
+            validation.match_typed_subject_alt_names = [
+                SubjectAltNameMatcher(
+                    san_type=SubjectAltNameMatcherSanType.IP_ADDRESS, matcher=StringMatcher(exact=address)
+                )
+            ]
+        sockets[address] = UpstreamTlsContext(
+            common_tls_context=CommonTlsContext(alpn_protocols=["http/1.1"], validation_context=validation)
+        )
+    return [
+        ClusterTransportSocketMatch(
+            name=mark,
+            match=Struct(fields={HTTPS: Value(string_value=mark)}),
+            transport_socket=_tls_socket(context),
+        )
+        for mark, context in sockets.items()
+    ]
+
+
+def _validation(trust: EndpointTrust) -> CertificateValidationContext:
+    if not trust.verify:
+        return CertificateValidationContext(
+            trust_chain_verification=CertificateValidationContextTrustChainVerification.ACCEPT_UNTRUSTED
+        )
+    # The same authorities as those of the picker, which polls the same servers.
+    file: Path | str | None = trust.ca_file or ssl.get_default_verify_paths().cafile
+    if file is None:
+        return CertificateValidationContext(system_root_certs=CertificateValidationContextSystemRootCerts())
+    return CertificateValidationContext(trusted_ca=DataSource(filename=str(file)))
 
 
 def model_servers(settings: GatewaySettings) -> Cluster:
@@ -214,6 +276,7 @@ def _override_host(settings: GatewaySettings) -> Cluster:
     )
     return Cluster(
         name=MODEL_SERVERS,
+        transport_socket_matches=_endpoint_tls(settings),
         type=ClusterDiscoveryType.EDS,
         eds_cluster_config=ClusterEdsClusterConfig(eds_config=_watched_file(settings.eds_file)),
         load_balancing_policy=_policy("envoy.load_balancing_policies.override_host", policy),

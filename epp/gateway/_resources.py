@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Envoy bootstrap as typed resources: one listener, its filters and the clusters."""
 
 from __future__ import annotations
@@ -160,6 +161,8 @@ def _routes(settings: GatewaySettings) -> RouteConfiguration:
     to_model_servers = Route(match=RouteMatch(prefix="/"), route=RouteAction(cluster=MODEL_SERVERS, timeout=_NEVER))
     if settings.cluster_type is ClusterType.OVERRIDE_HOST and to_model_servers.route is not None:
         to_model_servers.route.retry_policy = retry_policy()
+        # A server behind a proxy of many names is asked by its own; endpoints without HTTPS have no host name here.
+        to_model_servers.route.auto_host_rewrite = settings.endpoint_tls or None
         # Limits the body that is buffered for a retry, or for a picker that gets bodies whole.
         to_model_servers.request_body_buffer_limit = settings.max_body_bytes
     everything = VirtualHost(name=MODEL_SERVERS, domains=["*"], routes=[to_model_servers])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Envoy's configuration for one `GatewaySettings`, as data and as text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The EDS file: the pool as a file that Envoy watches, written in the background when the pool changes."""
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import structlog
 from epp.datastore import Datastore
 from epp.framework import Endpoint
 from epp.gateway.errors import SettingsError
-from epp.gateway.settings import MODEL_SERVERS
+from epp.gateway.settings import HTTPS, MODEL_SERVERS
 
 __all__ = ["EdsFile", "discovery_response"]
 
@@ -25,12 +26,7 @@ _log = structlog.get_logger()
 
 def discovery_response(endpoints: Iterable[Endpoint]) -> bytes:
     """Return the file's text: a DiscoveryResponse in protobuf's JSON mapping, one endpoint a line."""
-    lines = [
-        msgspec.json.encode(
-            {"endpoint": {"address": {"socket_address": {"address": each.address, "port_value": each.port}}}}
-        )
-        for each in endpoints
-    ]
+    lines = [msgspec.json.encode(_host(each)) for each in endpoints]
     listed = b",\n".join(b"      " + line for line in lines)
     return b"""{"resources": [
   {
@@ -42,6 +38,21 @@ def discovery_response(endpoints: Iterable[Endpoint]) -> bytes:
   }
 ]}
 """ % (MODEL_SERVERS.encode(), listed)
+
+
+def _host(endpoint: Endpoint) -> dict[str, object]:
+    address = {"socket_address": {"address": endpoint.address, "port_value": endpoint.port}}
+    if not endpoint.tls:
+        return {"endpoint": {"address": address}}
+    # Envoy names the host in the handshake, and verifies that the certificate has it. An IP address is not for that:
+    # the mark tells Envoy which one to look for.
+    hostname = endpoint.host.rstrip(".")  # in a handshake, a name has no dot at its end
+    host: dict[str, object] = {"address": address, **({"hostname": hostname} if hostname else {})}
+    mark = HTTPS if endpoint.host else endpoint.address
+    return {
+        "endpoint": host,
+        "metadata": {"filter_metadata": {"envoy.transport_socket_match": {HTTPS: mark}}},
+    }
 
 
 class EdsFile:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One Envoy as a child process, from its start to its end."""
 
 from __future__ import annotations

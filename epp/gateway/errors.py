@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of a local Envoy, each with its remedy.
 
 GatewayError

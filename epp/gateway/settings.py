@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of a local Envoy, and the addresses in them."""
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from epp.framework.endpoint import EndpointTrust
 from epp.gateway.errors import SettingsError
 from epp.host_port import HostPort, is_ip, parse_host_port
 
@@ -34,6 +36,9 @@ ENDPOINT_PICKER = "endpoint_picker"
 
 MODEL_SERVERS = "model_servers"
 """The name of the cluster that requests go to; the endpoints in an EDS file are given to this name."""
+
+HTTPS = "https"
+"""The mark of endpoints that speak HTTPS, in an EDS file."""
 
 # sockaddr_un.sun_path holds 108 bytes with its terminator.
 _MAX_SOCKET_PATH_BYTES = 107
@@ -68,8 +73,10 @@ class BodyModes(NamedTuple):
 class ClusterType(StrEnum):
     """The type of the cluster of model servers."""
 
+    AUTO = "auto"
+    """override-host where an endpoint speaks HTTPS at the start, else original-dst."""
     ORIGINAL_DST = "original-dst"
-    """Envoy connects to the one address in the destination header; no fallback."""
+    """Envoy connects to the one address in the destination header; no fallback, and no HTTPS."""
     OVERRIDE_HOST = "override-host"
     """Envoy reads the endpoints from a file, and tries the next in the picker's list when a connection fails."""
 
@@ -128,7 +135,17 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Only loopback is accepted, since any client of this interface can stop Envoy.
     """
 
-    cluster_type: ClusterType = ClusterType.ORIGINAL_DST
+    cluster_type: ClusterType = ClusterType.AUTO
+    """A configuration without a pool, such as a printed one, has original-dst for AUTO."""
+
+    endpoint_tls: bool = False
+    """Speak TLS with those endpoints in the EDS file that are marked so; only with an override-host cluster."""
+
+    endpoint_addresses: tuple[str, ...] = ()
+    """The IP addresses of such endpoints that have no host name: their certificates are to have the address."""
+
+    endpoint_trust: EndpointTrust = EndpointTrust()
+    """How the certificates of these endpoints are verified."""
 
     eds_file: Path | None = None
     """Absolute path of the file that lists the endpoints of an override-host cluster; see `EdsFile`."""
@@ -224,8 +241,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         if self.cluster_type is not ClusterType.OVERRIDE_HOST:
             raise SettingsError(
                 "failure_mode",
-                f"FailOpen does not work with cluster type {self.cluster_type}, whose only endpoint is the one that "
-                f"the picker names: choose cluster type {ClusterType.OVERRIDE_HOST}",
+                f"FailOpen does not work with cluster type {ClusterType.ORIGINAL_DST}, whose only endpoint is the one "
+                f"that the picker names: choose cluster type {ClusterType.OVERRIDE_HOST}",
             )
         if BodyMode.FULL_DUPLEX_STREAMED in self.body_modes:
             raise SettingsError(

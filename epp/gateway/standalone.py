@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contents of the files in `deploy/`: configurations of an Envoy that is started by other means."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics, the operator page and logs of a picker."""

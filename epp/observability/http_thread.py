@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An HTTP server in its own thread and event loop, with limits on connections and time."""
 
 import asyncio

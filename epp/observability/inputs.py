@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of what plugins follow, such as files: read from the plugins whenever the page is."""
 
 from collections import Counter

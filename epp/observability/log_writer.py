@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log stream with its own thread: a slow, full or broken stderr neither blocks nor breaks the program."""
 
 import atexit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log lines on standard error: text on a terminal, one JSON object per line otherwise."""
 
 import json
@@ -57,6 +58,11 @@ def configure(verbosity: int = 2) -> LogWriter:
         cache_logger_on_first_use=True,
     )
     return writer
+
+
+def terminal(writer: LogWriter) -> LogWriter | None:
+    """Return the writer if it writes to a terminal, else None."""
+    return writer if sys.stderr.isatty() else None
 
 
 def _to_json(event: dict[str, object], **_: object) -> str:

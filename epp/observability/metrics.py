@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics under the names of llm-d-router, updated by director, scheduler, collector and configuration."""
 
 from collections import Counter as Counts
@@ -19,7 +20,17 @@ from epp.framework.arrays import Floats
 from epp.framework.clock import Clock
 from epp.framework.plugin import Plugin, Role
 from epp.framework.request import DataKey
-from epp.framework.snapshot import ACCELERATOR, KV_USAGE, LORA, MODELS, RUNNING, WAITING, Snapshot
+from epp.framework.snapshot import (
+    ACCELERATOR,
+    ANSWERS,
+    KV_USAGE,
+    LORA,
+    MODELS,
+    REACHABLE,
+    RUNNING,
+    WAITING,
+    Snapshot,
+)
 from epp.observability.logs import FailureLog
 from epp.observability.plugin_times import PluginTimes
 from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
@@ -50,6 +61,9 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._clock = clock
         self._failure_log = FailureLog()
         self._queue_size_names: set[str] = set()
+        self._up_shown: dict[str, bool] = {}
+        self._outcomes: set[tuple[str, str]] = set()
+        """Endpoints and outcomes that have a series."""
         self._generation = 1
         self._requests = self._counter("request_total", "Requests routed or refused.", _LABELS)
         self._errors = self._counter("request_error_total", "Requests refused or failed.", (*_LABELS, "error_code"))
@@ -129,7 +143,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             "accelerator_ready_endpoints", "Reachable endpoints by accelerator.", ("name", "accelerator")
         )
         pool = ("name",)
-        self._ready = self._gauge("ready_endpoints", "Reachable endpoints.", pool)
+        self._ready = self._gauge("ready_endpoints", "Endpoints that can be reached.", pool)
+        self._up = self._gauge(
+            "endpoint_up", "1 for an endpoint that can be reached, 0 otherwise.", ("name", "model_server_endpoint")
+        )
         self._averages = {
             WAITING: self._gauge("average_queue_size", "Mean number of requests waiting at an endpoint.", pool),
             RUNNING: self._gauge("average_running_requests", "Mean number of requests running at an endpoint.", pool),
@@ -171,6 +188,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._count_usage(routing, series)
         outcome = f"{routing.status // 100}xx" if cause is Cause.NATURAL else cause.value
         self._endpoint_responses.labels(routing.served.name, outcome).inc()
+        self._outcomes.add((routing.served.name, outcome))
         if cause is not Cause.NATURAL:
             series.of(self._errors, cause.value).inc()
         elif routing.status >= 400:  # noqa: PLR2004
@@ -242,7 +260,8 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         """Update the pool's gauges and the models that it serves."""
         snapshot = store.snapshot()
         self._series.reported(_models(snapshot))
-        self._ready.labels(self._pool_name).set(len(snapshot.available))
+        up = snapshot.column(REACHABLE) == ANSWERS
+        self._ready.labels(self._pool_name).set(int(up[snapshot.slots].sum()))
         self._accelerator_endpoints.clear()
         tags = snapshot.records(ACCELERATOR).values
         for name, count in Counts(_hardware(tags[slot]) for slot in snapshot.available).items():
@@ -251,14 +270,30 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             gauge.labels(self._pool_name).set(_mean(snapshot.column(column)[snapshot.slots]))
         waiting = snapshot.column(WAITING)
         known: set[str] = set()
+        up_now: dict[str, bool] = {}
         for slot in snapshot.slots:
             endpoint = snapshot.endpoints.values[int(slot)]
-            if endpoint is not None and not np.isnan(waiting[slot]):
+            if endpoint is None:
+                continue
+            up_now[endpoint.name] = bool(up[slot])
+            if not np.isnan(waiting[slot]):
                 known.add(endpoint.name)
                 self._queue_sizes.labels(self._pool_name, endpoint.name).set(waiting[slot])
         for name in self._queue_size_names - known:
             self._queue_sizes.remove(self._pool_name, name)
         self._queue_size_names = known
+        self._show_up(up_now)
+        for name, outcome in [pair for pair in self._outcomes if pair[0] not in up_now]:
+            self._endpoint_responses.remove(name, outcome)
+            self._outcomes.remove((name, outcome))
+
+    def _show_up(self, up_now: dict[str, bool]) -> None:
+        for name, up in up_now.items():
+            if self._up_shown.get(name) is not up:
+                self._up.labels(self._pool_name, name).set(up)
+        for name in self._up_shown.keys() - up_now.keys():
+            self._up.remove(self._pool_name, name)
+        self._up_shown = up_now
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"llm_d_epp_{name}", text, labels, registry=self.registry)

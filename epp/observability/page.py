@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operator page over HTTP: `/metrics` for Prometheus, `/healthz` for probes and people."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Durations of plugin calls, as a histogram that costs a request little, and the log of slow plugins."""
 
 from bisect import bisect_left

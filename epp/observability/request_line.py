@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log line of a request for a terminal: at most two lines of 120 columns."""
 
 from collections.abc import MutableMapping

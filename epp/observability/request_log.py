@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log lines of requests: one each when it ends, or every step. No line holds text of a prompt."""
 
 from typing import Any

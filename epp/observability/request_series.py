@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metric series by labels that clients choose: bounded in number and length, with priority for served models."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A picker: servers in front of one pool under a configuration that can change while it runs."""
 
 from epp.picker.picker import Picker

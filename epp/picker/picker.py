@@ -1,7 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
 """A picker: servers, a running configuration, and the file that it follows."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +16,7 @@ from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
+from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
@@ -22,6 +24,8 @@ from epp.picker.running import RunningConfig
 from epp.picker.servers import Servers
 from epp.picker.settings import PickerSettings
 from epp.supervisor import Supervisor
+
+_NAMES_SHOWN = 10
 
 _log = structlog.get_logger()
 
@@ -46,6 +50,8 @@ class Picker:
             gauge_seconds=settings.refresh_prometheus_seconds,
             use_subset=settings.use_subset,
             observers=settings.observers,
+            trust=settings.endpoint_trust,
+            terminal=settings.terminal,
         )
         self.metrics.registry.register(InputMetrics(lambda: self._running.assembly.plugins))
         self._follower: ConfigFollower | None = None
@@ -61,6 +67,13 @@ class Picker:
     def store(self) -> Datastore:
         """The endpoints of the pool."""
         return self._running.store
+
+    @property
+    def pool_text(self) -> str:
+        """The endpoints by the names that they were given; of many, the first and the number of the others."""
+        names = [endpoint.name for endpoint in self.store.endpoints]
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        return f"{', '.join(names[:_NAMES_SHOWN])}{more}" or "no endpoints yet"
 
     @property
     def director(self) -> Director:
@@ -91,6 +104,20 @@ class Picker:
     def metadata_namespaces(self) -> frozenset[str]:
         """Namespaces of dynamic metadata that a gateway has to accept from this configuration."""
         return self._running.assembly.pipeline.metadata_namespaces
+
+    @property
+    def has_tls_endpoints(self) -> bool:
+        """Whether an endpoint speaks HTTPS, in the pool or left out of it for now."""
+        return self._running.has_tls_endpoints
+
+    @property
+    def tls_addresses(self) -> Sequence[str]:
+        """The IP addresses of endpoints that speak HTTPS and have no host name."""
+        return sorted({endpoint.address for endpoint in self.store.endpoints if endpoint.tls and not endpoint.host})
+
+    def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
+        """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
+        self._running.limit_tls(by_name=by_name, addresses=addresses)
 
     @property
     def plugins(self) -> Mapping[str, Plugin[Any]]:
@@ -154,9 +181,15 @@ class Picker:
 
     def _health(self) -> dict[str, object]:
         config = self.config
+        states = self._running.endpoint_states
+        unreachable = [state for state in states if not state.used]
+        reachable = len(states) - len(unreachable)
         return {
-            "ready": self._servers.ready,
-            "endpoints": len(self.store.endpoints),
+            "ready": self._servers.ready and (reachable > 0 or not states),
+            "pool": self._settings.pool_name,
+            "endpoints": len(states),
+            "reachable": reachable,
+            "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
             "config": {"generation": config.generation, "refused": config.refused or None},
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             "lost_log_lines": self._settings.lost_log_lines(),

@@ -1,7 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
 """One pool under one configuration, which can be started, switched to the next one, and stopped."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import io
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,8 +13,9 @@ from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Observers
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Feed, FollowingTagger, Pool
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, EndpointTrust
 from epp.framework.errors import ConfigurationError
+from epp.observability.endpoints import EndpointReport, EndpointState
 from epp.observability.metrics import Metrics
 from epp.supervisor import Supervisor
 
@@ -58,6 +61,8 @@ class RunningConfig:
         gauge_seconds: float = 5.0,
         use_subset: bool = True,
         observers: tuple[DirectorObserver, ...] = (),
+        trust: EndpointTrust | None = None,
+        terminal: io.TextIOBase | None = None,
     ) -> None:
         """Prepare; `discovery` takes precedence over that of the assembly. Raises ConfigurationError for none."""
         self._metrics = metrics
@@ -78,7 +83,9 @@ class RunningConfig:
             interval_seconds=poll_seconds,
             observer=metrics,
             supervisor=self._supervisor,
+            trust=trust,
         )
+        self._report = EndpointReport(self._collector.conditions, lambda: self._discovery.unresolved, terminal)
         self._following: asyncio.Task[None] | None = None
         self._tagger_tasks: dict[FollowingTagger[Any], asyncio.Task[None]] = {}
 
@@ -86,6 +93,21 @@ class RunningConfig:
     def failing_tasks(self) -> Mapping[str, str]:
         """Errors of background tasks that are being restarted, by task; at most 20."""
         return dict(list(self._supervisor.failing.items())[:_FAILING_SHOWN])
+
+    @property
+    def endpoint_states(self) -> Sequence[EndpointState]:
+        """The states of all endpoints; may be read in any thread."""
+        return self._report.states
+
+    @property
+    def has_tls_endpoints(self) -> bool:
+        """Whether an endpoint speaks HTTPS, in the pool or left out of it for now."""
+        in_pool = any(endpoint.tls for endpoint in self.store.endpoints)
+        return in_pool or any(one.tls for one in self._discovery.unresolved)
+
+    def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
+        """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
+        self._collector.limit_tls(by_name=by_name, addresses=addresses)
 
     def discovery_of(self, assembly: Assembly) -> Discovery[Any]:
         """Return the source of endpoints under a configuration; raises ConfigurationError where there is none."""
@@ -104,6 +126,7 @@ class RunningConfig:
         self._sync_tagger_tasks()
         self._supervisor.start("pool gauges", self._refresh_gauges)
         await self._collector.start()
+        self._supervisor.start("endpoint report", self._report.follow)
 
     async def switch(self, assembly: Assembly) -> None:
         """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The servers of a picker: ext_proc with health, and the operator page."""
 
 import asyncio

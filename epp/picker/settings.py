@@ -1,5 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of a picker: the command line, beside the configuration file."""
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +11,7 @@ from epp.director import DirectorObserver
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.server import ServerSettings
 from epp.framework.datalayer import Discovery
+from epp.framework.endpoint import EndpointTrust
 from epp.framework.plugin import Parameters
 
 
@@ -31,6 +34,13 @@ class PickerSettings:
     """Python modules whose classes a configuration may name as `module:Class`."""
     discovery: Discovery[Parameters] | None = None
     """Source of endpoints; takes precedence over that of the configuration."""
+    endpoint_trust: EndpointTrust | None = None
+    """How the gateway beside this picker verifies the certificates of HTTPS endpoints, and so how they are polled.
+
+    None for a gateway that runs elsewhere: the parameters of each data source apply.
+    """
+    terminal: io.TextIOBase | None = None
+    """Where a table shows the state of the endpoints; None for log lines."""
     pool_name: str = "default"
     """Label of the pool's metrics."""
     metrics_address: tuple[str, int] | None = None

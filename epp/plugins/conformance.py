@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plugins for conformance tests of gateways; not for production."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pickers: choose among the scored candidates."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profile handlers that run one profile for each request, and the aggregator for those that aggregate nothing."""
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions: the id of the session that a request belongs to, and the filter that keeps its endpoint."""
 
 from typing import Any

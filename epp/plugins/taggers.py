@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Taggers: read the labels of an endpoint into its attributes."""
 
 from epp.framework import TOPOLOGY, Endpoint, Parameters, Topology

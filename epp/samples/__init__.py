@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ready-made EndpointPickerConfig files, each with a word on when to use it; part of the installed package."""
 
 from collections.abc import Mapping

@@ -1,11 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
 """The multi-cycle scheduler: runs profiles over one snapshot until the profile picker asks for no more."""
 
+from epp.scheduling.cycle import Cycle
 from epp.scheduling.guard import Failure, Guard, PluginObserver
 from epp.scheduling.observer import SchedulingObserver
 from epp.scheduling.profile import Profile, ProfileFilter, WeightedScorer
 from epp.scheduling.scheduler import Scheduler
 
 __all__ = [
+    "Cycle",
     "Failure",
     "Guard",
     "PluginObserver",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One cycle: the filters, scorers and picker of one profile over the candidates."""
 
 from collections.abc import Sequence

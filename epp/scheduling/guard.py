@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls plugins, measures how long they take, and applies the error policy of their role to what they raise."""
 
 from collections.abc import Awaitable, Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events of the scheduler, for metrics."""
 
 from epp.scheduling.guard import PluginObserver

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A profile: filters, weighted scorers and exactly one picker under a name."""
 
 from dataclasses import dataclass, replace

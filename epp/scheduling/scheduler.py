@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop over profiles: choose, run, aggregate."""
 
 from collections.abc import Iterable, Mapping, Sequence

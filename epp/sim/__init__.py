@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A simulated vLLM: the API, the metrics and the timing of a model server, without a model.
 
 Beyond the API of vLLM, every answer has the header `x-sim-server: <name>`, and three paths serve tests:

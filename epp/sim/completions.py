@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The completion handlers: decode a request, run it on the machine, and answer whole or as a stream of events."""
 
 import hashlib

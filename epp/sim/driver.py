@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine in real time: moved by the event loop's clock, with a queue of tokens for each request."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The KV cache: reference-counted blocks; full ones are found by the hash of their prefix."""
 
 from collections import OrderedDict

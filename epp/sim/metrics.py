@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of one simulated server: vLLM's names, labels, bounds and help texts."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest

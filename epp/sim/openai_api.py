@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests, answers and errors of the OpenAI API, in the shapes that vLLM reads and writes."""
 
 from typing import Literal

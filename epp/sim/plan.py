@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans: from the body of a request to the work for the machine and the words of the answer, or to an API error."""
 
 from typing import TypeVar

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles of simulated model servers: name, model, speed and memory."""
 
 from collections.abc import Mapping

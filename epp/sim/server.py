@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulated server on a socket: its paths, its start and its end."""
 
 import asyncio

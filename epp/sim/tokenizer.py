@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokens: of prompts, of answers, and the hashes of their blocks."""
 
 from collections.abc import Sequence

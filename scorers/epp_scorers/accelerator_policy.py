@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores accelerators by the policy in the request's selection."""
 
 from functools import lru_cache

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints with the fewest unfinished requests from this picker."""
 
 import numpy as np

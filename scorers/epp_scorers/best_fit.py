@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers the smallest accelerator that is large and fast enough, to keep larger ones free."""
 
 import msgspec

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers the endpoint with the cheapest accelerators."""
 
 from collections.abc import Callable

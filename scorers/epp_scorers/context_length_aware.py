@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers, and optionally keeps only, endpoints labelled for prompts of the request's length."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers the endpoint at which this request costs least: small ones for short requests, for example."""
 
 from math import inf, nan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints with healthy devices that have no taints."""
 
 from epp.framework import ACCELERATOR, AcceleratorTag, Candidates, Category, Floats, Request, Scorer, tag_numbers

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers accelerator classes in a given order, except those whose endpoints are all saturated."""
 
 from collections import Counter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints whose neighbours on the same physical device have little load."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fills up GPUs, spreads load over GPUs, or fills up nodes and spreads load over the GPUs of each."""
 
 from typing import Literal

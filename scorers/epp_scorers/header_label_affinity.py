@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints whose label has the value of a request header."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints with free KV cache."""
 
 from epp.framework import KV_USAGE, LOAD_INPUTS, Candidates, Category, Floats, Request, Scorer, comparable_load

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints that have the requested LoRA adapter loaded, or room to load it."""
 
 import numpy as np

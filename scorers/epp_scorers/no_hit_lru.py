@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spreads requests without a prefix cache hit over the endpoints least recently used for such requests."""
 
 from collections import OrderedDict

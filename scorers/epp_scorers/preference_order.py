@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers accelerator classes by a list of preferences with optional conditions on the request."""
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints that hold the beginning of the prompt in their KV cache."""
 
 import numpy as np

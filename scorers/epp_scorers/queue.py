@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints with short queues."""
 
 from epp.framework import LOAD_INPUTS, WAITING, Candidates, Category, Floats, Request, comparable_load, lower_is_better

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints with few running requests."""
 
 from epp.framework import LOAD_INPUTS, RUNNING, Candidates, Category, Floats, Request, comparable_load, lower_is_better

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores the endpoint that served the session last."""
 
 import numpy as np

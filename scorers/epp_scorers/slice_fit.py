@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers the smallest device slice that is large enough, to keep larger ones free."""
 
 from math import isfinite

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints on nodes with many free slots for slices, or with few."""
 
 from math import nan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints with few prompt tokens to compute before this request's first token."""
 
 import numpy as np

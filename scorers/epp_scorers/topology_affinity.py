@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints near the one that serves the other leg of a disaggregated request."""
 
 import msgspec

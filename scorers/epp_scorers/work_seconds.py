@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefers the endpoint with the shortest expected time to this request's first tokens."""
 
 import numpy as np

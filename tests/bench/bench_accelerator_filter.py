@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CPU time of the accelerator filters over 1,000 endpoints: bounds, expressions, overrides in headers, spilling.
 
 python tests/bench/bench_accelerator_filter.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CPU time that the picker spends on one request behind a real Envoy, wire included; Envoy and clients not counted.
 
     python tests/bench/bench_gateway.py

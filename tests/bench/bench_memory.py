@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory and CPU time of a picker at rest: of each endpoint, of each poll, of each open stream.
 
     python tests/bench/bench_memory.py

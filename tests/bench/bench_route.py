@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CPU time of one routing decision: parse, producers, scheduling, ledger; no wire.
 
     python tests/bench/bench_route.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs every bench of this directory and prints the machine: `make bench`. Takes about two minutes."""
 
 import os

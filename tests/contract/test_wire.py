@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our trimmed messages and the full definitions of the protocol say the same bytes."""
 
 from collections.abc import Iterator

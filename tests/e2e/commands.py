@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A command of this program as a process: what it says, how it ends, and whom it leaves behind."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that a picker follows: endpoints with labels and configurations, replaced in the ways operators do it."""
 
 from collections.abc import Mapping

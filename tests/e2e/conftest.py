@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worlds and servers, fresh for each test."""
 
 from collections.abc import AsyncIterator, Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The code blocks of a document: files to write and commands to run, in their order."""
 
 import re

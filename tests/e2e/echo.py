@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model server that answers as it is told, and a gateway in front of it in any modes."""
 
 import hashlib

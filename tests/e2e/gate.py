@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plugin from outside that holds requests: `gate:Gate` in a configuration."""
 
 import asyncio

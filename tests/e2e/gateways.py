@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A picker and an Envoy as one process, `epp gateway`, with its health and its metrics."""
 
 import contextlib

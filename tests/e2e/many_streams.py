@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gateway's side of very many streams at once, as a program: `many_streams.py PORT STREAMS CONNECTIONS`.
 
 It says on standard output how far all of them are: `routed` once every request is answered, `streaming` once every

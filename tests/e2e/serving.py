@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A picker as its own process, and the gateway's part in an exchange with it."""
 
 import contextlib

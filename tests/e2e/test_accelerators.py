@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests find the hardware that suits them, through a real Envoy, with the cluster's objects read from files."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of accelerator objects break while requests need what they say; no request is refused for that."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A picker whose log nobody can take goes on working, and says so where it can."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp check` and `epp plugins` from outside: what they say, and how they end."""
 
 import json

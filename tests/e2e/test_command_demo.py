@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp demo` from outside: what it prints works, and nothing of it stays."""
 
 import asyncio

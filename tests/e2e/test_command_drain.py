@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp serve` told to end: unready at once, there for gateways that have not noticed, gone when they have."""
 
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes wrong at the start is one clear line and exit code 1, and flags of the Go picker are understood."""
 
 import asyncio
@@ -33,6 +34,10 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
             "--bind-address: '127.0.0.1:9002' is not an IP address: write one of this machine, without a port",
         ),
         (
+            ["gateway", ENDPOINTS, "--bind-address", "::"],
+            "--bind-address is for the metrics page, which has no port: add --metrics-port",
+        ),
+        (
             ["serve", ENDPOINTS, "--bind-address", "192.0.2.1"],
             "cannot listen on 192.0.2.1:9002: this machine has no such address: choose one of its own, or :: for all",
         ),
@@ -65,6 +70,7 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
         "missing file",
         "one server twice",
         "bind address with a port",
+        "bind address of nothing",
         "bind address of another machine",
         "bad YAML",
         "both configurations",

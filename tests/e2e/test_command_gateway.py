@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp gateway` from outside: it serves, it ends without a trace, and it says so when Envoy dies."""
 
 import asyncio
@@ -267,3 +268,27 @@ async def test_second_signal_ends_the_drain(endpoints):
             assert await gateway.end() == 0
             with pytest.raises(openai.APIError):
                 _ = [chunk async for chunk in stream]
+
+
+async def test_labels_and_hardware_of_endpoints_reach_plugins_in_one_line(endpoints):
+    one, other = endpoints.split(",")
+    config = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: label-selector-filter, parameters: {matchLabels: {spot: "true"}}}
+- {type: accelerator-data-source}
+schedulingProfiles: [{name: default, plugins: [{pluginRef: label-selector-filter}]}]
+"""
+    pool = f"{one};spot=false {other.replace('=', '=http://')}/;spot=true;accelerator=h100"
+    flags = ("--listen=127.0.0.1:0", "--metrics-port=0", "--endpoints", pool, "--config-text", config)
+    async with command("gateway", *flags) as gateway, aiohttp.ClientSession() as client:
+        line = await gateway.says("listening on")
+        page = line.partition("metrics on ")[2].partition(";")[0]
+        url = f"{line.split()[2]}/v1/chat/completions"
+        for _ in range(6):
+            body = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]}
+            async with client.post(url, json=body) as response:
+                assert response.headers["x-sim-server"] == "other"
+        async with client.get(f"http://{page}/metrics") as response:
+            assert 'accelerator_selections_total{accelerator="h100",profile="default"} 6.0' in await response.text()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp serve` from outside: ext_proc, health, metrics, and how large a message may be."""
 
 import asyncio

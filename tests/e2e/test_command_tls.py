@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp serve --cert-path` from outside: whose certificate is shown, when it changes, and which TLS is spoken."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An edited configuration file takes effect in a running picker; a bad one changes nothing, and it says why."""
 
 import json
@@ -109,7 +110,8 @@ async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_o
 def healthy(*, generation: int, refused: str | None = None) -> dict:
     config = {"generation": generation, "refused": refused}
     nothing_wrong = {"failing_tasks": {}, "lost_log_lines": 0, "not_in_effect": []}
-    return {"ready": True, "endpoints": 2, "config": config, **nothing_wrong}
+    pool = {"pool": "default", "endpoints": 2, "reachable": 2, "unreachable": []}
+    return {"ready": True, **pool, "config": config, **nothing_wrong}
 
 
 async def test_swapped_links_of_a_config_map_take_effect(files: Files, simulated, tmp_path):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a real Envoy tells model servers and clients of the length of a body, in each body mode."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prompts computed on one server and answered by another, and ranks of one server behind its one port."""
 
 import asyncio
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 from aiohttp import web
-from commands import free_ports
 from config_files import endpoints_file, with_pool
 from echo import echo
 from world import MODEL, World, open_world, until
@@ -132,15 +132,15 @@ async def held() -> AsyncIterator[Held]:
 
 
 def unasked(config: str) -> str:
-    """The same configuration, in which servers are not asked for their metrics, so that they need not be there."""
+    """The same configuration, in which servers are not asked for their metrics, so that they need not have any."""
     return yaml.safe_dump({**yaml.safe_load(config), "dataLayer": {"injectDefaults": False}})
 
 
 async def test_prefill_server_is_credited_until_the_first_token(tmp_path):
-    async with held() as server:
+    async with held() as server, echo() as prefill:
         pool = endpoints_file(
             tmp_path / "endpoints.yaml",
-            prefill=("127.0.0.1:1", {ROLE: "prefill"}),
+            prefill=(prefill.address, {ROLE: "prefill"}),
             decode=(server.address, {ROLE: "decode"}),
         )
         async with open_world(config=with_pool(unasked(PREFILL_DECODE), pool)) as world:
@@ -177,11 +177,9 @@ dataLayer: {injectDefaults: false}
 async def test_ranks_are_reached_through_the_primary_port(cluster):
     gateway = GatewaySettings(listen_port=0, cluster_type=cluster)
     plain = {"answer-bytes": "10", "answer-as": "whole"}
-    async with echo() as server:
-        host, _, primary_port = server.address.rpartition(":")
-        ranks = {"rank0": server.address} | {
-            f"rank{number}": f"{host}:{port}" for number, port in enumerate(free_ports(2), 1)
-        }
+    async with echo() as server, echo() as second, echo() as third:
+        primary_port = server.address.rpartition(":")[2]
+        ranks = {"rank0": server.address, "rank1": second.address, "rank2": third.address}
         pool = ",".join(f"{name}={address}" for name, address in ranks.items())
         config = DATA_PARALLEL.replace("PORT", primary_port)
         async with open_world(endpoints=pool, config=config, gateway=gateway) as world:
@@ -192,4 +190,5 @@ async def test_ranks_are_reached_through_the_primary_port(cluster):
                     await response.read()
                 await world.settled()
             assert sorted(headers[RANK] for headers in server.headers) == sorted(ranks.values())
+            assert not second.headers + third.headers
             assert world.column(SERVED) == dict.fromkeys(ranks, 1)

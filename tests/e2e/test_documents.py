@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """README.md and deploy/README.md, command by command as they are written, with the package installed from its wheel.
 
 They run outside the checkout, in namespaces of their own where the machine allows that: no port is taken there, and
@@ -124,14 +125,15 @@ def test_readme_works_as_it_is_written(walk):
 def test_deployment_works_as_it_is_written(walk, tmp_path):
     walked = walk("deploy/README.md")
     assert '"ready":true' in output_of(walked, "curl -sf http://127.0.0.1:9090/healthz").replace(" ", "")
-    served = [output for command, output in walked.items() if "/v1/models" in command]
-    assert len(served) == 3
-    assert all('"max_model_len":8192' in output for output in served)
-    *early, last = entries(tmp_path / "access.log")
+    models = [output for command, output in walked.items() if "/v1/models" in command]
+    assert len(models) == 3
+    assert all('"max_model_len":8192' in output for output in models)
+    *early, served, refused = entries(tmp_path / "access.log")
     assert {entry["status"] for entry in early} <= {503}  # before the picker was ready
-    assert last["status"] == 200
-    assert last["destination"] == last["served_by"]
-    assert last["destination"] in {"127.0.0.1:8001", "127.0.0.1:8002"}
+    assert served["status"] == 200
+    assert served["destination"] == served["served_by"]
+    assert served["destination"] in {"127.0.0.1:8001", "127.0.0.1:8002"}
+    assert (refused["status"], refused["details"], refused["served_by"]) == (400, "MalformedBodyError", None)
     without_picker = entries(tmp_path / "fail-open.log")[-1]
     assert (without_picker["status"], without_picker["destination"]) == (200, None)
 

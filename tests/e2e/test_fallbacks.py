@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The picker names several endpoints in order, and Envoy walks the list when one takes no connection."""
 
 import asyncio
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 import aiohttp
 import msgspec
+import numpy as np
 import openai
 import pytest
 from commands import command, outcome
@@ -16,13 +18,12 @@ from world import ENDLESS, MODEL, World, open_world, until
 
 from epp.demo.servers import ModelServer, model_servers
 from epp.framework import Endpoint
-from epp.framework.snapshot import IN_FLIGHT, SERVED
+from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, SERVED
 from epp.gateway import ClusterType, GatewaySettings
 from epp.gateway.eds_file import discovery_response
 
 OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
-# Without metrics every score is alike, so that the endpoints take turns; and nobody notices when one dies.
-TURNS = """
+BY_QUEUE = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
@@ -30,8 +31,10 @@ plugins:
 - type: max-score-picker
   parameters: {maxNumOfEndpoints: 3}
 schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]}]
-dataLayer: {injectDefaults: false}
 """
+# With metrics of idle servers every score is alike, so that the endpoints take turns; and as they are not asked again,
+# nobody notices when one dies.
+TURNS = BY_QUEUE.replace("plugins:\n", "plugins:\n- {type: metrics-data-source, parameters: {interval: 1h}}\n", 1)
 FROM_FILE = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -53,6 +56,7 @@ async def steady_and_doomed(simulated, config: str = TURNS):
         async with model_servers(["h100"], MODEL) as (server,):
             endpoints = f"steady={sims['steady'].address},doomed={server.address}"
             async with open_world(endpoints=endpoints, sims=sims, config=config, gateway=gateway) as world:
+                await until(lambda: not np.isnan(list(world.column(METRICS_AT).values())).any(), "both were asked")
                 assert {await world.ask("one"), await world.ask("other")} == {"steady", "h100"}
                 yield world, Doomed(server, admin)
 
@@ -102,8 +106,7 @@ async def next_in_turn(world: World) -> str:
 async def test_first_choice_of_the_picker_is_honoured(simulated):
     sims = await simulated("a", "b", "c")
     endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
-    by_queue = TURNS.replace("dataLayer: {injectDefaults: false}", "")
-    async with open_world(endpoints=endpoints, sims=sims, config=by_queue, gateway=OVERRIDE_HOST) as world:
+    async with open_world(endpoints=endpoints, sims=sims, config=BY_QUEUE, gateway=OVERRIDE_HOST) as world:
         await world.occupy("a", waiting=1)
         await world.occupy("b", waiting=2)
         assert {await world.ask_when_idle(f"q{i}") for i in range(4)} == {"c"}

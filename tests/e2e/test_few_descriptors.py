@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """More endpoints than file descriptors: polling takes turns, and whatever else needs descriptors finds some."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a request's headers lose and gain on the way, and the name of its model."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests that an admitter holds: by the picker's own server, and behind a real Envoy."""
 
 import asyncio

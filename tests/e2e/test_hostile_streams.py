@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams that no gateway would send: each ends cleanly, and the next one is served."""
 
 import random

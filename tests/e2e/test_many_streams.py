@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Five thousand requests under way at once: what they cost, and that none gets another's."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers with a metrics page beside servers without one, behind `epp gateway`."""
 
 import asyncio

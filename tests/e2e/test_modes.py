@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every pair of body modes through a real Envoy: each body arrives as it was sent, both ways."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The picker is killed, or hangs, while requests flow: what Envoy does then is what the failure mode says."""
 
 import asyncio

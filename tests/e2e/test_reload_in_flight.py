@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two thousand requests under way while the configuration changes fifty times: none lost, none served by a mixture."""
 
 import asyncio

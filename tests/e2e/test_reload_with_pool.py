@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A configuration that brings another pool along: it comes as one, and once that pool can be had."""
 
 import time

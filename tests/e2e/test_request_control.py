@@ -1,14 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
 """What plugins add to a request's way besides its target: a price, who served, who asked."""
 
+import contextlib
 import json
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
-from commands import free_ports
 from config_files import endpoints_file, with_pool
-from world import MODEL, World, open_world
+from world import FAST, MODEL, World, open_world, until
 
+from epp.framework.snapshot import METRICS_AT
 from epp.gateway import ClusterType, GatewaySettings, bootstrap_dict
+from epp.sim import running
 
 HEADER = """
 apiVersion: llm-d.ai/v1alpha1
@@ -81,7 +86,6 @@ async def test_price_of_a_response_reaches_the_gateways_access_log(simulated, ac
     ]
 
 
-# The dead server is preferred, and nobody is asked for metrics, which would tell that it is dead.
 VERIFIED = f"""{HEADER}
 plugins:
 - type: header-label-affinity-scorer
@@ -101,16 +105,22 @@ async def served_endpoint(world: World, **headers: str) -> str:
 
 async def test_response_names_the_server_that_the_gateway_reached_in_the_end(simulated, tmp_path):
     sims = await simulated("alive")
-    (nobody,) = free_ports(1)
-    pool = endpoints_file(
-        tmp_path / "endpoints.yaml",
-        dead=(f"127.0.0.1:{nobody}", {"state": "dead"}),
-        alive=(sims["alive"].address, {"state": "alive"}),
-    )
+    asked_once = "plugins:\n- {type: metrics-data-source, parameters: {interval: 1h}}\n"  # nobody notices that one dies
+    config = VERIFIED.replace("{injectDefaults: false}", "{}").replace("plugins:\n", asked_once)
     gateway = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
-    async with open_world(config=with_pool(VERIFIED, pool), gateway=gateway) as world:
-        assert await served_endpoint(world, **{"x-prefer": "dead"}) == sims["alive"].address
-        assert await served_endpoint(world, **{"x-prefer": "alive"}) == sims["alive"].address
+    async with contextlib.AsyncExitStack() as life:
+        doomed = await life.enter_async_context(running(msgspec.structs.replace(FAST, name="dead")))
+        pool = endpoints_file(
+            tmp_path / "endpoints.yaml",
+            dead=(doomed.address, {"state": "dead"}),
+            alive=(sims["alive"].address, {"state": "alive"}),
+        )
+        async with open_world(config=with_pool(config, pool), gateway=gateway) as world:
+            await until(lambda: not np.isnan(list(world.column(METRICS_AT).values())).any(), "both were asked")
+            await life.aclose()
+            assert await served_endpoint(world, **{"x-prefer": "dead"}) == sims["alive"].address
+            assert await served_endpoint(world, **{"x-prefer": "alive"}) == sims["alive"].address
+            assert world.available == {"dead", "alive"}  # so the gateway was sent to the dead one first
 
 
 async def test_response_does_not_guess_where_the_gateway_says_nothing(simulated):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests of an ordinary client through a real Envoy."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A session stays with the server that served it first, however busy that is, for as long as it is there."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A request that ends with trailers, over HTTP/2, through a real Envoy."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that send one request after the other, and remember who answered each, and when."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A wait with a deadline that says what it waited for."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel of this project, and an environment in which nothing but that is installed."""
 
 import shutil

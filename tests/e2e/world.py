@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an end-to-end test sees: a real Envoy, a real picker and simulated model servers, all on loopback."""
 
 import contextlib

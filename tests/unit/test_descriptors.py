@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits of file descriptors, with the real limits of this process."""
 
 import resource

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Same snapshot, same seed, same configuration: same pick, in any process."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The generated files: what the code says is what they say."""
 
 import importlib.util
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from epp.cli import go_flags
 
 REPOSITORY = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("generate", REPOSITORY / "docs" / "generate.py")
@@ -42,6 +45,14 @@ def test_every_dependency_has_its_licence_listed_at_the_version_that_is_locked()
 @pytest.mark.parametrize("name", sorted(generate.dependencies()))
 def test_licence_of_a_dependency_is_known(name):
     assert re.fullmatch(r"[\w. +()-]{2,80}", generate.licence_of(name))
+
+
+def test_every_flag_that_is_dropped_or_refused_is_in_the_reference():
+    tables = [table for table in vars(go_flags).values() if isinstance(table, frozenset | dict)]
+    known = {flag for table in tables for flag in table if flag.startswith("--")}
+    gone = {flag for flag in known if generate.llm_d_fate(flag) is not None}
+    assert len(gone) > 10
+    assert gone <= generate.LLM_D_DEFAULTS.keys()
 
 
 def test_references_have_a_row_for_what_a_reader_looks_up():

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`host:port` as people write it."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make run` says what it installs while it does, and fails where pip fails."""
 
 import os

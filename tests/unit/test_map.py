@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """epp/README.md, the map of the code, names files, rooms and functions that exist."""
 
 import re

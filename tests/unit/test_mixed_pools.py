@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pools in which some servers have a metrics page and others have none, on simulated machines in virtual time."""
 
 from collections import Counter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel: its top-level packages, and a module in it for every plugin type."""
 
 import re

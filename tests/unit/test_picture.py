@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The picture at the top of README.md: it loads nothing, and shows the last table that the demo drew."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What README.md says is true: its code runs, its targets and links exist. `test_documents` runs its commands."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Background tasks that fail are restarted, counted and listed."""
 
 import asyncio

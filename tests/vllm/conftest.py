@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two genuine vLLM servers on this machine, started once; asked for with --vllm and nowhere else.
 
 `--vllm DIR` names a virtual environment that holds `bin/vllm` and, in `models/medium`, a small model of random weights.

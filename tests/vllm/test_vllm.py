@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gateway in front of two genuine vLLM servers."""
 
 import asyncio

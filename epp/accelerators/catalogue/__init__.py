@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products and machine types, with the figures of their data sheets."""
 
 from epp.accelerators.catalogue.lookup import CATALOGUE, Catalogue

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPU catalogue files of TensorFusion: products with prices, TFLOPS and partition templates, added to a catalogue."""
 
 import re

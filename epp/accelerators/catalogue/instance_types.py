@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Accelerators of cloud machine types: `p5.48xlarge` has eight H100."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookup of products by the names that labels, drivers and users have for them."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products of the catalogue, and the facts that follow from one."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Table of products with the figures of their data sheets: whole devices, dense; and of NVIDIA generations."""
 
 import msgspec

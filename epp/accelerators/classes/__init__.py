@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """AcceleratorClasses: matching against an endpoint, and validation."""

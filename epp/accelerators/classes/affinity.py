@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Node affinity: required terms, evaluated on the labels of a node, and their validation."""
 
 from collections.abc import Iterator, Mapping

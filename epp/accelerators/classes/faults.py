@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Validation of AcceleratorClasses: invalid values, and values in another form than the API requires."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matching of AcceleratorClasses against an endpoint."""
 
 from collections.abc import Iterable, Mapping

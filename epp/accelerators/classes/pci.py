@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PCI ids of the accelerators of a node, from labels and device attributes."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices allocated to an endpoint by ResourceClaims, with their description from ResourceSlices."""
 
 import re

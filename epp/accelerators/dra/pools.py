@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pools of devices, assembled from ResourceSlices: the newest generation, or the last complete one."""
 
 from collections import defaultdict

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts from an AcceleratorClass, for the endpoints that match it."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts that users declare: in the endpoint list, in overrides, or by the name of a class on the pod."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts from ResourceClaims: the devices of an endpoint, their properties, health and taints."""
 
 import re

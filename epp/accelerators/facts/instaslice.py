@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts from InstaSlice: the slices of an endpoint and their state."""
 
 from collections.abc import Iterator, Sequence

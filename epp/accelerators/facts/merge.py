@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts on the hardware of an endpoint from one source, and the merge of several sources into a tag."""
 
 from collections.abc import Iterable, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts from the resource requests of a pod, and from its place."""
 
 from collections.abc import Iterator, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prices in objects of other systems: nodes of TensorFusion, variants and unit costs of the variant autoscaler."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pod and node of an endpoint, and their labels."""
 
 from collections.abc import Mapping

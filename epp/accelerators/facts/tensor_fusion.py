@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts from TensorFusion: the GPUs of an endpoint, its share of them, and their state."""
 
 from collections.abc import Iterator, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Last good versions of the objects in files, from one reading of the files to the next."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading of object files: YAML or JSON, several documents to a file; single files or directories."""
 
 import json

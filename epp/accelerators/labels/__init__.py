@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts from the labels of a node: one module for each vendor or cloud."""
 
 from epp.accelerators.labels.node import NodeFacts, facts_from_labels

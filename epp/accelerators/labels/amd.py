@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels of AMD's node labeller, current ones and older ones with values in their keys."""
 
 import re

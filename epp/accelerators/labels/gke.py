@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels of Google Kubernetes Engine: GPUs, their sharing, and TPUs."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels of Intel's GPU plugin and node feature rules."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts on the accelerators of a node, from its labels of all vendors and clouds."""
 
 from collections.abc import Mapping

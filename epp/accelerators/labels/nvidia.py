@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels of NVIDIA's GPU feature discovery."""
 
 import re

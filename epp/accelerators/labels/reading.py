@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Common parts of the label readers, and labels that no single vendor owns: spot, topology, PCI."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MIG: names of profiles, layouts of GPUs, the share that a slice has of its GPU, and slices made by InstaSlice."""
 
 from epp.accelerators.mig.partition import joined, mig_gpu, partition_of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Placement of slices on each GPU, and the number of slices that fit beside existing ones."""
 
 import math

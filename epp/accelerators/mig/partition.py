@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Share that a slice has of its GPU."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MIG profiles, parsed from their names."""
 
 import re

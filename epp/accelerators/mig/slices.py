@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MIG slices allocated to pods by InstaSlice, and the nodes that it manages: both generations in one form."""
 
 from collections.abc import Iterable, Iterator, Mapping

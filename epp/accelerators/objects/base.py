@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Base of cluster objects: metadata, conditions, quantities, and conversion from plain data."""
 
 from collections.abc import Mapping

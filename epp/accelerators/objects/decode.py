@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoding of cluster objects from plain data, each by itself: an invalid one does not affect the others."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ResourceSlice, ResourceClaim, DeviceClass and DeviceTaintRule of resource.k8s.io, all versions in one form."""
 
 import re

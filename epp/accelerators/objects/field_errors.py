@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of conversion in the form `field is value: remedy`."""
 
 import re

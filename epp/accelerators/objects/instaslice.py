@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Both generations of InstaSlice: Instaslice; NodeAccelerator and AllocationClaim."""
 
 from collections.abc import Mapping

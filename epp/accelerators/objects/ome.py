@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AcceleratorClass of ome.io, and ResourceFlavor of kueue.x-k8s.io, whose node labels a class can refer to."""
 
 from collections.abc import Mapping

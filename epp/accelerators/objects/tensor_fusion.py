@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPU, GPUNode, GPUResourceQuota and SchedulingConfigTemplate of tensor-fusion.ai."""
 
 from collections.abc import Mapping

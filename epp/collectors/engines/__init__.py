@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics pages of inference engines: names of series, and reading them into columns."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Built-in engines: names of their series, and prefixes by which the engine of a page is recognised."""
 
 from collections.abc import Mapping

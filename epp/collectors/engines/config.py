@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters that describe the metrics page of an engine."""
 
 from epp.collectors.exposition import Selector

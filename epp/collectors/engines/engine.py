@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Series of an engine's metrics page, and their conversion into columns and attributes."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of inference engines: the source of their pages, and the extractor of the core metrics."""
 
 from collections.abc import Iterator

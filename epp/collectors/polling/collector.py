@@ -1,24 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
 """Periodic polls of all endpoints of the pool, written to the datastore."""
 
 import asyncio
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 import structlog
 
+from epp.collectors.polling.conditions import Conditions
 from epp.collectors.polling.poll import CollectorObserver, Poll
 from epp.collectors.polling.reachability import Reachability
+from epp.collectors.sources.connection_probe import ConnectionProbe
+from epp.collectors.sources.http import HttpSource
+from epp.collectors.sources.tls import EndpointTls
 from epp.datastore import Change, Datastore
 from epp.descriptors import shortage
 from epp.framework.clock import Clock
-from epp.framework.datalayer import Feed
-from epp.framework.endpoint import Endpoint
+from epp.framework.datalayer import Contact, Feed
+from epp.framework.endpoint import Endpoint, EndpointTrust
 from epp.framework.plugin import Datum
 from epp.supervisor import Supervisor
 
 _LONGEST_FIRST_WAIT_SECONDS = 1.0
+_MOST_PROBES_PER_SECOND = 200.0
+"""Brief connections cost more than pages on connections that are kept."""
 
 _log = structlog.get_logger()
 
@@ -26,6 +33,7 @@ _log = structlog.get_logger()
 class Collector:
     """Runs one task for each endpoint and feed, so that a slow exporter delays no other.
 
+    An endpoint whose own port no feed asks is probed with brief connections, to know whether it can be reached.
     Follows the pool from `start` to `stop`; cannot be started again. The caller closes the sources.
     """
 
@@ -39,14 +47,22 @@ class Collector:
         observer: CollectorObserver | None = None,
         supervisor: Supervisor | None = None,
         generator: random.Random | None = None,
+        trust: EndpointTrust | None = None,
     ) -> None:
+        """Prepare; `trust` is that of the gateway beside this picker. Raises ConfigurationError for its file."""
         self._store = store
         self._clock = clock
         self._interval_seconds = interval_seconds
         self._observer = observer or CollectorObserver()
         self._generator = generator or random.Random()  # noqa: S311  spreads the polls, guards nothing
         self._supervisor = supervisor or Supervisor(observer=self._observer)
+        self._endpoint_tls = None if trust is None else EndpointTls(trust)
+        self._probe = Feed(ConnectionProbe(self._endpoint_tls), ())
+        self._tls_limits: tuple[bool, frozenset[str]] | None = None
+        """What TLS the gateway can do: with endpoints that have a host name, and with which addresses; None for all."""
+        self.conditions = Conditions()
         self._feeds = self.checked(feeds)
+        self._equip(self._feeds)
         self._ending: set[asyncio.Task[None]] = set()
         self._tasks: dict[tuple[str, Feed], asyncio.Task[None]] = {}
         self._endpoints: dict[str, Endpoint] = {}
@@ -85,14 +101,21 @@ class Collector:
         wanted = self.checked(feeds)
         gone = [feed for feed in self._feeds if feed not in wanted]
         self._feeds = wanted
-        ended = [self._end_feed(identity, feed) for identity in self._endpoints for feed in gone]
+        self._equip(wanted)
         for endpoint in self._endpoints.values():
+            kept = self._feeds_of(endpoint)
+            for feed in (*gone, self._probe):
+                if feed not in kept:
+                    self._end_feed(endpoint.id, feed)
+                    self._reachability[endpoint.id].forget(feed.source.name)
             self._begin_feeds(endpoint)
-            if not any(feed.asks(endpoint) for feed in wanted):
-                self._reachability[endpoint.id].answered()  # no feed could detect that it is back
         self._check_descriptors()
-        await asyncio.gather(*ended, return_exceptions=True)
+        await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
+
+    def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
+        """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
+        self._tls_limits = (by_name, frozenset(addresses))
 
     async def stop(self) -> None:
         """Cancel all tasks and wait for their end."""
@@ -107,6 +130,9 @@ class Collector:
         for _, endpoint in change.removed:
             self._end(endpoint.id)
         for _, endpoint in change.updated:
+            if self._endpoints[endpoint.id].tls != endpoint.tls:
+                self._end(endpoint.id)
+                self._begin(endpoint)
             self._endpoints[endpoint.id] = endpoint
         for _, endpoint in change.added:
             self._begin(endpoint)
@@ -124,11 +150,32 @@ class Collector:
 
     def _begin(self, endpoint: Endpoint) -> None:
         self._endpoints[endpoint.id] = endpoint
-        self._reachability[endpoint.id] = Reachability(self._store, endpoint)
+        self._reachability[endpoint.id] = reachability = Reachability(self._store, endpoint, self.conditions)
+        if self._is_ruled_out(endpoint):
+            why = "it speaks TLS and joined later: the gateway has TLS with the https endpoints of its start"
+            reachability.rule_out(Contact.TLS_UNAVAILABLE, why, "restart the gateway")
         self._begin_feeds(endpoint)
 
+    def _is_ruled_out(self, endpoint: Endpoint) -> bool:
+        if self._tls_limits is None or not endpoint.tls:
+            return False
+        by_name, addresses = self._tls_limits
+        return not by_name if endpoint.host else endpoint.address not in addresses
+
+    def _equip(self, feeds: Iterable[Feed]) -> None:
+        """Let sources verify certificates of endpoints as the gateway does."""
+        for feed in feeds:
+            if isinstance(feed.source, HttpSource):
+                feed.source.endpoint_tls = self._endpoint_tls
+
+    def _feeds_of(self, endpoint: Endpoint) -> tuple[Feed, ...]:
+        if self._is_ruled_out(endpoint):
+            return ()
+        asked = any(feed.asks(endpoint) for feed in self._feeds)
+        return self._feeds if asked else (*self._feeds, self._probe)
+
     def _begin_feeds(self, endpoint: Endpoint) -> None:
-        for feed in self._feeds:
+        for feed in self._feeds_of(endpoint):
             if (endpoint.id, feed) not in self._tasks:
                 run = partial(self._run, endpoint, feed, self._reachability[endpoint.id])
                 name = f"collect {feed.source.name} of {endpoint.id}"
@@ -137,15 +184,16 @@ class Collector:
     def _end(self, identity: str) -> None:
         if self._endpoints.pop(identity, None) is not None:
             del self._reachability[identity]
-            for feed in self._feeds:
+            self.conditions.remove(identity)
+            for feed in (*self._feeds, self._probe):
                 self._end_feed(identity, feed)
 
-    def _end_feed(self, identity: str, feed: Feed) -> asyncio.Task[None]:
-        task = self._tasks.pop((identity, feed))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-        task.cancel()
-        return task
+    def _end_feed(self, identity: str, feed: Feed) -> None:
+        task = self._tasks.pop((identity, feed), None)
+        if task is not None:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            task.cancel()
 
     async def _run(self, endpoint: Endpoint, feed: Feed, reachability: Reachability) -> None:
         interval = self._interval_of(feed)
@@ -156,6 +204,8 @@ class Collector:
         while True:
             await asyncio.sleep(due - self._clock.now())
             wait = await poll.collect_once(self._endpoints.get(endpoint.id, endpoint))
+            if feed is self._probe:
+                wait = max(wait, len(self._endpoints) / _MOST_PROBES_PER_SECOND)
             due = next_due(due, wait, self._clock.now())
 
     def _interval_of(self, feed: Feed) -> float:

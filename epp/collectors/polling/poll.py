@@ -1,19 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
 """Polls of one feed of one endpoint."""
 
+import logging
 from typing import Any
 
 import structlog
 
+from epp.collectors.polling.conditions import Condition
 from epp.collectors.polling.reachability import Reachability
 from epp.datastore import Datastore
 from epp.framework.clock import Clock
-from epp.framework.datalayer import Extractor, Feed, NotAskedError, PageError, UnreachableError
+from epp.framework.datalayer import Contact, Extractor, Feed, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
-from epp.framework.snapshot import Column
+from epp.framework.faults import described
+from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
 from epp.supervisor import TaskObserver
 
 _LONGEST_BACKOFF_SECONDS = 1.0
 _PAGE = "page"
+_LOAD = frozenset({WAITING, RUNNING, KV_USAGE})
 _STALE_SECONDS, _STALE_POLLS = 2.0, 3
 """Age of numbers, and polls in vain, after which an endpoint's load is unknown."""
 
@@ -33,7 +38,10 @@ class CollectorObserver(TaskObserver):
 
 
 class Poll:
-    """Fetches pages and reports their data; logs each kind of problem once until it is resolved."""
+    """Fetches pages and reports their data; logs each kind of problem when it comes, until it is resolved.
+
+    Problems of the endpoint itself are warned of elsewhere: all endpoints together, see `Conditions`.
+    """
 
     def __init__(
         self,
@@ -51,7 +59,8 @@ class Poll:
         self._clock = clock
         self._interval_seconds = interval_seconds
         self._observer = observer
-        self._problems: set[str] = set()
+        self._problems: dict[str, str] = {}
+        """The kind of the last problem of the page, and of each extractor."""
         self._backoff_seconds = interval_seconds
         self._stale_seconds = max(_STALE_SECONDS, _STALE_POLLS * interval_seconds)
         self._reported_at: dict[Extractor[Any], float] = {}
@@ -63,7 +72,7 @@ class Poll:
         """
         page = await self._fetch(endpoint)
         if page is not None:
-            self._extract(page, endpoint)
+            self._answered(endpoint, self._extract(page, endpoint))
         self._forget_stale(endpoint)
         return self._backoff_seconds
 
@@ -73,11 +82,11 @@ class Poll:
             page = await source.fetch(endpoint)
         except UnreachableError as error:
             self._fetch_failed(endpoint, error)
-            self._missed(endpoint, refused=error.refused)
+            self._missed(endpoint, error)
             return None
         except PageError as error:
             self._fetch_failed(endpoint, error)
-            self._answered(endpoint)
+            self._answered(endpoint, error)
             return None
         except NotAskedError as error:
             self._fetch_failed(endpoint, error)
@@ -86,20 +95,25 @@ class Poll:
         except Exception as error:  # noqa: BLE001  a plugin may raise anything; other feeds continue
             self._fetch_failed(endpoint, error)
             return None
-        self._answered(endpoint)
         self._recovered(_PAGE, endpoint)
         return page
 
-    def _extract(self, page: bytes, endpoint: Endpoint) -> None:
+    def _extract(self, page: bytes, endpoint: Endpoint) -> PageError | None:
+        """Report what the page says; return the problem of one that no extractor can read."""
+        problem: PageError | None = None
+        failures = 0
         for extractor in self._feed.extractors:
             try:
                 self._store.report(endpoint, extractor.extract(page, endpoint))
             except Exception as error:  # noqa: BLE001  a plugin may raise anything; other extractors continue
                 self._observer.extract_error(self._feed.source.plugin_type, extractor.plugin_type)
                 self._log_problem(extractor.name, endpoint, error)
+                failures += 1
+                problem = error if isinstance(error, PageError) else problem
             else:
                 self._reported_at[extractor] = self._clock.now()
                 self._recovered(extractor.name, endpoint)
+        return problem if failures == len(self._feed.extractors) else None
 
     def _forget_stale(self, endpoint: Endpoint) -> None:
         limit = self._clock.now() - self._stale_seconds
@@ -109,17 +123,29 @@ class Poll:
             numbers = (datum for datum in extractor.writes if isinstance(datum, Column) and not datum.lasting)
             self._store.forget(numbers, endpoint)
 
-    def _answered(self, endpoint: Endpoint) -> None:
-        self._backoff_seconds = self._interval_seconds
+    def _answered(self, endpoint: Endpoint, problem: PageError | None) -> None:
+        if problem is None:
+            self._backoff_seconds = self._interval_seconds
+        else:
+            self._back_off()
         if self._feed.asks(endpoint):
-            self._reachability.answered()
+            self._reachability.answered(self._feed.source.name, self._condition(problem))
 
-    def _missed(self, endpoint: Endpoint, *, refused: bool) -> None:
+    def _condition(self, problem: PageError | None) -> Condition | None:
+        if problem is None:
+            return None
+        why, remedy = str(problem), problem.remedy
+        if any(datum in _LOAD for extractor in self._feed.extractors for datum in extractor.writes):
+            why = f"{why}; its load is judged by the requests that it was sent"
+            remedy = remedy or f"enable its metrics, or set path or port of {self._feed.source.name}"
+        return Condition(Contact.NO_PAGE, why, remedy)
+
+    def _missed(self, endpoint: Endpoint, error: UnreachableError) -> None:
         if self._feed.asks(endpoint):
-            self._reachability.missed(refused=refused)
+            self._reachability.missed(error)
             backs_off = self._reachability.lost
         else:
-            backs_off = refused
+            backs_off = error.refused
         if backs_off:
             self._back_off()
 
@@ -132,20 +158,24 @@ class Poll:
         self._log_problem(_PAGE, endpoint, error)
 
     def _log_problem(self, kind: str, endpoint: Endpoint, error: Exception) -> None:
-        if kind in self._problems:
+        sort = error.contact if isinstance(error, UnreachableError) else type(error).__name__
+        if self._problems.get(kind) == sort:
             return
-        self._problems.add(kind)
+        self._problems[kind] = sort
         expected = isinstance(error, NotAskedError | PageError | UnreachableError)
-        _log.warning(
+        shown_elsewhere = self._feed.asks(endpoint) and isinstance(error, PageError | UnreachableError)
+        _log.log(
+            logging.INFO if shown_elsewhere else logging.WARNING,
             "endpoint not read",
             endpoint=endpoint.id,
             source=self._feed.source.name,
             extractor=None if kind == _PAGE else kind,
-            reason=str(error) if expected else repr(error),
+            reason=str(error) if expected else described(error),
+            remedy=getattr(error, "remedy", "") or None,
             exc_info=None if expected else error,
         )
 
     def _recovered(self, kind: str, endpoint: Endpoint) -> None:
         if kind in self._problems:
-            self._problems.discard(kind)
+            del self._problems[kind]
             _log.info("endpoint read again", endpoint=endpoint.id, source=self._feed.source.name)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Utilization of the GPUs of an endpoint, from a DCGM exporter at its address."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that an endpoint serves, from its own list."""
 
 import msgspec

@@ -1,10 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
 """TLS of sources that fetch over HTTPS."""
 
 import ssl
+from functools import cached_property
 from pathlib import Path
 
 import structlog
 
+from epp.framework.endpoint import EndpointTrust
+from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 
 _log = structlog.get_logger()
@@ -26,6 +30,30 @@ class TlsParameters(Parameters, frozen=True):
         """Check that certificate and key are set together; raises ValueError."""
         if bool(self.client_cert_path) != bool(self.client_key_path):
             raise ValueError("clientCertPath and clientKeyPath belong together: write both or neither")
+
+
+class EndpointTls:
+    """TLS with HTTPS endpoints as the gateway beside this picker has it; raises ConfigurationError for a bad file."""
+
+    def __init__(self, trust: EndpointTrust) -> None:
+        self._trust = trust
+        if trust.ca_file is not None:
+            _ = self.context
+
+    @cached_property
+    def context(self) -> ssl.SSLContext:
+        """The context, made on first use: to read the system's authorities takes a while."""
+        file = self._trust.ca_file
+        try:
+            context = ssl.create_default_context(cafile=file)
+        except OSError as error:  # ssl.SSLError is one
+            why = f"it is no PEM file of certificates ({error})" if isinstance(error, ssl.SSLError) else error.strerror
+            raise ConfigurationError(f"--endpoint-ca-file {file}: {why}") from error
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Envoy is not strict either
+        if not self._trust.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
 
 def tls_context(parameters: TlsParameters, name: str) -> ssl.SSLContext:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of accelerator tags as arrays: built once per set of tags, indexed by candidates."""
 
 from collections.abc import Callable

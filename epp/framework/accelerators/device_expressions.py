@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CEL expressions that select devices in the dialect of Kubernetes' dynamic resource allocation (DRA)."""
 
 import re

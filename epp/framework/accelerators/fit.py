@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check of accelerators against the bounds of a selection, with the reason for a rejection."""
 
 from collections.abc import Hashable, Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes of accelerator memory, with a tolerance for nominal sizes, which are a little too large."""
 
 from epp.framework.quantities import parse_quantity

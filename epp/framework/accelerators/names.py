@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of an endpoint's accelerator in configurations."""
 
 from collections.abc import Mapping

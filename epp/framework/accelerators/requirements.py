@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds and preferences for accelerators, as parameters of plugins."""
 
 from collections.abc import Iterable, Mapping

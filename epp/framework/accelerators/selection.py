@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Selection of accelerators for a request: bounds and preferences, and the combination of several layers."""
 
 from collections.abc import Mapping

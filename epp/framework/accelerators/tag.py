@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Accelerators of an endpoint as one frozen record, independent of their sources.
 
 Performance and bandwidth are those of one whole device, dense (without sparsity); the share of a slice or a shared

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Throughput of an endpoint by request size, in the profile format of AIBrix's GPU optimizer."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Share of an endpoint's GPUs in use: memory and TFLOPS, weighted."""
 
 from math import inf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drops endpoints whose accelerators drain, are blocked or are unhealthy."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps requests on the cheapest accelerators until they are full, then opens the next more expensive group."""
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the accelerator bounds and preferences in request headers."""
 
 from collections.abc import Callable, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Determines the accelerators that may serve a request, from layers of configuration and request headers."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filters by bounds on accelerators: those of the configuration, and those of the request."""
 
 from collections.abc import Sequence

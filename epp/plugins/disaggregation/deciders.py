@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deciders: whether a stage of a request gets a leg of its own."""
 
 from collections.abc import Sequence

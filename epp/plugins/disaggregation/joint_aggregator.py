@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Picks the endpoints of all legs together instead of one by one."""
 
 from collections.abc import Mapping, Sequence

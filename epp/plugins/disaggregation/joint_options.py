@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The endpoints of one leg considered in a joint choice."""
 
 from dataclasses import dataclass

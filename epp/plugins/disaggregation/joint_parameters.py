@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of a joint choice: weights of the legs, of their distance and of their accelerators."""
 
 from fnmatch import fnmatchcase

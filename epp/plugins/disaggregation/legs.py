@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the legs of a disaggregated request one after the other, and names their endpoints in headers."""
 
 from collections.abc import Mapping, Sequence

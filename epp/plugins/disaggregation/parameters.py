@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of a disaggregated request's stages, in the current and the former spelling."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The profile handlers of disaggregated requests."""
 
 from collections.abc import Mapping, Sequence

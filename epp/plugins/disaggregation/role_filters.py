@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filters by the role of an endpoint: encode, prefill or decode."""
 
 from typing import ClassVar

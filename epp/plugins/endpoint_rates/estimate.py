@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Combines profiles and learned ratios into the rates of every slot."""
 
 from collections.abc import Sequence

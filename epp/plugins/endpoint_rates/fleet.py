@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tracks the hardware and engine of each slot, and the slots where they changed."""
 
 from typing import NamedTuple

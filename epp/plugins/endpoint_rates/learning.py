@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learns the ratio of the observed to the expected rate of each endpoint."""
 
 from collections import deque

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of endpoint rates: profiles, and learning."""
 
 from math import inf

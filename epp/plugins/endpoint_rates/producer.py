@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publishes the speed of each endpoint: from profiles of its hardware at first, then learned from responses."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles: measured or estimated rates of one model on one accelerator."""
 
 import msgspec

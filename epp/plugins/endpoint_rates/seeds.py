@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Built-in profiles: published figures of a few models and accelerators.
 
 The prefill rates with a model are measurements published with llm-d's guides (calibration matrix, 2026). Profiles

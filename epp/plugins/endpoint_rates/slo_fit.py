@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the endpoints expected to meet the latency objectives of the request, and of these the cheapest."""
 
 from math import inf

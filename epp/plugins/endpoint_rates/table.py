@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looks up the rates of a model on an accelerator in profiles, from the most to the least specific."""
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps endpoints by a threshold on any reported number."""
 
 from collections.abc import Callable, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filters by endpoint labels: a Kubernetes LabelSelector, and its deprecated forms."""
 
 from collections.abc import Mapping

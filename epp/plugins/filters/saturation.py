@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drops endpoints at the thresholds of a saturation detector, and those about which it knows nothing new."""
 
 from collections.abc import Sequence

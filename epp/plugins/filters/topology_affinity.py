@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the endpoints close to the one that serves the other leg of a disaggregated request."""
 
 from typing import Literal

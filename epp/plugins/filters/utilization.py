@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drops endpoints above a limit of their load."""
 
 from collections.abc import Mapping

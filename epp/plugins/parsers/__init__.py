@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parsers: read from request bodies the few fields that routing needs."""

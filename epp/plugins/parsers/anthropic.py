@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parser of Anthropic's messages API and its token count."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Size of an image that a request itself carries, from the head of its file."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with a body, in the words of JSON: where, what was found and what belongs there."""
 
 import re

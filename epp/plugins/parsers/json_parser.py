@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Base of the parsers of JSON bodies: common fields, token limits and errors."""
 
 from collections.abc import Callable, Mapping
@@ -59,7 +60,7 @@ def request_body(
     ends: tuple[int, ...] = (),
 ) -> RequestBody:
     """Return the parsed body; a negative limit is none, one beyond 64 bits raises MalformedBodyError."""
-    sizes = (end - start for start, end in pairwise((0, *ends))) if ends else (len(prompt),)
+    sizes = [end - start for start, end in pairwise((0, *ends))] if ends else [len(prompt)]
     if limit is not None and limit > _MOST_TOKENS:
         raise MalformedBodyError(
             f"the limit of output tokens is more than {_MOST_TOKENS}: send a smaller one", kind="invalid_value"
@@ -67,7 +68,7 @@ def request_body(
     return RequestBody(
         model=common.model or "",
         prompt=prompt,
-        prompt_tokens=sum(-(-size // BYTES_PER_TOKEN) for size in sizes),
+        prompt_tokens=sum([-(-size // BYTES_PER_TOKEN) for size in sizes]),
         max_output_tokens=None if limit is None or limit < 0 else int(limit),
         streaming=bool(common.stream),
         cache_salt=common.cache_salt or "",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parser of OpenAI's APIs: chat, completions, embeddings, images, and those of items."""
 
 from collections.abc import Mapping

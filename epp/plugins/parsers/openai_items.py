@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readers of the OpenAI APIs whose conversation is a list of items: responses and conversations."""
 
 import msgspec

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parser of paths that no other parser claims."""
 
 from epp.framework import Headers, Parser, RequestBody

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a prompt as canonical bytes: equal prefixes here are equal prefixes in the engine."""
 
 import struct

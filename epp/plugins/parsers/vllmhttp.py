@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parser of vLLM's generate API, whose prompt is token ids."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the endpoints with most of the prompt in their KV cache, unless they are too busy."""
 
 from typing import Literal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hashes a prompt in blocks, each chained to those before it."""
 
 import sys

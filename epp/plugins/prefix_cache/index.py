@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records the prompt blocks sent to each slot, up to a limit for each."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimates the part of a prompt that each endpoint has in its KV cache, from the prompts sent there before."""
 
 import sys
@@ -15,6 +16,7 @@ from epp.framework import (
     Candidates,
     DataKey,
     EndpointObserver,
+    Floats,
     Natural,
     Parameters,
     PrefixMatch,
@@ -104,6 +106,8 @@ class ApproxPrefixCacheProducer(
         self._match_key = PREFIX_MATCH.produced_by(self.name)
         self._hashed_key: DataKey[_Hashed] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
         self._index = PrefixIndex()
+        self._reported: Floats | None = None
+        self._engine_tokens = 0
         self.writes = (self._match_key,)
         self.may_read = (KV_BLOCKS, KV_BLOCK_TOKENS, PROMPT_TOKENS)
 
@@ -118,7 +122,7 @@ class ApproxPrefixCacheProducer(
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         snapshot = result.primary.candidates.snapshot
-        hashed = self._hashed(request, snapshot)
+        hashed = request.get(self._hashed_key) or self._hashed(request, snapshot)
         for slot in {leg.slot: None for leg in result.profiles.values() if leg is not None}:
             limit = self._limit(snapshot, slot, hashed.block_tokens)
             for chain in hashed.chains:
@@ -170,10 +174,9 @@ class ApproxPrefixCacheProducer(
         """Return the tokens of one block: the engines', where they are known and count."""
         if self.parameters.auto_tune:
             reported = snapshot.columns.get(KV_BLOCK_TOKENS.name)
-            if reported is not None and len(reported):
-                first = float(reported[np.argmax(np.isfinite(reported))])
-                if first > 0:
-                    return int(min(max(first, MIN_BLOCK_TOKENS), MAX_BLOCK_TOKENS))
+            if reported is not self._reported:  # a column is replaced as a whole
+                self._reported, self._engine_tokens = reported, _block_tokens(reported)
+            return self._engine_tokens or self.parameters.block_tokens
         return self.parameters.block_tokens
 
     def _limit(self, snapshot: Snapshot, slot: int, block_tokens: int) -> int:
@@ -184,3 +187,11 @@ class ApproxPrefixCacheProducer(
             if np.isfinite(engine_tokens):
                 capacity = int(engine_tokens) // block_tokens
         return max(0, min(capacity, self.parameters.max_bytes_per_server // BYTES_PER_ENTRY))
+
+
+def _block_tokens(reported: Floats | None) -> int:
+    """Return the block size of the first endpoint that reports one, within bounds; 0 for none."""
+    if reported is None or not len(reported):
+        return 0
+    first = float(reported[np.argmax(np.isfinite(reported))])
+    return int(min(max(first, MIN_BLOCK_TOKENS), MAX_BLOCK_TOKENS)) if first > 0 else 0

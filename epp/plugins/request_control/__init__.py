@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Request control: admission of requests, and reports on responses."""

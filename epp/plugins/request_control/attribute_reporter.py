@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports a value computed from the usage of a response to the gateway, such as its cost."""
 
 from epp.framework import Metadata, Name, Parameters, Request, Response, ResponseReporter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CEL (Common Expression Language) expressions over the usage of a response."""
 
 from collections.abc import Mapping

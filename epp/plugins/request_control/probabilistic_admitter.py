@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refuses sheddable requests with a probability that rises with the load of the pool."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publishes the tokens that the picked endpoints have to compute for a request."""
 
 from epp.framework import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimated tokens of images and videos, by the rules that models have for them."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts the tokens of a prompt: by the parser's estimate, or with a tokenizer."""
 
 import codecs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixture files decoded, and endpoints tagged by them."""
 
 from pathlib import Path

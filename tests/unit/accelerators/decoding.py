@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Documents of cluster objects, decoded as those of a file are."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Node terms as the cluster has them, and what people write instead."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which classes an endpoint is of, and what it has from them."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prices of the workload variant autoscaler."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Documents into objects: what is bad costs itself alone."""
 
 from fractions import Fraction

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ResourceClaims make of an endpoint."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with an object is said with field, value and remedy."""
 
 import pytest

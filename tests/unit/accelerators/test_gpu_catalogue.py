@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A GPU catalogue file adds products, and prices known ones."""
 
 import msgspec

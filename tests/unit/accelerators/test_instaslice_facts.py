@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What InstaSlice's objects, or what stands in for them, make of an endpoint."""
 
 import copy

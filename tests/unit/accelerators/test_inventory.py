@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects at one moment."""
 
 from decoding import decode

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever happens to files and objects, in any order: in effect is the last good version of each."""
 
 import asyncio

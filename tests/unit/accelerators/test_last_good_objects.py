@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A version of a file, or of an object in it, that cannot be understood leaves the one before in effect."""
 
 import asyncio

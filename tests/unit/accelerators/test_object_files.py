@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects come from files and directories; what cannot be read costs that file alone."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What still fits, and what each class has left."""
 
 from epp.accelerators.reports import ClassTotal, class_totals, fit_report

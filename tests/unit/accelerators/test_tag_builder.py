@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose word counts for which field of a tag."""
 
 import msgspec

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints are tagged from files, labels and declarations, and anew when files change."""
 
 import asyncio

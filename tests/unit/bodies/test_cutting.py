@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """However documents are spelled and wherever they are cut, the same bytes come out and the same counts are read."""
 
 import itertools

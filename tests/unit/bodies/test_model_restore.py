@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A response keeps every byte but the name of its model, however it was cut."""
 
 from pathlib import Path

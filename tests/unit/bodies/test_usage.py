@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The token counts of every API are found, and nothing else in a response matters."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A request gets another model, and every other byte stays."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp accelerators` shows what is behind each endpoint."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line as a whole: version, help, completion, and what is imported for them."""
 
 import re
@@ -74,7 +75,7 @@ def test_every_command_is_summed_up_in_full():
     [
         ("epp s", {"serve", "sim-server"}),
         ("epp serve --drain", {"--drain-timeout", "--drain-quiet-period"}),
-        ("epp gateway --cluster-type ", {"original-dst", "override-host"}),
+        ("epp gateway --cluster-type ", {"auto", "original-dst", "override-host"}),
         ("epp serve --secure-serving ", {"true", "false"}),
         ("epp sim-server --preset a", {"a100", "a100-3g.20gb"}),
     ],

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installed packages whose plugins cannot be used: each concerns only what names it."""
 
 import json

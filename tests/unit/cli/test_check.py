@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp check`: what it says of files, and how it ends."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp config`: ready-made configurations that need no checkout."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flags as deployments of the Go picker write them."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of options: sizes, durations and TLS versions, with their errors."""
 
 from typing import Annotated

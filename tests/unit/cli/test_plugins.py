@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp plugins`: what there is, for people and for programs."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`epp sim-server` as a process: its address, its end, its errors."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A metrics page on a loopback port that answers as a test tells it to."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import asyncio
 import math
 import socket
@@ -7,7 +8,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from epp.collectors import Collector, CollectorObserver
+from epp.collectors import Collector, CollectorObserver, Conditions
 from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.collectors.polling.collector import next_due
 from epp.collectors.polling.poll import Poll
@@ -15,7 +16,7 @@ from epp.collectors.polling.reachability import Reachability
 from epp.collectors.sources.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
 from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock, SystemClock
-from epp.framework.datalayer import DataSource, Extractor, Feed, PageError, Report, UnreachableError
+from epp.framework.datalayer import Contact, DataSource, Extractor, Feed, PageError, Report, UnreachableError
 from epp.framework.snapshot import GPU_UTILIZATION, KV_BLOCK_TOKENS, METRICS_AT, REACHABLE, RUNNING, WAITING
 
 E = Endpoint("e", "10.0.0.1", 8000)
@@ -132,7 +133,7 @@ async def test_bad_page_keeps_values_is_counted_each_time_and_logged_once(store,
             await poll.collect_once(E)
     assert value(store) == 3
     assert errors.seen == [("script",)] * 3
-    assert [entry["log_level"] for entry in logs] == ["warning", "info", "warning"]
+    assert [entry["event"] for entry in logs] == ["endpoint not read", "endpoint read again", "endpoint not read"]
     assert logs[0]["reason"] == "answered 500"
 
 
@@ -174,6 +175,112 @@ async def test_slowly_polled_numbers_stay_for_three_polls(store, errors, clock):
     clock.advance(10)
     await poll.collect_once(E)
     assert math.isnan(value(store))
+
+
+async def test_problem_of_another_kind_is_logged_although_there_was_one_before(poll_of):
+    poll = poll_of(PageError("answered 404"), PageError("answered 404"), REFUSED, REFUSED, PageError("answered 404"))
+    with capture_logs() as logs:
+        for _ in range(5):
+            await poll.collect_once(E)
+    assert [entry["reason"] for entry in logs] == ["answered 404", "refused", "answered 404"]
+
+
+async def test_endpoint_without_a_page_is_asked_less_and_less_often_up_to_once_a_second(poll_of):
+    poll = poll_of(*[PageError("answered 404")] * 3, b"other 1\n", *[PageError("answered 404")] * 2, PAGE)
+    waits = [await poll.collect_once(E) for _ in range(7)]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05])
+
+
+async def test_condition_follows_what_the_last_polls_met(store, errors):
+    conditions = Conditions()
+    reachability = Reachability(store, E, conditions)
+    answers = [PAGE, PageError("answered 404"), REFUSED, SILENT, SILENT, SILENT, REFUSED, PAGE]
+    feed = Feed(Script(*answers), (CoreMetricsExtractor(),))
+    poll = Poll(store, feed, reachability, clock=ManualClock(), interval_seconds=0.05, observer=errors)
+    met = []
+    for _ in answers:
+        await poll.collect_once(E)
+        ((_, condition),) = conditions.all
+        met.append((condition.contact, condition.used))
+    assert met == [
+        (Contact.ANSWERS, True),
+        (Contact.NO_PAGE, True),
+        (Contact.REFUSED, False),
+        (Contact.REFUSED, False),
+        (Contact.REFUSED, False),
+        (Contact.SILENT, False),  # the third timeout in a row
+        (Contact.REFUSED, False),
+        (Contact.ANSWERS, True),
+    ]
+
+
+async def test_endpoint_without_metrics_says_how_its_load_is_judged_and_what_to_do(store, errors):
+    conditions = Conditions()
+    feed = Feed(Script(PageError("answered 404")), (CoreMetricsExtractor(),))
+    reachability = Reachability(store, E, conditions)
+    poll = Poll(store, feed, reachability, clock=ManualClock(), interval_seconds=0.05, observer=errors)
+    await poll.collect_once(E)
+    ((_, condition),) = conditions.all
+    assert condition.why == "answered 404; its load is judged by the requests that it was sent"
+    assert condition.remedy == "enable its metrics, or set path or port of script"
+
+
+async def test_condition_changes_once_for_many_polls_of_one_kind(store, errors):
+    conditions, changes = Conditions(), []
+    conditions.subscribe(lambda: changes.append(conditions.all[0][1].contact))
+    reachability = Reachability(store, E, conditions)
+    for error in [REFUSED] * 3 + [SILENT] * 4:
+        reachability.missed(error)
+    reachability.answered()
+    assert changes == [Contact.NOT_ASKED, Contact.REFUSED, Contact.SILENT, Contact.ANSWERS]
+
+
+async def test_endpoint_that_no_feed_asks_is_probed(server, until, collecting):
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    collector = await collecting(store, metrics_feed(port=server.port + 1 if server.port < 65535 else 1))
+    contacts = lambda: [condition.contact for _, condition in collector.conditions.all]  # noqa: E731
+    await until(lambda: contacts() == [Contact.ANSWERS])
+    await server.stop()
+    await until(lambda: value(store, REACHABLE) == 0)
+    assert contacts() == [Contact.REFUSED]
+    await server.start()
+    await until(lambda: value(store, REACHABLE) == 1)
+    assert server.asked == []
+
+
+async def test_server_without_metrics_that_dies_is_unreachable(server, until, collecting):
+    server.status = 404
+    store = Datastore(SystemClock())
+    store.replace([server.endpoint()])
+    collector = await collecting(store, metrics_feed())
+    contacts = lambda: [condition.contact for _, condition in collector.conditions.all]  # noqa: E731
+    await until(lambda: contacts() == [Contact.NO_PAGE])
+    assert value(store, REACHABLE) == 1
+    await server.stop()
+    await until(lambda: contacts() == [Contact.REFUSED])
+    assert value(store, REACHABLE) == 0
+    await server.start()
+    await until(lambda: contacts() == [Contact.NO_PAGE])
+
+
+async def test_https_endpoint_that_joins_a_gateway_without_tls_is_not_used(server, collecting):
+    store = Datastore(SystemClock())
+    collector = await collecting(store)
+    collector.limit_tls(by_name=True, addresses=["127.0.0.2"])
+    plain = server.endpoint("plain")
+    named, known, new = (
+        Endpoint(name, address, 1, host=host, tls=True)
+        for name, address, host in (("named", "127.0.0.1", "a"), ("known", "127.0.0.2", ""), ("new", "127.0.0.1", ""))
+    )
+    store.replace([plain, named, known, new])
+    used = {endpoint.name: condition.used for endpoint, condition in collector.conditions.all}
+    assert used == {"plain": True, "named": True, "known": True, "new": False}
+    assert value(store, REACHABLE, slot=3) == 0
+    collector.limit_tls(by_name=False, addresses=())
+    store.replace([Endpoint("plain", "127.0.0.1", server.port, host="a", tls=True)])  # the same one, over TLS now
+    ((_, condition),) = collector.conditions.all
+    assert (condition.contact, condition.remedy) == (Contact.TLS_UNAVAILABLE, "restart the gateway")
 
 
 async def test_refusal_makes_the_endpoint_unreachable_at_once_and_a_page_brings_it_back(store, poll_of):
@@ -229,7 +336,9 @@ async def test_one_extractor_that_fails_does_not_silence_the_others(store, poll_
         await poll.collect_once(E)
     assert value(store, RUNNING) == len(PAGE)
     assert errors.seen == [("script", "broken")] * 2
-    assert [(entry["extractor"], entry["reason"]) for entry in logs] == [("broken", "KeyError('bug')")]
+    (entry,) = logs
+    assert entry["extractor"] == "broken"
+    assert entry["reason"].startswith("KeyError: 'bug' (")
 
 
 async def test_source_with_a_bug_is_counted_and_asked_again(store, poll_of, errors):
@@ -238,7 +347,7 @@ async def test_source_with_a_bug_is_counted_and_asked_again(store, poll_of, erro
         assert await poll.collect_once(E) == 0.05
         await poll.collect_once(E)
     assert errors.seen == [("script",)]
-    assert logs[0]["reason"] == "RuntimeError('bug')"
+    assert logs[0]["reason"].startswith("RuntimeError: bug (")
     assert (value(store), value(store, REACHABLE)) == (3, 1)
 
 

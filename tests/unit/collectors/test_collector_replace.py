@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feeds that change while a collector runs, as when a configuration is read again."""
 
 from math import isnan
@@ -91,7 +92,7 @@ async def test_source_may_be_closed_once_its_feed_was_replaced(metrics_feed, ser
     collector = await collecting(store, feed)
     await until(lambda: server.asked)
     await collector.replace([])
-    assert collector.task_count == 0
+    assert collector.task_count == 1  # the probe of an endpoint that no feed asks
     await feed.source.close()  # complains of nothing
     assert value(store, REACHABLE) == 1
 
@@ -154,16 +155,18 @@ async def test_what_only_feeds_that_are_gone_reported_is_unknown_again(metrics_f
     assert value(store) == 3  # the one that stayed goes on saying so
 
 
-async def test_endpoint_that_nobody_asks_any_more_is_not_held_to_be_unreachable(
-    metrics_feed, server, until, collecting
-):
+async def test_endpoint_that_no_feed_asks_any_more_still_comes_back(metrics_feed, server, until, collecting):
     await server.stop()
     store = Datastore(SystemClock())
     store.replace([server.endpoint()])
     collector = await collecting(store, metrics_feed())
     await until(lambda: value(store, REACHABLE) == 0)
     await collector.replace([])
-    assert value(store, REACHABLE) == 1
+    assert value(store, REACHABLE) == 0
+    await server.start()
+    await until(lambda: value(store, REACHABLE) == 1)
+    await collector.replace([metrics_feed()])
+    assert collector.task_count == 1  # it asks the endpoint, so that no probe has to
 
 
 async def test_bad_replacement_changes_nothing(metrics_feed, server, until, collecting):

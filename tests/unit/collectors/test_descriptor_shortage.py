@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Polling when file descriptors are few, with the real limit of this process."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every built-in engine, on pages whose numbers were read by eye."""
 
 import math

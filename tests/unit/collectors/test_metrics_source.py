@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import asyncio
 import socket
 
@@ -120,7 +121,7 @@ async def test_what_is_no_http_is_refused(source):
 
 
 async def test_plain_server_asked_for_tls_is_a_bad_page(server, source):
-    with pytest.raises(PageError, match="no secure connection"):
+    with pytest.raises(PageError, match="speaks plaintext HTTP, but is asked over TLS"):
         await source(scheme="https").fetch(server.endpoint())
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All mistakes of a file are told in one round, each once and at its place; none is the consequence of another."""
 
 from pathlib import Path
@@ -213,6 +214,13 @@ plugins: [{{type: queue-scorer}}]
 {profile("queue-scorer", "r")}
 plugins: [{{type: nope, name: r}}]
 """
+TOLD = """\
+plugins:
+- {type: inflight-load-producer, parameters: {x: 1}}
+- {type: endpoint-notification-source}
+dataLayer:
+  sources: [{pluginRef: endpoint-notification-source, extractors: [{pluginRef: inflight-load-producer}]}]
+"""
 TAKEN = """\
 plugins: [{type: queue-scorer, name: max-score-picker}]
 schedulingProfiles: [{name: p}, {name: q, plugins: [{pluginRef: x}]}]
@@ -242,6 +250,8 @@ schedulingProfiles: [{name: p}, {name: q, plugins: [{pluginRef: x}]}]
         ("dataLayr: {injectDefaults: 1, sources: [{}]}", ["dataLayr", *OF_LAYER]),
         # a plugin with a mistake refers to one that is not there
         (HANDLER, ["plugins[0].parameters.x", "plugins[0].parameters.deciders.prefill"]),
+        # a plugin that cannot be built may be told of endpoints all the same
+        (TOLD, ["plugins[0].parameters.x"]),
         # profiles that cannot be read are not missed
         (
             "plugins: [{type: disagg-profile-handler}]\nschedulingProfiles: [{nmae: decode}, {plugins: []}]",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a configuration leaves out is filled in; what it gets wrong is named."""
 
 import pytest

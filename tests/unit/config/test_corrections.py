@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values that llm-d-router corrects: they count the same here, and `epp check` shows each with its place."""
 
 from functools import reduce
@@ -23,11 +24,11 @@ def value_of(parameters, field):
             ("max_num_of_endpoints", 1, "is -3; it must be at least 1: 1 counts"),
         ),
         ("weighted-random-picker", "maxNumOfEndpoints: 0", ("max_num_of_endpoints", 1, "1 counts instead")),
-        ("load-aware-scorer", "threshold: 0", ("threshold", 128.0, "threshold is 0; it must be above 0: 128.0 counts")),
-        ("load-aware-scorer", "threshold: -1", ("threshold", 128.0, "128.0 counts instead")),
+        ("load-aware-scorer", "threshold: 0", ("threshold", 128.0, "threshold is 0; it must be above 0: 128 counts")),
+        ("load-aware-scorer", "threshold: -1", ("threshold", 128.0, "128 counts instead")),
         ("token-load-scorer", "queueThresholdTokens: 0", ("queue_threshold_tokens", 4194304, "4194304 counts instead")),
         ("no-hit-lru-scorer", "lruSize: 0", ("lru_size", 1024, "lruSize is 0; it must be at least 1: 1024 counts")),
-        ("active-request-scorer", "maxBusyScore: 2", ("max_busy_score", 1.0, "must be between 0 and 1: 1.0 counts")),
+        ("active-request-scorer", "maxBusyScore: 2", ("max_busy_score", 1.0, "must be between 0 and 1: 1 counts")),
         ("active-request-scorer", "maxBusyScore: -0.5", ("max_busy_score", 1.0, "maxBusyScore is -0.5")),
         ("active-request-scorer", "idleThreshold: -1", ("idle_threshold", 0, "it must be 0 or more: 0 counts instead")),
         (
@@ -62,13 +63,13 @@ def value_of(parameters, field):
             (
                 "session_id_config.eviction_ttl_seconds",
                 300.0,
-                "evictionTtlSeconds is 0; it must be above 0: 300.0 counts instead",
+                "evictionTtlSeconds is 0; it must be above 0: 300 counts instead",
             ),
         ),
         (
             "session-affinity-filter",
             "sessionIdConfig: {evictionSweepSeconds: 0}",
-            ("session_id_config.eviction_sweep_seconds", 10.0, "10.0 counts instead"),
+            ("session_id_config.eviction_sweep_seconds", 10.0, "10 counts instead"),
         ),
         (
             "session-affinity-filter",

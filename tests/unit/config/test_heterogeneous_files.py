@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ready-made profiles for mixed hardware do what they say, on an H100, a slice of an A100 and a T4."""
 
 from pathlib import Path

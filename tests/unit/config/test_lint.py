@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is allowed and probably a mistake: each warning where it is deserved, and not otherwise."""
 
 import pytest

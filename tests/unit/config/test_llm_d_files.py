@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that llm-d's own picker accepts: what they come to here."""
 
 import json
@@ -218,3 +219,17 @@ def test_detector_of_the_flow_control_may_be_a_filter_too(build):
     text = in_a_profile("{type: concurrency-detector, name: busy}", "  - {pluginRef: busy}\n")
     assembly = build(text + "flowControl: {saturationDetector: {pluginRef: busy}}\n")
     assert not [warning for warning in assembly.warnings if "saturation detector" in warning.message]
+
+
+def test_producer_may_be_listed_as_one_that_is_told_of_endpoints(warned):
+    text = """\
+plugins: [{type: token-load-scorer}, {type: inflight-load-producer}, {type: endpoint-notification-source}]
+dataLayer:
+  sources: [{pluginRef: endpoint-notification-source, extractors: [{pluginRef: inflight-load-producer}]}]
+"""
+    assert [line for line in warned(text) if "dataLayer" in line] == [
+        (
+            "c.yaml:5:68: dataLayer.sources[0].extractors[0]: has no effect: plugin 'inflight-load-producer' is told "
+            "of endpoints without it"
+        )
+    ]

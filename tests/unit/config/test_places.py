@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every problem says where it stands: path, line and column."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plugin is tried before it serves: unusable results are refused, errors are warned of."""
 
 import re

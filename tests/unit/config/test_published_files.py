@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plugin reference and the schema: they have everything, and the ready-made files hold to them."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every file in epp/samples/ loads, says when to use it, and routes."""
 
 from pathlib import Path

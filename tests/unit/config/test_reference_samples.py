@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files written for llm-d-router: what they come to here, and which of its plugin types there are."""
 
 import pytest

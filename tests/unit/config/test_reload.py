@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A new version of the file is taken over with what is unchanged kept; a bad one changes nothing."""
 
 import asyncio

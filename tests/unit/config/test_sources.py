@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configurations are found in what wraps them, and their mistakes placed in the file that was read."""
 
 import json

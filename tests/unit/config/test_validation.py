@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What makes a configuration unusable, beside its form: each with its sentence, and nothing said twice."""
 
 import pytest

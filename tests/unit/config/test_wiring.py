@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who reads what from whom: what is missing is added, what cannot work is refused at load."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demonstration's clients: few, patient, and with growing conversations."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why a request went where it went, in a few words."""
 
 import numpy as np

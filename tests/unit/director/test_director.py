@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The director alone: from headers and body to a routing, with plugins made for each test."""
 
 import asyncio

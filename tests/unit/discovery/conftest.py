@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pools and name servers that tests can look into and change."""
 
 from collections.abc import Iterable, Sequence

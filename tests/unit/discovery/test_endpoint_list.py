@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The list of --endpoints: what is taken, and what is said of the rest."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import pytest
 
 from epp.discovery.endpoints_file import read_content, read_targets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions over a director with three endpoints, and the messages a gateway sends."""
 
 from collections.abc import Callable, Mapping

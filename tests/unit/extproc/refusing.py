@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plugins that refuse, or fail on, every request: `refusing:Name` in a configuration."""
 
 import numpy as np

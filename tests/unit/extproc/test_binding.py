@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An address is had whole, or the picker says that it is not."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The content-length that goes with a request body, that of the body sent or none; and the one of a response."""
 
 import pytest

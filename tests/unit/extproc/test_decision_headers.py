@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Responses tell the endpoint that served and why, where the operator wants that; nobody else's word counts."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What probes and gateways hear, by name and over time."""
 
 import grpc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a picker that wants to leave may leave."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501  one row for each error
 """Every error that a client can get, as OpenAI, Anthropic and SGLang publish theirs, in the words of HTTP and JSON."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every rule of the exchange, without a socket."""
 
 import pytest

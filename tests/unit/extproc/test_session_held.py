@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A request that an admitter holds, in each body mode: no destination before its release, and all of it afterwards."""
 
 import asyncio

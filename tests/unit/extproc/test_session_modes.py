@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How each body mode is answered."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever arrives in whatever order: an answer or a clean protocol error, balanced books, nobody else's data."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A certificate on disk, replaced in the ways that operators and Kubernetes replace one."""
 
 import os

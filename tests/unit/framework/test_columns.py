@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Columns are known by their names."""
 
 from epp.framework import Column

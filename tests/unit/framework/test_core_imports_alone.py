@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scheduler is a library: it can be had without any protocol."""
 
 import subprocess

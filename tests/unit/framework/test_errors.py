@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of refusals that gateways and clients match on."""
 
 import pytest

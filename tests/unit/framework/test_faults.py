@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of plugins in words."""
 
 import json
@@ -22,7 +23,7 @@ class Mistaken(Scorer):
 
 @pytest.mark.parametrize(
     ("method", "start", "line"),
-    [("score", "JSONDecodeError: Expecting property name", 17), ("ask", "AttributeError: ", 20)],
+    [("score", "JSONDecodeError: Expecting property name", 18), ("ask", "AttributeError: ", 21)],
 )
 def test_place_is_the_line_of_the_plugin_wherever_the_error_was_raised(method, start, line):
     with pytest.raises(Exception) as caught:  # noqa: PT011  of any type

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of headers: each in one place, and a client's own kept from endpoints."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nearest name is suggested only where it is near."""
 
 import pytest

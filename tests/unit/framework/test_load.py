@@ -1,6 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load of endpoints that do not report it."""
 
-from math import nan
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -88,6 +89,21 @@ def test_other_columns_stay_unknown():
     pool = candidates(in_flight=[1, 1], reported={"temperature": [nan, 3]})
     assert np.isnan(comparable_load(pool, column)[0])
     assert np.isnan(expected_load(pool, column)[0])
+
+
+def test_absurd_reports_stay_and_estimates_beside_them_are_finite():
+    pool = candidates(
+        waiting=[1e308, inf, nan], running=[1e308, 1, nan], kv_usage=[1e308, nan, nan], in_flight=[0, 1, 9]
+    )
+    for column in COLUMNS:
+        for load in (comparable_load(pool, column), expected_load(pool, column)):
+            assert load[0] == 1e308
+            assert np.isfinite(load[2])
+
+
+def test_no_candidates_have_no_load():
+    none = candidates(waiting=[nan]).keep(np.array([False]))
+    assert comparable_load(none, WAITING).tolist() == expected_load(none, WAITING).tolist() == []
 
 
 def test_any_load_can_be_filled():

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import pytest
 
 from epp.framework.accelerators.mig_names import canonical_mig_name, compute_slices

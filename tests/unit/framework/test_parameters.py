@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters become typed structs, and what does not fit is named with its path."""
 
 from collections.abc import Mapping

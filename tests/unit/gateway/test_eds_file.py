@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file that Envoy follows: what it says, and that it keeps up with the pool."""
 
 import asyncio
@@ -106,3 +107,18 @@ async def test_change_that_could_not_be_written_is_tried_again(store, tmp_path):
             )
             away.rename(directory)
             await says(directory / "endpoints.json", B)
+
+
+def test_endpoint_that_speaks_https_is_marked_with_the_host_or_address_to_verify():
+    endpoints = [
+        A,
+        Endpoint("named", "10.0.0.12", 8443, host="gpu.example.", tls=True),
+        Endpoint("bare", "10.0.0.13", 8443, tls=True),
+    ]
+    (resource,) = json.loads(discovery_response(endpoints))["resources"]
+    plain, named, bare = resource["endpoints"][0]["lb_endpoints"]
+    assert "metadata" not in plain
+    assert named["endpoint"]["hostname"] == "gpu.example"
+    assert "hostname" not in bare["endpoint"]  # an IP address is no name to ask for
+    marks = [each["metadata"]["filter_metadata"]["envoy.transport_socket_match"]["https"] for each in (named, bare)]
+    assert marks == ["https", "10.0.0.13"]

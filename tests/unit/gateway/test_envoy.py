@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The life of a real Envoy: it starts, answers, is watched, and is never left behind."""
 
 import asyncio

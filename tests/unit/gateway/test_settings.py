@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What settings accept, and what they say when they do not."""
 
 from pathlib import Path

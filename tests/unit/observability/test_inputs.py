@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metrics page shows what plugins follow, as it is when the page is read."""
 
 import pytest

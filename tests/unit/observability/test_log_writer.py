@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log line that cannot be written costs a number in a counter, and nothing else."""
 
 import os

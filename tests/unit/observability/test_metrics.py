@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the metrics page shows after events fed by hand."""
 
 from math import nan
@@ -21,7 +22,8 @@ from epp.framework import (
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError
-from epp.framework.snapshot import ACCELERATOR, KV_USAGE, REFUSES, RUNNING, WAITING
+from epp.framework.snapshot import ACCELERATOR, ANSWERS, KV_USAGE, REFUSES, RUNNING, WAITING
+from epp.framework.snapshot import SILENT as NO_ANSWER
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
 from epp.plugins.pickers import RandomPicker
@@ -182,6 +184,42 @@ def test_pool_gauges_average_what_is_known(page):
     assert page.value("per_endpoint_queue_size", name="pool", model_server_endpoint="one") == 4
     assert page.value("per_endpoint_queue_size", name="pool", model_server_endpoint="two") == 1
     assert page.value("per_endpoint_queue_size", name="pool", model_server_endpoint="silent") is None
+
+
+def test_endpoint_is_up_while_it_can_be_reached(page):
+    page.store.mark(TWO, REFUSES)
+    page.metrics.refresh_pool(page.store)
+    assert page.value("endpoint_up", name="pool", model_server_endpoint="one") == 1
+    assert page.value("endpoint_up", name="pool", model_server_endpoint="two") == 0
+    page.store.mark(TWO, ANSWERS)
+    for endpoint in (ONE, SILENT):
+        page.store.mark(endpoint, NO_ANSWER)
+    page.metrics.refresh_pool(page.store)
+    assert page.value("endpoint_up", name="pool", model_server_endpoint="one") == 0
+    assert page.value("endpoint_up", name="pool", model_server_endpoint="two") == 1
+    assert page.value("ready_endpoints", name="pool") == 1
+
+
+def test_pool_of_silent_endpoints_has_none_that_is_ready(page):
+    for endpoint in (ONE, TWO, SILENT):
+        page.store.mark(endpoint, NO_ANSWER)
+    page.metrics.refresh_pool(page.store)
+    assert page.value("ready_endpoints", name="pool") == 0
+
+
+def test_endpoint_that_left_has_no_series(page):
+    routing = page.route()
+    routing.response_started(200, Headers(), event_stream=False)
+    routing.complete(Cause.NATURAL)
+    e0 = routing.served
+    page.store.replace([e0, TWO])
+    page.metrics.refresh_pool(page.store)
+    assert page.label_values("endpoint_up", "model_server_endpoint") == {"e0", "two"}
+    assert page.label_values("endpoint_responses_total", "model_server_endpoint") == {"e0"}
+    page.store.replace([TWO])
+    page.metrics.refresh_pool(page.store)
+    assert page.label_values("endpoint_up", "model_server_endpoint") == {"two"}
+    assert page.label_values("endpoint_responses_total", "model_server_endpoint") == set()
 
 
 def test_pool_without_reports_averages_zero(page):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operator's page under slow and greedy clients, seen from raw sockets."""
 
 import contextlib

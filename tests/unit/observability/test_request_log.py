@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log lines of requests: none, one each, or every step, by verbosity."""
 
 import json

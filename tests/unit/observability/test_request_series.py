@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels that clients choose: how many get series of their own, which ones, and how long they may be."""
 
 from collections import Counter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A picker and the file that it follows, while a switch to another source of endpoints takes its time."""
 
 import asyncio

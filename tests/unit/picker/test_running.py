@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One running configuration, without a process: started, switched, stopped."""
 
 import asyncio

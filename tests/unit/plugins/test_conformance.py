@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints that a test chooses by header, and the one that the gateway says it used."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints picked; the same request gets the same ones."""
 
 from collections import Counter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes of a profile when a plugin fails or leaves nobody, and how the trace tells of it."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three whole accelerators with round figures, and a way to score endpoints that have some."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policy of the request's selection ranks the accelerators."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever tags and metrics say, scores are finite and in [0, 1]."""
 
 from math import inf, nan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prompts and the lengths that endpoints are meant for."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dollars that one request costs where."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Health and taints of devices."""
 
 from epp.framework.accelerators.tag import NO_TAG, PHASE, AcceleratorTag, Device

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Classes in order, without those that are saturated."""
 
 from math import nan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Full GPUs first, empty GPUs first, and full nodes with empty GPUs."""
 
 from math import inf, nan

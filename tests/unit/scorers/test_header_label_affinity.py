@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A header that asks for a label's value."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queues against a threshold."""
 
 from math import nan

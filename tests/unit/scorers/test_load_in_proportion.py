@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load in proportion to what the hardware can do."""
 
 from math import inf, nan

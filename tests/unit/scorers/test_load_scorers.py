@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scorers that look at how busy an endpoint is."""
 
 from math import nan

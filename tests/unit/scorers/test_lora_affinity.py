@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where an adapter is, and where it could go."""
 
 import pytest

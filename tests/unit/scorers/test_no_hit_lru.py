@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where cold requests go, given where others went before."""
 
 import numpy as np

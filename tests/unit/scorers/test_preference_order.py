@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A list of preferences for classes, with conditions on the request."""
 
 import msgspec

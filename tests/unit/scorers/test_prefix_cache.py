@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a prefix match becomes a score."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Free slots on an endpoint's node, and the smallest slice that will do."""
 
 import msgspec

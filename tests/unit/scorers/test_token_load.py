@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokens that stand between a request and its first answer."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What it is worth to stand near the peer."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seconds until the first tokens, counted with each endpoint's own rates."""
 
 from math import nan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The KV cache: what is held, what is found again, what is promised."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine in virtual time: hand-computed examples, then any sequence of requests."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine under any sequence of arrivals, departures, synthetic load and time."""
 
 from hypothesis import strategies as st

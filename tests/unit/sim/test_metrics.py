@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metrics page, held against the recorded page of a genuine vLLM."""
 
 import re

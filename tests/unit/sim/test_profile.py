@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles that describe no server are refused with the name of the field."""
 
 import msgspec

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server over loopback, as a client, a gateway and a scraper see it."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deciders, and the legs they ask for."""
 
 import numpy as np

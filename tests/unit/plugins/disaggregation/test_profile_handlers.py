@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests in legs: which of them run, in which order, and what the decode endpoint is told."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The median of the latest samples, and its decay."""
 
 import math

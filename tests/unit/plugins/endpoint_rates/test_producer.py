@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rates of endpoints: from profiles at first, then from their responses."""
 
 import math
@@ -68,7 +69,9 @@ class World:
             blocks = np.full(len(self.pool), cached_blocks, dtype=np.int32)
             request.put(PREFIX_MATCH, PrefixMatch(blocks, tokens // 64, block_tokens=64))
         waiting = self.pool.snapshot.columns[IN_FLIGHT_TOKENS.name]
+        waiting.flags.writeable = True  # for what the datastore does in a running picker
         waiting[slot] = in_flight
+        waiting.flags.writeable = False
         self.plugin.produce(request, self.pool)
         legs = {name: self._leg(name, other) for name, other in (("default", slot), *extra_legs)}
         self.plugin.pre_request(request, SchedulingResult(Destination(legs["default"]), legs, {}))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints that meet the latency objectives of a request."""
 
 import pytest

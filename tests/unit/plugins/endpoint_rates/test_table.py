@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which profile counts for a model on some hardware, and how it is scaled."""
 
 from math import isnan, nan

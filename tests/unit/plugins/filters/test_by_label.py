@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints by the value of one label, under the former names of the filters that do it."""
 
 import pytest

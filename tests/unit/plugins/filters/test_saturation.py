@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saturation detectors as filters: which endpoints are kept at which load."""
 
 from math import nan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Endpoints close to the peer, or all."""
 
 import numpy as np

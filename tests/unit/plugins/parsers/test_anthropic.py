@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Anthropic bodies in, the few fields that routing needs out."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engines' own APIs, whose prompts come as token ids, and the parser of everything else."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes of images that requests carry: made by hand, in each format."""
 
 import json

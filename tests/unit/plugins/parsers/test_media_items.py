@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every API that carries images, clips or videos says how many."""
 
 import json

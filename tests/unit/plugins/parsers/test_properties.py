@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For any body, a parser returns what it documents or raises MalformedBodyError; prompts only grow."""
 
 import json

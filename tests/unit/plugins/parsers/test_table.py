@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which parser gets a path, and whether its body must name a model."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a warm cache keeps a request, and when it lets go."""
 
 from math import nan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The index against a naive model, and its rules as examples."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the producer says of a second request, given where the first one went."""
 
 from math import nan
@@ -117,6 +118,7 @@ def test_blocks_are_hashed_anew_once_the_engines_have_said_their_size(sent_to):
     producer = ApproxPrefixCacheProducer()
     request = ask(producer, prompt_of(b"a", b"b"))
     sized = candidates(waiting=[0, 0, 0], kv_block_tokens=[128] * 3)
+    producer.produce(request, sized)  # as after a hold
     producer.pre_request(request, sent_to(sized, 1))
     assert match_of(producer, prompt_of(b"a", b"b"), sized) == [0, 1, 0]
 

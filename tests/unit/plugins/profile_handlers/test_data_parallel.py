@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One port for all ranks of a pod."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One profile, one run."""
 
 from epp.framework import Request

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sheddable requests are turned away by how full the pool is."""
 
 from math import inf, nan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The agent behind a request, by the headers that agents send."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Session ids out of headers and cookies."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokens that the chosen endpoint has to compute."""
 
 from math import inf

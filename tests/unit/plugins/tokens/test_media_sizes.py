@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokens of images and videos by the rules of a configuration, and what they do to the prompt."""
 
 import json

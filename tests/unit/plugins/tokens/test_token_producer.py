@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prompts counted in tokens: estimated, or by a tokenizer trained right here."""
 
 import builtins

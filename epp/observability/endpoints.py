@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of all endpoints for people: a table on a terminal or a log line, at the start and after changes."""
+
+import asyncio
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from epp.collectors import Condition, Conditions
+from epp.framework.datalayer import Contact, Unresolved
+from epp.framework.endpoint import Endpoint
+
+MAX_ROWS = 20
+_MAX_CHARACTERS = 300
+_DEFAULT_NAMESPACE = "default/"
+_FIRST_CHECKS = 40
+"""Checks whether all endpoints have answered for the first time; a silent one is known to be that after 3 s."""
+_CHECK_SECONDS = 0.1
+_SHORTEST_GAP_SECONDS = 1.0
+_LONGEST_GAP_SECONDS = 30.0
+"""Time between a change and its report, in which further changes are collected; it grows with each report in a row."""
+_QUIET_SECONDS = 60.0
+_UNRESOLVED_CHECK_SECONDS = 2.0
+_STDERR = 2
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointState:
+    """One endpoint, in words."""
+
+    name: str
+    address: str
+    """As people write it: a URL for HTTPS, the host name where one was given."""
+    contact: Contact
+    used: bool
+    why: str
+    remedy: str
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether there is something to do about it."""
+        return not self.used or self.contact is Contact.NO_PAGE
+
+    def as_fields(self) -> Mapping[str, object]:
+        """Return the fields for logs and `/healthz`."""
+        return {
+            "endpoint": self.name,
+            "address": self.address,
+            "used": self.used,
+            "why": self.why,
+            "remedy": self.remedy or None,
+        }
+
+
+def endpoint_states(
+    known: Iterable[tuple[Endpoint, Condition]], unresolved: Iterable[Unresolved]
+) -> list[EndpointState]:
+    """Return the states of the endpoints of a pool, then of those that are left out of it."""
+    states = [
+        EndpointState(
+            _name(endpoint.id),
+            _address(endpoint),
+            condition.contact,
+            condition.used,
+            _printable(condition.why or condition.contact),
+            _printable(condition.remedy),
+        )
+        for endpoint, condition in known
+    ]
+    return states + [
+        EndpointState(
+            _name(one.id),
+            one.host,
+            Contact.UNRESOLVED,
+            used=False,
+            why=_printable(f"the name {one.host} has no address: {one.reason}"),
+            remedy="correct the name, or write an IP address; it is looked up again and again",
+        )
+        for one in unresolved
+    ]
+
+
+class EndpointReport:
+    """Tells of all endpoints once each has been asked, and again when one changes; changes are collected."""
+
+    def __init__(
+        self, conditions: Conditions, unresolved: Callable[[], Sequence[Unresolved]], terminal: io.TextIOBase | None
+    ) -> None:
+        self._conditions = conditions
+        self._unresolved = unresolved
+        self._terminal = terminal
+        self._changed = asyncio.Event()
+        self._told: dict[str, Contact] = {}
+        conditions.subscribe(self._changed.set)
+
+    @property
+    def states(self) -> list[EndpointState]:
+        """The states of all endpoints; may be read in any thread."""
+        return endpoint_states(self._conditions.all, self._unresolved())
+
+    async def follow(self) -> None:
+        """Tell at the start and after changes, until cancelled."""
+        loop = asyncio.get_running_loop()
+        await self._wait_for_first_answers()
+        gap, told_at = _SHORTEST_GAP_SECONDS, loop.time()
+        while True:
+            self._changed.clear()
+            if await asyncio.to_thread(self.tell):  # of thousands of endpoints, it takes a while
+                told_at = loop.time()
+            await self._wait_for_change()
+            gap = _SHORTEST_GAP_SECONDS if loop.time() - told_at > _QUIET_SECONDS else gap
+            await asyncio.sleep(gap)
+            gap = min(2 * gap, _LONGEST_GAP_SECONDS)
+
+    def tell(self) -> bool:
+        """Tell of all endpoints, unless nothing has changed since the last time; return whether it did."""
+        states = self.states
+        contacts = {state.name: state.contact for state in states}
+        if contacts == self._told:
+            return False
+        self._told = contacts
+        if self._terminal is not None:
+            self._terminal.write(as_text(states, _terminal_width()))
+            return True
+        attention = [state for state in states if state.needs_attention]
+        log = _log.warning if attention else _log.info
+        log(
+            "endpoints",
+            total=len(states),
+            used=sum(state.used for state in states),
+            attention=[state.as_fields() for state in attention[:MAX_ROWS]],
+            attention_not_shown=max(len(attention) - MAX_ROWS, 0),
+        )
+        return True
+
+    async def _wait_for_change(self) -> None:
+        """Wait for a change of a condition, or of the endpoints without an address, which only discovery knows of."""
+        while not self._changed.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_UNRESOLVED_CHECK_SECONDS):
+                    await self._changed.wait()
+            unresolved = {_name(one.id) for one in self._unresolved()}
+            if unresolved != {name for name, contact in self._told.items() if contact is Contact.UNRESOLVED}:
+                return
+
+    async def _wait_for_first_answers(self) -> None:
+        for _ in range(_FIRST_CHECKS):  # not for a time, in which this program may have been busy with its own start
+            await asyncio.sleep(_CHECK_SECONDS)
+            if all(condition.contact is not Contact.NOT_ASKED for _, condition in self._conditions.all):
+                return
+
+
+def as_text(states: Sequence[EndpointState], width: int) -> str:
+    """Return a table for a terminal of that width: of a large pool, the endpoints that need attention."""
+    shown = states if len(states) <= MAX_ROWS else [state for state in states if state.needs_attention][:MAX_ROWS]
+    used = sum(state.used for state in states)
+    table = Table(
+        title=f"endpoints: {used} of {len(states)} used", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("endpoint", overflow="fold", max_width=max(width * 2 // 5, 12))
+    table.add_column("used", no_wrap=True)
+    table.add_column("why, and what to do", overflow="fold")
+    for state in shown:
+        name = state.name if state.name == state.address else f"{state.name}\n{state.address}"
+        style = "" if not state.needs_attention else "yellow" if state.used else "red"
+        why = f"{state.why}\n-> {state.remedy}" if state.remedy else state.why
+        cells = (name, "yes" if state.used else "no", why)
+        table.add_row(*map(Text, cells), style=style)
+    left_out = [state for state in states if state not in shown]
+    if left_out:
+        more = sum(state.needs_attention for state in left_out)
+        table.caption = f"and {len(left_out)} more, of which {more} need attention"
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False, emoji=False, markup=False)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def _name(identity: str) -> str:
+    return identity.removeprefix(_DEFAULT_NAMESPACE)
+
+
+def _address(endpoint: Endpoint) -> str:
+    place = f"{endpoint.host}:{endpoint.port}" if endpoint.host else endpoint.hostport
+    return f"https://{place}" if endpoint.tls else place
+
+
+def _printable(text: str) -> str:
+    """Return a text that servers may have had a part in, fit for a terminal."""
+    text = text[:_MAX_CHARACTERS]
+    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
+
+
+def _terminal_width() -> int:
+    try:
+        return os.get_terminal_size(_STDERR).columns
+    except OSError:
+        return 80

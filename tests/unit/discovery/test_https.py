@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints that speak HTTPS, as they are written."""
+
+import pytest
+
+from epp.discovery import FileDiscovery, StaticDiscovery, Target, parse_targets
+from epp.discovery.endpoints_file import read_targets
+from epp.discovery.file import FileDiscoveryParameters
+from epp.framework import ConfigurationError
+from epp.framework.datalayer import Unresolved
+
+
+def test_url_says_whether_an_endpoint_speaks_https():
+    assert parse_targets("a=https://10.0.0.1:8443,https://gpu.example:443/,http://10.0.0.2:8000,b=10.0.0.3:8000") == (
+        Target("a", "10.0.0.1", 8443, tls=True),
+        Target("gpu.example:443", "gpu.example", 443, tls=True),
+        Target("10.0.0.2:8000", "10.0.0.2", 8000),
+        Target("b", "10.0.0.3", 8000),
+    )
+
+
+def test_file_says_it_as_scheme():
+    text = b"""endpoints:
+    - {name: a, address: gpu, port: 443, scheme: https}
+    - {name: b, address: gpu, port: 80, scheme: http}
+    - {name: c, address: gpu, port: 81, scheme: }
+    """
+    assert [target.tls for target in read_targets(text, "e.yaml")] == [True, False, False]
+
+
+@pytest.mark.parametrize("scheme", ["HTTPS", "'true'", "h2"])
+def test_other_scheme_in_a_file_is_refused(scheme):
+    text = f"endpoints: [{{name: a, address: gpu, port: 443, scheme: {scheme}}}]".encode()
+    with pytest.raises(ConfigurationError, match=r"scheme: .* is not known: write http or https"):
+        read_targets(text, "e.yaml")
+
+
+async def test_scheme_reaches_the_endpoint_with_its_name(pool, names):
+    names.table["gpu"] = ["10.0.0.1"]
+    await StaticDiscovery(parse_targets("a=https://gpu:443,b=10.0.0.2:80"), lookup=names).start(pool)
+    assert [(endpoint.host, endpoint.tls) for endpoint in pool.endpoints] == [("gpu", True), ("", False)]
+
+
+async def test_endpoints_without_an_address_are_named_until_they_have_one(pool, names, tmp_path):
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(
+        "endpoints: [{name: a, address: gpu, port: 443, scheme: https}, {name: b, address: 10.0.0.2, port: 1}]"
+    )
+    of_file = FileDiscovery(FileDiscoveryParameters(path=str(path)), lookup=names)
+    of_flag = StaticDiscovery(parse_targets("a=https://gpu:443,b=10.0.0.2:80"), lookup=names)
+    for discovery in (of_file, of_flag):
+        names.table.pop("gpu", None)
+        await discovery.start(pool)
+        (left_out,) = discovery.unresolved
+        assert left_out == Unresolved("default/a", "gpu", left_out.reason, tls=True)
+        assert left_out.reason
+        names.table["gpu"] = ["10.0.0.1"]
+        await discovery.resolver.refresh(pool)
+        assert discovery.unresolved == ()
+        del names.table["gpu"]
+        await discovery.resolver.refresh(pool)
+        assert discovery.unresolved == ()  # it keeps its address
