@@ -8,7 +8,6 @@ import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-import httpx
 import msgspec
 import openai
 import pytest
@@ -92,7 +91,7 @@ async def in_front_of(simulated, tmp_path):
                 api_key="none",
                 max_retries=0,
                 # Envoy may close a connection after a refusal, just as the next request is written to it.
-                http_client=openai.DefaultAsyncHttpxClient(limits=httpx.Limits(max_keepalive_connections=0)),
+                default_headers={"connection": "close"},
             ) as client,
         ):
             yield Setup(client, flags)
