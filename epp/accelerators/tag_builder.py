@@ -18,7 +18,7 @@ from epp.accelerators.facts.dra import dra_facts
 from epp.accelerators.facts.instaslice import instaslice_facts
 from epp.accelerators.facts.merge import DrainOrIgnore, PassOrDrain
 from epp.accelerators.facts.pod import cpu_facts, endpoint_facts, pod_facts
-from epp.accelerators.facts.prices import CostUnit, cost_facts
+from epp.accelerators.facts.prices import CostUnit, cost_facts, cost_warnings
 from epp.accelerators.facts.surroundings import Surroundings, surroundings_of
 from epp.accelerators.facts.tensor_fusion import DOMAIN, tensor_fusion_facts, tensor_fusion_gpus
 from epp.accelerators.inventory import Inventory
@@ -121,7 +121,8 @@ class TagBuilder:
         names = dict.fromkeys((*declared.classes, *(each.name for each in classes)))
         known = _with_shares([place, *own, *of_class, *labels])
         merged = self._merged(known, by_machine, around, inventory, classes=tuple(names))
-        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings))
+        of_cost = cost_warnings(around, inventory) if merged.tag.cost.per_hour is None else ()
+        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings, *of_cost))
 
     def _cluster_warnings(self, endpoint: Endpoint) -> Iterator[str]:
         """Yield a warning if the endpoint has a cluster and the objects have none."""

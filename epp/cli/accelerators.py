@@ -26,6 +26,7 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 
 _GIB = 2**30
+_UNKNOWN = "-"
 
 
 class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -35,7 +36,7 @@ class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
     address: str
     tag: AcceleratorTag
     cost_per_hour: float | None
-    """US dollars for the whole endpoint."""
+    """US dollars for the whole endpoint; None if nobody gave a price."""
     relative_capacity: float
     """fp16 TFLOPS over the median of the pool."""
     problems: tuple[str, ...] = ()
@@ -156,14 +157,14 @@ def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
     for report in reports:
         tag = report.tag
         name = f"{tag.vendor} {tag.model}".strip() or tag.kind.value
-        memory = "" if tag.total_memory_bytes is None else f"{tag.total_memory_bytes / _GIB:.0f} GiB"
+        memory = _UNKNOWN if tag.total_memory_bytes is None else f"{tag.total_memory_bytes / _GIB:.0f} GiB"
         table.add_row(
             escape(report.endpoint),
             escape(f"{tag.count} x {name}" if tag.count else name),
             escape(tag.primary_class),
             _slice(tag),
             memory,
-            "" if report.cost_per_hour is None else f"{report.cost_per_hour:.2f}",
+            _UNKNOWN if report.cost_per_hour is None else f"{report.cost_per_hour:.2f}",
             f"{report.relative_capacity:.2f}",
             escape(f"{tag.state.value}: {tag.reason}" if tag.reason else tag.state.value),
         )

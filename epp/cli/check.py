@@ -2,20 +2,22 @@
 """`epp check`: validates configuration files, and shows the complete graph of plugins with errors and warnings."""
 
 from collections.abc import Iterable
-from pathlib import Path
+from math import inf
 
-import msgspec
 import typer
+import yaml
 from rich.markup import escape
+from rich.text import Text
 from rich.tree import Tree
 
+from epp.cli.check_files import FileReport, check_all
 from epp.cli.commands import Check
 from epp.cli.inputs import split_list
 from epp.cli.options import Output
-from epp.cli.output import new_console, print_json
-from epp.config import Builder, InvalidConfigError, assemble, load_file
-from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph, describe
-from epp.framework import ConfigurationError, SystemClock
+from epp.cli.output import new_console, print_json, print_labelled
+from epp.config import Builder
+from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph
+from epp.framework import SystemClock
 from epp.framework.plugin import Stage, all_roles
 from epp.framework.registry import Registry
 
@@ -25,22 +27,13 @@ WARNED = 2
 _BEFORE_SCHEDULING = frozenset(cls.role.title.lower() for cls in all_roles() if cls.role.stage < Stage.PROFILE_CHOICE)
 
 
-class FileReport(msgspec.Struct, frozen=True):
-    """The result for one file."""
-
-    file: str
-    errors: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    graph: Graph | None = None
-
-
 def check(flags: Check) -> None:
     """Check the files, print the reports, and exit with the code that they call for."""
     registry = Registry(modules=split_list(flags.allow_plugin_modules))
     builder = Builder(registry, SystemClock(), experimental=bool(flags.allow_experimental_plugins))
-    reports = [check_file(path, builder) for path in flags.files]
+    reports = check_all(flags.files, builder)
     if flags.output is Output.JSON:
-        print_json(reports)
+        print_json([report.for_programs() for report in reports])
     else:
         for report in reports:
             _show(report)
@@ -50,27 +43,23 @@ def check(flags: Check) -> None:
         raise typer.Exit(WARNED)
 
 
-def check_file(path: Path, builder: Builder) -> FileReport:
-    """Return the errors of a file, or its warnings and its graph."""
-    try:
-        assembly = assemble(load_file(path), builder)
-    except InvalidConfigError as error:
-        return FileReport(str(path), tuple(map(str, error.problems)))
-    except ConfigurationError as error:
-        return FileReport(str(path), (str(error),))
-    return FileReport(str(path), (), tuple(map(str, assembly.warnings)), describe(assembly))
-
-
 def _show(report: FileReport) -> None:
     console = new_console()
     errors, warnings = len(report.errors), len(report.warnings)
     words = [f"[red]refused[/], {_counted(errors, 'error')}" if errors else "[green]ok[/]"]
     words += [_counted(warnings, "warning")] if warnings else []
-    console.print(f"[bold]{escape(report.file)}[/]: {', '.join(words)}", soft_wrap=True)
+    if report.skipped:
+        words = [f"[dim]skipped: {escape(report.skipped)}[/]"]
+    head = f"[bold]{escape(report.name)}[/]:"
+    if console.is_terminal and Text.from_markup(f"{head} {', '.join(words)}").cell_len > console.width:
+        console.print(head)
+        print_labelled(console, "  ", ", ".join(words))
+    else:
+        print_labelled(console, "", f"{head} {', '.join(words)}")
     for error in report.errors:
-        console.print(f"  [red]error[/]   {escape(error)}", soft_wrap=True)
+        print_labelled(console, "  [red]error[/]   ", escape(str(error)))
     for warning in report.warnings:
-        console.print(f"  [yellow]warning[/] {escape(warning)}", soft_wrap=True)
+        print_labelled(console, "  [yellow]warning[/] ", escape(str(warning)))
     if report.graph is not None:
         console.print(graph_tree(report.graph))
 
@@ -87,50 +76,58 @@ def graph_tree(graph: Graph) -> Tree:
         if name in _BEFORE_SCHEDULING:
             tree.add(f"{name}: {_named_all(plugins)}")
     for producer in graph.producers:
-        tree.add(f"producer {_named(producer)}{_data('writes', producer.writes)}")
+        tree.add(f"producer {_named(producer)}{_parameters(producer)}{_data('writes', producer.writes)}")
     aggregator = "" if graph.aggregator == graph.profile_picker else f", aggregator {_named(graph.aggregator)}"
-    profiles = tree.add(f"profile picker {_named(graph.profile_picker)}{aggregator}")
+    profiles = tree.add(f"profile picker {_named(graph.profile_picker)}{aggregator}{_parameters(graph.profile_picker)}")
+    for role, called in graph.called.items():
+        for plugin in called:
+            profiles.add(f"{role.removesuffix('s')} {_named(plugin)}{_parameters(plugin)}")
     for profile in graph.profiles:
         _add_profile(profiles, profile)
     for name, plugins in graph.hooks.items():
         if name not in _BEFORE_SCHEDULING:
             tree.add(f"{name}: {', '.join(escape(plugin.name) for plugin in plugins)}")
-    data = tree.add("endpoint data")
+    _add_data(tree.add("endpoint data"), graph)
+    return tree
+
+
+def _add_data(data: Tree, graph: Graph) -> None:
     for feed in graph.feeds:
         _add_feed(data, feed)
     for tagger in graph.taggers:
-        data.add(f"tagger {_named(tagger)}{_data('writes', tagger.writes)}")
+        data.add(f"tagger {_named(tagger)}{_parameters(tagger)}{_data('writes', tagger.writes)}")
     if graph.discovery is not None:
-        data.add(f"discovery {_named(graph.discovery)}")
-    return tree
+        data.add(f"discovery {_named(graph.discovery)}{_parameters(graph.discovery)}")
 
 
 def _add_profile(tree: Tree, profile: ProfileGraph) -> None:
     branch = tree.add(f"profile [bold]{escape(profile.name)}[/]")
     for step in profile.filters:
         notes = (["all if none is left"] if step.fallback_on_empty else []) + _on_error(step.on_error, "Fail")
-        branch.add(f"filter {_named(step.plugin)}{_aside(notes)}{_data('reads', step.plugin.reads)}")
+        branch.add(
+            f"filter {_named(step.plugin)}{_aside(notes)}{_parameters(step.plugin)}{_data('reads', step.plugin.reads)}"
+        )
     for scorer in profile.scorers:
         notes = [f"{scorer.share:.0%}", scorer.category, *_on_error(scorer.on_error, "Skip")]
         branch.add(
             f"scorer {_named(scorer.plugin)}, weight {scorer.weight:g}{_aside(notes)}"
-            f"{_data('reads', scorer.plugin.reads)}"
+            f"{_parameters(scorer.plugin)}{_data('reads', scorer.plugin.reads)}"
         )
-    branch.add(f"picker {_named(profile.picker)}")
+    branch.add(f"picker {_named(profile.picker)}{_parameters(profile.picker)}")
 
 
 def _add_feed(tree: Tree, feed: FeedGraph) -> None:
     every = "" if feed.interval_seconds is None else f" every {feed.interval_seconds:g} s"
-    source = tree.add(f"source {_named(feed.source)}{every}")
+    source = tree.add(f"source {_named(feed.source)}{every}{_parameters(feed.source)}")
     for extractor in feed.extractors:
-        source.add(f"extractor {_named(extractor)}{_data('writes', extractor.writes)}")
+        source.add(f"extractor {_named(extractor)}{_parameters(extractor)}{_data('writes', extractor.writes)}")
 
 
 def _named_all(plugins: Iterable[PluginUse]) -> str:
     """Return the names, grouped by the reason why they were added."""
     by_reason: dict[str, list[str]] = {}
     for plugin in plugins:
-        by_reason.setdefault(plugin.implied, []).append(_named(plugin, with_reason=False))
+        by_reason.setdefault(plugin.implied, []).append(f"{_named(plugin, with_reason=False)}{_parameters(plugin)}")
     return "; ".join(f"{', '.join(names)}{_added(reason)}" for reason, names in by_reason.items())
 
 
@@ -149,6 +146,13 @@ def _aside(notes: list[str]) -> str:
 
 def _on_error(value: str, default: str) -> list[str]:
     return [] if value == default else [f"onError {value}"]
+
+
+def _parameters(plugin: PluginUse) -> str:
+    """Return the parameters that differ from their defaults, as a file writes them."""
+    shown = {name: value for name, value in plugin.parameters.items() if name != "fallbackOnEmpty"}  # shown otherwise
+    text = yaml.safe_dump(shown, default_flow_style=True, width=inf, sort_keys=False, allow_unicode=True).strip()
+    return f" [dim]with {escape(text)}[/]" if shown else ""
 
 
 def _data(verb: str, names: tuple[str, ...]) -> str:

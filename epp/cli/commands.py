@@ -166,7 +166,12 @@ class Gateway(PickerFlags):
 class Check:
     """Validate configuration files and show the plugins that they run. Exit code 1: a file is invalid."""
 
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="EndpointPickerConfig files.")]
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE", help="EndpointPickerConfig files, directories of them, or - for standard input."
+        ),
+    ]
     output: OutputFormat = Output.TEXT
     strict: Annotated[Switch, switch_option("Exit with code 2 if there are warnings.")] = Switch.FALSE
     allow_experimental_plugins: Experimental = Switch.FALSE

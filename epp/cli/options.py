@@ -127,7 +127,9 @@ Endpoints = Annotated[
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config-file", metavar="FILE", help="An EndpointPickerConfig file; `epp config list` names ready-made ones."
+        "--config-file",
+        metavar="FILE",
+        help="An EndpointPickerConfig file, or a ConfigMap with one; `epp config list` names ready-made ones.",
     ),
 ]
 Listen = Annotated[

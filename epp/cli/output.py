@@ -9,6 +9,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 _PIPED_WIDTH = 160
@@ -20,6 +21,18 @@ def new_console() -> Console:
     if not any(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         console.width = _PIPED_WIDTH
     return console
+
+
+def print_labelled(console: Console, label: str, text: str) -> None:
+    """Print one line, markup; what a terminal has no room for goes on below the text. Without one it stays one line."""
+    if not console.is_terminal:
+        console.print(f"{label}{text}", soft_wrap=True)
+        return
+    grid = Table.grid()
+    grid.add_column(no_wrap=True, min_width=Text.from_markup(label).cell_len)
+    grid.add_column(overflow="fold")
+    grid.add_row(label, text)
+    console.print(grid)
 
 
 def indented(markup: str, columns: int) -> Padding:

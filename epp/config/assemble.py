@@ -58,18 +58,15 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     for index, spec in enumerate(loaded.model.plugins):
         instances.declare(spec, index)
     instances.connect()
-    profiles = _attempt(instances, lambda: build_profiles(loaded.model, instances), "schedulingProfiles") or {}
+    profiles = build_profiles(loaded.model, instances)
     check_features(loaded.model, instances)
     parsers = _attempt(instances, lambda: _parsers(loaded, instances), "requestHandler") or ()
     feeds = _attempt(instances, lambda: _feeds(loaded, instances), "dataLayer") or ()
     found = _discovery(loaded, instances)
-    handler = None
-    if profiles:
-        handler = _attempt(instances, lambda: choose_profile_picker(profiles, instances), "schedulingProfiles")
-    aggregator = None
-    if handler is not None:
-        aggregator = _attempt(instances, partial(choose_aggregator, handler, instances), "plugins")
-    _attempt(instances, lambda: add_missing_producers(instances), "plugins")
+    choose = partial(choose_profile_picker, profiles, instances, all_known=not loaded.gaps.profiles)
+    handler = _attempt(instances, choose, "schedulingProfiles")
+    aggregator = _attempt(instances, partial(choose_aggregator, handler, instances), "plugins")
+    add_missing_producers(instances)
     producers = _attempt(instances, lambda: in_order(instances.of(Producer)), "plugins")
     check_order(instances)
     _rehearse(instances, builder)
@@ -78,11 +75,12 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     assert handler is not None  # noqa: S101  a problem otherwise
     assert aggregator is not None  # noqa: S101  the same
     assert producers is not None  # noqa: S101  the same
+    complete = {name: profile for name, profile in profiles.items() if profile is not None}
     return Assembly(
         loaded=loaded,
         pipeline=Pipeline(
             parsers=ParserTable(parsers),
-            scheduler=Scheduler(profiles, handler, aggregator, observer=observer),
+            scheduler=Scheduler(complete, handler, aggregator, observer=observer),
             plugins={role: instances.of(role) for role in all_roles()} | {Producer: producers},
             sets_headers=frozenset(name for plugin in instances for name in plugin.sets_headers),
         ),
@@ -90,7 +88,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         taggers=instances.of(Tagger),
         discovery=found,
         instances=instances,
-        warnings=tuple(in_order_of_the_file([*instances.warnings, *lint(loaded, profiles, feeds, instances)])),
+        warnings=tuple(in_order_of_the_file([*instances.warnings, *lint(loaded, complete, feeds, instances)])),
     )
 
 
@@ -99,7 +97,7 @@ def _attempt(instances: Instances, step: Callable[[], _T], *path: str | int) -> 
     try:
         return step()
     except ConfigurationError as error:
-        instances.fail(str(error), *path)
+        instances.fail(error.problem, *path, remedy=error.remedy)
         return None
 
 
@@ -122,11 +120,13 @@ def _feeds(loaded: LoadedConfig, instances: Instances) -> tuple[Feed, ...]:
     for index, spec in enumerate(layer.sources):
         path = ("dataLayer", "sources", index)
         source = instances.resolve(spec, Plugin, *path)
-        notifies = isinstance(source, EndpointNotifications)
+        cls = instances.class_of(spec.plugin_ref)
+        notifies = cls is not None and issubclass(cls, EndpointNotifications)
         role: type[Plugin[Any]] = Tagger if notifies else Extractor
         extractors: list[Plugin[Any]] = []
         for position, ref in enumerate(spec.extractors):
-            if notifies and isinstance(instances.by_name.get(ref.plugin_ref), (Producer, PreRequest)):
+            told = instances.class_of(ref.plugin_ref)
+            if notifies and told is not None and issubclass(told, (Producer, PreRequest)):
                 message = f"has no effect: plugin {ref.plugin_ref!r} is told of endpoints without it"
                 instances.warn(message, *path, "extractors", position)
                 continue
@@ -139,8 +139,8 @@ def _feeds(loaded: LoadedConfig, instances: Instances) -> tuple[Feed, ...]:
             extractors.append(extractor)
         if isinstance(source, DataSource):
             feeds.append(Feed(source, tuple(one for one in extractors if isinstance(one, Extractor))))
-        elif source is not None and not notifies:
-            instances.fail(f"plugin {source.name!r} (type {source.plugin_type}) is no DataSource", *path, "pluginRef")
+        elif cls is not None and not notifies and not issubclass(cls, DataSource):
+            instances.fail(f"plugin {spec.plugin_ref!r} (type {cls.plugin_type}) is no DataSource", *path, "pluginRef")
     scraped = any(feed.source.plugin_type == METRICS_SOURCE for feed in feeds)
     if layer.inject_defaults and not scraped:
         why = "dataLayer.injectDefaults"
@@ -169,7 +169,7 @@ def _discovery(loaded: LoadedConfig, instances: Instances) -> Discovery[Any] | N
 def _rehearse(instances: Instances, builder: Builder) -> None:
     """Try new plugins on made-up endpoints: undeclared reads and unusable results are refused, all else warned of."""
     for plugin in instances:
-        if builder.previous.get(plugin.name) is plugin:
+        if builder.previous.get(plugin.name) is plugin or plugin.name in instances.unconnected:
             continue
         path = instances.path_of(plugin)
         findings = rehearse(plugin, builder.clock.now)

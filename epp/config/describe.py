@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The graph of a configuration with all defaults filled in."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from epp.config.assemble import Assembly
+from epp.config.profiles import names_no_picker
 from epp.framework.plugin import Datum, Plugin, all_roles
 from epp.framework.request import DataKey
 from epp.framework.roles import Producer
 from epp.scheduling import Profile
+
+_LARGEST_WRITTEN_OUT = 1e15
 
 
 class PluginUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -22,6 +25,8 @@ class PluginUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     """Why it is there, where the file does not declare it."""
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    parameters: dict[str, Any] = {}
+    """Those that differ from their defaults."""
 
 
 class FilterUse(msgspec.Struct, frozen=True, rename="camel"):
@@ -68,6 +73,8 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
     producers: tuple[PluginUse, ...]
     profile_picker: PluginUse
     aggregator: PluginUse
+    called: dict[str, tuple[PluginUse, ...]]
+    """Plugins that others call, such as deciders, by role."""
     profiles: tuple[ProfileGraph, ...]
     hooks: dict[str, tuple[PluginUse, ...]]
     """Plugins around scheduling, in the order in which they run."""
@@ -86,6 +93,7 @@ def describe(assembly: Assembly) -> Graph:
             assembly.instances.implied.get(plugin.name, ""),
             _names(plugin.reads),
             _names(plugin.writes),
+            changed_parameters(plugin.parameters),
         )
 
     def uses(plugins: Iterable[Plugin[Any]]) -> tuple[PluginUse, ...]:
@@ -109,16 +117,22 @@ def describe(assembly: Assembly) -> Graph:
                 )
                 for one in profile.scorers
             ),
-            use(profile.picker),
+            _picker(use(profile.picker), profile),
         )
 
     pipeline = assembly.pipeline
+    named = {name for plugin in assembly.plugins for name in plugin.references.values()}
     scheduler = pipeline.scheduler
     return Graph(
         parsers=uses(pipeline.parsers.parsers),
         producers=uses(pipeline.of(Producer)),
         profile_picker=use(scheduler.profile_picker),
         aggregator=use(scheduler.aggregator),
+        called={
+            cls.role.title.lower(): found
+            for cls in all_roles()
+            if (found := uses(plugin for plugin in assembly.instances.of(cls) if plugin.name in named))
+        },
         profiles=tuple(map(profile_graph, scheduler.profiles.values())),
         hooks={
             cls.role.title.lower(): found
@@ -131,6 +145,34 @@ def describe(assembly: Assembly) -> Graph:
         taggers=uses(assembly.taggers),
         discovery=None if assembly.discovery is None else use(assembly.discovery),
     )
+
+
+def _picker(picker: PluginUse, profile: Profile) -> PluginUse:
+    """Return the picker, which may have been added for another profile first, with the reason of this profile."""
+    return msgspec.structs.replace(picker, implied=names_no_picker(profile.name)) if picker.implied else picker
+
+
+def changed_parameters(parameters: msgspec.Struct) -> dict[str, Any]:
+    """Return what differs from the defaults, as a file writes it."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(parameters):
+        value = getattr(parameters, field.name)
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        if default is msgspec.NODEFAULT or value != default:
+            found[field.encode_name] = _as_written(value)
+    return found
+
+
+def _as_written(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return changed_parameters(value)
+    if isinstance(value, Mapping):
+        return {key: _as_written(one) for key, one in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_as_written(one) for one in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_WRITTEN_OUT:
+        return int(value)
+    return msgspec.to_builtins(value)
 
 
 def _names(data: Iterable[Datum]) -> tuple[str, ...]:

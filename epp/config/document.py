@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A YAML or JSON text, with the line and column of every part."""
+"""YAML and JSON texts, with the line and column of every part."""
 
-from dataclasses import dataclass
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import yaml
@@ -9,6 +12,9 @@ import yaml
 _MERGE = "tag:yaml.org,2002:merge"
 _TEXT = "tag:yaml.org,2002:str"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_MOST_TABS = 20
+_MOST_NODES = 100_000
+_LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 Path: TypeAlias = tuple[str | int, ...]
 """Where something stands: keys and indexes from the top of the document."""
@@ -25,56 +31,188 @@ class Position:
         return f"{self.line}:{self.column}"
 
 
-class NotYamlError(Exception):
-    """The text cannot be read; `position` says where that begins, if anything does."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position in the file."""
 
-    def __init__(self, problem: str, position: Position | None) -> None:
-        super().__init__(problem)
-        self.position = position
+    position: Position | None = None
+    inside: str = ""
+    """Place within a quoted text, where that has no line of its own in the file."""
 
 
-class Document:
-    """Read once; `content` is plain dicts, lists and scalars, and every key in it a string."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something wrong with the text itself."""
 
-    def __init__(self, text: str) -> None:
-        """Read the text; raises NotYamlError."""
+    message: str
+    place: Place
+    remedy: str = ""
+
+
+class Text:
+    """A text, perhaps one that another text quotes; its places are those of the outermost, the file."""
+
+    def __init__(self, text: str, within: "Quotation | None" = None) -> None:
         self.text = text
-        self._root: yaml.Node | None = None
-        self.content: object = None
-        try:
-            self._read()
-        except yaml.reader.ReaderError as error:
-            problem = f"character U+{error.character:04X} is not allowed"
-            raise NotYamlError(problem, _position_at(text, error.position)) from error
-        except yaml.MarkedYAMLError as error:
-            problem = ", ".join(part for part in (error.context, error.problem) if part)
-            mark = error.problem_mark
-            raise NotYamlError(problem, None if mark is None else _position(mark)) from error
-        except RecursionError as error:
-            raise NotYamlError("nested too deeply", None) from error
+        self._within = within
+        self._starts = [0, *(end.end() for end in _LINE_ENDS.finditer(text))]  # YAML has more ends, editors have not
 
-    def _read(self) -> None:
-        loader = _StrictLoader(self.text)
-        try:
-            self._root = loader.get_single_node()
-            self.content = None if self._root is None else loader.construct_document(self._root)
-        finally:
-            loader.dispose()
+    @property
+    def lines(self) -> list[str]:
+        """The lines, without their ends."""
+        return _LINE_ENDS.split(self.text)
 
-    def position(self, path: Path) -> Position:
+    def position(self, index: int) -> Position:
+        """Return the position of a character in this text."""
+        line = bisect_right(self._starts, index)
+        return Position(line, index - self._starts[line - 1] + 1)
+
+    def place(self, index: int | None) -> Place:
+        """Return the place of a character in the file; None for the text as a whole."""
+        position = None if index is None else self.position(index)
+        return Place(position) if self._within is None else self._within.place(position)
+
+
+@dataclass(frozen=True, slots=True)
+class Quotation:
+    """A text within a text: places in it are given as those of the file, as far as it shows the same lines."""
+
+    label: str
+    begin: Position
+    indents: tuple[int, ...] = ()
+    """Of each line of a literal block, from the line after `begin` on; empty for any other style."""
+
+    @classmethod
+    def of(cls, label: str, node: yaml.ScalarNode, source: Text) -> "Quotation":
+        """Return the place of a scalar in the text that it was read from."""
+        begin = source.position(node.start_mark.index)
+        if node.style != "|":
+            return cls(label, begin)
+        lines = zip(source.lines[begin.line :], Text(node.value.rstrip("\n")).lines, strict=False)
+        return cls(label, begin, tuple(len(outer) - len(inner) for outer, inner in lines))
+
+    def place(self, inner: Position | None) -> Place:
+        """Return the place in the file."""
+        if inner is not None and self.indents:
+            line = min(inner.line, len(self.indents))  # the end of a text is after its last line
+            column = max(self.indents[line - 1], 0) + (inner.column if line == inner.line else 1)
+            return Place(Position(self.begin.line + line, column))
+        return Place(self.begin, self.label if inner is None else f"line {inner.line} of {self.label}")
+
+
+class NotYamlError(Exception):
+    """The text cannot be read, for these faults."""
+
+    def __init__(self, *faults: Fault) -> None:
+        super().__init__("; ".join(fault.message for fault in faults))
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a text; `content` is plain dicts, lists and scalars, and every key in it a string."""
+
+    content: object
+    node: yaml.Node
+    source: Text
+    faults: tuple[Fault, ...] = ()
+    """Such as keys that stand twice: of these the last one counts, and lists are joined."""
+
+    def place(self, path: Path) -> Place:
         """Return where the key or item at this path begins; of one that is not there, the nearest one around it.
 
         What a merge key brought in stands where it is written.
         """
-        node = self._root
-        position = Position(1, 1)
+        node: yaml.Node | None = self.node
+        index = self.node.start_mark.index
         for step in path:
             found = None if node is None else _step(node, step)
             if found is None:
                 break
             begin, node = found
-            position = _position(begin.start_mark)
-        return position
+            index = begin.start_mark.index
+        return self.source.place(index)
+
+    def part(self, *path: str | int) -> "Document":
+        """Return what stands at this path as a document of its own; raises KeyError where there is nothing."""
+        node, content = self.node, self.content
+        for step in path:
+            found = _step(node, step)
+            if found is None or not isinstance(content, (dict, list)):
+                raise KeyError(step)
+            node, content = found[1], content[step]  # type: ignore[index]  # a key or an index, as it is
+        return replace(self, node=node, content=content, faults=())
+
+
+def read_documents(source: Text) -> tuple[Document, ...]:
+    """Return the documents of a text that are not empty; raises NotYamlError."""
+    try:
+        return tuple(_documents(source))
+    except yaml.reader.ReaderError as error:
+        problem = f"is not YAML: character U+{error.character:04X} is not allowed"
+        raise NotYamlError(Fault(problem, source.place(error.position))) from error
+    except yaml.MarkedYAMLError as error:
+        if tabs := tuple(_tabs_of_indentation(source.text)):
+            problem, remedy = "is not YAML: a tab in the indentation", "write spaces"
+            raise NotYamlError(*(Fault(problem, source.place(tab), remedy) for tab in tabs)) from error
+        problem = "is not YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
+        mark = error.problem_mark
+        place = source.place(None if mark is None else mark.index)
+        raise NotYamlError(Fault(problem, place)) from error
+    except RecursionError as error:
+        raise NotYamlError(Fault("is not YAML: nested too deeply", source.place(None))) from error
+
+
+def _documents(source: Text) -> Iterator[Document]:
+    loader = _StrictLoader(source.text)
+    try:
+        while loader.check_node():
+            loader.repeated = []
+            node = loader.get_node()
+            if node is not None and _size(node, {}) > _MOST_NODES:
+                problem = f"is not usable: with its aliases, it has more than {_MOST_NODES} parts"
+                raise NotYamlError(Fault(problem, source.place(None)))
+            content = loader.construct_document(node)
+            if node is not None and content is not None:
+                yield Document(content, node, source, tuple(_faults(loader.repeated, source)))
+    finally:
+        loader.dispose()
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return the number of nodes, those of an alias counted each time."""
+    size = known.get(id(node))
+    if size is None:
+        parts = node.value if isinstance(node, yaml.SequenceNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        size = known[id(node)] = 1 + sum(_size(part, known) for part in parts)
+    return size
+
+
+def _faults(repeated: Iterable[yaml.ScalarNode], source: Text) -> Iterator[Fault]:
+    for key in repeated:
+        place = source.place(key.start_mark.index)
+        yield Fault(f"key {key.value!r} stands twice", place, "remove one of them, or join them")
+
+
+def _tabs_of_indentation(text: str) -> Iterator[int]:
+    """Yield the index of the first tab of each line that cannot be read for it."""
+    lines: set[int] = set()
+    for replaced in range(_MOST_TABS):
+        try:
+            for _ in yaml.compose_all(text, _StrictLoader):
+                pass
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark
+            if mark is None or text[mark.index : mark.index + 1] != "\t":
+                return
+            if mark.line not in lines:
+                yield mark.index - replaced  # as many spaces were put in before
+            lines.add(mark.line)
+            text = f"{text[: mark.index]}  {text[mark.index + 1 :]}"
+        else:
+            return
 
 
 def _step(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | None:
@@ -88,19 +226,10 @@ def _step(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | Non
     return None
 
 
-def _position(mark: yaml.Mark) -> Position:
-    return Position(mark.line + 1, mark.column + 1)
-
-
-def _position_at(text: str, index: int) -> Position:
-    before = text[:index]
-    return Position(before.count("\n") + 1, index - before.rfind("\n"))
-
-
 class _StrictLoader(yaml.SafeLoader):
-    """Takes what JSON can say: keys are strings, dates too, tabs may stand between brackets.
+    """Takes what JSON can say: keys are strings, dates too, tabs may stand between tokens.
 
-    Refuses a key that stands twice in one mapping, where YAML would take the last one in silence.
+    Notes keys that stand twice in one mapping, where YAML would take the last one in silence.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  never changed
@@ -108,23 +237,51 @@ class _StrictLoader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.repeated: list[yaml.ScalarNode] = []
+
     def scan_to_next_token(self) -> None:
         super().scan_to_next_token()
-        while self.flow_level and self.peek() == "\t":
+        while self.peek() == "\t" and (self.flow_level or self._begun()):
             self.forward()
             super().scan_to_next_token()
 
+    def _begun(self) -> bool:
+        """Return whether anything but spaces stands before this on the line."""
+        line: str = self.buffer[self.pointer - self.column : self.pointer]
+        return bool(line.strip())
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            named = self.anchors.get(event.anchor)
+            if named is not None and named.end_mark is None:  # still being read
+                problem = f"alias {event.anchor!r} stands within what it names"
+                raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        return super().compose_node(parent, index)
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        seen = set()
-        for key, _ in node.value:
+        pairs: list[tuple[yaml.Node, yaml.Node]] = []
+        at: dict[str, int] = {}
+        for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                continue  # refused further on
-            if key.value in seen:
-                raise yaml.composer.ComposerError(None, None, f"key {key.value!r} stands twice", key.start_mark)
-            seen.add(key.value)
+                pairs.append((key, value))  # refused further on
+                continue
+            if key.value in at:
+                self.repeated.append(key)
+                first = pairs[at[key.value]][1]
+                if isinstance(first, yaml.SequenceNode) and isinstance(value, yaml.SequenceNode):
+                    first.value.extend(value.value)
+                else:
+                    pairs[at[key.value]] = (key, value)
+            else:
+                at[key.value] = len(pairs)
+                pairs.append((key, value))
             if key.tag != _MERGE:
                 key.tag = _TEXT
+        node.value = pairs
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  yaml calls it so

@@ -62,7 +62,8 @@ def _gates(config: EndpointPickerConfig, instances: Instances) -> dict[str, bool
     for index, text in enumerate(config.feature_gates):
         name, equals, value = text.partition("=")
         if name not in FEATURE_GATES:
-            instances.fail(f"feature gate {name!r} is not known; {hint_at(name, FEATURE_GATES)}", "featureGates", index)
+            remedy = hint_at(name, FEATURE_GATES)
+            instances.fail(f"feature gate {name!r} is not known", "featureGates", index, remedy=remedy)
         elif equals and value not in {"true", "false"}:
             instances.fail(
                 f"feature gate {name!r} is {value!r}, which is neither true nor false", "featureGates", index
@@ -103,7 +104,7 @@ def _check_policy(name: str, kind: str, instances: Instances, path: Path) -> Non
     declared |= instances.inactive
     if name not in declared:
         policies = [known for known, declared_type in declared.items() if declared_type in POLICIES]
-        instances.fail(f"no plugin is named {name!r}; {hint_at(name, policies)}", *path)
+        instances.fail_unknown(name, policies, *path)
         return
     found = POLICIES.get(declared[name])
     if found is not None and found != kind:

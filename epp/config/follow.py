@@ -10,6 +10,7 @@ import structlog
 
 from epp.config.assemble import Assembly
 from epp.config.load import LoadedConfig, load_text
+from epp.config.sources import read_file
 from epp.framework import ConfigurationError
 from epp.framework.faults import described
 from epp.watch import changes
@@ -52,7 +53,7 @@ class ConfigFollower:
     ) -> None:
         """Follow `path`, of which `current` was read; `build` is called in a thread, so that requests go on."""
         self._path = path
-        self._effective = "" if current.document is None else current.document.text
+        self._effective = current.text
         self._rejected_text: str | None = None
         self._build = build
         self._observer = observer or ConfigObserver()
@@ -69,9 +70,9 @@ class ConfigFollower:
     async def look(self) -> Assembly | None:
         """Return the version in the file if it is a new one that can be assembled."""
         try:
-            text = await asyncio.to_thread(self._path.read_text, encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            self._refuse(f"configuration file {self._path} cannot be read: {error}")
+            text = await asyncio.to_thread(read_file, self._path)
+        except ConfigurationError as error:
+            self._refuse(str(error))
             return None
         if text == self._effective:
             self._reverted()
@@ -88,7 +89,7 @@ class ConfigFollower:
 
     def accept(self, assembly: Assembly) -> None:
         """Record that a version is in effect."""
-        self._effective = "" if assembly.loaded.document is None else assembly.loaded.document.text
+        self._effective = assembly.loaded.text
         self._settle(ConfigState(self.state.generation + 1))
         for warning in assembly.warnings:
             _log.warning("configuration", warning=str(warning))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin instances of one configuration, by name: built as the file says, or kept from the one before."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -11,10 +12,17 @@ from epp.config.model import PluginRef, PluginSpec
 from epp.config.problems import InvalidConfigError, Problem, in_order_of_the_file
 from epp.config.upstream import FLOW_CONTROL_TYPES, NOT_YET, WITHOUT_TASK
 from epp.framework.clock import Clock
-from epp.framework.corrections import correct
+from epp.framework.corrections import as_written, correct
 from epp.framework.errors import ConfigurationError
-from epp.framework.hints import hint_at
-from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.hints import hint_at, nearest
+from epp.framework.parameters import (
+    ParameterError,
+    mistakes_in,
+    named_at_the_start,
+    read_parameters,
+    read_struct,
+    without_mistakes,
+)
 from epp.framework.plugin import Parameters, Plugin, Stability
 from epp.framework.registry import Registry, UnknownTypeError
 
@@ -44,11 +52,15 @@ class Instances:
         self._by_name: dict[str, Plugin[Any]] = {}
         self._paths: dict[str, Path] = {}
         self._given: dict[str, frozenset[str]] = {}
-        self._unusable: dict[str, str] = {}
+        self._unusable: dict[str, str] = dict(loaded.gaps.names)
+        self._partial: list[tuple[Plugin[Any], Path]] = []
+        """Plugins without the parameters at fault, for checks of the others."""
         self.implied: dict[str, str] = {}
         """Reason for each instance that the file does not declare."""
-        self.problems: list[Problem] = []
+        self.problems: list[Problem] = list(loaded.problems)
         self.warnings: list[Problem] = []
+        self.unconnected: set[str] = set()
+        """Names of plugins that lack one that they refer to."""
 
     def __iter__(self) -> Iterator[Plugin[Any]]:
         return iter(self._by_name.values())
@@ -63,9 +75,14 @@ class Instances:
         """Types of declared instances that have no effect here, by name."""
         return self._unusable
 
-    def fail(self, message: str, *path: str | int) -> None:
+    @property
+    def incomplete(self) -> bool:
+        """Whether there may be plugins that could not be built, and that others rely on."""
+        return self.may_lack(Plugin)
+
+    def fail(self, message: str, *path: str | int, remedy: str = "") -> None:
         """Record a problem that makes the configuration unusable."""
-        self.problems.append(self._loaded.problem(message, *path))
+        self.problems.append(self._loaded.problem(message, *path, remedy=remedy))
 
     def warn(self, message: str, *path: str | int) -> None:
         """Record a warning."""
@@ -74,7 +91,7 @@ class Instances:
     def raise_problems(self) -> None:
         """Raise InvalidConfigError where there is any problem."""
         if self.problems:
-            raise InvalidConfigError(in_order_of_the_file(self.problems))
+            raise InvalidConfigError(in_order_of_the_file(self.problems), in_order_of_the_file(self.warnings))
 
     def path_of(self, plugin: Plugin[Any]) -> Path:
         """Return where the file declares the plugin; the top for one that it does not."""
@@ -89,28 +106,61 @@ class Instances:
         path: Path = ("plugins", index)
         name = spec.instance_name
         if name in self._by_name or name in self._unusable:
-            self.fail(f"two plugins are named {name!r}: give one of them another name", *path)
+            self.fail(f"two plugins are named {name!r}", *path, remedy="give one of them another name")
             return
         if not self._knows(spec, path):
             return
         self._paths[name] = path
         self._given[name] = frozenset(spec.parameters or {})
+        self._unusable[name] = spec.type
         try:
-            plugin = self._make(spec.type, name, spec.parameters or {})
-        except ParameterError as error:
-            self._unusable[name] = spec.type
-            self.fail(f"plugin {name!r}: {error}", *path, "parameters", *error.path)
+            cls = self._builder.registry.find(spec.type)
         except UnknownTypeError as error:
-            self._unusable[name] = spec.type
-            self.fail(str(error), *path, "type")
+            self.fail(error.problem, *path, "type", remedy=error.remedy)
+            return
         except ConfigurationError as error:
-            self._unusable[name] = spec.type
-            self.fail(f"plugin {name!r}: {error}", *path)
-        else:
-            self._by_name[name] = plugin
-            for place, message in correct(plugin.parameters_type, spec.parameters or {})[1]:
-                self.warn(f"plugin {name!r}: {message}", *path, "parameters", *place)
-            self._judge(plugin, path)
+            self.fail(f"plugin {name!r}: {error.problem}", *path, remedy=error.remedy)
+            return
+        if self._build(cls, name, spec.parameters or {}, path):
+            del self._unusable[name]
+            self._judge(self._by_name[name], path)
+
+    def _build(self, cls: type[Plugin[Any]], name: str, given: Mapping[str, object], path: Path) -> bool:
+        """Build a declared plugin; return false, and record why, where it cannot be built as declared."""
+        problems = len(self.problems)
+        parameters: Mapping[str, object]
+        parameters, corrections = correct(cls.parameters_type, given)
+        if (problem := self._not_allowed(cls)) is not None:
+            self.fail(f"plugin {name!r}: {problem.problem}", *path, remedy=problem.remedy)
+        mistakes: tuple[ParameterError, ...] = ()
+        try:
+            typed = read_struct(cls.parameters_type, parameters)
+        except ParameterError:
+            mistakes = mistakes_in(cls.parameters_type, parameters)
+            for mistake in mistakes:
+                message = f"plugin {name!r}: {mistake.problem}"
+                self.fail(message, *path, "parameters", *as_written(mistake.path, given), remedy=mistake.remedy)
+            parameters = without_mistakes(parameters, mistakes)
+            try:
+                typed = read_struct(cls.parameters_type, parameters)
+            except ParameterError:
+                return False
+        try:
+            plugin = self._instance(cls, typed, name)
+        except ConfigurationError as error:
+            where = named_at_the_start(error.problem, parameters)
+            left_out = {str(mistake.path[-1]) for mistake in mistakes if mistake.path}
+            if not mistakes or (where and left_out.isdisjoint(re.findall(r"\w+", error.problem))):
+                begin = ("parameters", *as_written(where, given)) if where else ()
+                self.fail(f"plugin {name!r}: {error.problem}", *path, *begin, remedy=error.remedy)
+            return False
+        if len(self.problems) > problems:
+            self._partial.append((plugin, path))
+            return False
+        self._by_name[name] = plugin
+        for place, message in corrections:
+            self.warn(f"plugin {name!r}: {message}", *path, "parameters", *place)
+        return True
 
     def ensure(self, type_name: str, role: type[Role], why: str) -> Role:
         """Return the first instance of that type, or a new one with defaults; raises ConfigurationError."""
@@ -127,7 +177,7 @@ class Instances:
             raise ConfigurationError(
                 f"a plugin of type {type_name!r} is needed ({why}), and the name is taken by one of another type"
             )
-        plugin = self._by_name[type_name] = self._make(type_name, type_name, {})
+        plugin = self._by_name[type_name] = self._make(type_name)
         self.implied[type_name] = why
         return plugin
 
@@ -137,7 +187,17 @@ class Instances:
 
     def may_lack(self, role: type[Role]) -> bool:
         """Return whether a plugin that could not be built may have that role."""
-        return any(self._may_be(kind, role) for kind in self._unusable.values())
+        return self._loaded.gaps.nameless or any(self._may_be(kind, role) for kind in self._unusable.values())
+
+    def class_of(self, name: str) -> type[Plugin[Any]] | None:
+        """Return the class of a declared plugin, built or not; None where it is not known."""
+        plugin = self._by_name.get(name)
+        if plugin is not None:
+            return type(plugin)
+        try:
+            return self._builder.registry.find(self._unusable.get(name, ""))
+        except ConfigurationError:
+            return None
 
     def resolve(self, ref: PluginRef, role: type[Role], *path: str | int) -> Role | None:
         """Return the plugin referred to; None, and a problem noted, where there is none of that role."""
@@ -145,34 +205,58 @@ class Instances:
 
     def resolve_name(self, name: str, role: type[Role], *path: str | int) -> Role | None:
         """Do the same for a bare name."""
-        plugin = self._by_name.get(name)
-        if plugin is None:
-            kind = self._unusable.get(name)
-            if kind is None:
-                self.fail(f"no plugin is named {name!r}; {hint_at(name, self._by_name)}", *path)
-            elif kind in FLOW_CONTROL_TYPES or kind in WITHOUT_TASK:
-                self.fail(f"plugin type {kind!r} is known, not supported yet: it cannot be used here", *path)
-            return None
-        if not isinstance(plugin, role):
-            self.fail(f"plugin {name!r} (type {plugin.plugin_type}) is no {role.__name__}", *path)
-            return None
-        return plugin
+        plugin, cls = self._by_name.get(name), self.class_of(name)
+        kind = self._unusable.get(name)
+        if cls is not None and not issubclass(cls, role):
+            self.fail(f"plugin {name!r} (type {kind or cls.plugin_type}) is no {role.__name__}", *path)
+        elif isinstance(plugin, role):
+            return plugin
+        elif kind is None:
+            declared = [one for one in self._by_name if one not in self.implied]
+            self.fail_unknown(name, (*declared, *self._unusable), *path)
+        elif kind in FLOW_CONTROL_TYPES or kind in WITHOUT_TASK:
+            self.fail(f"plugin type {kind!r} is known, not supported yet: it cannot be used here", *path)
+        return None
+
+    def fail_unknown(self, name: str, known: Collection[str], *path: str | int) -> None:
+        """Record that no plugin has a name, unless it may be one that could not be read."""
+        if self._loaded.gaps.nameless:
+            return
+        types = self._builder.registry.types
+        of_type = [plugin.name for plugin in self._by_name.values() if plugin.plugin_type == name]
+        remedy = hint_at(name, known)
+        if of_type:
+            remedy = f"the one of that type is named {of_type[0]!r}: write that name"
+        elif name in types:
+            remedy = f"add `- type: {name}` under plugins"
+        elif nearest(name, known) is None and (near := nearest(name, types)) is not None:
+            remedy = f"did you mean the type {near!r}? Then add `- type: {near}` under plugins"
+        self.fail(f"no plugin is named {name!r}", *path, remedy=remedy)
 
     def connect(self) -> None:
         """Give each plugin those that its parameters refer to."""
         for plugin in tuple(self._by_name.values()):
             path = self.path_of(plugin)
-            found: dict[str, Plugin[Any]] = {}
-            for parameter, name in plugin.references.items():
-                target = self.resolve_name(name, Plugin, *path, "parameters", *parameter.split("."))
-                if target is not None:
-                    found[parameter] = target
+            found = self._referred_to(plugin, path)
             if len(found) < len(plugin.references):
+                self.unconnected.add(plugin.name)
                 continue
             try:
                 plugin.connect(found)
             except ValueError as error:
-                self.fail(f"plugin {plugin.name!r}: {error}", *path, "parameters")
+                where = named_at_the_start(str(error), plugin.references)
+                self.fail(f"plugin {plugin.name!r}: {error}", *path, "parameters", *where)
+                self.unconnected.add(plugin.name)
+        for plugin, path in self._partial:
+            self._referred_to(plugin, path)
+
+    def _referred_to(self, plugin: Plugin[Any], path: Path) -> dict[str, Plugin[Any]]:
+        found: dict[str, Plugin[Any]] = {}
+        for parameter, name in plugin.references.items():
+            target = self.resolve_name(name, Plugin, *path, "parameters", *parameter.split("."))
+            if target is not None:
+                found[parameter] = target
+        return found
 
     def _knows(self, spec: PluginSpec, path: Path) -> bool:
         """Return whether the type can be built; record why not."""
@@ -182,16 +266,16 @@ class Instances:
         self._unusable[name] = kind
         if kind in FLOW_CONTROL_TYPES:
             self.warn(
-                f"plugin type {kind!r} ({FLOW_CONTROL_TYPES[kind]}) is known, not supported yet: it has no effect",
+                f"{_called(name, kind)} ({FLOW_CONTROL_TYPES[kind]}) is known, not supported yet: it has no effect",
                 *path,
             )
         elif kind in WITHOUT_TASK:
-            self.warn(f"plugin type {kind!r} has no effect: {WITHOUT_TASK[kind]}", *path)
+            self.warn(f"{_called(name, kind)} has no effect: {WITHOUT_TASK[kind]}", *path)
         elif kind in NOT_YET:
             self.fail(f"plugin type {kind!r} is known, not supported yet", *path, "type")
         else:
             known = (*self._builder.registry.types, *FLOW_CONTROL_TYPES, *NOT_YET)
-            self.fail(f"plugin type {kind!r} is not registered; {hint_at(kind, known, _LISTED)}", *path, "type")
+            self.fail(f"plugin type {kind!r} is not registered", *path, "type", remedy=hint_at(kind, known, _LISTED))
         return False
 
     def _may_be(self, kind: str, role: type[Plugin[Any]]) -> bool:
@@ -202,21 +286,31 @@ class Instances:
         except ConfigurationError:
             return True
 
-    def _make(self, type_name: str, name: str, parameters: Mapping[str, object]) -> Plugin[Any]:
-        registry = self._builder.registry
-        cls = registry.find(type_name)
-        if cls.stability is Stability.ALPHA and not self._builder.experimental:
-            raise ConfigurationError(
-                f"type {type_name} is experimental: start with --allow-experimental-plugins to use it"
-            )
-        typed: Parameters = read_parameters(cls.parameters_type, parameters)
+    def _make(self, type_name: str) -> Plugin[Any]:
+        cls = self._builder.registry.find(type_name)
+        if (problem := self._not_allowed(cls)) is not None:
+            raise problem
+        return self._instance(cls, read_parameters(cls.parameters_type, {}), type_name)
+
+    def _not_allowed(self, cls: type[Plugin[Any]]) -> ConfigurationError | None:
+        if cls.stability is not Stability.ALPHA or self._builder.experimental:
+            return None
+        remedy = "start with --allow-experimental-plugins to use it"
+        return ConfigurationError(f"type {cls.plugin_type} is experimental", remedy=remedy)
+
+    def _instance(self, cls: type[Plugin[Any]], typed: Parameters, name: str) -> Plugin[Any]:
+        """Return the instance of the configuration before, where it is the same, or a new one."""
         before = self._builder.previous.get(name)
         if before is not None and type(before) is cls and before.parameters == typed and not before.references:
             return before
-        return registry.construct(cls, typed, name=name, clock=self._builder.clock)
+        return self._builder.registry.construct(cls, typed, name=name, clock=self._builder.clock)
 
     def _judge(self, plugin: Plugin[Any], path: Path) -> None:
         if plugin.stability is Stability.DEPRECATED:
-            self.warn(f"plugin type {plugin.plugin_type!r} is deprecated", *path)
+            self.warn(f"{_called(plugin.name, plugin.plugin_type)} is deprecated", *path)
         for warning in plugin.warnings:
             self.warn(f"plugin {plugin.name!r}: {warning}", *path, "parameters")
+
+
+def _called(name: str, kind: str) -> str:
+    return f"plugin type {kind!r}" if name == kind else f"plugin {name!r} of type {kind!r}"

@@ -16,18 +16,24 @@ class Problem:
     path: Path = ()
     position: Position | None = None
     origin: str = ""
+    remedy: str = ""
+    """Empty where the message says it all."""
+    inside: str = ""
+    """Place within a text that the file quotes, where that has no line of its own."""
 
     def __str__(self) -> str:
-        """Write `file.yaml:3:5: plugins[0].type: message`, which editors follow."""
+        """Write `file.yaml:3:5: plugins[0].type: message; remedy`, which editors follow."""
         place = f"{self.origin}:{self.position}" if self.position else self.origin
-        return ": ".join(part for part in (place, written(self.path), self.message) if part)
+        text = f"{self.message}; {self.remedy}" if self.remedy else self.message
+        return ": ".join(part for part in (place, self.inside, written(self.path), text) if part)
 
 
 class InvalidConfigError(ConfigurationError):
     """A configuration that cannot be used, with everything that was found wrong with it."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[Problem], warnings: Iterable[Problem] = ()) -> None:
         self.problems = tuple(problems)
+        self.warnings = tuple(warnings)
         super().__init__("\n".join(map(str, self.problems)))
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the profiles, the profile picker and the aggregator of a configuration."""
 
+from collections.abc import Collection
 from typing import Any
 
 from epp.config.instances import Instances
@@ -16,26 +17,32 @@ DEFAULT_PROFILE_PICKER = "single-profile-handler"
 DEFAULT_AGGREGATOR = "first-result-aggregator"
 
 
-def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[str, Profile]:
-    """Return the profiles in the order of the file; one of everything where it has none."""
-    profiles: dict[str, Profile] = {}
+def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[str, Profile | None]:
+    """Return the profiles in the order of the file, one of everything where it has none; None for one with problems."""
+    profiles: dict[str, Profile | None] = {}
     for index, spec in enumerate(config.scheduling_profiles or [_implied_profile(instances)]):
         if spec.name in profiles:
-            instances.fail(f"two profiles are named {spec.name!r}", "schedulingProfiles", index)
+            remedy = "give one of them another name"
+            instances.fail(f"two profiles are named {spec.name!r}", "schedulingProfiles", index, remedy=remedy)
         profiles[spec.name] = _Parts(spec, index, instances).profile()
     return profiles
 
 
-def choose_profile_picker(profiles: dict[str, Profile], instances: Instances) -> ProfilePicker[Any] | None:
+def choose_profile_picker(
+    profiles: Collection[str], instances: Instances, *, all_known: bool
+) -> ProfilePicker[Any] | None:
     """Return the one that the file declares, or the one that runs a single profile; raises ConfigurationError.
 
-    None where the file declares one that could not be built.
+    None where the file declares one that could not be built, or not all of its profiles are known.
     """
     declared = instances.of(ProfilePicker)
     if not declared and instances.may_lack(ProfilePicker):
         return None
     if len(declared) > 1:
-        raise ConfigurationError(f"two profile pickers, {declared[0].name!r} and {declared[1].name!r}: keep one")
+        both = f"{declared[0].name!r} and {declared[1].name!r}"
+        raise ConfigurationError(f"two profile pickers, {both}", remedy="keep one")
+    if not all_known:
+        return None
     if not declared and len(profiles) > 1:
         raise ConfigurationError(f"{len(profiles)} profiles and no profile picker to choose among them")
     handler = declared[0] if declared else instances.ensure(DEFAULT_PROFILE_PICKER, ProfilePicker, "one profile")
@@ -47,19 +54,27 @@ def choose_profile_picker(profiles: dict[str, Profile], instances: Instances) ->
     return handler
 
 
-def choose_aggregator(handler: ProfilePicker[Any], instances: Instances) -> Aggregator[Any]:
+def choose_aggregator(handler: ProfilePicker[Any] | None, instances: Instances) -> Aggregator[Any] | None:
     """Return the aggregator that the file declares, else the profile picker if it is one, else the default one.
 
-    Raises ConfigurationError.
+    None where an aggregator may be among what could not be built; raises ConfigurationError.
     """
     declared = [plugin for plugin in instances.of(Aggregator) if not isinstance(plugin, ProfilePicker)]
     if len(declared) > 1:
-        raise ConfigurationError(f"two aggregators, {declared[0].name!r} and {declared[1].name!r}: keep one")
+        both = f"{declared[0].name!r} and {declared[1].name!r}"
+        raise ConfigurationError(f"two aggregators, {both}", remedy="keep one")
     if declared:
         return declared[0]
-    if isinstance(handler, Aggregator):
+    if handler is None or isinstance(handler, Aggregator):
         return handler
+    if instances.may_lack(Aggregator):
+        return None
     return instances.ensure(DEFAULT_AGGREGATOR, Aggregator, f"{handler.name} is no aggregator")
+
+
+def names_no_picker(profile: str) -> str:
+    """Return the reason for a picker that is added."""
+    return f"profile {profile!r} names no picker"
 
 
 def _implied_profile(instances: Instances) -> SchedulingProfile:
@@ -78,33 +93,54 @@ class _Parts:
         self._filters: list[ProfileFilter] = []
         self._scorers: list[WeightedScorer] = []
         self._pickers: list[Picker[Any]] = []
+        self._picker_names: list[str] = []
 
-    def profile(self) -> Profile:
+    def profile(self) -> Profile | None:
         for index, ref in enumerate(self._spec.plugins):
             path = ("schedulingProfiles", self._index, "plugins", index)
             kind = self._instances.inactive.get(ref.plugin_ref, "")
             if kind in FLOW_CONTROL_TYPES or kind in WITHOUT_TASK:
                 self._pass_over(ref, kind, *path)
-            elif (plugin := self._instances.resolve(ref, Plugin, *path)) is not None:
+                continue
+            plugin = self._instances.resolve(ref, Plugin, *path)
+            cls = self._instances.class_of(ref.plugin_ref)
+            if cls is not None and self._fits(cls, ref, *path) and plugin is not None:
                 self._add(plugin, ref, *path)
-        return Profile(self._spec.name, tuple(self._filters), tuple(self._scorers), self._picker())
+        try:
+            picker = self._picker()
+        except ConfigurationError as error:
+            self._instances.fail(error.problem, "schedulingProfiles", remedy=error.remedy)
+            return None
+        return Profile(self._spec.name, tuple(self._filters), tuple(self._scorers), picker)
+
+    def _fits(self, cls: type[Plugin[Any]], ref: WeightedRef, *path: str | int) -> bool:
+        """Return whether a plugin of this class can be used as the reference says; record why not."""
+        fail, before = self._instances.fail, len(self._instances.problems)
+        if not issubclass(cls, (Filter, Scorer, Picker)):
+            self._pass_over(ref, cls.plugin_type, *path)
+            return False
+        if ref.weight is not None and not issubclass(cls, Scorer):
+            self._instances.warn(f"has no effect: {ref.plugin_ref!r} is no scorer", *path, "weight")
+        elif ref.weight is not None and ref.weight < 0:
+            fail(f"weight {ref.weight:g} is negative: a scorer says what is good", *path, "weight")
+        if issubclass(cls, Picker):
+            if ref.on_error == "Skip":
+                fail(f"{ref.plugin_ref!r} is the picker: without it nothing is picked", *path, "onError")
+            if self._picker_names:
+                both = f"{self._picker_names[0]!r} and {ref.plugin_ref!r}"
+                fail(f"two pickers, {both}", *path, remedy="keep one")
+            self._picker_names.append(ref.plugin_ref)
+        return len(self._instances.problems) == before
 
     def _add(self, plugin: Plugin[Any], ref: WeightedRef, *path: str | int) -> None:
-        fail = self._instances.fail
-        if not isinstance(plugin, (Filter, Scorer, Picker)):
-            self._pass_over(ref, plugin.plugin_type, *path)
-            return
         if isinstance(plugin, Filter):
             self._filters.append(ProfileFilter.of(plugin, _policy(ref)))
         if isinstance(plugin, Scorer):
-            self._add_scorer(plugin, ref, *path)
-        elif ref.weight is not None:
-            self._instances.warn(f"has no effect: {ref.plugin_ref!r} is no scorer", *path, "weight")
+            try:
+                self._scorers.append(WeightedScorer.of(plugin, 1.0 if ref.weight is None else ref.weight, _policy(ref)))
+            except ValueError as error:
+                self._instances.fail(str(error), *path, "weight")
         if isinstance(plugin, Picker):
-            if ref.on_error == "Skip":
-                fail(f"{ref.plugin_ref!r} is the picker: without it nothing is picked", *path, "onError")
-            if self._pickers:
-                fail(f"two pickers, {self._pickers[0].name!r} and {plugin.name!r}: keep one", *path)
             self._pickers.append(plugin)
 
     def _pass_over(self, ref: WeightedRef, kind: str, *path: str | int) -> None:
@@ -115,22 +151,13 @@ class _Parts:
             *path,
         )
 
-    def _add_scorer(self, scorer: Scorer[Any], ref: WeightedRef, *path: str | int) -> None:
-        weight = 1.0 if ref.weight is None else ref.weight
-        if weight < 0:
-            self._instances.fail(f"weight {weight:g} is negative: a scorer says what is good", *path, "weight")
-            return
-        try:
-            self._scorers.append(WeightedScorer.of(scorer, weight, _policy(ref)))
-        except ValueError as error:
-            self._instances.fail(str(error), *path, "weight")
-
     def _picker(self) -> Picker[Any]:
         if self._pickers:
             return self._pickers[0]
         declared = self._instances.of(Picker)
-        why = f"profile {self._spec.name!r} names no picker"
-        return declared[0] if declared else self._instances.ensure(DEFAULT_PICKER, Picker, why)
+        if declared:
+            return declared[0]
+        return self._instances.ensure(DEFAULT_PICKER, Picker, names_no_picker(self._spec.name))
 
 
 def _policy(ref: WeightedRef) -> OnError | None:

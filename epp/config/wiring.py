@@ -36,11 +36,13 @@ def add_missing_producers(instances: Instances) -> None:
                 f"plugin {reader.name!r} reads {datum.name!r}, which no plugin here writes: {datum.fallback}",
                 *instances.path_of(reader),
             )
+        elif problem and instances.incomplete:
+            continue  # one of those that could not be built may write it
         elif problem:
             instances.fail(f"plugin {reader.name!r} reads {datum.name!r}{problem}", *instances.path_of(reader))
         else:
             _warn_of_another(reader, datum, instances)
-            instances.add(datum.default_producer, f"{reader.name} reads {datum.name}")
+            _add(datum.default_producer, reader, datum, instances)
 
 
 def check_order(instances: Instances) -> None:
@@ -74,6 +76,13 @@ def in_order(producers: Iterable[Producer[Any]]) -> tuple[Producer[Any], ...]:
     except CycleError as error:
         names = " -> ".join(producer.name for producer in error.args[1])
         raise ConfigurationError(f"producers read each other's data in a circle: {names}") from error
+
+
+def _add(kind: str, reader: Plugin[Any], datum: Datum, instances: Instances) -> None:
+    try:
+        instances.add(kind, f"{reader.name} reads {datum.name}")
+    except ConfigurationError as error:
+        instances.fail(error.problem, *instances.path_of(reader), remedy=error.remedy)
 
 
 def _cannot_be_added(datum: Datum) -> str:

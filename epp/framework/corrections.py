@@ -2,7 +2,7 @@
 """Corrects values that llm-d-router corrects, and spellings that it takes, in the parameters of a plugin."""
 
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
@@ -27,6 +27,20 @@ def correct(cls: type[msgspec.Struct], data: Mapping[str, object]) -> tuple[dict
     """
     found: list[Correction] = []
     return _correct_struct(cls, data, (), found), found
+
+
+def as_written(path: Iterable[str | int], data: object) -> tuple[str | int, ...]:
+    """Return where in the data stands what `correct` returns at a path."""
+    found: list[str | int] = []
+    for step in path:
+        if isinstance(data, Mapping) and step not in data:
+            step = next((key for key in data if str(key).lower() == str(step).lower()), step)  # noqa: PLW2901
+        found.append(step)
+        try:
+            data = data[step]  # type: ignore[index]
+        except (LookupError, TypeError):
+            data = None
+    return tuple(found)
 
 
 def fits(annotation: Any, value: object) -> bool:

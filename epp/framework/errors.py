@@ -296,3 +296,8 @@ class AdmissionDeniedError(RequestError):
 
 class ConfigurationError(Exception):
     """The configuration cannot be used; the message names the thing, the place and the remedy."""
+
+    def __init__(self, problem: str, *, remedy: str = "") -> None:
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy

@@ -22,10 +22,12 @@ def read_list(parameter: str, path: str, entry: type[S]) -> tuple[S, ...]:
         found = msgspec.yaml.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{what} is neither YAML nor JSON: {error}") from error
+    if not isinstance(found, list):
+        raise ValueError(f"{what} holds no list; begin each entry with `- `")  # noqa: TRY004  what plugins raise
     whole = msgspec.defstruct("ListInFile", [("entries", tuple[entry, ...])])  # type: ignore[valid-type]  # a type at run time
     try:
         (entries,) = msgspec.structs.astuple(read_struct(whole, {"entries": found}))
     except ParameterError as error:
         place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.path[1:])
-        raise ValueError(f"{what}, {place or 'as a whole'}: {error}") from error
+        raise ValueError(f"{what}, {place}: {error}") from error
     return cast("tuple[S, ...]", entries)

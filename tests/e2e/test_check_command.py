@@ -47,7 +47,11 @@ async def test_programs_get_the_same_as_json(tmp_path):
     assert good["graph"]
     assert bad["file"] == str(missing)
     (error,) = bad["errors"]
-    assert str(missing) in error
+    assert (error["file"], error["line"], error["message"]) == (
+        str(missing),
+        None,
+        "cannot be read: No such file or directory",
+    )
 
 
 async def test_plugins_are_listed_and_one_of_them_in_full():

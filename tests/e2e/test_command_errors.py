@@ -23,7 +23,7 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
         ),
         (
             ["serve", ENDPOINTS, "--config-file", "/no/such/file.yaml"],
-            "configuration file /no/such/file.yaml cannot be read: [Errno 2] No such file or directory",
+            "/no/such/file.yaml: cannot be read: No such file or directory",
         ),
         (
             ["gateway", "--endpoints", "own=127.0.0.1:1,host=localhost:1"],

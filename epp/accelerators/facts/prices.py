@@ -10,7 +10,7 @@ from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.objects.core import Pod
-from epp.accelerators.objects.costs import VariantAutoscaling
+from epp.accelerators.objects.costs import DEFAULT_VARIANT_COST, VariantAutoscaling
 from epp.accelerators.objects.tensor_fusion import GpuNode
 from epp.framework.accelerators.tag import AcceleratorTag
 
@@ -31,14 +31,26 @@ def cost_facts(
         yield _price(f"GPUNode/{node.name}", node.spec.cost_per_hour / devices)
     variant = variant_of(around.pod, inventory)
     share = max(tag.count, 1) * tag.partition.memory_fraction
-    if variant is not None and share > 0:
-        yield _price(f"VariantAutoscaling/{variant.id}", variant.spec.variant_cost * unit_dollars / Fraction(share))
+    cost = None if variant is None else variant.spec.price
+    if variant is not None and cost is not None and share > 0:
+        yield _price(f"VariantAutoscaling/{variant.id}", cost * unit_dollars / Fraction(share))
     name = "" if variant is None else variant.metadata.labels.get(_ACCELERATOR_NAME, "")
-    for key, cost in inventory.unit_costs.items():
-        product = catalogue.find(cost.device or key)
+    for key, unit_cost in inventory.unit_costs.items():
+        product = catalogue.find(unit_cost.device or key)
         names = {key.lower()} | ({product.model} if product is not None else set())
         if name == key or (not name and tag.model in names):
-            yield _price(f"accelerator-unit-costs/{key}", cost.cost * unit_dollars)
+            yield _price(f"accelerator-unit-costs/{key}", unit_cost.cost * unit_dollars)
+
+
+def cost_warnings(around: Surroundings, inventory: Inventory) -> Iterator[str]:
+    """Yield a warning for a variant with the price that a cluster fills in."""
+    variant = variant_of(around.pod, inventory)
+    if variant is not None and variant.spec.variant_cost == DEFAULT_VARIANT_COST:
+        yield (
+            f"VariantAutoscaling/{variant.id}: variantCost is {DEFAULT_VARIANT_COST}, which a cluster fills in where "
+            "none is given, so it counts as unknown: write another value, or the price of the accelerator in "
+            "accelerator-unit-costs"
+        )
 
 
 def variant_of(pod: Pod | None, inventory: Inventory) -> VariantAutoscaling | None:

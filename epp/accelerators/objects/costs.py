@@ -9,6 +9,8 @@ import msgspec
 from epp.accelerators.objects.base import Metadata, Object, Part, convert
 
 UNIT_COSTS_NAME = "accelerator-unit-costs"
+DEFAULT_VARIANT_COST = Fraction(10)
+"""Of the kind VariantAutoscaling; no price, since nothing is known of the hardware by it."""
 
 
 class UnitCost(Part, frozen=True, kw_only=True):
@@ -35,8 +37,13 @@ class VariantSpec(Part, frozen=True, kw_only=True):
     """A variant of a model's servers."""
 
     scale_target_ref: ScaleTarget = ScaleTarget()
-    variant_cost: Fraction = Fraction(10)
+    variant_cost: Fraction | None = None
     """Price of one replica with all its accelerators."""
+
+    @property
+    def price(self) -> Fraction | None:
+        """The price; None where nobody wrote one: a cluster fills in the default of the kind."""
+        return None if self.variant_cost == DEFAULT_VARIANT_COST else self.variant_cost
 
 
 class VariantAutoscaling(Object, frozen=True, kw_only=True):

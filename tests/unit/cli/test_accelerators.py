@@ -111,6 +111,16 @@ def test_objects_that_cannot_be_read_are_counted_and_named(directory):
     assert f"{directory}/sliced.yaml" in problem
 
 
+def test_price_that_nobody_gave_is_shown_as_unknown(directory):
+    row = next(line for line in run(f"--config-file={directory}/config.yaml")[1].splitlines() if "default/t4" in line)
+    assert row.split()[:9] == ["default/t4", "1", "x", "nvidia", "t4", "16", "GiB", "-", "0.65"]
+    (row,) = [line for line in run("--endpoints=a=10.0.0.9:80")[1].splitlines() if "default/a" in line]
+    assert row.split()[:5] == ["default/a", "unknown", "-", "-", "1.00"]
+    report = json.loads(run("--endpoints=a=10.0.0.9:80", "--output=json")[1])["endpoints"][0]
+    assert report["costPerHour"] is None
+    assert set(report["tag"]["cost"].values()) == {None, ""}
+
+
 def test_everything_fits_into_80_columns_without_a_word_cut(directory, monkeypatch):
     monkeypatch.setattr("epp.cli.output._PIPED_WIDTH", 80)
     exit_code, text = run("--endpoints=one=8000;accelerator=h100,other=8001;accelerator=a100", "--fit")

@@ -3,8 +3,11 @@
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 from epp.cli.app import application
@@ -20,11 +23,11 @@ def check(tmp_path, monkeypatch):
     """Run the command over files of these texts, by name; give the exit code and what was printed."""
     monkeypatch.chdir(tmp_path)
 
-    def check(*options, **texts):
+    def check(*options, stdin=None, **texts):
         for name, text in texts.items():
             (tmp_path / f"{name}.yaml").write_text(text)
         files = [f"{name}.yaml" for name in texts]
-        result = CliRunner().invoke(application(), ["check", *files, *options])
+        result = CliRunner().invoke(application(), ["check", *files, *options], input=stdin)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, result.stdout
 
@@ -119,7 +122,8 @@ def test_bad_file_is_refused_with_every_problem_and_its_place(check):
     assert (
         said
         == """\
-a.yaml: refused, 1 error
+a.yaml: refused, 2 errors
+  error   a.yaml:4:3: plugins[0].type: plugin type 'queue-scorrer' is not registered; did you mean 'queue-scorer'?
   error   a.yaml:6:3: plugins[1].nmae: unknown key; did you mean 'name'?
 """
     )
@@ -147,15 +151,13 @@ def test_each_of_several_files_is_judged(check):
     code, said = check(a=GOOD, b=BAD, c=WARNED)
     assert code == 1
     heads = [line for line in said.splitlines() if line.startswith(("a.yaml", "b.yaml", "c.yaml"))]
-    assert heads == ["a.yaml: ok", "b.yaml: refused, 1 error", "c.yaml: ok, 1 warning"]
+    assert heads == ["a.yaml: ok", "b.yaml: refused, 2 errors", "c.yaml: ok, 1 warning"]
 
 
-def test_file_that_cannot_be_read_is_refused_beside_the_others(check, tmp_path):
-    (tmp_path / "d.yaml").mkdir()
-    code, said = check("missing.yaml", "d.yaml", a=GOOD)
+def test_file_that_cannot_be_read_is_refused_beside_the_others(check):
+    code, said = check("missing.yaml", a=GOOD)
     assert code == 1
-    assert "missing.yaml: refused, 1 error\n  error   configuration file missing.yaml cannot be read: " in said
-    assert "d.yaml: refused, 1 error\n  error   configuration file d.yaml cannot be read: " in said
+    assert "missing.yaml: refused, 1 error\n  error   missing.yaml: cannot be read: No such file or directory\n" in said
     assert said.startswith("a.yaml: ok\n")
 
 
@@ -175,9 +177,29 @@ def test_json_is_for_programs(check):
         }
     ]
     assert profile["picker"]["implied"] == "profile 'default' names no picker"
-    assert bad["errors"] == ["b.yaml:6:3: plugins[1].nmae: unknown key; did you mean 'name'?"]
+    assert bad["errors"] == [
+        {
+            "file": "b.yaml",
+            "line": 4,
+            "column": 3,
+            "inside": None,
+            "path": "plugins[0].type",
+            "message": "plugin type 'queue-scorrer' is not registered",
+            "remedy": "did you mean 'queue-scorer'?",
+        },
+        {
+            "file": "b.yaml",
+            "line": 6,
+            "column": 3,
+            "inside": None,
+            "path": "plugins[1].nmae",
+            "message": "unknown key",
+            "remedy": "did you mean 'name'?",
+        },
+    ]
     assert bad["graph"] is None
-    assert len(warned["warnings"]) == 1
+    (warning,) = warned["warnings"]
+    assert (warning["file"], warning["line"], warning["path"]) == ("c.yaml", 1, "schedulingProfiles[0]")
 
 
 def test_shares_are_of_the_sum_of_the_weights(check):
@@ -222,3 +244,137 @@ def test_ready_made_files_are_sound():
     result = CliRunner().invoke(application(), ["check", "--strict", *files])
     assert [line for line in result.stdout.splitlines() if line.startswith(("  error", "  warning"))] == []
     assert result.exit_code == 0
+
+
+def test_standard_input_is_checked(check):
+    code, said = check("-", stdin=BAD)
+    assert code == 1
+    assert said.startswith("stdin: refused, 2 errors\n  error   stdin:4:3: plugins[0].type: ")
+    assert check("-", stdin=GOOD)[0] == 0
+    code, said = check("-", stdin=b"\xff\xfe\x00")
+    assert (code, said) == (1, "stdin: refused, 1 error\n  error   stdin: is UTF-16; save it as UTF-8\n")
+
+
+def config_map(**texts):
+    return yaml.safe_dump({"kind": "ConfigMap", "metadata": {"name": "epp"}, "data": texts}, default_style="|")
+
+
+def test_directory_is_checked_and_what_is_skipped_is_told_with_the_reason(check, tmp_path):
+    directory = tmp_path / "files"
+    for name, text in {
+        "a.yaml": GOOD,
+        "b.yml": BAD,
+        "c.json": json.dumps(yaml.safe_load(GOOD)),
+        "d.yaml": "kind: Service\nmetadata: {name: s}\n",
+        "e.yaml": "",
+        "f.yaml": "kind: EndpointPickerConfig\nplugins: [",
+        "g.yaml": "{",
+        "h.yaml": config_map(epp=GOOD, notes="x"),
+        "notes.txt": BAD,
+        "below/i.yaml": BAD,
+    }.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    code, said = check("files")
+    assert code == 1
+    heads = [line for line in said.splitlines() if line.startswith("files/")]
+    assert heads == [
+        "files/a.yaml: ok",
+        "files/b.yml: refused, 2 errors",
+        "files/c.json: ok",
+        "files/d.yaml: skipped: holds no EndpointPickerConfig, but Service s",
+        "files/e.yaml: skipped: is empty",
+        "files/f.yaml: refused, 1 error",
+        (
+            "files/g.yaml: skipped: 1:2: is not YAML: while parsing a flow node, expected the node content, but found "
+            "'<stream end>'"
+        ),
+        "files/h.yaml, data[epp] of ConfigMap epp: ok",
+    ]
+    reports = json.loads(check("files", "--output=json")[1])
+    assert [report["skipped"] is None for report in reports] == [True, True, True, False, False, True, False, True]
+
+
+def test_directory_without_any_configuration_is_an_error(check, tmp_path):
+    (tmp_path / "empty").mkdir()
+    code, said = check("empty")
+    assert code == 1
+    assert "  error   empty: holds no EndpointPickerConfig in its .json, .yaml, .yml files\n" in said
+
+
+def test_config_map_with_several_configurations_is_checked_in_full(check):
+    code, said = check(a=config_map(first=GOOD, second=BAD))
+    assert code == 1
+    assert "a.yaml, data[first] of ConfigMap epp: ok\n" in said
+    assert "a.yaml, data[second] of ConfigMap epp: refused, 2 errors, 1 warning\n" in said
+    assert "a second configuration, beside the one in data[first] of ConfigMap epp; write the one to use" in said
+    reports = json.loads(check("--output=json", a=config_map(first=GOOD, second=BAD))[1])
+    assert [report["inside"] for report in reports] == [f"data[{key}] of ConfigMap epp" for key in ("first", "second")]
+    assert reports[1]["errors"][0]["line"] > 1
+
+
+def test_two_documents_are_checked_and_the_second_is_refused(check):
+    code, said = check(a=f"{GOOD}---\n{GOOD}")
+    assert code == 1
+    assert "a.yaml: ok\n" in said
+    assert "a.yaml: refused, 1 error\n  error   a.yaml:5:1: a second configuration, beside" in said
+
+
+def test_graph_shows_deciders_and_the_parameters_that_are_no_defaults(check):
+    text = """\
+plugins:
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: pd}, stageOrder: decode-first}}
+- {type: prefix-based-pd-decider, name: pd, parameters: {nonCachedTokens: 512}}
+- {type: cost-aware-spill, parameters: {queueThreshold: 5, limits: {t4: {maxConcurrency: 8}}, fallbackOnEmpty: false}}
+- {type: queue-scorer, parameters: {normalizeBy: ""}}
+- {type: active-request-scorer, parameters: {normalizeBy: relativeCapacity}}
+- {type: probabilistic-admitter, parameters: {power: 3}}
+schedulingProfiles:
+- name: decode
+  plugins: [{pluginRef: cost-aware-spill}, {pluginRef: queue-scorer}, {pluginRef: active-request-scorer}]
+- name: prefill
+"""
+    code, said = check(a=HEAD + text)
+    assert code == 0
+    shown = [line.lstrip("│├└─ ") for line in said.splitlines()]
+    for line in (
+        "admission: probabilistic-admitter with {power: 3}",
+        "profile picker disagg-profile-handler with {deciders: {prefill: pd}}",
+        "decider pd (prefix-based-pd-decider) with {nonCachedTokens: 512}",
+        "scorer queue-scorer, weight 1 (50%, Distribution) reads waiting",
+        "scorer active-request-scorer, weight 1 (50%, Distribution) with {normalizeBy: relativeCapacity} reads",
+        "picker max-score-picker (added: profile 'decode' names no picker)",
+        "picker max-score-picker (added: profile 'prefill' names no picker)",
+    ):
+        assert any(each.startswith(line) for each in shown), line
+    limits = "with {limits: {t4: {maxConcurrency: 8}}} reads accelerator"  # 5 is the default of queueThreshold
+    assert any(limits in each for each in shown)
+    graph = json.loads(check("--output=json", a=HEAD + text)[1])[0]["graph"]
+    assert graph["called"] == {
+        "deciders": [
+            {
+                "name": "pd",
+                "type": "prefix-based-pd-decider",
+                "reads": ["prefix-match"],
+                "parameters": {"nonCachedTokens": 512},
+            }
+        ]
+    }
+
+
+def test_nothing_is_cut_off_in_a_terminal_of_80_columns(check):
+    _, whole = check(a=HEAD + "plugins: [{type: cost-aware-spill}]\n", b=BAD, c=WARNED)
+    console = Console(width=80, force_terminal=True, highlight=False, emoji=False, color_system=None)
+    with console.capture() as captured, mock.patch("epp.cli.check.new_console", return_value=console):
+        check(a=HEAD + "plugins: [{type: cost-aware-spill}]\n", b=BAD, c=WARNED)
+    narrow = captured.get()
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "…" not in narrow
+    assert words(narrow) == words(whole)
+    error = next(i for i, line in enumerate(narrow.splitlines()) if line.startswith("  error   b.yaml:4:3: "))
+    assert narrow.splitlines()[error + 1].startswith(" " * len("  error   "))
+
+
+def words(text):
+    """The words of a text, without the lines of trees."""
+    return [word for word in text.split() if not set(word) <= set("│├└─")]

@@ -107,7 +107,7 @@ def test_legacy_api_version_is_read():
         ("plugins: [{name: x}]", r"--config-text:3:11: plugins\[0\].type: is missing"),
         ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoint: 3}}]", "maxNumOfEndpoint"),
         ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: none}}]", "max-score-picker"),
-        ("scheduler: {}", "--config-text:3:1: scheduler: unknown key; did you mean '"),
+        ("scheduler: {}", "--config-text:3:1: scheduler: unknown key; known are "),
         (
             "schedulingProfiles: [{name: p, plugins: [{pluginRef: nope}]}]",
             r"schedulingProfiles\[0\].plugins\[0\].pluginRef: no plugin is named 'nope'",
@@ -143,7 +143,7 @@ def test_mistake_is_named(text, problem):
 @pytest.mark.parametrize("text", ["", "[]", "kind: Pod", "42"])
 def test_document_of_another_kind_is_refused(text):
     with pytest.raises(ConfigurationError, match="--config-text"):
-        load_text(text)
+        assemble(load_text(text), Builder(Registry(), ManualClock()))
 
 
 class OneAfterTheOther(ProfilePicker):

@@ -125,9 +125,9 @@ def test_whole_number_may_have_a_point_and_an_empty_value_is_left_out(build):
 @pytest.mark.parametrize(
     ("kind", "given", "sentence"),
     [
-        ("max-score-picker", "maxNumOfEndpoints: none", "Expected `int`"),
-        ("max-score-picker", "maxNumOfEndpoints: 2.5", "Expected `int`"),
-        ("max-score-picker", "maxNumOfEndpoints: false", "Expected `int`"),
+        ("max-score-picker", "maxNumOfEndpoints: none", "maxNumOfEndpoints is 'none'; it must be a whole number"),
+        ("max-score-picker", "maxNumOfEndpoints: 2.5", "maxNumOfEndpoints is 2.5; it must be a whole number"),
+        ("max-score-picker", "maxNumOfEndpoints: false", "maxNumOfEndpoints is False; it must be a whole number"),
         ("active-request-scorer", "maxBusyScore: .nan", "maxBusyScore is nan; it must be between 0 and 1"),
         ("load-aware-scorer", "{threshold: 0, Threshold: 1}", "unknown key; did you mean 'threshold'?"),
         ("metrics-data-source", "port: -1", "port is -1; it must be between 1 and 65535"),
@@ -136,4 +136,15 @@ def test_whole_number_may_have_a_point_and_an_empty_value_is_left_out(build):
 )
 def test_value_that_the_reference_refuses_too_is_an_error(refused, kind, given, sentence):
     (problem,) = refused(f"plugins:\n- type: {kind}\n  parameters:\n    {given}\n", experimental=True)
-    assert sentence in problem.message
+    assert sentence in str(problem)
+
+
+def test_mistake_under_a_key_in_other_capitals_is_found_where_it_stands(refused):
+    text = (
+        "plugins:\n- type: session-affinity-filter\n  parameters:\n    SessionIDConfig:\n      EvictionTTLSeconds: -1\n"
+    )
+    (problem,) = refused(text, experimental=True)
+    assert str(problem).startswith(
+        "c.yaml:7:7: plugins[0].parameters.SessionIDConfig.EvictionTTLSeconds: plugin 'session-affinity-filter': "
+        "evictionTtlSeconds is -1"
+    )

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from epp.config import InvalidConfigError, load_text
-from epp.config.document import Document, NotYamlError
+from epp.config.document import NotYamlError, Text, read_documents
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +51,7 @@ flowControl:
         "6:3: plugins[0].nam: unknown key; did you mean 'name'?",
         "11:5: schedulingProfiles[0].plugins[0].wieght: unknown key; did you mean 'weight'?",
         "13:3: dataLayer.injectDefault: unknown key; did you mean 'injectDefaults'?",
+        "15:5: dataLayer.sources[0].pluginRef: no plugin is named 's'; known are q",
         "16:5: dataLayer.sources[0].extractor: unknown key; did you mean 'extractors'?",
         "20:5: flowControl.priorityBands[0].maxRequest: unknown key; did you mean 'maxRequests'?",
     ]
@@ -111,10 +112,10 @@ schedulingProfiles:
 dataLayer:
   sources: [{extractors: []}]
 """) == [
-        "5:3: plugins[1].type: is missing",
-        "7:3: schedulingProfiles[0].name: is missing",
-        "8:5: schedulingProfiles[0].plugins[0].pluginRef: is missing",
-        "10:13: dataLayer.sources[0].pluginRef: is missing",
+        "5:3: plugins[1].type: is missing; add it",
+        "7:3: schedulingProfiles[0].name: is missing; add it",
+        "8:5: schedulingProfiles[0].plugins[0].pluginRef: is missing; add it",
+        "10:13: dataLayer.sources[0].pluginRef: is missing; add it",
     ]
 
 
@@ -140,9 +141,9 @@ flowControl:
 """) == [
         "3:1: featureGates: is 'flowControl': should be a list",
         "5:3: plugins[0].type: is 5: should be a string",
-        "6:3: plugins[1]: is 'queue-scorer': should be a mapping",
-        "8:3: schedulingProfiles[0].name: is empty",
-        "10:20: schedulingProfiles[0].plugins[0].weight: is '2': should be a number",
+        "6:3: plugins[1]: is 'queue-scorer': should be a mapping; write `type: queue-scorer`",
+        "8:3: schedulingProfiles[0].name: is empty; give it a name",
+        "10:20: schedulingProfiles[0].plugins[0].weight: is '2': should be a number; remove the quotes",
         "10:33: schedulingProfiles[0].plugins[0].onError: is 'Ignore', but takes 'Skip' or 'Fail'",
         "11:20: schedulingProfiles[0].plugins[1].weight: is True: should be a number",
         "13:3: dataLayer.injectDefaults: is 'no': should be true or false",
@@ -167,27 +168,19 @@ plugins:
     matchLabels:
       zone: 5
 - type: prefix-cache-scorer
-  parameters: []
+  parameters: []  # wrong by itself
 - type: prefix-cache-scorer
   name: other
   parameters: {matchLengthWeight: 2}
-""") == ["12:3: plugins[2].parameters: is []: should be a mapping"]
-    assert places("""\
-plugins:
-- type: max-score-picker
-  parameters:
-    maxNumOfEndpoints: many
-- type: label-selector-filter
-  parameters:
-    matchLabels:
-      zone: 5
-- type: prefix-cache-scorer
-  parameters: {matchLengthWeight: 2}
 """) == [
-        "6:5: plugins[0].parameters.maxNumOfEndpoints: plugin 'max-score-picker': Expected `int`, got `str`",
-        "10:7: plugins[1].parameters.matchLabels.zone: plugin 'label-selector-filter': Expected `str`, got `int`",
         (
-            "12:16: plugins[2].parameters.matchLengthWeight: plugin 'prefix-cache-scorer': matchLengthWeight is 2; "
+            "6:5: plugins[0].parameters.maxNumOfEndpoints: plugin 'max-score-picker': maxNumOfEndpoints is 'many'; it "
+            "must be a whole number"
+        ),
+        "10:7: plugins[1].parameters.matchLabels.zone: plugin 'label-selector-filter': zone is 5; write it in quotes",
+        "12:3: plugins[2].parameters: is []: should be a mapping",
+        (
+            "15:16: plugins[3].parameters.matchLengthWeight: plugin 'other': matchLengthWeight is 2; "
             "it must be between 0 and 1"
         ),
     ]
@@ -205,7 +198,10 @@ plugins:
 - type: queue-scorer
 - type: queue-scorrer
 """) == [
-        "5:14: schedulingProfiles[0].plugins[0].pluginRef: no plugin is named 'nobody'; known are queue-scorer",
+        (
+            "5:14: schedulingProfiles[0].plugins[0].pluginRef: no plugin is named 'nobody'; known are queue-scorer, "
+            "queue-scorrer"
+        ),
         "6:16: featureGates[0]: feature gate 'flowcontrol' is not known; did you mean 'flowControl'?",
         "8:14: requestHandler.parsers[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) is no Parser",
         "11:3: plugins[1].type: plugin type 'queue-scorrer' is not registered; did you mean 'queue-scorer'?",
@@ -246,10 +242,12 @@ plugins:
   nmae: one
 - <<: *base
   name: 5
+schedulingProfiles: [{name: p, plugins: [{pluginRef: one}, {pluginRef: "5"}]}]
 """) == [
         "6:3: plugins[0].nmae: unknown key; did you mean 'name'?",
         "6:3: plugins[1].nmae: unknown key; did you mean 'name'?",
-        "8:3: plugins[1].name: is 5: should be a string",
+        "8:3: plugins[1].name: is 5: should be a string; write it in quotes",
+        "9:60: schedulingProfiles[0].plugins[1]: two pickers, 'one' and '5'; keep one",
     ]
 
 
@@ -287,8 +285,11 @@ def test_keys_are_strings_and_so_are_dates_as_they_are_in_json(build, places):
 def test_key_without_a_value_is_one_left_out(build, places):
     assembly = build("plugins:\nschedulingProfiles:\ndataLayer:\nflowControl:\n")
     assert list(assembly.pipeline.scheduler.profiles) == ["default"]
-    assert places("plugins:\n- type:\n") == ["4:3: plugins[0].type: is missing"]
+    assert places("plugins:\n- type:\n") == ["4:3: plugins[0].type: is missing; add it"]
     assert places("plugns:\n") == ["3:1: plugns: unknown key; did you mean 'plugins'?"]
+
+
+BOMB = "plugins:\n- &a0 {type: x}\n" + "".join(f"- &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
 
 
 @pytest.mark.parametrize(
@@ -296,20 +297,23 @@ def test_key_without_a_value_is_one_left_out(build, places):
     [
         ("kind: a\nplugins: [\n", "c.yaml:3:1: is not YAML: while parsing a flow node"),
         ("kind: a\n  plugins: []\n", "c.yaml:2:10: is not YAML: mapping values are not allowed here"),
-        ("kind: a\n\tplugins: []\n", "c.yaml:2:1: is not YAML: while scanning for the next token"),
-        ("a: 1\n---\nb: 2\n", "c.yaml:2:1: is not YAML: expected a single document in the stream"),
-        ("kind: a\nplugins:\n- type: q\n  type: r\n", "c.yaml:4:3: is not YAML: key 'type' stands twice"),
-        ('{"kind": "a",\n "kind": "b"}', "c.yaml:2:2: is not YAML: key 'kind' stands twice"),
+        ("kind: a\n\tplugins: []\n", "c.yaml:2:1: is not YAML: a tab in the indentation; write spaces"),
+        ("a: 1\n---\nb: 2\n", "c.yaml: holds no EndpointPickerConfig, but a mapping, a mapping; begin with "),
+        ("", "c.yaml: is empty; begin with apiVersion: llm-d.ai/v1alpha1 and kind: EndpointPickerConfig"),
+        ("# nothing\n---\n", "c.yaml: is empty; begin with "),
         ("kind: a\nname: 'x\x01y'\n", "c.yaml:2:9: is not YAML: character U+0001 is not allowed"),
         ("? [a, b]\n: 1\n", "c.yaml:1:3: is not YAML: while constructing a mapping, found unhashable key"),
         ("kind: *nobody\n", "c.yaml:1:7: is not YAML: found undefined alias 'nobody'"),
+        ("plugins: &a [*a]\n", "c.yaml:1:14: is not YAML: alias 'a' stands within what it names"),
+        ("plugins: &a {b: [*a]}\n", "c.yaml:1:18: is not YAML: alias 'a' stands within what it names"),
+        (BOMB, "c.yaml: is not usable: with its aliases, it has more than 100000 parts"),
         ("kind: !secret x\n", "c.yaml:1:7: is not YAML: could not determine a constructor for the tag '!secret'"),
         ("kind: !!int many\n", "c.yaml:1:7: is not YAML: 'many' is no int"),
         ("kind: !!bool perhaps\n", "c.yaml:1:7: is not YAML: 'perhaps' is no bool"),
         ("kind: 0b_\n", "c.yaml:1:7: is not YAML: '0b_' is no int"),
         ("kind: {<<: 5}\n", "c.yaml:1:12: is not YAML: while constructing a mapping, expected a mapping"),
         ("[" * 5000, "c.yaml: is not YAML: nested too deeply"),
-        ("- a\n", "c.yaml: holds no mapping: it must start with apiVersion: llm-d.ai/v1alpha1"),
+        ("- a\n", "c.yaml: holds no EndpointPickerConfig, but a list; begin with "),
     ],
 )
 def test_text_that_cannot_be_read_says_from_where_on(text, problem):
@@ -319,10 +323,10 @@ def test_text_that_cannot_be_read_says_from_where_on(text, problem):
 @given(st.text(alphabet="ab1.-:,?!&*#|>'\"%@`[]{}<~_ \t\n\x00\x7f\ud800é", max_size=40))
 def test_any_text_is_read_or_refused(text):
     try:
-        content = Document(text).content
+        documents = read_documents(Text(text))
     except NotYamlError:
         return
-    assert all(isinstance(key, str) for key in keys_in(content))
+    assert all(isinstance(key, str) for document in documents for key in keys_in(document.content))
 
 
 def keys_in(content: object) -> Iterator[object]:

@@ -99,7 +99,7 @@ def test_gie_11_prefix_and_load_assembles_without_a_warning_and_its_producer_is_
 
 def test_gie_11_precise_prefix_is_refused_for_nothing_but_what_is_not_supported_yet(refused):
     problems = refused(PRECISE_PREFIX)
-    assert [problem.path for problem in problems] == [("plugins", 0, "parameters"), ("plugins", 2, "type")]
+    assert [problem.path for problem in problems] == [("plugins", 0, "parameters", "vllm"), ("plugins", 2, "type")]
     assert all("known, not supported yet" in problem.message for problem in problems)
 
 

@@ -186,7 +186,7 @@ class Following:
         if self.trouble is not None:
             self.follower.reject(self.trouble)
         else:
-            self.taken.append(assembly.loaded.document.text)
+            self.taken.append(assembly.loaded.text)
             self.follower.accept(assembly)
 
     async def look(self, text: str | None = None) -> ConfigState:
@@ -264,7 +264,7 @@ async def test_file_that_is_gone_or_unreadable_changes_nothing(following):
     assert "cannot be read" in (await following.look()).refused
     following.path.rmdir()
     following.path.write_bytes(b"\xff\xfe")
-    assert "cannot be read" in (await following.look()).refused
+    assert "is UTF-16; save it as UTF-8" in (await following.look()).refused
     assert await following.look(FIRST) == ConfigState(1)
     assert following.taken == []
 
@@ -383,3 +383,12 @@ class AnyVersions(RuleBasedStateMachine):
 
 AnyVersions.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestAnyVersions = AnyVersions.TestCase
+
+
+async def test_version_may_be_wrapped_in_a_config_map(following):
+    wrapped = "kind: ConfigMap\ndata:\n  epp.yaml: |\n" + "".join(f"    {line}\n" for line in SECOND.splitlines())
+    assert await following.look(wrapped) == ConfigState(2)
+    assert following.taken == [wrapped]
+    assert await following.look(wrapped) == ConfigState(2)
+    following.path.write_bytes(b"\xef\xbb\xbf" + FIRST.encode())
+    assert await following.look() == ConfigState(3)

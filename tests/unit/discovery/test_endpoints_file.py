@@ -79,7 +79,7 @@ GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
         ),
         (
             "- {name: b, address: h, port: 80, accelerator: {class: h100, count: four}}",
-            "accelerator: count: Expected `int",
+            "accelerator: count: count is 'four'; it must be a whole",
         ),
         ("- text", r"endpoints\[1\] \(line 3\): not a mapping: write the fields name"),
         (

@@ -11,7 +11,7 @@ from msgspec import Meta
 from epp.framework import WAITING, ConfigurationError, FilterParameters, ManualClock, Parameters, Request, Scorer
 from epp.framework.hints import hint_at
 from epp.framework.limits import Count, Name, Natural, NonNegative, Port, Positive, PositiveShare, Share
-from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.parameters import ParameterError, mistakes_in, read_parameters, without_mistakes
 from epp.framework.registry import Registry, UnknownTypeError
 
 
@@ -50,7 +50,7 @@ def test_camel_case_keys_fill_the_fields_and_the_rest_has_its_defaults():
     [
         ({"modelNmae": "m"}, ("modelNmae",), "unknown key; did you mean 'modelName'?"),
         ({"model_name": "m"}, ("model_name",), "unknown key; did you mean 'modelName'?"),
-        ({"modelName": "m", "limits": {"atLeast": 1}}, ("limits", "atLeast"), "unknown key; did you mean 'atMost'?"),
+        ({"modelName": "m", "limits": {"atLeast": 1}}, ("limits", "atLeast"), "unknown key; known are atMost"),
         ({"modelName": "m", "limits": {"x": 1}}, ("limits", "x"), "unknown key; known are atMost"),
         (
             {"modelName": "m", "several": [{}, {"atMots": 1}]},
@@ -63,22 +63,101 @@ def test_camel_case_keys_fill_the_fields_and_the_rest_has_its_defaults():
             "unknown key; did you mean 'atMost'?",
         ),
         ({"modelName": "m", "perhaps": {"atMots": 1}}, ("perhaps", "atMots"), "unknown key; did you mean 'atMost'?"),
-        ({}, (), "Object missing required field `modelName`"),
-        ({"modelName": 5}, ("modelName",), "Expected `str`, got `int`"),
-        ({"modelName": "m", "limits": {"atMost": "5"}}, ("limits", "atMost"), "Expected `int`, got `str`"),
-        ({"modelName": "m", "several": [{}, 5]}, ("several", 1), "Expected `object`, got `int`"),
-        ({"modelName": "m", "byName": {"b": {}, "a": 5}}, ("byName", "a"), "Expected `object`, got `int`"),
+        ({}, ("modelName",), "modelName is missing; add it"),
+        ({"modelName": 5}, ("modelName",), "modelName is 5; write it in quotes"),
+        ({"modelName": "m", "limits": {"atMost": "5"}}, ("limits", "atMost"), "atMost is '5'; remove the quotes"),
+        (
+            {"modelName": "m", "limits": {"atMost": "5.5"}},
+            ("limits", "atMost"),
+            "atMost is '5.5'; it must be a whole number",
+        ),
+        (
+            {"modelName": "m", "fallbackOnEmpty": "true"},
+            ("fallbackOnEmpty",),
+            "fallbackOnEmpty is 'true'; remove the quotes",
+        ),
+        ({"modelName": "m", "several": [{}, 5]}, ("several", 1), "several[1] is 5; it must be a mapping"),
+        ({"modelName": "m", "byName": {"b": {}, "a": 5}}, ("byName", "a"), "a is 5; it must be a mapping"),
         ({"modelName": "m", "byName": {5: {}}}, ("byName",), "a key: Expected `str`, got `int`"),
+        ({"modelName": "m", 5: "x"}, (), "key 5 is not a string; write it in quotes"),
+        ({"modelName": "m", "limits": {True: 1}}, ("limits",), "key True is not a string; write it in quotes"),
         ({"modelName": "m", "mode": "quick"}, ("mode",), "'quick' is not known; use 'fast', 'slow'"),
         ({"modelName": "m", "kinds": ["a", "c"]}, ("kinds", 1), "'c' is not known; use 'a', 'b'"),
-        ({"modelName": "m", "limits": {"atMost": -1}}, ("limits",), "atMost is -1; it must be 0 or more"),
-        ({"modelName": "m", "several": [{"atMost": -1}]}, ("several", 0), "atMost is -1; it must be 0 or more"),
+        ({"modelName": "m", "limits": {"atMost": -1}}, ("limits", "atMost"), "atMost is -1; it must be 0 or more"),
+        (
+            {"modelName": "m", "several": [{"atMost": -1}]},
+            ("several", 0, "atMost"),
+            "atMost is -1; it must be 0 or more",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_path(data, path, message):
     with pytest.raises(ParameterError) as caught:
         read_parameters(Example, data)
     assert (caught.value.path, str(caught.value)) == (path, message)
+
+
+def test_all_mistakes_are_found_at_any_depth():
+    data = {
+        "modelNmae": 5,  # the misspelling is told once, not as a missing key too; its value is judged
+        "limits": {"atMost": "5", "other": 1},
+        "several": [{}, {"atMost": -1}, 7],
+        "byName": {"a": {"atmost": 2.5}},
+        "shares": [0.5, "x", True],
+        "kinds": "a",
+    }
+    found = mistakes_in(Example, data)
+    assert [(mistake.path, str(mistake)) for mistake in found] == [
+        (("modelNmae",), "unknown key; did you mean 'modelName'?"),
+        (("modelNmae",), "modelNmae is 5; write it in quotes"),
+        (("limits", "atMost"), "atMost is '5'; remove the quotes"),
+        (("limits", "other"), "unknown key; known are atMost"),
+        (("several", 1, "atMost"), "atMost is -1; it must be 0 or more"),
+        (("several", 2), "several[2] is 7; it must be a mapping"),
+        (("byName", "a", "atmost"), "unknown key; did you mean 'atMost'?"),
+        (("byName", "a", "atmost"), "atmost is 2.5; it must be a whole number"),
+        (("shares", 1), "shares[1] is 'x'; it must be a number"),
+        (("shares", 2), "shares[2] is True; it must be a number"),
+        (("kinds",), "kinds is 'a'; it must be a list"),
+    ]
+    assert without_mistakes(data, found) == {
+        "limits": {}, "several": [{}, {}], "byName": {"a": {}}, "shares": [0.5],
+    }  # fmt: skip
+
+
+class Checked(Parameters, frozen=True):
+    first: str = ""
+    second: str = ""
+    least: int = 0
+    most: int = 9
+    either: int | None = None
+    other: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.first == "bad":
+            raise ValueError("first: no such name")
+        if self.second == "bad":
+            raise ValueError("second is 'bad'; write another")
+        if self.least > self.most:
+            raise ValueError(f"least is {self.least}; it must be below most")
+        if self.either is not None and self.other is not None:
+            raise ValueError("give one of either and other")
+
+
+@pytest.mark.parametrize(
+    ("data", "problems"),
+    [
+        ({"first": "bad", "second": "bad", "least": 10}, ["first", "second", "least"]),
+        ({"first": "bad", "least": 10, "most": "20"}, ["most", "first"]),  # what is least depends on most
+        ({"least": 10, "either": 1, "other": 2}, ["least"]),  # which may be the reason for the others
+        ({"either": 1, "other": 2}, [""]),
+        ({"either": 1, "other": "2"}, ["other"]),
+        ({"frist": "bad"}, ["frist", "frist"]),
+    ],
+)
+def test_checks_of_the_struct_itself_are_all_reported_unless_other_mistakes_may_cause_them(data, problems):
+    found = mistakes_in(Checked, data)
+    assert [".".join(map(str, mistake.path)) for mistake in found] == problems
 
 
 def test_plugin_without_parameters_takes_none():

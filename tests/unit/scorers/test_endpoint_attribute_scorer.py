@@ -73,7 +73,7 @@ def test_column_is_declared_so_that_its_absence_can_be_reported():
 @pytest.mark.parametrize(
     ("algorithm", "sentence"),
     [
-        ({}, "missing required field `type`"),
+        ({}, "type is missing"),
         ({"type": "softmax"}, "'softmax' is not known; use 'linear_lower_is_better', 'linear_higher_is_better'"),
         ({"type": LOWER, "normalization": {"fixedRange": {"min": 1, "max": 1}}}, "min must be below max"),
         ({"type": LOWER, "normalization": {"fixedRange": {"min": 0, "max": inf}}}, "min must be below max, and both"),

@@ -112,7 +112,7 @@ def test_model_stands_in_where_no_class_matches(scores, h100):
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({}, "missing required field `preferenceOrder`"),
+        ({}, "preferenceOrder is missing"),
         ({"preferenceOrder": []}, "preferenceOrder is empty"),
         ({"preferenceOrder": [{"class": ""}]}, "class is empty"),
         ({"preferenceOrder": [{"class": "a", "score": 101}]}, "score is 101; it must be between 0 and 100"),

@@ -39,7 +39,7 @@ def test_empty_value_is_a_value():
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"validValues": ["a"]}, "missing required field `label`"),
+        ({"validValues": ["a"]}, "label is missing"),
         ({"label": "", "validValues": ["a"]}, "label is empty; give a name"),
         ({"label": "gpu"}, "no value of label 'gpu' would be kept; list validValues"),
     ],

@@ -64,7 +64,7 @@ def test_column_is_declared_so_that_its_absence_can_be_reported():
         ({"value": nan}, "value is not a number"),
         ({"attribute": ""}, "attribute is empty"),
         ({"onMissing": "Drop"}, "'Drop' is not known; use 'Pass', 'Fail'"),
-        ({"algorithm": {"type": "threshold"}}, "missing required field `threshold`"),
+        ({"algorithm": {"type": "threshold"}}, "threshold is missing"),
         (
             {"algorithm": {"type": "guess", "threshold": {"operator": "Equal", "value": 1}}},
             "'guess' is not known; use 'threshold'",

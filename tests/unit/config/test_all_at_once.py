@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All mistakes of a file are told in one round, each once and at its place; none is the consequence of another."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.config import Builder, InvalidConfigError, assemble, load_text
+from epp.config.problems import written
+from epp.framework import ManualClock
+from epp.framework.registry import Registry
+
+CONFIG = Path(__file__).parents[3] / "epp" / "samples"
+
+MANY = """\
+apiVersion: llm-d.ai/v2
+kind: EndpointPickerConfig
+featureGates: [flowcontrol]
+plugins:
+- type: queue-scorer
+  parameters: {normalizeBy: relativeCapcity, topMissing: 1}
+- type: prefix-cash-scorer
+- type: prefix-cache-scorer
+  name: 5
+  parameters:
+    matchLengthWeight: "0.5"
+    matchLengthScaleTokens: -1
+- typ: max-score-picker
+  parameters:
+    maxNumOfEndpoints: 2.5
+- name: typeless
+- type: disagg-profile-handler
+  parameters:
+    deciders: {prefill: nobody}
+    stageOrder: sideways
+- type: cost-aware-spill
+  parameters:
+    limits:
+      t4: {maxConcurrency: many}
+      l4: {kvThreshold: 80}
+    bound: 0
+- type: session-affinity-filter
+  parameters:
+    sessionIdConfig:
+      sources:
+      - {header: x-a}
+      - {haeder: x-b}
+- type: label-selector-filter
+  parameters: {matchLabels: {zone: 5}}
+- type: label-selector-filter
+schedulingProfiles:
+- name: decode
+  plugins:
+  - {pluginRef: queue-scorer, weight: "2"}
+  - {pluginRef: "5", wieght: -1}
+  - {pluginRef: active-request-scorer}
+  - {pluginRef: typeless}
+  - {pluginRef: cost-aware-spill, weight: 3}
+  - {pluginRef: max-score-picker, onError: skip}
+- plugins: []
+- name: prefill
+  plugins:
+  - {pluginRef: session-affinity-filtr}
+dataLayer:
+  injectDefaults: "false"
+  sources: [{pluginRef: queue-scorer}]
+requestHandler:
+  parsers: [{pluginRef: queue-scorer}]
+flowControl:
+  maxBytes: lots
+"""
+
+
+def problems_of(text, **options):
+    with pytest.raises(InvalidConfigError) as caught:
+        assemble(load_text(text, "c.yaml"), Builder(Registry(), ManualClock(), **options))
+    return caught.value.problems
+
+
+def test_all_kinds_of_mistakes_are_told_at_once():
+    found = [str(problem).removeprefix("c.yaml:") for problem in problems_of(MANY)]
+    assert found == [
+        (
+            "1:1: apiVersion: is 'llm-d.ai/v2', but takes 'llm-d.ai/v1', 'llm-d.ai/v1alpha1' or "
+            "'inference.networking.x-k8s.io/v1alpha1'"
+        ),
+        "3:16: featureGates[0]: feature gate 'flowcontrol' is not known; did you mean 'flowControl'?",
+        (
+            "6:16: plugins[0].parameters.normalizeBy: plugin 'queue-scorer': 'relativeCapcity' is not "
+            "known; use '', 'relativeCapacity', 'learnedCapacity'"
+        ),
+        "6:46: plugins[0].parameters.topMissing: plugin 'queue-scorer': unknown key; known are normalizeBy",
+        (
+            "7:3: plugins[1].type: plugin type 'prefix-cash-scorer' is not registered; did you mean "
+            "'prefix-cache-scorer'?"
+        ),
+        "9:3: plugins[2].name: is 5: should be a string; write it in quotes",
+        ("11:5: plugins[2].parameters.matchLengthWeight: plugin '5': matchLengthWeight is '0.5'; remove the quotes"),
+        (
+            "12:5: plugins[2].parameters.matchLengthScaleTokens: plugin '5': matchLengthScaleTokens is -1; "
+            "it must be at least 1"
+        ),
+        "13:3: plugins[3].typ: unknown key; did you mean 'type'?",
+        (
+            "15:5: plugins[3].parameters.maxNumOfEndpoints: plugin 'max-score-picker': maxNumOfEndpoints is "
+            "2.5; it must be a whole number"
+        ),
+        "16:3: plugins[4].type: is missing; add it",
+        (
+            "19:16: plugins[5].parameters.deciders.prefill: no plugin is named 'nobody'; known are 5, "
+            "cost-aware-spill, disagg-profile-handler, label-selector-filter, max-score-picker, "
+            "prefix-cash-scorer, queue-scorer, session-affinity-filter, typeless"
+        ),
+        (
+            "20:5: plugins[5].parameters.stageOrder: plugin 'disagg-profile-handler': 'sideways' is not "
+            "known; use 'decode-first', 'prefill-first'"
+        ),
+        (
+            "24:12: plugins[6].parameters.limits.t4.maxConcurrency: plugin 'cost-aware-spill': "
+            "maxConcurrency is 'many'; it must be a number"
+        ),
+        (
+            "25:12: plugins[6].parameters.limits.l4.kvThreshold: plugin 'cost-aware-spill': kvThreshold is "
+            "80; it must be above 0 and at most 1"
+        ),
+        ("26:5: plugins[6].parameters.bound: plugin 'cost-aware-spill': bound is 0; it must be above 0, and finite"),
+        (
+            "32:10: plugins[7].parameters.sessionIdConfig.sources[1].haeder: plugin "
+            "'session-affinity-filter': unknown key; did you mean 'header'?"
+        ),
+        (
+            "34:30: plugins[8].parameters.matchLabels.zone: plugin 'label-selector-filter': zone is 5; "
+            "write it in quotes"
+        ),
+        "35:3: plugins[9]: two plugins are named 'label-selector-filter'; give one of them another name",
+        "39:31: schedulingProfiles[0].plugins[0].weight: is '2': should be a number; remove the quotes",
+        "40:22: schedulingProfiles[0].plugins[1].wieght: unknown key; did you mean 'weight'?",
+        "40:22: schedulingProfiles[0].plugins[1].wieght: weight -1 is negative: a scorer says what is good",
+        (
+            "41:6: schedulingProfiles[0].plugins[2].pluginRef: no plugin is named 'active-request-scorer'; "
+            "add `- type: active-request-scorer` under plugins"
+        ),
+        "44:35: schedulingProfiles[0].plugins[5].onError: is 'skip', but takes 'Skip' or 'Fail'",
+        "45:3: schedulingProfiles[1].name: is missing; add it",
+        (
+            "48:6: schedulingProfiles[2].plugins[0].pluginRef: no plugin is named 'session-affinity-filtr'; "
+            "did you mean 'session-affinity-filter'?"
+        ),
+        "50:3: dataLayer.injectDefaults: is 'false': should be true or false; remove the quotes",
+        "51:14: dataLayer.sources[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) is no DataSource",
+        "53:14: requestHandler.parsers[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) is no Parser",
+        (
+            "55:3: flowControl.maxBytes: 'lots' is not a quantity: write 0 or more, with k, M, G, T, Ki, "
+            "Mi, Gi or Ti if need be"
+        ),
+    ]
+
+
+def without_mistakes():
+    """The same file, with each mistake corrected."""
+    right = MANY
+    for wrong, correct in [
+        ("v2", "v1"),
+        ("flowcontrol", "flowControl"),
+        ("{normalizeBy: relativeCapcity, topMissing: 1}", "{normalizeBy: relativeCapacity}"),
+        ("- type: prefix-cash-scorer\n", "- type: active-request-scorer\n"),
+        ("name: 5", 'name: "5"'),
+        ('matchLengthWeight: "0.5"', "matchLengthWeight: 0.5"),
+        ("matchLengthScaleTokens: -1", "matchLengthScaleTokens: 1"),
+        ("typ: ", "type: "),
+        ("2.5", "2"),
+        ("- name: typeless", "- {type: decode-filter, name: typeless}\n- {type: always-disagg-pd-decider}"),
+        ("prefill: nobody", "prefill: always-disagg-pd-decider"),
+        ("sideways", "decode-first"),
+        ("many", "4"),
+        ("80", "0.8"),
+        ("bound: 0\n", "bound: 1\n"),
+        ("haeder", "header"),
+        ("zone: 5", "zone: b"),
+        ("- type: label-selector-filter\nscheduling", "scheduling"),
+        ('weight: "2"', "weight: 2"),
+        ("wieght: -1", "weight: 1"),
+        (", weight: 3", ""),
+        (", onError: skip", ""),
+        ("- plugins: []\n", ""),
+        ("session-affinity-filtr", "session-affinity-filter"),
+        ('"false"', "false"),
+        ("sources: [{pluginRef: queue-scorer}]", "sources: []"),
+        ("parsers: [{pluginRef: queue-scorer}]", "parsers: []"),
+        ("lots", "10Gi"),
+    ]:
+        assert right.count(wrong) == 1, wrong
+        right = right.replace(wrong, correct)
+    return right
+
+
+def profile(*names):
+    return f"schedulingProfiles: [{{name: p, plugins: [{', '.join(f'{{pluginRef: {name}}}' for name in names)}]}}]\n"
+
+
+HANDLER = """\
+plugins:
+- type: disagg-profile-handler
+  parameters: {x: 1, deciders: {prefill: nobody, encode: queue-scorer}}
+- type: queue-scorer
+schedulingProfiles: [{name: decode}]
+"""
+OF_LAYER = ["dataLayr.injectDefaults", "dataLayr.sources[0].pluginRef"]
+TWICE = f"""\
+plugins: [{{type: queue-scorer}}]
+{profile("queue-scorer", "r")}
+plugins: [{{type: nope, name: r}}]
+"""
+TOLD = """\
+plugins:
+- {type: inflight-load-producer, parameters: {x: 1}}
+- {type: endpoint-notification-source}
+dataLayer:
+  sources: [{pluginRef: endpoint-notification-source, extractors: [{pluginRef: inflight-load-producer}]}]
+"""
+TAKEN = """\
+plugins: [{type: queue-scorer, name: max-score-picker}]
+schedulingProfiles: [{name: p}, {name: q, plugins: [{pluginRef: x}]}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        # a plugin that cannot be built is known by its name, wherever it is named
+        (profile("q") + "plugins: [{type: queue-scorer, name: q, parameters: {x: 1}}]", ["plugins[0].parameters.x"]),
+        (f"{profile('q')}plugins: [{{type: 5, name: q}}]", ["plugins[0].type"]),
+        (f"{profile('q')}plugins: [{{type: queue-scorer, nmae: q}}]", ["plugins[0].nmae"]),
+        (f"{profile('q')}plugns: [{{type: queue-scorer, name: q}}, {{type: nope}}]", ["plugns", "plugns[1].type"]),
+        (f"{profile('queue-scorer')}plugins: [queue-scorer]", ["plugins[0]"]),
+        (f"{profile('q')}plugins: {{q: {{type: queue-scorer}}}}", ["plugins"]),
+        (f"{profile('q')}plugins: [{{name: [q], type: 5}}]", ["plugins[0].name", "plugins[0].type"]),
+        (
+            "plugins: [{type: 1}, {type: 2}, {type: queue-scorer, nope: 1}]",
+            ["plugins[0].type", "plugins[1].type", "plugins[2].nope"],
+        ),
+        # what stands under a misspelt key is judged too
+        (
+            "plugns: [{type: 5}, {nmae: [], type: queue-scorer}, 6]",
+            ["plugns", "plugns[0].type", "plugns[1].nmae", "plugns[1].nmae", "plugns[2]"],
+        ),
+        ("dataLayr: {injectDefaults: 1, sources: [{}]}", ["dataLayr", *OF_LAYER]),
+        # a plugin with a mistake refers to one that is not there
+        (HANDLER, ["plugins[0].parameters.x", "plugins[0].parameters.deciders.prefill"]),
+        # a plugin that cannot be built may be told of endpoints all the same
+        (TOLD, ["plugins[0].parameters.x"]),
+        # profiles that cannot be read are not missed
+        (
+            "plugins: [{type: disagg-profile-handler}]\nschedulingProfiles: [{nmae: decode}, {plugins: []}]",
+            ["schedulingProfiles[0].nmae", "schedulingProfiles[1].name"],
+        ),
+        ("schedulingProfiles: [{name: a}, {}]", ["schedulingProfiles[1].name"]),
+        # a mistake in one profile hides none in the next
+        (TAKEN, [*["schedulingProfiles"] * 3, "schedulingProfiles[1].plugins[0].pluginRef"]),
+        # lists under a key that stands twice are joined
+        (TWICE, ["", "plugins[1].type"]),
+    ],
+)  # fmt: skip
+def test_no_mistake_is_told_for_another(text, paths):
+    head = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+    assert [written(problem.path) for problem in problems_of(head + text)] == paths
+
+
+def test_experimental_plugin_is_told_with_its_mistakes():
+    text = yaml.safe_dump(
+        {
+            "apiVersion": "llm-d.ai/v1alpha1",
+            "kind": "EndpointPickerConfig",
+            "plugins": [{"type": "joint-aggregator", "parameters": {"x": 1}}],
+        }
+    )
+    assert [written(problem.path) for problem in problems_of(text)] == ["plugins[0]", "plugins[0].parameters.x"]
+
+
+def test_warnings_are_told_beside_mistakes():
+    text = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{type: tokenizer}, {type: nope}]\n"
+    with pytest.raises(InvalidConfigError) as caught:
+        assemble(load_text(text), Builder(Registry(), ManualClock(), experimental=True))
+    assert [warning.message for warning in caught.value.warnings if "deprecated" in warning.message]
+
+
+FILES = {file.name: file.read_text() for file in sorted(CONFIG.glob("*.yaml"))} | {"many.yaml": without_mistakes()}
+WRONG_VALUES = ["x", "5", 5, -1, 2.5, True, None, [], {}, ["x"], {"x": 1}, "", [[]], 10**400, "\t", "\u2028"]
+
+
+def leaves(content, path=()):
+    """Yield the path of every part of a document."""
+    if path:
+        yield path
+    items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in items:
+        yield from leaves(value, (*path, key))
+
+
+def changed(content, path, change):
+    """Return a copy in which the part at the path is changed."""
+    copy = dict(content) if isinstance(content, dict) else list(content)
+    step, *rest = path
+    if rest:
+        copy[step] = changed(content[step], rest, change)
+    else:
+        change(copy, step)
+    return copy
+
+
+def put(value):
+    return lambda holder, step: holder.__setitem__(step, value)
+
+
+def drop(holder, step):
+    del holder[step]
+
+
+def rename(holder, step):
+    if isinstance(holder, dict):
+        items = [(f"{key}{key[-1:]}" if key == step else key, value) for key, value in holder.items()]
+        holder.clear()
+        holder.update(items)
+
+
+def repeat(holder, step):
+    if isinstance(holder, list):
+        holder.insert(step, holder[step])
+
+
+@pytest.mark.parametrize("file", FILES)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_corruption_of_any_one_field_is_placed_in_the_file_or_harmless(file, data):
+    content = yaml.safe_load(FILES[file])
+    path = data.draw(st.sampled_from(list(leaves(content))), label="path")
+    change = data.draw(st.one_of(st.sampled_from(WRONG_VALUES).map(put), st.sampled_from([drop, rename, repeat])))
+    text = yaml.safe_dump(changed(content, path, change), sort_keys=False, allow_unicode=data.draw(st.booleans()))
+    try:
+        assemble(load_text(text, "c.yaml"), Builder(Registry(), ManualClock(), experimental=True))
+    except InvalidConfigError as error:
+        found = error.problems
+    else:
+        return
+    assert found
+    lines = text.split("\n")
+    for problem in found:
+        if problem.position is None:
+            assert "holds no EndpointPickerConfig" in problem.message
+        else:
+            assert 1 <= problem.position.column <= len(lines[problem.position.line - 1])
+    assert len(set(map(str, found))) == len(found)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_files_that_were_corrupted_are_right_as_they_are(file):
+    again = yaml.safe_dump(yaml.safe_load(FILES[file]), sort_keys=False)
+    assemble(load_text(again), Builder(Registry(), ManualClock(), experimental=True))
