@@ -19,7 +19,7 @@ from rich.text import Text
 PICTURE = Path(__file__).with_name("demo.svg")
 COMMAND = ("epp", "demo", "--traffic", "40")
 DURATION = ("--duration", "12s")
-COLUMNS, LINES = 128, 24
+COLUMNS, LINES = 100, 30
 THEME = TerminalTheme(
     background=(24, 26, 31),
     foreground=(220, 223, 228),
@@ -63,6 +63,8 @@ aria-label="epp demo">
 """
 _REDRAW = re.compile(r"(?:\r|\x1b\[1A|\x1b\[2K|\x1b\[\?25[hl])+")
 """What rich writes before it draws a table over the one before."""
+_FOR_LOGS = "\nh100 "
+"""How the line begins that the demo ends with."""
 
 
 def recorded() -> str:
@@ -92,9 +94,10 @@ def _read(terminal: int) -> bytes:
 def last_screen(written: str) -> str:
     """Return the introduction and the last table; the line after it, for logs, is left out."""
     introduction, *tables = _REDRAW.split(written)
-    drawn = [table for table in tables if "served" in table and "│" in table]
-    table, end, _ = drawn[-1].rpartition("┘")
-    return f"$ {' '.join(COMMAND)}\n{introduction.rstrip()}\n\n{table}{end}"
+    drawn = [table for table in tables if "last request: " in table]
+    table, last, rest = drawn[-1].rpartition("last request: ")
+    caption = rest.partition(_FOR_LOGS)[0].rstrip()
+    return f"$ {' '.join(COMMAND)}\n{introduction.rstrip()}\n\n{table}{last}{caption}"
 
 
 def main() -> None:
