@@ -77,9 +77,10 @@ def _settings(flags: Gateway) -> GatewaySettings:
 
 
 def read_listen(text: str) -> HostPort:
-    """Return the address of --listen, `host:port` or `:port`; raises ConfigurationError."""
+    """Return the address of --listen, `host:port`, `:port` or a port; raises ConfigurationError."""
+    port = text.removeprefix(":")
     with _flags_in_errors():
-        return parse_tcp_address(f"127.0.0.1{text}" if text.startswith(":") else text, setting="listen")
+        return parse_tcp_address(f"127.0.0.1:{port}" if port.isdecimal() else text, setting="listen")
 
 
 @contextmanager

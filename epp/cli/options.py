@@ -133,7 +133,7 @@ ConfigFile = Annotated[
     ),
 ]
 Listen = Annotated[
-    str, typer.Option("--listen", metavar="IP:PORT", help="Address that clients connect to; port 0 for any free one.")
+    str, typer.Option("--listen", metavar="[IP:]PORT", help="Address that clients connect to; port 0 for any free one.")
 ]
 MetricsPort = Annotated[
     int | None, port_option("Port of the metrics page on --bind-address; 0 for any free one, no page without a port.")

@@ -165,7 +165,7 @@ class Poll:
         expected = isinstance(error, NotAskedError | PageError | UnreachableError)
         shown_elsewhere = self._feed.asks(endpoint) and isinstance(error, PageError | UnreachableError)
         _log.log(
-            logging.INFO if shown_elsewhere else logging.WARNING,
+            logging.DEBUG if shown_elsewhere else logging.WARNING,
             "endpoint not read",
             endpoint=endpoint.id,
             source=self._feed.source.name,
