@@ -8,18 +8,16 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.text import Text
+
+from epp.datastore import Datastore
+from epp.demo.table import table
+from epp.framework import Endpoint, ManualClock
 
 DOCS = Path(__file__).parents[2] / "docs"
 _spec = importlib.util.spec_from_file_location("record_demo", DOCS / "record_demo.py")
 record_demo = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(record_demo)
-
-
-def table(served: int) -> Table:
-    drawn = Table("endpoint", "served")
-    drawn.add_row("h100", str(served))
-    return drawn
 
 
 def test_picture_is_small_and_whole_and_loads_nothing():
@@ -36,12 +34,14 @@ def test_picture_is_small_and_whole_and_loads_nothing():
 def test_last_of_the_tables_is_shown_below_the_introduction():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)
+    store = Datastore(ManualClock())
+    store.replace([Endpoint("h100", "127.0.0.1", 8000)])
     print("Three servers.\n", file=screen)
-    with Live(table(1), console=console, auto_refresh=False) as live:
-        live.update(table(22), refresh=True)
+    with Live(table(store.snapshot(), "last request: none yet"), console=console, auto_refresh=False) as live:
+        live.update(table(store.snapshot(), "last request: h100, default: best of 3"), refresh=True)
     print("h100 up: served 22", file=screen)
     shown = record_demo.last_screen(screen.getvalue())
     assert shown.startswith(f"$ {' '.join(record_demo.COMMAND)}\nThree servers.\n\n")
-    assert "│ 22" in shown
-    assert "│ 1 " not in shown
-    assert shown.endswith("┘")
+    assert "127.0.0.1:8000" in shown
+    assert "none yet" not in shown
+    assert Text.from_ansi(shown).plain.rstrip().endswith("last request: h100, default: best of 3")
