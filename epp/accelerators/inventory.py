@@ -9,16 +9,16 @@ from typing import TypeVar
 
 from epp.accelerators.classes.faults import device_expression, doubts_of
 from epp.accelerators.dra.pools import DevicePool, PoolName, device_pools
-from epp.accelerators.files.last_good import FileObjects
 from epp.accelerators.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
-from epp.accelerators.objects.base import Object
-from epp.accelerators.objects.core import Node, Pod, PodReference
-from epp.accelerators.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
-from epp.accelerators.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from epp.accelerators.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
-from epp.accelerators.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode
 from epp.framework.accelerators.device_expressions import DeviceExpression
+from epp.objects.base import Object
+from epp.objects.core import Node, Pod, PodReference
+from epp.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
+from epp.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from epp.objects.files.last_good import FileObjects
+from epp.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
+from epp.objects.ome import AcceleratorClass, ResourceFlavor
+from epp.objects.tensor_fusion import Gpu, GpuNode
 
 HOSTNAME = "kubernetes.io/hostname"
 

@@ -8,8 +8,8 @@ from math import ceil
 import msgspec
 
 from epp.accelerators.mig import parse_mig_profile
-from epp.accelerators.objects.core import Container, Pod
 from epp.framework.accelerators.tag import AcceleratorKind
+from epp.objects.core import Container, Pod
 
 SLICER_DOMAINS = ("mig.das.com/", "instaslice.redhat.com/mig-")
 """Prefixes of the resources for which InstaSlice creates slices."""

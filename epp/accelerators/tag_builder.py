@@ -23,11 +23,11 @@ from epp.accelerators.facts.surroundings import Surroundings, surroundings_of
 from epp.accelerators.facts.tensor_fusion import DOMAIN, tensor_fusion_facts, tensor_fusion_gpus
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases
-from epp.accelerators.objects.ome import AcceleratorClass
 from epp.accelerators.resources import resource_key, resource_requests
 from epp.framework.accelerators.tag import AcceleratorDeclaration, Partition, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
+from epp.objects.ome import AcceleratorClass
 
 _VENDOR_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
 

@@ -12,9 +12,8 @@ import structlog
 
 from epp.accelerators.catalogue import CATALOGUE
 from epp.accelerators.catalogue.gpu_catalogue import GpuCatalogueEntry, with_gpu_catalogue
+from epp.accelerators.classes.faults import object_faults
 from epp.accelerators.facts import Merged
-from epp.accelerators.files.last_good import ObjectVersions
-from epp.accelerators.files.reading import ObjectFiles
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
@@ -24,6 +23,8 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
 from epp.framework.lists_in_files import read_list
 from epp.framework.snapshot import ACCELERATOR
+from epp.objects.files.last_good import ObjectVersions
+from epp.objects.files.reading import ObjectFiles
 from epp.watch import changes
 
 _MAX_ENDPOINT_WARNINGS = 100
@@ -87,7 +88,7 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
         self.inventory = Inventory()
         """Inventory of the objects in effect."""
         self._files = ObjectFiles(self.parameters.paths)
-        self._versions = ObjectVersions(self.parameters.missing_file_grace_period)
+        self._versions = ObjectVersions(self.parameters.missing_file_grace_period, object_faults)
         path = self.parameters.gpu_catalogue
         entries = read_list("gpuCatalogue", path, GpuCatalogueEntry) if path else ()
         self._catalogue = with_gpu_catalogue(entries) if entries else CATALOGUE

@@ -4,8 +4,8 @@
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
-from epp.accelerators.objects.base import quantity_of
-from epp.accelerators.objects.core import MatchExpression, NodeSelector, NodeSelectorTerm
+from epp.objects.base import quantity_of
+from epp.objects.core import MatchExpression, NodeSelector, NodeSelectorTerm
 
 OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 _ALIASES = frozenset({"Gte", "Lte"})

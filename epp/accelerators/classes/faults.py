@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validation of AcceleratorClasses: invalid values, and values in another form than the API requires."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from epp.accelerators.classes import affinity
 from epp.accelerators.facts.classes import BARE_GB_BELOW, TIERS, compute_capability
-from epp.accelerators.objects.ome import AcceleratorClass
 from epp.framework.accelerators.device_expressions import DeviceExpression
+from epp.objects.base import Object
+from epp.objects.ome import AcceleratorClass
 
 
 def doubts_of(each: AcceleratorClass) -> Iterator[str]:
@@ -29,6 +30,11 @@ def faults_of(each: AcceleratorClass) -> Iterator[str]:
         yield from (f"spec.discovery.affinity: {fault}" for fault in affinity.faults_of(required))
     yield from _expression_faults(each)
     yield from _value_faults(each)
+
+
+def object_faults(each: Object) -> Iterable[str]:
+    """Return the invalid values of an object of any kind."""
+    return faults_of(each) if isinstance(each, AcceleratorClass) else ()
 
 
 def device_expression(each: AcceleratorClass) -> DeviceExpression | None:

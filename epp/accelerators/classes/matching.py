@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 from epp.accelerators.classes.affinity import expression_holds, matching_term, term_size
 from epp.accelerators.classes.pci import NO_IDS, PciIds, canonical_id
-from epp.accelerators.objects.core import MatchExpression
-from epp.accelerators.objects.dra import qualified, version_of
-from epp.accelerators.objects.ome import AcceleratorClass, DeviceSelector, Discovery, ResourceFlavor
 from epp.accelerators.resources import resource_key
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.accelerators.tag import DRIVER, AcceleratorTag, AttributeValue
+from epp.objects.core import MatchExpression
+from epp.objects.dra import qualified, version_of
+from epp.objects.ome import AcceleratorClass, DeviceSelector, Discovery, ResourceFlavor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

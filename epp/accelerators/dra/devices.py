@@ -9,9 +9,9 @@ from epp.accelerators.dra.pools import DevicePool, PoolName
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.mig import parse_mig_profile
-from epp.accelerators.objects.core import Pod
-from epp.accelerators.objects.dra import AllocatedDevice, ResourceClaim, SliceDevice
 from epp.framework.accelerators.tag import CAPACITY, AttributeValue
+from epp.objects.core import Pod
+from epp.objects.dra import AllocatedDevice, ResourceClaim, SliceDevice
 
 _ACCELERATOR_DRIVER = re.compile(r"(^|[.-])([a-z]*gpu|tpu|npu|xpu|gaudi|neuron|accelerators?)s?([.-]|$)")
 _WHOLE_RESOURCES = {

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.accelerators.objects.core import Taint
-from epp.accelerators.objects.dra import AllocatedDevice, DeviceTaintRule, ResourceSlice, SliceDevice
+from epp.objects.core import Taint
+from epp.objects.dra import AllocatedDevice, DeviceTaintRule, ResourceSlice, SliceDevice
 
 
 class PoolName(NamedTuple):

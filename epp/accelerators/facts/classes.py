@@ -9,8 +9,8 @@ from epp.accelerators.catalogue import Catalogue
 from epp.accelerators.classes.matching import is_of_slices
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
-from epp.accelerators.objects.ome import AcceleratorClass, Capabilities
 from epp.framework.accelerators.tag import AcceleratorKind, AttributeValue, Partition
+from epp.objects.ome import AcceleratorClass, Capabilities
 
 BARE_GB_BELOW = 2**20
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")

@@ -10,10 +10,10 @@ from epp.accelerators.catalogue import Catalogue
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.classes import class_facts, memory_of
 from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
-from epp.accelerators.objects.base import quantity_of
-from epp.accelerators.objects.ome import AcceleratorClass
 from epp.framework.accelerators.tag import AcceleratorDeclaration, Partition, Sharing
 from epp.framework.endpoint import Endpoint
+from epp.objects.base import quantity_of
+from epp.objects.ome import AcceleratorClass
 
 CLASS_NAMES_ON_PODS = ("ome.io/accelerator-class", "ome.ai/accelerator-class", "inference.optimization/acceleratorName")
 """Annotations, or labels, with the AcceleratorClass of a pod."""

@@ -11,8 +11,6 @@ from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.mig.slices import SliceClaim, SliceNode
-from epp.accelerators.objects.base import convert
-from epp.accelerators.objects.instaslice import ClaimSpec
 from epp.accelerators.resources import SLICER_DOMAINS, ResourceRequest
 from epp.framework.accelerators.tag import (
     SLOTS_FREE,
@@ -24,6 +22,8 @@ from epp.framework.accelerators.tag import (
     Routability,
     Sharing,
 )
+from epp.objects.base import convert
+from epp.objects.instaslice import ClaimSpec
 
 SLICE = "epp/slice"
 """Attribute: `unknown` if a pod requests a slice and has no claim."""

@@ -8,9 +8,9 @@ from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
-from epp.accelerators.objects.core import Pod
 from epp.accelerators.resources import ResourceRequest, resource_requests
 from epp.framework.accelerators.tag import BOOT_ID, POD_UID, AcceleratorKind, AttributeValue, Partition, Sharing
+from epp.objects.core import Pod
 
 _AMD_PARTITION_PREFIX = "amd.com/"
 

@@ -9,10 +9,10 @@ from epp.accelerators.catalogue import Catalogue
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.objects.core import Pod
-from epp.accelerators.objects.costs import DEFAULT_VARIANT_COST, VariantAutoscaling
-from epp.accelerators.objects.tensor_fusion import GpuNode
 from epp.framework.accelerators.tag import AcceleratorTag
+from epp.objects.core import Pod
+from epp.objects.costs import DEFAULT_VARIANT_COST, VariantAutoscaling
+from epp.objects.tensor_fusion import GpuNode
 
 CostUnit: TypeAlias = Literal["cents", "dollars"]
 """Unit of the prices of the variant autoscaler, per hour."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from epp.accelerators.inventory import HOSTNAME, Inventory
-from epp.accelerators.objects.core import Node, Pod
 from epp.framework.endpoint import Endpoint
+from epp.objects.core import Node, Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,6 @@ from epp.accelerators.facts.merge import PassOrDrain
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory, gpu_users
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
-from epp.accelerators.objects.base import quantity_of
-from epp.accelerators.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu
 from epp.framework.accelerators.tag import (
     ISOLATION_MODE,
     PARTITION_TEMPLATE,
@@ -28,6 +26,8 @@ from epp.framework.accelerators.tag import (
     Routability,
     Sharing,
 )
+from epp.objects.base import quantity_of
+from epp.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu
 
 DOMAIN = "tensor-fusion.ai"
 """Domain of the attributes, and the default domain of annotations."""

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from epp.accelerators.objects.base import Condition, condition_of
-from epp.accelerators.objects.core import PodReference
-from epp.accelerators.objects.instaslice import (
+from epp.framework.accelerators.tag import Routability
+from epp.objects.base import Condition, condition_of
+from epp.objects.core import PodReference
+from epp.objects.instaslice import (
     AllocationClaim,
     Instaslice,
     NodeAccelerator,
@@ -15,7 +16,6 @@ from epp.accelerators.objects.instaslice import (
     NodeResources,
     PodAllocationRequest,
 )
-from epp.framework.accelerators.tag import Routability
 
 _GONE = frozenset({"deleting", "deleted"})
 _BEFORE_USE = frozenset({"created", "processing"})

@@ -3,14 +3,15 @@
 
 from collections.abc import Iterable
 
-from epp.accelerators.files.last_good import FileObjects
+from epp.accelerators.classes.faults import object_faults
+from epp.objects.files.last_good import FileObjects
 
 
 class Decoded:
     """Objects of one file, and its problems."""
 
     def __init__(self, documents: Iterable[object], name: str) -> None:
-        self.file = FileObjects(file=name).take(documents)
+        self.file = FileObjects(file=name).take(documents, object_faults)
         self.objects = tuple(held.object for held in self.file.held)
         self.problems = (*map(str, self.file.problems), *self.file.notes)
         self.skipped = len(self.file.problems)

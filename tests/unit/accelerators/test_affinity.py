@@ -4,8 +4,8 @@
 import pytest
 
 from epp.accelerators.classes.affinity import expression_holds, matching_term, problems_of
-from epp.accelerators.objects.base import convert
-from epp.accelerators.objects.core import MatchExpression, NodeSelector
+from epp.objects.base import convert
+from epp.objects.core import MatchExpression, NodeSelector
 
 LABELS = {"zone": "a", "nvidia.com/gpu.memory": "40960", "word": "x"}
 

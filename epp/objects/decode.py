@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.accelerators.objects.base import Object, convert
-from epp.accelerators.objects.core import Node, Pod
-from epp.accelerators.objects.costs import VariantAutoscaling, read_unit_costs
-from epp.accelerators.objects.dra import (
+from epp.objects.base import Object, convert
+from epp.objects.core import Node, Pod
+from epp.objects.costs import VariantAutoscaling, read_unit_costs
+from epp.objects.dra import (
     read_device_class,
     read_device_taint_rule,
     read_resource_claim,
     read_resource_slice,
 )
-from epp.accelerators.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
-from epp.accelerators.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
+from epp.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
+from epp.objects.ome import AcceleratorClass, ResourceFlavor
+from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
 
 _Reader = Callable[[object], Object | None]
 

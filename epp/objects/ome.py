@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import msgspec
 
-from epp.accelerators.objects.base import ClusterObject, Part
-from epp.accelerators.objects.core import MatchExpression, NodeSelector
+from epp.objects.base import ClusterObject, Part
+from epp.objects.core import MatchExpression, NodeSelector
 
 
 class NodeAffinity(Part, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from epp.accelerators.objects.base import Condition, Metadata, Object, Part, convert
-from epp.accelerators.objects.core import PodReference
+from epp.objects.base import Condition, Metadata, Object, Part, convert
+from epp.objects.core import PodReference
 
 T = TypeVar("T")
 

@@ -8,13 +8,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.accelerators.classes.faults import faults_of
-from epp.accelerators.files.reading import Reading, parse
-from epp.accelerators.objects.base import Object
-from epp.accelerators.objects.decode import ObjectKey, Version, versions_in
-from epp.accelerators.objects.ome import AcceleratorClass
 from epp.framework.durations import parse_duration
 from epp.framework.inputs import InputProblem, InputState
+from epp.objects.base import Object
+from epp.objects.decode import ObjectKey, Version, versions_in
+from epp.objects.files.reading import Reading, parse
+
+Judge = Callable[[Object], Iterable[str]]
+"""Returns the invalid values of an object that was decoded: field, value and remedy of each."""
+
+
+def no_faults(_object: Object) -> Iterable[str]:
+    """Find no fault: every value that can be decoded is valid."""
+    return ()
 
 
 class Held(NamedTuple):
@@ -40,13 +46,13 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     missing_since: float | None = None
     """Time, by the clock of the caller, at which the file was first found missing."""
 
-    def take(self, documents: Iterable[object]) -> "FileObjects":
+    def take(self, documents: Iterable[object], judge: Judge = no_faults) -> "FileObjects":
         """Return the state after a version of the file that could be parsed.
 
         An object that is missing from the documents is removed, unless one of them may be a version of it: one without
         a readable name, for example. An object with an invalid value only replaces one that has an invalid value too.
         """
-        judged = [(version, version.reason or "; ".join(_faults(version))) for version in versions_in(documents)]
+        judged = [(version, version.reason or _faults(version, judge)) for version in versions_in(documents)]
         good = {version.key for version, reason in judged if not reason}
         before = {each.key: each for each in self.held if each.key not in good}
         absent = before.keys() - {version.key for version, _ in judged}
@@ -97,6 +103,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
 
     grace_period: str
     """Time for which a file that is missing keeps its objects."""
+    judge: Judge = no_faults
     files: Mapping[Path, FileVersion] = {}
 
     @property
@@ -134,12 +141,12 @@ class ObjectVersions(msgspec.Struct, frozen=True):
     def _with_content(self, file: Path, before: FileVersion, content: bytes, now: float) -> FileVersion:
         if not content.strip() and before.objects.held:  # another process may have just begun to write it
             missed = self._missed(before, "it is empty", now)
-            return FileVersion(missed) if missed.held else FileVersion(missed.take(()), _digest(content))
+            return FileVersion(missed) if missed.held else FileVersion(missed.take((), self.judge), _digest(content))
         seen = _digest(content)
         if seen == before.seen:
             return before
         try:
-            return FileVersion(before.objects.take(parse(file, content)), seen)
+            return FileVersion(before.objects.take(parse(file, content), self.judge), seen)
         except ValueError as error:
             return FileVersion(before.objects.reject(str(error)), seen)
 
@@ -148,8 +155,8 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         return before.objects.miss(reason, now, parse_duration(self.grace_period))
 
 
-def _faults(version: Version) -> Iterable[str]:
-    return faults_of(version.object) if isinstance(version.object, AcceleratorClass) else ()
+def _faults(version: Version, judge: Judge) -> str:
+    return "" if version.object is None else "; ".join(judge(version.object))
 
 
 def _digest(content: bytes) -> bytes:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from epp.accelerators.objects.base import ClusterObject, Condition, Object, Part, condition_of
+from epp.objects.base import ClusterObject, Condition, Object, Part, condition_of
 
 Requests: TypeAlias = Mapping[str, Fraction]
 

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from epp.accelerators.objects.field_errors import explain
 from epp.framework.quantities import exact_quantity
+from epp.objects.field_errors import explain
 
 T = TypeVar("T")
 

@@ -6,12 +6,12 @@ from fractions import Fraction
 import pytest
 from decoding import decode
 
-from epp.accelerators.objects.core import Node, Pod
-from epp.accelerators.objects.costs import UnitCosts, VariantAutoscaling
-from epp.accelerators.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from epp.accelerators.objects.instaslice import AllocationClaim, NodeAccelerator
-from epp.accelerators.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.accelerators.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
+from epp.objects.core import Node, Pod
+from epp.objects.costs import UnitCosts, VariantAutoscaling
+from epp.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from epp.objects.instaslice import AllocationClaim, NodeAccelerator
+from epp.objects.ome import AcceleratorClass, ResourceFlavor
+from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
 
 GIB = 2**30
 

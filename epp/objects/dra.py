@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from epp.accelerators.objects.base import ClusterObject, Metadata, Object, Part, convert
-from epp.accelerators.objects.core import PodReference, Taint
 from epp.framework.accelerators.tag import AttributeValue
+from epp.objects.base import ClusterObject, Metadata, Object, Part, convert
+from epp.objects.core import PodReference, Taint
 
 _NUMBERS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})*")
 

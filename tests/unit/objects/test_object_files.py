@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from epp.accelerators.files.reading import ObjectFiles, parse
 from epp.framework import ConfigurationError
+from epp.objects.files.reading import ObjectFiles, parse
 
 
 def read(*paths) -> dict[str, tuple[object, ...] | str]:

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import msgspec
 
-from epp.accelerators.objects.base import ClusterObject, Object, Part
-from epp.accelerators.objects.core import PodReference
+from epp.objects.base import ClusterObject, Object, Part
+from epp.objects.core import PodReference
 
 
 class Amount(Part, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import msgspec
 
-from epp.accelerators.objects.base import Metadata, Object, Part, convert
+from epp.objects.base import Metadata, Object, Part, convert
 
 UNIT_COSTS_NAME = "accelerator-unit-costs"
 DEFAULT_VARIANT_COST = Fraction(10)
