@@ -101,6 +101,16 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """Remark on a valid document."""
 
 
+def decode_object(document: Mapping[str, object]) -> Object | None:
+    """Return the object in a document of a known kind, None for one of no use; raises ValueError with the remedy."""
+    version = _version(document, "the object")
+    if version is None:
+        return None
+    if version.reason:
+        raise ValueError(version.reason)
+    return version.object
+
+
 def versions_in(documents: Iterable[object]) -> Iterator[Version]:
     """Yield a version for each document of a known kind, those in lists included; other kinds are skipped."""
     for index, document in enumerate(documents, 1):

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of one resource, from lists and events as bytes; no I/O."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from epp.framework.faults import described
+from epp.framework.inputs import InputProblem
+from epp.kube.errors import ApiError, error_of
+from epp.kube.resources import Resource
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+EXPIRED = 410
+_VERSIONS = frozenset({"ADDED", "MODIFIED"})
+_MOST_PROBLEMS = 100
+_REASON_LENGTH = 500
+
+
+class Decode(Protocol[T_co]):
+    """Decodes one version of an object."""
+
+    def __call__(self, document: Mapping[str, object], /) -> T_co | None:
+        """Return the object, None for one of no use; raises ValueError with field, value and remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta(Generic[T]):
+    """Objects that are new or changed, and the ids of those that are gone."""
+
+    changed: Mapping[str, T] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.changed or self.removed)
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[T]):
+    """One version of an object."""
+
+    id: str
+    """`namespace/name`, or the name for kinds of cluster scope."""
+    object: T | None = None
+    """None for a version that is invalid or of no use."""
+    problem: str = ""
+    """Why it is invalid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a list."""
+
+    items: Sequence[Item[T]]
+    version: str
+    """The resourceVersion of the list."""
+    more: str
+    """Token of the next page; empty for the last."""
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str = ""
+    namespace: str | None = None
+    version: str = msgspec.field(default="", name="resourceVersion")
+    more: str = msgspec.field(default="", name="continue")
+
+
+class _Head(msgspec.Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
+
+
+class _List(_Head, frozen=True):
+    items: list[msgspec.Raw] | None = None
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_list = msgspec.json.Decoder(_List).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_document = msgspec.json.Decoder(dict[str, object]).decode
+_log = structlog.get_logger()
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+
+
+class ObjectSet(Generic[T]):
+    """A version of an object that cannot be decoded changes nothing: the one before stays in effect."""
+
+    def __init__(self, resource: Resource, decode: Decode[T]) -> None:
+        self.objects: dict[str, T] = {}
+        self.version = ""
+        """The resourceVersion from which a watch continues; empty before the first list."""
+        self.rejected = 0
+        """Versions of objects that could not be decoded."""
+        self._resource = resource
+        self._decode = decode
+        self._problems: dict[str, str] = {}
+        self._listeners: list[Callable[[Delta[T]], None]] = []
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        """Objects whose newest version is not in effect; at most 100."""
+        return tuple(
+            InputProblem("cluster", f"{self._resource.kind} {name}", reason, int(name in self.objects))
+            for name, reason in list(self._problems.items())[:_MOST_PROBLEMS]
+        )
+
+    def subscribe(self, listener: Callable[[Delta[T]], None]) -> Callable[[], None]:
+        """Call `listener` after each change; return a function that ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def read_page(self, content: bytes, api_version: str) -> Page[T]:
+        """Decode a page of a list; may run in a thread. Raises ApiError for one that is unreadable."""
+        try:
+            page = _decode_list(content)
+        except _UNREADABLE as error:
+            raise ApiError(0, "Malformed", f"the list of {self._resource.title} is unreadable: {error}") from error
+        kind = {"apiVersion": api_version, "kind": self._resource.kind}
+        items = [self._read({**_decode_document(raw), **kind}, _decode_head(raw).metadata) for raw in page.items or ()]
+        return Page(items, page.metadata.version, page.metadata.more)
+
+    def replace(self, items: Iterable[Item[T]], version: str) -> None:
+        """Make these all the objects there are."""
+        changed: dict[str, T] = {}
+        present: set[str] = set()
+        before_problems, self._problems = self._problems, {}
+        for item in items:
+            if item.problem:
+                self._reject(item, before_problems)
+            elif item.object is not None:
+                changed[item.id] = item.object
+            if item.problem or item.object is not None:
+                present.add(item.id)
+        self.version = version
+        self._publish(changed, [name for name in self.objects if name not in present])
+
+    def clear(self) -> None:
+        """Remove all objects: the kind is not installed."""
+        self._problems, self.version = {}, ""
+        self._publish({}, list(self.objects))
+
+    def apply(self, lines: Iterable[bytes]) -> None:
+        """Apply events that arrived together as one change; raises the ApiError among them, after those before it.
+
+        An unreadable event counts as an expired version: only a new list can tell what it said.
+        """
+        changed: dict[str, T] = {}
+        removed: dict[str, None] = {}
+        try:
+            for line in lines:
+                self._apply_one(line, changed, removed)
+        finally:
+            self._publish(changed, [name for name in removed if name in self.objects])
+
+    def _apply_one(self, line: bytes, changed: dict[str, T], removed: dict[str, None]) -> None:
+        try:
+            event = _decode_event(line)
+            if event.type == "ERROR":
+                raise error_of(0, bytes(event.object))
+            metadata = _decode_head(event.object).metadata
+            item: Item[T] = Item(_id(metadata))
+            if event.type in _VERSIONS:
+                item = self._read(_decode_document(event.object), metadata)
+        except _UNREADABLE as error:
+            raise ApiError(EXPIRED, "Malformed", f"an event of the watch is unreadable: {error}") from error
+        self.version = metadata.version or self.version
+        if event.type == "BOOKMARK":
+            return
+        if item.problem:
+            self._reject(item, self._problems)
+            return
+        self._problems.pop(item.id, None)
+        if item.object is None:
+            changed.pop(item.id, None)
+            removed[item.id] = None
+        else:
+            removed.pop(item.id, None)
+            changed[item.id] = item.object
+
+    def _read(self, document: Mapping[str, object], metadata: _Metadata) -> Item[T]:
+        name = _id(metadata)
+        try:
+            return Item(name, self._decode(document))
+        except ValueError as error:
+            problem = str(error) or type(error).__name__
+        except Exception as error:  # noqa: BLE001  an object that breaks its decoder must not end the watch
+            problem = described(error, type(self))
+        return Item(name, problem=problem[:_REASON_LENGTH])
+
+    def _reject(self, item: Item[T], before: Mapping[str, str]) -> None:
+        if before.get(item.id) != item.problem:
+            self.rejected += 1
+            reason = f"{self._resource.kind} {item.id}"
+            _log.warning("object not in effect", object=reason, reason=item.problem, kept=item.id in self.objects)
+        self._problems[item.id] = item.problem
+
+    def _publish(self, found: Mapping[str, T], removed: Iterable[str]) -> None:
+        changed = {name: one for name, one in found.items() if self.objects.get(name) != one}
+        delta = Delta(changed, tuple(removed))
+        if not delta:
+            return
+        self.objects.update(changed)
+        for name in delta.removed:
+            del self.objects[name]
+        for listener in tuple(self._listeners):
+            listener(delta)
+
+
+def _id(metadata: _Metadata) -> str:
+    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name

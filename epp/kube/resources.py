@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resources of the Kubernetes API that are read."""
+
+from typing import NamedTuple
+
+
+class Resource(NamedTuple):
+    """A kind of object, and where the API server has it."""
+
+    group: str
+    """Empty for the core group."""
+    versions: tuple[str, ...]
+    """Those that can be read; the first one that the server has is used."""
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def title(self) -> str:
+        """`plural.group`, as kubectl and RBAC rules name it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, version: str, namespace: str = "") -> str:
+        """Return the path of the collection: in one namespace, or in all of the cluster."""
+        root = f"/apis/{self.group}/{version}" if self.group else f"/api/{version}"
+        space = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{root}{space}/{self.plural}"
+
+    def api_version(self, version: str) -> str:
+        """Return the `apiVersion` of its objects."""
+        return f"{self.group}/{version}" if self.group else version
+
+
+LLM_D = "llm-d.ai"
+LEGACY = "inference.networking.x-k8s.io"
+POOL_GROUP = "inference.networking.k8s.io"
+
+PODS = Resource("", ("v1",), "pods", "Pod")
+NODES = Resource("", ("v1",), "nodes", "Node", namespaced=False)
+
+
+def pools(group: str) -> Resource:
+    """Return the resource of InferencePools in the group of `--pool-group`."""
+    return Resource(group, ("v1",), "inferencepools", "InferencePool")
+
+
+OBJECTIVES = Resource(LLM_D, ("v1alpha2",), "inferenceobjectives", "InferenceObjective")
+LEGACY_OBJECTIVES = OBJECTIVES._replace(group=LEGACY)
+REWRITES = Resource(LLM_D, ("v1alpha2",), "inferencemodelrewrites", "InferenceModelRewrite")
+LEGACY_REWRITES = REWRITES._replace(group=LEGACY)
+
+POLICIES = (OBJECTIVES, LEGACY_OBJECTIVES, REWRITES, LEGACY_REWRITES)
+
+_DRA = ("v1", "v1beta2", "v1beta1")
+ACCELERATORS = (
+    NODES,
+    Resource("ome.io", ("v1beta1",), "acceleratorclasses", "AcceleratorClass", namespaced=False),
+    Resource("inference.redhat.com", ("v1alpha1",), "instaslices", "Instaslice"),
+    Resource("inference.redhat.com", ("v1alpha1",), "nodeaccelerators", "NodeAccelerator"),
+    Resource("inference.redhat.com", ("v1alpha1",), "allocationclaims", "AllocationClaim"),
+    Resource("tensor-fusion.ai", ("v1",), "gpus", "GPU", namespaced=False),
+    Resource("tensor-fusion.ai", ("v1",), "gpunodes", "GPUNode", namespaced=False),
+    Resource("resource.k8s.io", _DRA, "resourceslices", "ResourceSlice", namespaced=False),
+    Resource("resource.k8s.io", _DRA, "resourceclaims", "ResourceClaim"),
+    Resource("resource.k8s.io", _DRA, "deviceclasses", "DeviceClass", namespaced=False),
+    Resource("resource.k8s.io", ("v1", "v1beta2", "v1alpha3"), "devicetaintrules", "DeviceTaintRule", namespaced=False),
+    Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "resourceflavors", "ResourceFlavor", namespaced=False),
+    Resource("llmd.ai", ("v1alpha1",), "variantautoscalings", "VariantAutoscaling"),
+)
+"""Objects that bear on the hardware of endpoints; all of them are optional."""

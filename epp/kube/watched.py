@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of one resource, kept up to date: a list, then a watch that is resumed for as long as the server allows."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Generic
+
+import structlog
+
+from epp.framework.clock import Clock
+from epp.framework.inputs import InputProblem
+from epp.kube.access import KubeApi
+from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.object_set import EXPIRED, Decode, Delta, Item, ObjectSet, T
+from epp.kube.resources import Resource
+
+_PAGE = 500
+_FIRST_DELAY_SECONDS = 0.2
+_LONGEST_DELAY_SECONDS = 10.0
+_LONGEST_DELAY_OF_MISSING_SECONDS = 60.0
+"""The same for a kind that is absent or forbidden."""
+_STABLE_SECONDS = 5.0
+"""How long a watch must have lasted for the next failure to count as the first."""
+_WATCH_SECONDS = (240, 480)
+"""How long the server keeps a watch open: drawn anew for each, so that those of replicas end apart."""
+_FORBIDDEN = frozenset({401, 403})
+_ABSENT = frozenset({404, 405})
+
+_log = structlog.get_logger()
+
+
+class WatchState(StrEnum):
+    """How far the objects can be trusted."""
+
+    STARTING = "not listed yet"
+    CURRENT = "up to date"
+    STALE = "the API server cannot be reached"
+    ABSENT = "not installed"
+    FORBIDDEN = "forbidden"
+
+
+class Watched(Generic[T]):
+    """The objects of one resource, in one namespace or all, with a label or field selector or without.
+
+    They stay in effect while the server cannot be reached or refuses access; they are gone once the kind is not
+    installed any more.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        resource: Resource,
+        decode: Decode[T],
+        *,
+        clock: Clock,
+        namespace: str = "",
+        selector: Mapping[str, str] | None = None,
+        generator: random.Random | None = None,
+    ) -> None:
+        """Prepare; `selector` has a `labelSelector` or a `fieldSelector`, and no namespace means all of them."""
+        self.resource = resource
+        self.namespace = namespace
+        self.state = WatchState.STARTING
+        self.reason = ""
+        """Why they are not up to date; empty while they are."""
+        self.lists = 0
+        """How often all objects were listed."""
+        self._api = api
+        self._clock = clock
+        self._selector = dict(selector or {})
+        self._generator = generator or random.Random()  # noqa: S311  spreads requests, guards nothing
+        self._set = ObjectSet(resource, decode)
+        self._settled = asyncio.Event()
+        self._api_versions = list(resource.versions)
+        self._lost_at: float | None = None
+        self._connected_at: float | None = None
+        self._delay = _FIRST_DELAY_SECONDS
+
+    @property
+    def title(self) -> str:
+        """What is watched, for messages."""
+        return f"{self.resource.title} in {self.namespace}" if self.namespace else self.resource.title
+
+    @property
+    def objects(self) -> Mapping[str, T]:
+        """By `namespace/name`, or by name for kinds of cluster scope."""
+        return self._set.objects
+
+    @property
+    def listed(self) -> bool:
+        """Whether all objects were listed at least once."""
+        return self.lists > 0
+
+    @property
+    def stale_seconds(self) -> float:
+        """Time since the objects could last be read; 0 while they are up to date."""
+        return 0.0 if self._lost_at is None else max(0.0, self._clock.now() - self._lost_at)
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        """Objects whose newest version is not in effect; at most 100."""
+        return self._set.problems
+
+    @property
+    def rejected(self) -> int:
+        """Versions of objects that could not be decoded."""
+        return self._set.rejected
+
+    def subscribe(self, listener: Callable[[Delta[T]], None]) -> Callable[[], None]:
+        """Call `listener` after each change; return a function that ends that."""
+        return self._set.subscribe(listener)
+
+    async def settled(self) -> None:
+        """Wait until the objects were listed, or the kind was found to be absent or forbidden."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        while True:
+            try:
+                if not self._set.version:
+                    await self._list()
+                await self._watch()
+                wait = 0.0 if self._was_stable() else self._next_delay(_LONGEST_DELAY_SECONDS)
+            except ApiUnreachableError as error:
+                self._interrupted(WatchState.STALE, str(error))
+                wait = self._next_delay(_LONGEST_DELAY_SECONDS)
+            except ApiError as error:
+                wait = self._refused(error)
+            await asyncio.sleep(wait * self._generator.uniform(0.5, 1.0))
+
+    async def _list(self) -> None:
+        """Replace all objects by those that the server has, page by page."""
+        items: list[Item[T]] = []
+        params = {"limit": str(_PAGE), **self._selector}
+        while True:
+            content = await self._api.request("GET", self._path, params=params)
+            page = await asyncio.to_thread(self._set.read_page, content, self._api_version)
+            items += page.items
+            if not page.more:
+                break
+            params["continue"] = page.more
+        self._set.replace(items, page.version)
+        self.lists += 1
+        self._current()
+
+    async def _watch(self) -> None:
+        """Apply events until the server ends the watch."""
+        params = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._set.version,
+            "timeoutSeconds": str(self._generator.randint(*_WATCH_SECONDS)),
+            **self._selector,
+        }
+        async with self._api.stream(self._path, params) as reads:
+            self._current()
+            async for lines in reads:
+                self._set.apply(lines)
+
+    @property
+    def _api_version(self) -> str:
+        return self.resource.api_version(self._api_versions[0])
+
+    @property
+    def _path(self) -> str:
+        return self.resource.path(self._api_versions[0], self.namespace)
+
+    def _current(self) -> None:
+        if self.state not in {WatchState.STARTING, WatchState.CURRENT}:
+            _log.info("objects readable again", resource=self.title, objects=len(self.objects))
+        self.state, self.reason, self._lost_at = WatchState.CURRENT, "", None
+        self._connected_at = self._clock.now()
+        self._settled.set()
+
+    def _interrupted(self, state: WatchState, reason: str) -> None:
+        if state is WatchState.ABSENT:
+            self._lost_at = None
+        elif self._lost_at is None:
+            self._lost_at = self._clock.now()
+        if self.state is not state:
+            log = _log.info if state is WatchState.ABSENT else _log.warning
+            log("objects not readable", resource=self.title, state=str(state), reason=reason)
+        self.state, self.reason = state, reason
+
+    def _refused(self, error: ApiError) -> float:
+        """Take note of an error that the server answered with; return the time to wait."""
+        if error.status == EXPIRED:
+            self._set.version = ""
+            return self._next_delay(_LONGEST_DELAY_SECONDS)
+        if error.status in _ABSENT:
+            self._api_versions.append(self._api_versions.pop(0))
+            if self._api_versions[0] != self.resource.versions[0]:
+                return 0.0  # the server may have the next version
+            self._interrupted(WatchState.ABSENT, str(error))
+            self._set.clear()
+        elif error.status in _FORBIDDEN:
+            self._interrupted(WatchState.FORBIDDEN, str(error))
+        else:
+            self._interrupted(WatchState.STALE, str(error))
+            return max(self._next_delay(_LONGEST_DELAY_SECONDS), min(error.retry_after, _LONGEST_DELAY_SECONDS))
+        self._settled.set()
+        return self._next_delay(_LONGEST_DELAY_OF_MISSING_SECONDS)
+
+    def _next_delay(self, longest: float) -> float:
+        """Return the time to wait, which doubles from one failure to the next."""
+        if self._was_stable():
+            self._delay = _FIRST_DELAY_SECONDS
+        self._connected_at = None
+        delay = min(self._delay, longest)
+        self._delay = min(2 * delay, longest)
+        return delay
+
+    def _was_stable(self) -> bool:
+        return self._connected_at is not None and self._clock.now() - self._connected_at >= _STABLE_SECONDS
