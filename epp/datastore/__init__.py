@@ -2,6 +2,6 @@
 """The only writable store of endpoints and their data."""
 
 from epp.datastore.ledger import Credit, Ledger, Ticket
-from epp.datastore.store import Change, Datastore
+from epp.datastore.store import Change, Datastore, by_id
 
-__all__ = ["Change", "Credit", "Datastore", "Ledger", "Ticket"]
+__all__ = ["Change", "Credit", "Datastore", "Ledger", "Ticket", "by_id"]

@@ -2,7 +2,7 @@
 """Endpoints and their data: written in the background, read as snapshots."""
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from epp.datastore.table import ColumnTable
 from epp.framework.arrays import Floats, Positions, read_only
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Report
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.plugin import Datum
 from epp.framework.snapshot import (
     ANSWERS,
@@ -30,12 +30,13 @@ from epp.framework.snapshot import (
 )
 
 _FIRST_CAPACITY = 8
+_NOBODY = Identity("", "")
 _CORE_NAMES = frozenset(column.name for column in CORE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one `replace` did to the pool."""
+    """What one `replace` or `update` did to the pool."""
 
     added: tuple[tuple[int, Endpoint], ...]
     removed: tuple[tuple[int, Endpoint], ...]
@@ -51,6 +52,8 @@ class Datastore:
         self._table = ColumnTable(CORE_COLUMNS)
         self._slots: dict[str, int] = {}
         self._endpoints: list[Endpoint | None] = []
+        self._identities: list[Identity] = []
+        self._by_address: dict[str, list[int]] = {}
         self._free: list[int] = []
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
         self._published_attributes: dict[str, Records[object]] = {}
@@ -74,21 +77,27 @@ class Datastore:
     def replace(self, endpoints: Iterable[Endpoint]) -> Change:
         """Make these the pool.
 
-        An endpoint with the id and address of one that is there keeps its slot and what is known of it, and takes the
-        new labels; any other is new. Raises ValueError for two endpoints of one id.
+        An endpoint with the identity of one that is there keeps its slot and what is known of it, and takes the new
+        labels; any other is new. Raises ValueError for two endpoints of one id.
         """
-        wanted: dict[str, Endpoint] = {}
-        for endpoint in endpoints:
-            if endpoint.id in wanted:
-                raise ValueError(f"two endpoints are named {endpoint.id!r}: names are unique within a namespace")
-            wanted[endpoint.id] = endpoint
-        removed = [
-            (slot, current)
-            for slot, current in enumerate(self._endpoints)
-            if current is not None and (current.id not in wanted or wanted[current.id].hostport != current.hostport)
-        ]
-        for slot, current in removed:
-            self._vacate(slot, current)
+        wanted = by_id(endpoints)
+        return self._apply(wanted, self._slots.keys() - wanted.keys())
+
+    def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> Change:
+        """Take out the endpoints of the ids `removed`, then add those of `changed` or let them replace their likes.
+
+        Costs what the change costs, however large the pool is. An endpoint whose id is in both starts from nothing; an
+        id that is not in the pool may be removed. Raises ValueError for two endpoints of one id in `changed`.
+        """
+        return self._apply(by_id(changed), removed)
+
+    def _apply(self, wanted: Mapping[str, Endpoint], unwanted: Iterable[str]) -> Change:
+        leaving = {self._slots[identity] for identity in unwanted if identity in self._slots}
+        for endpoint in wanted.values():
+            slot = self._slots.get(endpoint.id)
+            if slot is not None and endpoint.identity.is_another_than(self._identities[slot]):
+                leaving.add(slot)
+        removed = [(slot, self._vacate(slot)) for slot in sorted(leaving)]
         added: list[tuple[int, Endpoint]] = []
         updated: list[tuple[int, Endpoint]] = []
         for endpoint in wanted.values():
@@ -97,6 +106,7 @@ class Datastore:
                 added.append((self._occupy(endpoint), endpoint))
             elif self._endpoints[kept] != endpoint:
                 self._endpoints[kept] = endpoint
+                self._identities[kept] = endpoint.identity.after(self._identities[kept])
                 self._pool_changed = True
                 updated.append((kept, endpoint))
         change = Change(tuple(added), tuple(removed), tuple(updated))
@@ -172,8 +182,9 @@ class Datastore:
 
     def find(self, hostport: str) -> tuple[int, Endpoint] | None:
         """Return the endpoint with this address and its slot; None when there is none."""
-        slots = ((slot, e) for slot, e in enumerate(self._endpoints) if e is not None and e.hostport == hostport)
-        return next(slots, None)
+        slot = min(self._by_address.get(hostport, ()), default=-1)
+        endpoint = None if slot < 0 else self._endpoints[slot]
+        return None if endpoint is None else (slot, endpoint)
 
     def _write(self, slot: int, report: Report) -> None:
         for column, value in report.columns.items():
@@ -187,36 +198,48 @@ class Datastore:
 
     def _slot_of(self, endpoint: Endpoint) -> int | None:
         slot = self._slots.get(endpoint.id)
-        if slot is None:
+        if slot is None or endpoint.identity.is_another_than(self._identities[slot]):
             return None
-        current = self._endpoints[slot]
-        return slot if current is not None and current.hostport == endpoint.hostport else None
+        return slot
 
     def _occupy(self, endpoint: Endpoint) -> int:
         if not self._free:
             self._grow()
         slot = heapq.heappop(self._free)
         self._endpoints[slot] = endpoint
+        self._identities[slot] = endpoint.identity
         self._slots[endpoint.id] = slot
+        self._by_address.setdefault(endpoint.hostport, []).append(slot)
         self._pool_changed = True
         return slot
 
-    def _vacate(self, slot: int, endpoint: Endpoint) -> None:
+    def _vacate(self, slot: int) -> Endpoint:
+        """Take the endpoint of a slot in use out of it."""
+        endpoint = self._endpoints[slot]
+        assert endpoint is not None  # noqa: S101  of a slot in use
         self._endpoints[slot] = None
+        self._identities[slot] = _NOBODY
         del self._slots[endpoint.id]
+        here = self._by_address[endpoint.hostport]
+        here.remove(slot)
+        if not here:
+            del self._by_address[endpoint.hostport]
         heapq.heappush(self._free, slot)
         self._table.reset(slot)
         self.ledger.forget(slot)
         for name, (attribute, records) in self._attributes.items():
-            records[slot] = attribute.unknown
-            self._attributes_changed.add(name)
+            if records[slot] != attribute.unknown:
+                records[slot] = attribute.unknown
+                self._attributes_changed.add(name)
         self._pool_changed = True
+        return endpoint
 
     def _grow(self) -> None:
         before = self._table.capacity
         after = max(_FIRST_CAPACITY, before * 2)
         self._table.grow(after)
         self._endpoints.extend([None] * (after - before))
+        self._identities.extend([_NOBODY] * (after - before))
         for name, (attribute, records) in self._attributes.items():
             records.extend([attribute.unknown] * (after - before))
             self._attributes_changed.add(name)
@@ -228,6 +251,16 @@ class Datastore:
         self._attributes[attribute.name] = (attribute, records)
         self._attributes_changed.add(attribute.name)
         return records
+
+
+def by_id(endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
+    """Return the endpoints by id, in order; raises ValueError for two of one id."""
+    wanted: dict[str, Endpoint] = {}
+    for endpoint in endpoints:
+        if endpoint.id in wanted:
+            raise ValueError(f"two endpoints are named {endpoint.id!r}: names are unique within a namespace")
+        wanted[endpoint.id] = endpoint
+    return wanted
 
 
 def _available(slots: Positions, reachable: Floats) -> Positions:

@@ -112,15 +112,21 @@ class Routing:
         return None if self._usage is None else self._usage.usage
 
     def served_by(self, hostport: str) -> None:
-        """Record the address that the gateway really used: a fallback, perhaps."""
+        """Record the address that the gateway really used: a fallback, perhaps.
+
+        Nothing counts for an endpoint that took the address of one of the targets since.
+        """
         self._served_address = hostport
         destination = self.result.destination
+        expected: Endpoint | None = None
         if hostport in destination.addresses:  # perhaps the address of a proxy in front of the target
-            found = self._find(destination.targets[destination.addresses.index(hostport)].hostport)
-        else:
-            found = self._find(hostport)
-        if found is not None and not self._completed:
-            slot, self.served = found
+            expected = destination.targets[destination.addresses.index(hostport)]
+        found = self._find(hostport if expected is None else expected.hostport)
+        if found is None or self._completed:
+            return
+        slot, served = found
+        if expected is None or not served.identity.is_another_than(expected.identity):
+            self.served = served
             self._credit.move(slot)
 
     def response_started(self, status: int, headers: Headers, *, event_stream: bool) -> dict[str, str]:

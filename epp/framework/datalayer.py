@@ -27,6 +27,13 @@ class Pool(Protocol):
     def replace(self, endpoints: Iterable[Endpoint]) -> object:
         """Make these the endpoints of the pool; those that stay keep what is known of them."""
 
+    def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> object:
+        """Take out the endpoints of the ids `removed`, then add those of `changed` or let them replace their likes.
+
+        An endpoint whose id is in both starts from nothing; an id that is not in the pool may be removed. Raises
+        ValueError, with the pool unchanged, for two endpoints of one id in `changed`.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:

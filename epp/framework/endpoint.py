@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 
@@ -21,9 +22,31 @@ class EndpointTrust:
     verify: bool = True
 
 
+class Identity(NamedTuple):
+    """What makes an endpoint the same as before; whatever is learned of an endpoint ends with it."""
+
+    id: str
+    """`namespace/name`."""
+    hostport: str
+    uid: str = ""
+    boot_id: str = ""
+
+    def is_another_than(self, before: "Identity") -> bool:
+        """Return whether nothing learned of `before` holds; an unknown uid or boot id counts as the same."""
+        return (
+            self[:2] != before[:2]
+            or (self.uid != before.uid and "" not in {self.uid, before.uid})
+            or (self.boot_id != before.boot_id and "" not in {self.boot_id, before.boot_id})
+        )
+
+    def after(self, before: "Identity") -> "Identity":
+        """Return this identity with what only `before` knows: a source may lose sight of a node for a while."""
+        return self._replace(uid=self.uid or before.uid, boot_id=self.boot_id or before.boot_id)
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Identity of an endpoint; what it reports lives in snapshot columns."""
+    """One endpoint as discovery found it; what it reports lives in snapshot columns."""
 
     name: str
     """Unique within the namespace."""
@@ -42,13 +65,18 @@ class Endpoint:
     """Hardware as the endpoint list declares it."""
     tls: bool = False
     """Whether it speaks HTTPS."""
+    uid: str = ""
+    """UID of its pod, which changes when a pod of the same name takes its place; empty for unknown."""
+    boot_id: str = ""
+    """Boot ID of its node, which changes when that starts anew; empty for unknown."""
     hostport: str = field(init=False, compare=False)
     """`ip:port`, IPv6 in brackets: the form of the destination header."""
     id: str = field(init=False, compare=False)
     """`namespace/name`."""
+    identity: Identity = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check the address, derive `hostport` and `id`, and copy the labels; raises ValueError."""
+        """Check the address, derive `hostport`, `id` and `identity`, and copy the labels; raises ValueError."""
         try:
             ip = ipaddress.ip_address(self.address)
         except ValueError:
@@ -59,3 +87,4 @@ class Endpoint:
         object.__setattr__(self, "labels", MappingProxyType(dict(self.labels)))
         object.__setattr__(self, "hostport", hostport)
         object.__setattr__(self, "id", f"{self.namespace}/{self.name}")
+        object.__setattr__(self, "identity", Identity(self.id, hostport, self.uid, self.boot_id))

@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.headers import SESSION_ID as SESSION_ID_HEADER
 from epp.framework.headers import SESSION_TOKEN
 from epp.framework.limits import Corrected, Count, NameOrDefault, PositiveOrDefault
@@ -23,6 +23,7 @@ from epp.framework.request import AGENT_IDENTITY, SESSION_ID, DataKey, Request
 from epp.framework.response import Response
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import PreRequest, ResponseHeaders
+from epp.framework.snapshot import Snapshot
 
 _ATTRIBUTES: Mapping[str, DataKey[str]] = MappingProxyType(
     {
@@ -119,14 +120,14 @@ class Bindings:
         self._sweep_seconds = sweep_seconds
         self._limit = limit
         self._swept_at: float | None = None
-        self._bound: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._bound: OrderedDict[bytes, tuple[Identity, float]] = OrderedDict()
 
     def __len__(self) -> int:
         """Sessions in memory, including those that expired since the last sweep."""
         return len(self._bound)
 
-    def find(self, session: str, now: float) -> str | None:
-        """Return the id of the session's endpoint and count it as a use; None for an unknown or expired session."""
+    def find(self, session: str, now: float) -> Identity | None:
+        """Return the session's endpoint and count it as a use; None for an unknown or expired session."""
         self._sweep(now)
         key = _digest(session)
         found = self._bound.get(key)
@@ -139,14 +140,14 @@ class Bindings:
         self._use(key, endpoint, now)
         return endpoint
 
-    def bind(self, session: str, endpoint: str, now: float) -> None:
-        """Bind the session to the endpoint of that id."""
+    def bind(self, session: str, endpoint: Identity, now: float) -> None:
+        """Bind the session to the endpoint."""
         self._sweep(now)
         self._use(_digest(session), endpoint, now)
         if len(self._bound) > self._limit:
             self._bound.popitem(last=False)
 
-    def _use(self, key: bytes, endpoint: str, now: float) -> None:
+    def _use(self, key: bytes, endpoint: Identity, now: float) -> None:
         self._bound[key] = (endpoint, now)
         self._bound.move_to_end(key)
 
@@ -182,8 +183,7 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
 
     def bound(self, request: Request, candidates: Candidates) -> Mask:
         """Mark the endpoint of the request's session; nothing where it is unknown or no candidate."""
-        endpoint = self._endpoint(request)
-        slot = None if endpoint is None else candidates.snapshot.endpoints.derive(_slots_by_id).get(endpoint)
+        slot = self._slot(request, candidates.snapshot)
         mask: Mask = candidates.slots == (-1 if slot is None else slot)
         return mask
 
@@ -191,12 +191,12 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
         """Record the target of the profile; nothing where the profile did not run."""
         wanted = self.parameters.profile_name
         profile = result.profiles.get(wanted) if wanted else result.primary
-        target = "" if profile is None else profile.targets[0].id
+        target = None if profile is None else profile.targets[0]
         if self._bindings is None:
             if profile is None or profile.profile != result.primary.profile:
-                request.put(self._target_key, target)
-        elif target and (session := self._session(request)):
-            self._bindings.bind(session, target, self.clock.now())
+                request.put(self._target_key, "" if target is None else target.id)
+        elif target is not None and (session := self._session(request)):
+            self._bindings.bind(session, target.identity, self.clock.now())
 
     def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:
         """Return the token of the endpoint that served the request, or of the target recorded for another profile."""
@@ -206,11 +206,23 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
         endpoint = response.served.id if target is None else target
         return {self._header: encode_endpoint(endpoint)} if endpoint else {}
 
-    def _endpoint(self, request: Request) -> str | None:
+    def _slot(self, request: Request, snapshot: Snapshot) -> int | None:
+        """Return the slot of the endpoint of the request's session.
+
+        A session id is bound to one endpoint: another pod of the same name has none of its KV cache. A token only has
+        the name, so that it holds for the next pod of that name.
+        """
+        slots = snapshot.endpoints.derive(_slots_by_id)
         if self._bindings is None:
-            return decode_endpoint(request.headers.get(self._header, ""))
+            endpoint = decode_endpoint(request.headers.get(self._header, ""))
+            return None if endpoint is None else slots.get(endpoint)
         session = self._session(request)
-        return self._bindings.find(session, self.clock.now()) if session else None
+        bound = self._bindings.find(session, self.clock.now()) if session else None
+        slot = None if bound is None else slots.get(bound.id)
+        if bound is None or slot is None:
+            return None
+        found = snapshot.endpoints.values[slot]
+        return None if found is None or found.identity.is_another_than(bound) else slot
 
     def _session(self, request: Request) -> str:
         return next(filter(None, (source.find(request) for source in self.parameters.session_id_config.sources)), "")

@@ -9,7 +9,7 @@ from typing import Any
 
 from epp.collectors import Collector, Tagging
 from epp.config import Assembly
-from epp.datastore import Datastore
+from epp.datastore import Datastore, by_id
 from epp.director import Director, DirectorObserver, Observers
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Feed, FollowingTagger, Pool
@@ -28,18 +28,29 @@ class _SourcePool(Pool):
     def __init__(self, store: Datastore) -> None:
         self._store = store
         self._is_open = False
-        self._withheld: tuple[Endpoint, ...] = ()
+        self._withheld: dict[str, Endpoint] = {}
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
         """Make these the endpoints of the pool, now or on `open`; raises ValueError for two of one id."""
         if self._is_open:
             self._store.replace(endpoints)
         else:
-            self._withheld = tuple(endpoints)
+            self._withheld = by_id(endpoints)
+
+    def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> None:
+        """Take out some endpoints and add or replace others, now or on `open`; raises ValueError for two of one id."""
+        if self._is_open:
+            self._store.update(changed, removed)
+            return
+        wanted = by_id(changed)
+        for identity in removed:
+            self._withheld.pop(identity, None)
+        self._withheld.update(wanted)
 
     def open(self) -> None:
-        """Put what was withheld into effect, and each later call of `replace`; raises ValueError, and stays closed."""
-        self._store.replace(self._withheld)
+        """Put what was withheld into effect, and each later call at once; raises ValueError, and stays closed."""
+        self._store.replace(self._withheld.values())
+        self._withheld = {}
         self._is_open = True
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from epp.collectors.engines.engine import Engine, compile_engine
 from epp.collectors.exposition import PROMETHEUS_TEXT
 from epp.collectors.sources.http import HttpSource, HttpSourceParameters
 from epp.framework.datalayer import Extractor, PageError, Report
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.limits import AbsolutePath, NameOrDefault
 from epp.framework.plugin import Parameters
 
@@ -70,13 +70,13 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         configs = {**BUILT_IN, **{config.name: config for config in self.parameters.engine_configs}}
         self._engines = {engine: compile_engine(config) for engine, config in configs.items()}
         self._default = self._engines[self.parameters.default_engine]
-        self._recognised: dict[str, Engine] = {}
+        self._recognised: dict[Identity, Engine] = {}
         self.writes = tuple(dict.fromkeys(datum for engine in self._engines.values() for datum in engine.fills))
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         """Return the metrics; raises PageError for an unreadable page or an unknown engine."""
         name = endpoint.labels.get(self.parameters.engine_label_key)
-        engine = self._recognised.get(endpoint.id, self._default) if name is None else self._named(name, endpoint)
+        engine = self._recognised.get(endpoint.identity, self._default) if name is None else self._named(name, endpoint)
         report = engine.read(page)
         if report is None and name is None:
             report = self._recognise(page, endpoint, engine)
@@ -96,14 +96,14 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
 
     def _recognise(self, page: bytes, endpoint: Endpoint, tried: Engine) -> Report | None:
         """Read the page as that of the engine whose series it has; remember the engine for the next pages."""
-        self._recognised.pop(endpoint.id, None)
+        self._recognised.pop(endpoint.identity, None)
         for engine in self._candidates(page):
             report = None if engine is tried else engine.read(page)
             if report is not None:
                 if engine is not self._default and engine.name != HOST:
                     if len(self._recognised) >= _MEMO_LIMIT:  # of former endpoints
                         self._recognised.clear()
-                    self._recognised[endpoint.id] = engine
+                    self._recognised[endpoint.identity] = engine
                 return report
         return None
 

@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from epp.framework.endpoint import Identity
 from epp.framework.parameters import ParameterError, read_parameters
 from epp.framework.sessions import Bindings, SessionIds, decode_endpoint, encode_endpoint
 
 TTL, SWEEP, LIMIT = 10.0, 3.0, 3
+A, B, C = (Identity(f"default/{name}", "10.0.0.1:8000", uid=name) for name in "abc")
 
 
 def bindings(limit=LIMIT):
@@ -20,40 +22,40 @@ def bindings(limit=LIMIT):
 
 def test_session_belongs_to_the_endpoint_bound_last():
     store = bindings()
-    store.bind("s", "default/a", 0.0)
-    store.bind("s", "default/b", 1.0)
-    assert store.find("s", 1.0) == "default/b"
+    store.bind("s", A, 0.0)
+    store.bind("s", B, 1.0)
+    assert store.find("s", 1.0) == B
     assert store.find("t", 1.0) is None
 
 
 def test_session_is_forgotten_a_ttl_after_its_last_use():
     store = bindings()
-    store.bind("s", "default/a", 0.0)
-    assert store.find("s", 9.0) == "default/a"
-    assert store.find("s", 18.0) == "default/a"  # 9 s after the last use
+    store.bind("s", A, 0.0)
+    assert store.find("s", 9.0) == A
+    assert store.find("s", 18.0) == A  # 9 s after the last use
     assert store.find("s", 28.0) is None  # 10 s after it
 
 
 def test_least_recently_used_session_makes_room():
     store = bindings(limit=2)
-    store.bind("s", "default/a", 0.0)
-    store.bind("t", "default/b", 1.0)
+    store.bind("s", A, 0.0)
+    store.bind("t", B, 1.0)
     store.find("s", 2.0)
-    store.bind("u", "default/c", 3.0)
-    assert [store.find(session, 3.0) for session in "stu"] == ["default/a", None, "default/c"]
+    store.bind("u", C, 3.0)
+    assert [store.find(session, 3.0) for session in "stu"] == [A, None, C]
 
 
 def test_expired_sessions_give_their_memory_back_in_the_next_round():
     store = bindings()
-    store.bind("s", "default/a", 0.0)
-    store.bind("t", "default/b", 9.0)
+    store.bind("s", A, 0.0)
+    store.bind("t", B, 9.0)
     store.find("t", 12.0)  # a round: 12 s after s was used, and 3 after the last
     assert len(store) == 1
 
 
 def test_no_round_comes_sooner_than_the_interval():
     store = bindings()
-    store.bind("s", "default/a", 0.0)
+    store.bind("s", A, 0.0)
     store.find("t", 9.0)  # a round, in which s had a second left
     store.find("t", 11.0)
     assert len(store) == 1
@@ -63,8 +65,8 @@ def test_no_round_comes_sooner_than_the_interval():
 
 def test_long_session_ids_take_no_more_memory_than_short_ones():
     store = bindings()
-    store.bind("s" * 100_000, "default/a", 0.0)
-    assert store.find("s" * 100_000, 1.0) == "default/a"
+    store.bind("s" * 100_000, A, 0.0)
+    assert store.find("s" * 100_000, 1.0) == A
     assert all(len(key) == 16 for key in store._bound)
 
 
@@ -90,7 +92,7 @@ class BindingsAgainstModel(RuleBasedStateMachine):
     def time_passes(self, seconds):
         self.now += seconds
 
-    @rule(session=sessions, endpoint=st.sampled_from(["default/a", "default/b"]))
+    @rule(session=sessions, endpoint=st.sampled_from([A, B]))
     def bind(self, session, endpoint):
         self.store.bind(session, endpoint, self.now)
         self.used(session, endpoint)
