@@ -31,14 +31,9 @@ def add_missing_producers(instances: Instances) -> None:
         reader, datum = missing[0]
         reported.add((reader.name, datum))
         problem = _cannot_be_added(datum)
-        if isinstance(datum, DataKey) and datum.fallback:
-            instances.warn(
-                f"plugin {reader.name!r} reads {datum.name!r}, which no plugin here writes: {datum.fallback}",
-                *instances.path_of(reader),
-            )
-        elif problem and instances.incomplete:
+        if problem and instances.incomplete:
             continue  # one of those that could not be built may write it
-        elif problem:
+        if problem:
             instances.fail(f"plugin {reader.name!r} reads {datum.name!r}{problem}", *instances.path_of(reader))
         else:
             _warn_of_another(reader, datum, instances)

@@ -6,6 +6,7 @@ from epp.director.director import Director, DirectorObserver, Refusal
 from epp.director.held import Held
 from epp.director.observers import Observers
 from epp.director.pipeline import ParserTable, Pipeline
+from epp.director.policies import PoolPolicies, Rewrite
 from epp.director.routing import Cause, Routing
 from epp.director.seeds import Seeds
 from epp.framework.addresses import Subset
@@ -19,7 +20,9 @@ __all__ = [
     "Observers",
     "ParserTable",
     "Pipeline",
+    "PoolPolicies",
     "Refusal",
+    "Rewrite",
     "Routing",
     "Seeds",
     "Subset",

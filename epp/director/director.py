@@ -15,6 +15,7 @@ from epp.bodies import completed
 from epp.datastore import Change, Credit, Datastore
 from epp.director.held import Held
 from epp.director.pipeline import Parsed, Pipeline
+from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite
 from epp.director.routing import Routing, RoutingObserver
 from epp.director.seeds import Seeds
 from epp.framework.addresses import Subset
@@ -32,7 +33,7 @@ from epp.framework.errors import (
     RequestError,
     ScreenedOutError,
 )
-from epp.framework.headers import FAIRNESS_ID, METHOD, MODEL_REWRITE, PATHS, PREFER, REQUEST_ID
+from epp.framework.headers import FAIRNESS_ID, METHOD, MODEL_REWRITE, OBJECTIVE, PATHS, PREFER, REQUEST_ID
 from epp.framework.request import (
     AGENT_IDENTITY,
     DEFAULT_FLOW,
@@ -50,6 +51,7 @@ from epp.scheduling import Failure, Guard
 
 DEFAULT_PATH = "/v1/completions"
 _IF_AVAILABLE = "if-available"
+_REWRITE_DRAW = "model-rewrite"
 _NOTHING = Parsed(RequestBody(), names_model=False)
 
 
@@ -63,12 +65,17 @@ class Refusal:
     """Empty where the body names none, or was not read."""
     seconds: float = 0.0
     """Time from the complete request to this."""
+    request: Request | None = None
+    """None where it could not be read."""
 
 
 class DirectorObserver(RoutingObserver):
     """No-op callbacks; override those of interest."""
 
     __slots__ = ()
+
+    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
+        """Record that a rule chose the model to ask for."""
 
     def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
         """Record how many endpoints the gateway's subset has, and how many of them screeners left."""
@@ -118,6 +125,7 @@ class Director:
         self.clock = clock
         self._store = store
         self._pipeline = pipeline
+        self._policies = NO_POLICIES
         self._observer = observer or DirectorObserver()
         self._guard = Guard(self._observer)
         self._use_subset = use_subset
@@ -127,6 +135,10 @@ class Director:
     def use(self, pipeline: Pipeline) -> None:
         """Route all further requests by another pipeline; those on their way keep theirs."""
         self._pipeline = pipeline
+
+    def use_policies(self, policies: PoolPolicies) -> None:
+        """Give all further requests priorities and models by other policies."""
+        self._policies = policies
 
     def refuse(self, headers: Headers, error: RequestError) -> RequestError:
         """Record a request that does not come to be routed; return the error."""
@@ -144,6 +156,7 @@ class Director:
         """
         pipeline = self._pipeline
         model = ""
+        request: Request | None = None
         try:
             path = _path(headers)
             parsed, names_model = _parse(pipeline, path, headers, body, incomplete=incomplete)
@@ -155,26 +168,40 @@ class Director:
             arrival = _Arrival(pipeline, request, subset, iter(pipeline.of(Admitter)))
             outcome = self._proceed(arrival)
         except RequestError as error:
-            self._observer.refused(Refusal(error, headers, model))
+            self._observer.refused(Refusal(error, headers, model, request=request))
             raise
         return outcome if isinstance(outcome, Routing) else Held(partial(self._wait, arrival, outcome))
 
     def _request(
         self, path: str, headers: Headers, body: RequestBody, size_bytes: int, *, names_model: bool
     ) -> Request:
-        target_model = headers.first_of(*MODEL_REWRITE) or "" if names_model else ""
-        if names_model and not (body.model or target_model):
-            raise ModelMissingError
-        return Request(
+        objective = headers.first_of(*OBJECTIVE) or ""
+        priority = self._policies.priorities.get(objective)
+        request = Request(
             id=headers.get(REQUEST_ID) or str(uuid.uuid4()),
             body=body,
             headers=headers,
             path=path,
             size_bytes=size_bytes,
             received_at=self.clock.now(),
-            target_model=target_model,
             seed=self._seeds.next(),
+            priority=priority or 0,
+            objective="" if priority is None else objective,
         )
+        if names_model:
+            self._choose_model(request)
+        return request
+
+    def _choose_model(self, request: Request) -> None:
+        """Set the model to ask for: by a rule for the one in the body, or else by the header."""
+        request.target_model = request.headers.first_of(*MODEL_REWRITE) or ""
+        rewrite = self._policies.rewrite_of(request.body.model)
+        if rewrite is not None and (model := rewrite.model_at(request.uniform(_REWRITE_DRAW))):
+            request.target_model = model
+            request.rewritten_by = rewrite.name
+            self._observer.model_rewritten(request, rewrite)
+        if not request.model:
+            raise ModelMissingError
 
     def _proceed(self, arrival: _Arrival) -> Routing | _Hold:
         """Return the routing, or what to wait for before the next call."""
@@ -242,7 +269,7 @@ class Director:
 
     def _refused(self, request: Request, error: RequestError) -> None:
         seconds = self.clock.now() - request.received_at
-        self._observer.refused(Refusal(error, request.headers, request.body.model, seconds))
+        self._observer.refused(Refusal(error, request.headers, request.body.model, seconds, request))
 
     def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> Awaitable[None] | None:
         try:

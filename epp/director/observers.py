@@ -4,6 +4,7 @@
 from typing import Any
 
 from epp.director.director import DirectorObserver, Refusal
+from epp.director.policies import Rewrite
 from epp.director.routing import Cause, Routing
 from epp.framework.plugin import Plugin, Role
 from epp.framework.request import Request
@@ -28,6 +29,11 @@ class Observers(DirectorObserver):
         """Tell of a call of a plugin those who want to know: there are many for each request."""
         for observer in self._timers:
             observer.plugin_called(role, plugin, seconds)
+
+    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
+        """Tell of a rule that chose the model."""
+        for observer in self._observers:
+            observer.model_rewritten(request, rewrite)
 
     def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
         """Tell of the number of candidates."""

@@ -24,6 +24,8 @@ SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 
 FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 """The flow that the request belongs to."""
+OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+"""Name of the InferenceObjective that gives the request its priority."""
 MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 """The model to ask the endpoint for, in place of the one in the body."""
 SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")

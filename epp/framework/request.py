@@ -107,8 +107,6 @@ class DataKey(Generic[T]):
     """Plugin type that is added when a configured plugin reads this key and no plugin writes it; empty for none."""
     producer: str = ""
     """Name of the producer instance; empty for the default one."""
-    fallback: str = ""
-    """What readers go by where no plugin writes this; empty where they cannot work without it."""
 
     def produced_by(self, producer: str) -> "DataKey[T]":
         """Return the same key as written by the producer instance of that name."""
@@ -171,8 +169,6 @@ SESSION_ID: DataKey[str] = DataKey("session-id", "session-id-producer")
 """Identifier of the conversation that the request belongs to."""
 AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity", "agent-identity")
 """Identifier of the agent that sent the request: its flow, unless a header names another."""
-PRIORITY: DataKey[int] = DataKey("priority", fallback="every request has priority 0")
-"""Priority of the request; negative for sheddable requests."""
 
 
 @dataclass(slots=True)
@@ -192,17 +188,18 @@ class Request:
     """Seed of the random choices, 64 bits: the same seed, snapshot and configuration give the same result."""
     target_model: str = ""
     """The model to ask for instead of the one in the body; empty for no other."""
+    rewritten_by: str = ""
+    """Name of the InferenceModelRewrite that chose `target_model`; empty for none."""
+    priority: int = 0
+    """Priority by its objective; negative for requests that are refused while the pool is saturated."""
+    objective: str = ""
+    """Name of the InferenceObjective that gave the priority; empty for none."""
     _data: dict[str, object] = field(default_factory=dict, repr=False)
 
     @property
     def model(self) -> str:
         """The model that the endpoint will be asked for."""
         return self.target_model or self.body.model
-
-    @property
-    def priority(self) -> int:
-        """Priority of the request; 0 where no plugin sets it."""
-        return self.get(PRIORITY) or 0
 
     def uniform(self, purpose: str) -> float:
         """Return a number in [0, 1) from the seed: the same at every call, independent between purposes."""

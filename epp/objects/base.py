@@ -2,6 +2,7 @@
 """Base of cluster objects: metadata, conditions, quantities, and conversion from plain data."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -28,7 +29,10 @@ class OwnerReference(Part, frozen=True, kw_only=True):
 
 
 class Metadata(Part, frozen=True, kw_only=True):
-    """Name and labels."""
+    """Name, labels and what the API server adds.
+
+    Fields of the type Any have any value: a wrong one is no reason to do without the object.
+    """
 
     name: str
     namespace: str = ""
@@ -36,6 +40,24 @@ class Metadata(Part, frozen=True, kw_only=True):
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     owner_references: tuple[OwnerReference, ...] = ()
+    creation_timestamp: Any = None
+    deletion_timestamp: Any = None
+
+    @property
+    def created(self) -> datetime | None:
+        """Time of creation; None if it is unknown, as for an object that was written by hand."""
+        if not isinstance(self.creation_timestamp, str):
+            return None
+        try:
+            time = datetime.fromisoformat(self.creation_timestamp)
+        except ValueError:
+            return None
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+    @property
+    def is_terminating(self) -> bool:
+        """Whether the object is being deleted."""
+        return bool(self.deletion_timestamp)
 
 
 class Condition(Part, frozen=True, kw_only=True):

@@ -15,6 +15,14 @@ from epp.objects.dra import (
     read_resource_claim,
     read_resource_slice,
 )
+from epp.objects.inference import (
+    GROUP,
+    LEGACY_GROUP,
+    POOL_GROUP,
+    read_inference_model_rewrite,
+    read_inference_objective,
+    read_inference_pool,
+)
 from epp.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
 from epp.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
@@ -48,6 +56,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
 _V1 = frozenset({"v1"})
 _V1ALPHA1 = frozenset({"v1alpha1"})
+_V1ALPHA2 = frozenset({"v1alpha2"})
 _DRA = frozenset({"v1", "v1beta2", "v1beta1"})
 _KINDS: Mapping[tuple[str, str], _Kind] = {
     ("", "Node"): _Kind(_V1, _plain(Node)),
@@ -67,9 +76,22 @@ _KINDS: Mapping[tuple[str, str], _Kind] = {
     ("resource.k8s.io", "DeviceTaintRule"): _Kind(_DRA | {"v1alpha3"}, read_device_taint_rule),
     ("kueue.x-k8s.io", "ResourceFlavor"): _Kind(frozenset({"v1beta1", "v1beta2"}), _plain(ResourceFlavor)),
     ("llmd.ai", "VariantAutoscaling"): _Kind(_V1ALPHA1, _plain(VariantAutoscaling), default_namespace=True),
+    (POOL_GROUP, "InferencePool"): _Kind(_V1, read_inference_pool, default_namespace=True),
+    **{
+        (group, kind): _Kind(_V1ALPHA2, read, default_namespace=True)
+        for group in (GROUP, LEGACY_GROUP)
+        for kind, read in (
+            ("InferenceObjective", read_inference_objective),
+            ("InferenceModelRewrite", read_inference_model_rewrite),
+        )
+    },
 }
-_GROUP_ALIASES: Mapping[str, str] = {"ome.ai": "ome.io"}
-"""Groups in published examples that no cluster serves, and the real ones."""
+_GROUP_ALIASES: Mapping[tuple[str, str], str] = {
+    ("ome.ai", "AcceleratorClass"): "ome.io",
+    (POOL_GROUP, "InferenceObjective"): GROUP,
+    (POOL_GROUP, "InferenceModelRewrite"): GROUP,
+}
+"""Groups of kinds in published examples that no cluster serves, and the real ones."""
 _NESTING_LIMIT = 4
 """Depth of lists within lists."""
 
@@ -173,9 +195,9 @@ def _broken_list(document: Mapping[str, object], key: ObjectKey, place: str) -> 
 def _key(document: Mapping[str, object]) -> ObjectKey:
     api, kind, metadata = document.get("apiVersion"), document.get("kind"), document.get("metadata")
     written = api.rpartition("/")[0] if isinstance(api, str) and api else None
-    group = None if written is None else _GROUP_ALIASES.get(written, written)
     if not isinstance(kind, str) or not kind:
         kind = None
+    group = None if written is None else _GROUP_ALIASES.get((written, (kind or "").removesuffix("List")), written)
     if not isinstance(metadata, Mapping):
         return ObjectKey(group, kind)
     name, namespace = metadata.get("name"), metadata.get("namespace") or ""

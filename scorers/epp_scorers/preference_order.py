@@ -11,7 +11,6 @@ from msgspec import Meta
 from epp.framework import (
     ACCELERATOR,
     LORA,
-    PRIORITY,
     PROMPT_TOKENS,
     AcceleratorTag,
     Candidates,
@@ -77,12 +76,11 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
 
     plugin_type = "preference-order-scorer"
     category = Category.AFFINITY
+    reads = (ACCELERATOR,)
+    may_read = (PROMPT_TOKENS, LORA)
 
     def setup(self) -> None:
         parameters, preferences = self.parameters, self.parameters.preference_order
-        by_priority = any(condition.priority is not None for one in preferences for condition in one.conditions)
-        self.reads = (ACCELERATOR, PRIORITY) if by_priority else (ACCELERATOR,)
-        self.may_read = (PROMPT_TOKENS, LORA, PRIORITY)
         self.may_empty = parameters.exclusive
         self._classes = tuple(preference.accelerator_class.lower() for preference in preferences)
         self._tests = [

@@ -8,7 +8,6 @@ import numpy as np
 
 from epp.framework import (
     KV_USAGE,
-    PRIORITY,
     WAITING,
     Admitter,
     Candidates,
@@ -41,7 +40,7 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
     """
 
     plugin_type = "probabilistic-admitter"
-    reads = (WAITING, KV_USAGE, PRIORITY)
+    reads = (WAITING, KV_USAGE)
 
     @property
     def warnings(self) -> Sequence[str]:

@@ -5,7 +5,6 @@ import msgspec
 import pytest
 
 from epp.framework import Headers, Request, RequestBody
-from epp.framework.request import PRIORITY
 from epp.framework.request_conditions import (
     Condition,
     compile_condition,
@@ -17,8 +16,7 @@ from epp.framework.request_conditions import (
 
 
 def holds(condition, *, adapters=(), headers=(), priority=0, at=0, **body):
-    request = Request("r", RequestBody(**body), headers=Headers(headers))
-    request.put(PRIORITY, priority)
+    request = Request("r", RequestBody(**body), headers=Headers(headers), priority=priority)
     test = compile_condition(msgspec.convert(condition, Condition))
     return test(facts_of(request, {}, {}, frozenset(adapters), at))
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from epp.framework import ManualClock, Request
 from epp.framework.errors import ConfigurationError, SheddableDroppedError
 from epp.framework.registry import Registry
-from epp.framework.request import PRIORITY
 from epp.framework.testing import candidates
 from epp.plugins.request_control.probabilistic_admitter import (
     ProbabilisticAdmitter,
@@ -63,8 +62,7 @@ BUSY = candidates(waiting=[1], kv_usage=[0])
 
 
 def admits(pool, seed=0, priority=-1):
-    request = Request("always the same", seed=seed)
-    request.put(PRIORITY, priority)
+    request = Request("always the same", seed=seed, priority=priority)
     try:
         build().admit(request, pool)
     except SheddableDroppedError:

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies of a pool from InferenceObjective and InferenceModelRewrite objects."""
+
+from epp.policies.build import BuiltPolicies, PoolIdentity, build_policies
+
+__all__ = ["BuiltPolicies", "PoolIdentity", "build_policies"]

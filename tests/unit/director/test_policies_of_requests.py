@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What objectives and rewrites make of a request in the director."""
+
+from collections import Counter
+
+import pytest
+
+from epp.config import Builder, assemble, load_text
+from epp.datastore import Datastore
+from epp.director import Director, DirectorObserver, PoolPolicies, Rewrite, Routing, Seeds
+from epp.framework import Endpoint, Headers, ManualClock, Request
+from epp.framework.errors import ModelMissingError
+from epp.framework.registry import Registry
+
+CURRENT, DEPRECATED = "x-llm-d-inference-objective", "x-gateway-inference-objective"
+OVERRIDE = "x-llm-d-model-name-rewrite"
+PATH = "/v1/completions"
+NAMED, NAMELESS = b'{"model":"m","prompt":"hello"}', b'{"prompt":"hello"}'
+
+
+class Rewritten(DirectorObserver):
+    """Records which rewrite chose which model."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
+        self.told.append((rewrite.name, request.model))
+
+
+class World:
+    """A director over one endpoint, with policies."""
+
+    def __init__(self, policies: PoolPolicies, plugins: str = "", seeds: bytes = b"test") -> None:
+        clock = ManualClock()
+        store = Datastore(clock)
+        store.replace([Endpoint("a", "10.0.0.1", 8000)])
+        text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n{plugins or 'plugins: []'}"
+        assembly = assemble(load_text(text), Builder(Registry(), clock))
+        self.seen = Rewritten()
+        self.director = Director(store, assembly.pipeline, clock, observer=self.seen, seeds=Seeds(seeds))
+        self.director.use_policies(policies)
+
+    def route(self, body: bytes = NAMED, path: str = PATH, **headers: str) -> Request:
+        fields = [(":path", path), *((name.replace("_", "-"), value) for name, value in headers.items())]
+        routing = self.director.route(Headers(fields), body, None)
+        assert isinstance(routing, Routing)
+        return routing.request
+
+
+def to(*models: str, name: str = "r", weights: tuple[int, ...] = (), generic: bool = False) -> Rewrite:
+    return Rewrite(name, generic=generic, models=models, weights=weights or (1,) * len(models))
+
+
+OBJECTIVES = PoolPolicies(priorities={"batch": -1, "chat": 7, "none": 0})
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, ("", 0)),
+        ({CURRENT: "chat"}, ("chat", 7)),
+        ({DEPRECATED: "batch"}, ("batch", -1)),
+        ({DEPRECATED: "batch", CURRENT: "chat"}, ("chat", 7)),
+        ({CURRENT: "none"}, ("none", 0)),
+        ({CURRENT: "unheard-of"}, ("", 0)),
+        ({CURRENT: "chat" * 10_000}, ("", 0)),
+        ({CURRENT: ""}, ("", 0)),
+    ],
+)
+def test_objective_of_the_header_gives_the_priority(headers, expected):
+    request = World(OBJECTIVES).route(**headers)
+    assert (request.objective, request.priority) == expected
+
+
+def test_other_policies_are_for_further_requests():
+    world = World(OBJECTIVES)
+    before = world.route(**{CURRENT: "chat"})
+    world.director.use_policies(PoolPolicies({"chat": 8}))
+    assert (before.priority, world.route(**{CURRENT: "chat"}).priority) == (7, 8)
+
+
+def test_rule_for_the_model_replaces_it():
+    world = World(PoolPolicies(exact={"m": to("m-v2")}))
+    request = world.route()
+    assert (request.body.model, request.model, request.rewritten_by) == ("m", "m-v2", "r")
+    assert world.seen.told == [("r", "m-v2")]
+
+
+def test_rule_counts_before_the_header_and_the_header_without_a_rule():
+    world = World(PoolPolicies(exact={"m": to("m-v2")}))
+    assert world.route(**{OVERRIDE: "by-header"}).model == "m-v2"
+    other = world.route(NAMED.replace(b'"m"', b'"other"'), **{OVERRIDE: "by-header"})
+    assert (other.model, other.rewritten_by) == ("by-header", "")
+    assert world.route(NAMELESS, **{OVERRIDE: "m"}).model == "m"  # a rule is for the model in the body
+
+
+def test_generic_rule_gives_a_model_to_a_request_without_one():
+    world = World(PoolPolicies(generic=to("any", generic=True)))
+    assert world.route(NAMELESS).model == "any"
+    with pytest.raises(ModelMissingError):
+        World(PoolPolicies(exact={"m": to("any")})).route(NAMELESS)
+
+
+def test_rule_without_targets_leaves_the_model_as_it_is():
+    world = World(PoolPolicies(exact={"m": to()}))
+    request = world.route()
+    assert (request.model, request.rewrites_model, request.rewritten_by) == ("m", False, "")
+    assert world.seen.told == []
+
+
+def test_rule_for_the_same_model_changes_no_body_and_is_counted():
+    world = World(PoolPolicies(exact={"m": to("m")}))
+    assert not world.route().rewrites_model
+    assert world.seen.told == [("r", "m")]
+
+
+@pytest.mark.parametrize("parser", ["passthrough-parser", "sglanghttp-parser"])
+def test_parser_of_an_api_without_models_rewrites_none(parser):
+    config = f"plugins: [{{type: {parser}}}]\nrequestHandler: {{parsers: [{{pluginRef: {parser}}}]}}"
+    world = World(PoolPolicies(generic=to("any", generic=True)), config)
+    assert world.route(b'{"input_ids":[1,2]}', path="/generate").model == ""
+    assert world.seen.told == []
+
+
+def test_requests_are_shared_out_by_weight_and_alike_for_alike_seeds():
+    policies = PoolPolicies(exact={"m": to("a", "b", weights=(1, 3))})
+    first, again = World(policies), World(policies)
+    models = [first.route().model for _ in range(4000)]
+    assert models == [again.route().model for _ in range(4000)]
+    assert 2850 < Counter(models)["b"] < 3150  # 3000 expected, with a standard deviation of 27
+
+
+def test_choice_of_a_model_does_not_depend_on_other_random_choices_of_the_request():
+    policies = PoolPolicies(exact={"m": to("a", "b")})
+    request = World(policies).route()
+    assert request.model == ("a" if request.uniform("model-rewrite") < 0.5 else "b")
