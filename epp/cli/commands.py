@@ -24,6 +24,7 @@ from epp.cli.options import (
     Output,
     OutputFormat,
     PluginModules,
+    PoolName,
     Seconds,
     Switch,
     Verbosity,
@@ -47,9 +48,7 @@ class PickerFlags:
     )
     allow_experimental_plugins: Experimental = Switch.FALSE
     allow_plugin_modules: PluginModules = ""
-    pool_name: Annotated[str, typer.Option(metavar="NAME", help="Name of the pool, in the labels of its metrics.")] = (
-        "default"
-    )
+    pool_name: PoolName = None
     metrics_port: MetricsPort = None
     """None for no page."""
     max_request_body: Annotated[int, size_option("Largest request body accepted.")] = Bytes(32 * 1024 * 1024)
@@ -75,6 +74,43 @@ class PickerFlags:
 class Serve(PickerFlags):
     """Run the endpoint picker: an ext_proc server that picks the endpoint of each LLM request for a gateway."""
 
+    pool_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The InferencePool whose pods are the endpoints. With --endpoints, or endpoints in the configuration: "
+            "the name of the pool in the labels of its metrics, by default default.",
+        ),
+    ] = None
+    pool_namespace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE",
+            help="Namespace of the InferencePool, its pods, objectives and rewrites; by default $NAMESPACE, that of "
+            "this pod, or default.",
+        ),
+    ] = None
+    pool_group: Annotated[str, typer.Option(metavar="GROUP", help="API group of the InferencePool.")] = (
+        "inference.networking.k8s.io"
+    )
+    endpoint_selector: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LABEL=VALUE,...",
+            help="Labels of the pods that are the endpoints, without an InferencePool; with --endpoint-target-ports.",
+        ),
+    ] = None
+    endpoint_target_ports: Annotated[
+        str | None, typer.Option(metavar="PORT,...", help="Ports of the pods of --endpoint-selector: one to eight.")
+    ] = None
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Access to the Kubernetes API; by default $KUBECONFIG, the service account of this pod, or "
+            "~/.kube/config.",
+        ),
+    ] = None
     bind_address: Annotated[
         str | None,
         typer.Option(

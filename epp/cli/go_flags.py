@@ -24,8 +24,6 @@ SWITCHES_WITHOUT_EFFECT = frozenset(
 VALUES_WITHOUT_EFFECT = frozenset(
     {
         "--metrics-staleness-threshold",
-        "--pool-group",
-        "--pool-namespace",
         "--zap-encoder",
         "--zap-log-level",
         "--zap-stacktrace-level",
@@ -34,11 +32,8 @@ VALUES_WITHOUT_EFFECT = frozenset(
 )
 """The same for flags with a value."""
 
-_OTHER_ENDPOINTS = "name the endpoints with --endpoints, or in a file for file-discovery"
 _PLAINTEXT_METRICS = "leave it out; the metrics page is served as plaintext HTTP"
 UNSUPPORTED = {
-    "--endpoint-selector": _OTHER_ENDPOINTS,
-    "--endpoint-target-ports": _OTHER_ENDPOINTS,
     "--ha-enable-leader-election": "leave it out; every replica serves requests",
     "--metrics-cert-dir": _PLAINTEXT_METRICS,
     "--metrics-client-ca-file": _PLAINTEXT_METRICS,

@@ -158,3 +158,7 @@ Verbosity = Annotated[
         help="Log verbosity: 0 for warnings, 1 for events, 2 for a line per request too, 4 for all its steps.",
     ),
 ]
+PoolName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Name of the pool in the labels of its metrics, by default default."),
+]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from epp.cli.commands import Serve
 from epp.cli.inputs import read_bind_address
+from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.cli.running import run
 from epp.cli.settings import picker_settings
 from epp.extproc.server import ServerSettings, message_bytes_for
@@ -26,18 +27,34 @@ def serve(flags: Serve) -> None:
         picker = Picker(
             replace(
                 settings,
+                kubernetes=read_kubernetes(flags, settings.config),
+                pool_name=pool_title(flags),
                 emit_endpoint_scores=bool(flags.emit_endpoint_scores),
                 use_subset=not flags.disable_endpoint_subset_filter,
                 drain_seconds=flags.drain_timeout,
                 drain_quiet_seconds=flags.drain_quiet_period,
             )
         )
-        await picker.start()
+        if not await _started(picker, stop):
+            return
         await stop.wait()
         stop.clear()  # the next signal ends the drain
         await picker.stop(enough=stop)
 
     run(work, ConfigurationError)
+
+
+async def _started(picker: Picker, stop: asyncio.Event) -> bool:
+    """Start the picker; return False if it was stopped before, as it waits for the API server of its cluster."""
+    starting, stopping = asyncio.create_task(picker.start()), asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        await starting
+        return True
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)  # it stops all that it has started
+    return False
 
 
 def _server(flags: Serve, host: str) -> ServerSettings:

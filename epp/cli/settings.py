@@ -19,7 +19,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         experimental=bool(flags.allow_experimental_plugins),
         plugin_modules=split_list(flags.allow_plugin_modules),
         discovery=read_endpoints(flags.endpoints),
-        pool_name=flags.pool_name,
+        pool_name=flags.pool_name or "default",
         metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),
         refresh_metrics_seconds=flags.refresh_metrics_interval,
         refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,

@@ -73,6 +73,7 @@ class Watched(Generic[T]):
         self._generator = generator or random.Random()  # noqa: S311  spreads requests, guards nothing
         self._set = ObjectSet(resource, decode)
         self._settled = asyncio.Event()
+        self._listed = asyncio.Event()
         self._api_versions = list(resource.versions)
         self._lost_at: float | None = None
         self._connected_at: float | None = None
@@ -87,11 +88,6 @@ class Watched(Generic[T]):
     def objects(self) -> Mapping[str, T]:
         """By `namespace/name`, or by name for kinds of cluster scope."""
         return self._set.objects
-
-    @property
-    def listed(self) -> bool:
-        """Whether all objects were listed at least once."""
-        return self.lists > 0
 
     @property
     def stale_seconds(self) -> float:
@@ -115,6 +111,10 @@ class Watched(Generic[T]):
     async def settled(self) -> None:
         """Wait until the objects were listed, or the kind was found to be absent or forbidden."""
         await self._settled.wait()
+
+    async def first_list(self) -> None:
+        """Wait until the objects were listed."""
+        await self._listed.wait()
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -144,6 +144,7 @@ class Watched(Generic[T]):
             params["continue"] = page.more
         self._set.replace(items, page.version)
         self.lists += 1
+        self._listed.set()
         self._current()
 
     async def _watch(self) -> None:

@@ -20,6 +20,8 @@ from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
+from epp.observability.watches import WatchMetrics
+from epp.picker.kubernetes import Kubernetes
 from epp.picker.running import RunningConfig
 from epp.picker.servers import Servers
 from epp.picker.settings import PickerSettings
@@ -41,11 +43,17 @@ class Picker:
         self.metrics = Metrics(settings.pool_name, self._clock)
         self.metrics.count_lost_log_lines(settings.lost_log_lines)
         loaded = settings.config or default_config()
+        self._kubernetes: Kubernetes | None = None
+        discovery = settings.discovery
+        if settings.kubernetes is not None:
+            self._kubernetes = kubernetes = Kubernetes(settings.kubernetes, self._clock, observer=self.metrics)
+            self.metrics.registry.register(WatchMetrics(lambda: kubernetes.watches))
+            discovery = kubernetes.discovery
         self._running = RunningConfig(
             self._build(loaded, {}),
             self._clock,
             self.metrics,
-            discovery=settings.discovery,
+            discovery=discovery,
             poll_seconds=settings.refresh_metrics_seconds,
             gauge_seconds=settings.refresh_prometheus_seconds,
             use_subset=settings.use_subset,
@@ -135,6 +143,8 @@ class Picker:
             _log.warning("configuration", warning=str(warning))
         try:
             await self._servers.open()
+            if self._kubernetes is not None:
+                await self._kubernetes.start(self.director)
             await self._running.start()
         except BaseException:
             await self.stop(drain_seconds=0)
@@ -156,6 +166,8 @@ class Picker:
         await self._servers.close_streams()
         await self._supervisor.stop()
         await self._running.stop()
+        if self._kubernetes is not None:
+            await self._kubernetes.stop()
         await self._servers.close_page()
 
     async def _follow_config(self) -> None:
@@ -192,6 +204,7 @@ class Picker:
             "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
             "config": {"generation": config.generation, "refused": config.refused or None},
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
+            **({} if self._kubernetes is None else {"kubernetes": self._kubernetes.health}),
             "lost_log_lines": self._settings.lost_log_lines(),
             "not_in_effect": [
                 {"plugin": plugin.name, **asdict(problem)}

@@ -13,6 +13,7 @@ from epp.extproc.server import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.plugin import Parameters
+from epp.picker.kubernetes import KubernetesSettings
 
 
 def _none() -> int:
@@ -34,6 +35,8 @@ class PickerSettings:
     """Python modules whose classes a configuration may name as `module:Class`."""
     discovery: Discovery[Parameters] | None = None
     """Source of endpoints; takes precedence over that of the configuration."""
+    kubernetes: KubernetesSettings | None = None
+    """The pool in a Kubernetes cluster; None where the endpoints come from elsewhere."""
     endpoint_trust: EndpointTrust | None = None
     """How the gateway beside this picker verifies the certificates of HTTPS endpoints, and so how they are polled.
 

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool in a Kubernetes cluster that flags and environment name."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from epp.cli.commands import Serve
+from epp.cli.inputs import split_list
+from epp.config import LoadedConfig
+from epp.discovery import PodTarget, PoolName
+from epp.framework import ConfigurationError
+from epp.picker import KubernetesSettings
+
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_MOST_PORTS = 8
+_PORTS = range(1, 65536)
+_NUMBER = re.compile(r"[0-9]{1,5}")
+_LABEL_NAME = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
+
+
+def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSettings | None:
+    """Return the pool in the cluster, None where the endpoints come from elsewhere; raises ConfigurationError."""
+    selector, ports = flags.endpoint_selector, flags.endpoint_target_ports
+    elsewhere = _other_source(flags, config)
+    if elsewhere:
+        if selector is not None or ports is not None:
+            raise ConfigurationError(f"--endpoint-selector has no effect with {elsewhere}: leave one of them out")
+        return None
+    if selector is None and ports is None and flags.pool_name is None:
+        return None
+    namespace = _namespace(flags)
+    source: PoolName | PodTarget
+    if selector is None and ports is None:
+        assert flags.pool_name is not None  # noqa: S101  returned above
+        if not _OBJECT_NAME.fullmatch(flags.pool_name):
+            raise ConfigurationError(f"--pool-name: {flags.pool_name!r} is not the name of an object")
+        source = PoolName(flags.pool_name, namespace, flags.pool_group)
+    else:
+        if flags.pool_name is not None:
+            raise ConfigurationError(
+                "--pool-name and --endpoint-selector exclude each other: the pods are those of an InferencePool, or "
+                "those with labels; give one"
+            )
+        if not selector or not ports:
+            missing = "--endpoint-target-ports" if selector else "--endpoint-selector"
+            raise ConfigurationError(f"{missing} is missing: --endpoint-selector app=vllm --endpoint-target-ports 8000")
+        source = PodTarget(_labels(selector), _ports(ports))
+    return KubernetesSettings(namespace=namespace, source=source, kubeconfig=flags.kubeconfig)
+
+
+def pool_title(flags: Serve) -> str:
+    """Return the name of the pool in metrics and leases: its own, or that of the Deployment this pod belongs to."""
+    if flags.pool_name is not None:
+        return flags.pool_name
+    pod = os.environ.get("POD_NAME", "") if flags.endpoint_selector is not None else ""
+    found = _POD_OF_DEPLOYMENT.fullmatch(pod)
+    return found[1] if found else pod or "default"
+
+
+def _other_source(flags: Serve, config: LoadedConfig | None) -> str:
+    if flags.endpoints is not None:
+        return "--endpoints"
+    in_file = config is not None and config.model.data_layer.discovery is not None
+    return "dataLayer.discovery of the configuration" if in_file else ""
+
+
+def _namespace(flags: Serve) -> str:
+    """Return the namespace: of the flag, the variable NAMESPACE, or this pod; else `default`."""
+    named = flags.pool_namespace or os.environ.get("NAMESPACE", "")
+    if not named:
+        try:
+            named = _NAMESPACE_FILE.read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            named = ""
+    named = named or "default"
+    if not _OBJECT_NAME.fullmatch(named):
+        raise ConfigurationError(f"--pool-namespace: {named!r} is not the name of a namespace")
+    return named
+
+
+def _labels(text: str) -> Mapping[str, str]:
+    """Return the labels of `name=value,name=value`; raises ConfigurationError."""
+    labels: dict[str, str] = {}
+    for each in split_list(text):
+        name, equals, value = (part.strip() for part in each.partition("="))
+        if not equals or not _LABEL_NAME.fullmatch(name) or not _LABEL_VALUE.fullmatch(value) or name in labels:
+            problem = "occurs twice" if name in labels else "is not a label"
+            raise ConfigurationError(f"--endpoint-selector: {each!r} {problem}: write name=value, with commas between")
+        labels[name] = value
+    if not labels:
+        raise ConfigurationError("--endpoint-selector is empty, and would select every pod: write name=value")
+    return labels
+
+
+def _ports(text: str) -> tuple[int, ...]:
+    """Return the ports of a list; raises ConfigurationError."""
+    words = split_list(text)
+    ports = tuple(int(word) for word in words if _NUMBER.fullmatch(word))
+    if len(ports) < len(words) or any(port not in _PORTS for port in ports):
+        raise ConfigurationError(f"--endpoint-target-ports: {text!r}: write ports from 1 to 65535, with commas between")
+    if not 1 <= len(ports) <= _MOST_PORTS or len(set(ports)) < len(ports):
+        raise ConfigurationError(f"--endpoint-target-ports: {text!r}: write one to eight ports, each once")
+    return ports
