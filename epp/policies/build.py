@@ -8,9 +8,20 @@ from typing import NamedTuple, TypeVar
 
 from epp.director.policies import PoolPolicies, Rewrite
 from epp.objects.base import Object
-from epp.objects.inference import InferenceModelRewrite, InferenceObjective, PoolMember, RewriteRule
+from epp.objects.inference import (
+    GROUP,
+    LEGACY_GROUP,
+    POOL_GROUP,
+    InferenceModelRewrite,
+    InferenceObjective,
+    PoolMember,
+    RewriteRule,
+)
 
 _M = TypeVar("_M", bound=PoolMember)
+_DEFAULT_GROUPS = frozenset({POOL_GROUP, GROUP, LEGACY_GROUP})
+"""Groups that the API server writes into a reference without one: each definition of these kinds has another default,
+llm-d.ai among them, which has no pools."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
 
 
@@ -28,7 +39,9 @@ class PoolIdentity:
             return False
         references = member.pools
         return not references or any(
-            self.name in ("", reference.name) and self.group in ("", reference.group) for reference in references
+            self.name in ("", reference.name)
+            and (not self.group or reference.group == self.group or reference.group in _DEFAULT_GROUPS)
+            for reference in references
         )
 
 

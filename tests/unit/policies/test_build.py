@@ -215,3 +215,11 @@ def test_rule_for_a_model_is_the_one_that_a_search_through_all_finds(rewrites: S
         generic = [target for target, models in ruled if not models]
         found = policies.rewrite_of(model)
         assert ([] if found is None else [found.model_at(0.0)]) == (exact or generic)[:1]
+
+
+@pytest.mark.parametrize("default", ["llm-d.ai", "inference.networking.k8s.io", "inference.networking.x-k8s.io"])
+def test_reference_with_the_group_that_an_api_server_fills_in_is_for_the_pool(default):
+    pool = PoolIdentity("vllm", "inference.networking.k8s.io")
+    ours = objective("ours", 3, pool={"name": "vllm", "group": default})
+    theirs = objective("theirs", 3, pool={"name": "vllm", "group": "example.com"})
+    assert built(ours, theirs, pool=pool).policies.priorities == {"ours": 3}
