@@ -168,4 +168,3 @@ def test_is_11_gauges_of_the_old_pod_are_gone_from_the_metrics_page(world, new):
     metrics.refresh_pool(world.store)
     names = {"name": "pool", "model_server_endpoint": OLD.name}
     assert metrics.registry.get_sample_value("llm_d_epp_per_endpoint_queue_size", names) is None
-
