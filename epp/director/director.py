@@ -18,6 +18,7 @@ from epp.director.pipeline import Parsed, Pipeline
 from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite
 from epp.director.routing import Routing, RoutingObserver
 from epp.director.seeds import Seeds
+from epp.director.shedding import shed
 from epp.framework.addresses import Subset
 from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
@@ -99,6 +100,8 @@ class _Arrival:
     subset: Subset | None
     admitters: Iterator[Admitter[Any]]
     """Those that have not been asked."""
+    admitted: bool = False
+    """Whether it got past shedding: a request that waited is not refused for what came meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,9 @@ class Director:
             raise NoEndpointsError
         started = self.clock.now()
         request = arrival.request
+        if not arrival.admitted:
+            shed(request, candidates)
+            arrival.admitted = True
         eligible = len(candidates)
         candidates = self._screened(arrival, candidates)
         self._observer.candidates_found(request, snapshot, eligible, len(candidates))
