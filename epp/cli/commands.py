@@ -47,9 +47,22 @@ class PickerFlags:
     )
     allow_experimental_plugins: Experimental = Switch.FALSE
     allow_plugin_modules: PluginModules = ""
-    pool_name: Annotated[str, typer.Option(metavar="NAME", help="Name of the pool, in the labels of its metrics.")] = (
-        "default"
-    )
+    objects: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH,...",
+            help="Files or directories of cluster objects: InferenceObjective and InferenceModelRewrite, which set "
+            "priorities and models of requests. New versions are applied without a restart.",
+        ),
+    ] = ""
+    pool_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the pool, in the labels of its metrics (default without it); objects of --objects that are "
+            "for pools of other names are left out.",
+        ),
+    ] = None
     metrics_port: MetricsPort = None
     """None for no page."""
     max_request_body: Annotated[int, size_option("Largest request body accepted.")] = Bytes(32 * 1024 * 1024)

@@ -2,6 +2,6 @@
 """A picker: servers in front of one pool under a configuration that can change while it runs."""
 
 from epp.picker.picker import Picker
-from epp.picker.settings import PickerSettings
+from epp.picker.settings import DEFAULT_POOL_NAME, PickerSettings
 
-__all__ = ["Picker", "PickerSettings"]
+__all__ = ["DEFAULT_POOL_NAME", "Picker", "PickerSettings"]
