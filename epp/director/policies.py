@@ -63,7 +63,7 @@ def give_priority(request: Request, policies: PoolPolicies) -> None:
     """Set the priority by the objective that the request names; 0 if it names none, or one that is unknown."""
     objective = request.headers.first_of(*OBJECTIVE) or ""
     priority = policies.priorities.get(objective)
-    if priority is not None:
+    if objective and priority is not None:
         request.priority, request.objective = priority, objective
 
 

@@ -87,6 +87,10 @@ def test_objective_of_the_header_gives_the_priority(headers, expected):
     assert (request.objective, request.priority) == expected
 
 
+def test_objective_without_a_name_is_for_no_request():
+    assert World(PoolPolicies({"": -1})).route().priority == 0
+
+
 def test_other_policies_are_for_further_requests():
     world = World(OBJECTIVES)
     before = world.route(**{CURRENT: "chat"})
