@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from epp.collectors import CollectorObserver
 from epp.config import ConfigObserver
 from epp.datastore import Datastore
-from epp.director import Cause, DirectorObserver, Refusal, Routing
+from epp.director import Cause, DirectorObserver, Refusal, Rewrite, Routing
 from epp.framework import LoraState, Request, SchedulingResult
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats
@@ -35,6 +35,7 @@ from epp.observability.endpoint_series import EndpointSeries
 from epp.observability.logs import FailureLog
 from epp.observability.plugin_times import PluginTimes
 from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
+from epp.observability.rewrite_series import RewriteSeries
 from epp.scheduling import SchedulingObserver
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -75,6 +76,13 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
                 ("label",),
             ),
             max_combinations=max_combinations,
+        )
+        self._rewrites = RewriteSeries(
+            self._counter(
+                "model_rewrite_decisions_total",
+                "Requests by the InferenceModelRewrite that chose their model, the model asked for and the one chosen.",
+                ("model_rewrite_name", "model_name", "target_model"),
+            )
         )
         self._duration = self._histogram(
             "request_duration_seconds",
@@ -154,6 +162,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._endpoints = EndpointSeries(pool_name)
         self.registry.register(self._endpoints)
 
+    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
+        """Count a choice of a model."""
+        self._rewrites.count(request, rewrite)
+
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Count a routed request."""
         series = self._series.begin(request.body.model, request.model, request.fairness_id, str(request.priority))
@@ -168,7 +180,8 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def refused(self, refusal: Refusal) -> None:
         """Count a request that is not routed."""
-        series = self._series.immediate(refusal.model, "", "0")
+        priority = 0 if refusal.request is None else refusal.request.priority
+        series = self._series.immediate(refusal.model, "", str(priority))
         series.of(self._requests).inc()
         series.of(self._errors, refusal.error.code).inc()
 
