@@ -79,6 +79,12 @@ class Picker:
             )
             return raw.headers["x-sim-server"]
 
+    async def refusal(self) -> tuple[int, str | None]:
+        """Send one chat request; return the status of the answer and the reason of the picker."""
+        chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
+        async with aiohttp.ClientSession() as http, http.post(f"{self.url}/v1/chat/completions", json=chat) as answer:
+            return answer.status, answer.headers.get("x-llm-d-request-dropped-reason")
+
     async def answers(self, requests: int = 12) -> set[str]:
         """Send requests with prompts of no common prefix; return the names of the servers that answered."""
         return {await self.ask(secrets.token_hex(16)) for _ in range(requests)}
@@ -91,9 +97,13 @@ async def picker_in(
     """Run a picker and an Envoy; the picker of the pool named `pool` if no flags are given."""
     user = await space.user("picker", role)
     kubeconfig = user.kubeconfig(directory / "kubeconfig")
-    source = flags or ("--pool-name=pool", f"--pool-namespace={space.namespace}")
-    async with picker_as(kubeconfig, *source, ready=ready, **environment) as picker:
+    async with picker_as(kubeconfig, *(flags or pool_of(space)), ready=ready, **environment) as picker:
         yield picker
+
+
+def pool_of(space: Space, name: str = "pool") -> tuple[str, ...]:
+    """Return the flags that name a pool."""
+    return (f"--pool-name={name}", f"--pool-namespace={space.namespace}")
 
 
 @asynccontextmanager

@@ -59,6 +59,7 @@ class ApiServer:
             f"--token-auth-file={tokens}",
             "--disable-admission-plugins=ServiceAccount",
             "--delete-collection-workers=8",
+            "--shutdown-watch-termination-grace-period=1s",
             *flags,
         )
 

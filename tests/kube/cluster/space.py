@@ -63,7 +63,7 @@ class Space:
             tasks = [group.create_task(one(index, ip)) for index, ip in enumerate(ips)]
         return [task.result() for task in tasks]
 
-    async def ready(self, pod: Manifest, ready: bool = True) -> Manifest:  # noqa: FBT001, FBT002  reads as a sentence
+    async def ready(self, pod: Manifest, *, ready: bool = True) -> Manifest:
         """Set the Ready condition of a pod."""
         return await self.admin.status(pod, write.pod_status(pod["status"]["podIP"], ready=ready))
 
