@@ -24,6 +24,7 @@ class Fleet:
         self.pods: dict[str, Manifest] = {}
         self.servers: dict[str, RunningSim] = {}
         self._stack = stack
+        self._running: dict[str, AsyncExitStack] = {}
         self._network = f"127.{random.randrange(16, 240)}.{random.randrange(256)}"
         self._addresses = 0
 
@@ -41,9 +42,14 @@ class Fleet:
 
     async def serve(self, name: str, address: str) -> None:
         """Start the servers of a pod at an address."""
+        self._running[name] = stack = await self._stack.enter_async_context(AsyncExitStack())
         for rank, port in enumerate(self.ports):
             server = msgspec.structs.replace(FAST, name=f"{name}-rank-{rank}")
-            self.servers[server.name] = await self._stack.enter_async_context(running(server, address, port))
+            self.servers[server.name] = await stack.enter_async_context(running(server, address, port))
+
+    async def stop(self, name: str) -> None:
+        """End the servers of a pod; what they were about to answer is lost."""
+        await self._running.pop(name).aclose()
 
     async def ready(self, name: str) -> None:
         self.pods[name] = await self.space.ready(self.pods[name])

@@ -2,16 +2,15 @@
 """The API server is away: the pool stays as it is, operators are told, and all is right once it is back."""
 
 import asyncio
-import time
 
 import pytest
 from cluster.kubeconfig import write_kubeconfig
 from cluster.space import space_in
 from cluster.users import PICKER_ROLE
 from fleet import fleet_in
+from load import load_on
 from pickers import Picker, picker_as, picker_in, pool_of
 from relay import relay_to
-from traffic import some_after, traffic
 from waiting import until
 
 AWAY_SECONDS = 20.0
@@ -46,12 +45,12 @@ async def picker(fleet, relay, tmp_path):
 
 async def test_killed_api_server_changes_nothing_but_the_staleness(fleet, tmp_path):
     cluster = fleet.space.cluster
-    async with picker_in(fleet.space, tmp_path) as picker, traffic(picker.url) as answers:
+    async with picker_in(fleet.space, tmp_path) as picker, load_on(picker.url) as load:
         await picker.uses("a-rank-0", "b-rank-0", "c-rank-0")
         assert await stale_seconds(picker) == 0
         cluster.server.kill()
         await until(lambda: is_stale(picker, AWAY_SECONDS), "the objects are stale", seconds=120)
-        assert await some_after(answers, time.monotonic()) == {"a-rank-0", "b-rank-0", "c-rank-0"}
+        await load.reaches("a-rank-0", "b-rank-0", "c-rank-0")
         status, health = await picker.health()
         assert (status, health["ready"], health["failing_tasks"]) == (200, True, {})
         for watch in health["kubernetes"]["watches"]:
@@ -64,33 +63,33 @@ async def test_killed_api_server_changes_nothing_but_the_staleness(fleet, tmp_pa
         await until(lambda: is_current(picker), "the objects are up to date", seconds=60)
         await fleet.delete("a")
         await picker.uses("b-rank-0", "c-rank-0")
-        assert await some_after(answers, time.monotonic()) == {"b-rank-0", "c-rank-0"}
+        await load.reaches("b-rank-0", "c-rank-0")
         _, health = await picker.health()
         assert {watch["state"] for watch in health["kubernetes"]["watches"]} == {"up to date"}
     assert not any("Traceback" in line for line in picker.command.err), picker.command
 
 
 async def test_all_that_changed_meanwhile_has_effect_afterwards(fleet, relay, picker):
-    async with traffic(picker.url) as answers:
+    async with load_on(picker.url) as load:
         relay.cut()
         await until(lambda: is_stale(picker, 1), "the objects are stale")
         await change_all(fleet)
-        assert await some_after(answers, time.monotonic()) == {"a-rank-0", "b-rank-0", "c-rank-0"}
+        await load.reaches("a-rank-0", "b-rank-0", "c-rank-0")
         await relay.join()
         await picker.uses("c-rank-0", "d-rank-0")
-        assert await some_after(answers, time.monotonic()) == {"c-rank-0", "d-rank-0"}
+        await load.reaches("c-rank-0", "d-rank-0")
     assert await lists_of_pods(picker) == 1  # the watch went on where it had ended
 
 
 async def test_all_that_changed_meanwhile_has_effect_although_the_server_has_forgotten_it(fleet, relay, picker):
-    async with traffic(picker.url) as answers:
+    async with load_on(picker.url) as load:
         relay.cut()
         await until(lambda: is_stale(picker, 1), "the objects are stale")
         await change_all(fleet)
         await fleet.space.cluster.expire_history()
         await relay.join()
         await picker.uses("c-rank-0", "d-rank-0")
-        assert await some_after(answers, time.monotonic()) == {"c-rank-0", "d-rank-0"}
+        await load.reaches("c-rank-0", "d-rank-0")
     assert await lists_of_pods(picker) == 2
 
 

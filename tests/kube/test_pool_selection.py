@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pods and ports of a pool change while requests flow: no restart, and no request fails."""
 
-import time
-
 import pytest
 from fleet import fleet_in
+from load import load_on
 from pickers import picker_in
-from traffic import some_after, traffic
-from waiting import until
 
 from epp.discovery.pods import ACTIVE_PORTS
 
@@ -32,23 +29,23 @@ async def picker(fleet, space, tmp_path):
 
 
 async def test_relabelled_pod_leaves_and_joins(fleet, picker):
-    async with traffic(picker.url) as answers:
+    async with load_on(picker.url) as load:
         await fleet.label("a", app="retired")
         await picker.uses("b-rank-0")
-        assert await some_after(answers, time.monotonic()) == {"b-rank-0"}
+        await load.reaches("b-rank-0")
         await fleet.label("a", app="vllm")
         await picker.uses("a-rank-0", "b-rank-0")
-        assert await some_after(answers, time.monotonic()) == {"a-rank-0", "b-rank-0"}
+        await load.reaches("a-rank-0", "b-rank-0")
 
 
 async def test_pool_that_selects_others_has_those_at_once(fleet, space, picker):
-    async with traffic(picker.url) as answers:
+    async with load_on(picker.url) as load:
         await space.pool(selector={"app": "other"}, ports=fleet.ports[:1])
         await picker.uses("other-rank-0")
-        assert await some_after(answers, time.monotonic()) == {"other-rank-0"}
+        await load.reaches("other-rank-0")
         await space.pool(selector={"app": "vllm", "tier": "gold"}, ports=fleet.ports[:1])
         await picker.uses("a-rank-0", "b-rank-0")
-        assert await some_after(answers, time.monotonic()) == {"a-rank-0", "b-rank-0"}
+        await load.reaches("a-rank-0", "b-rank-0")
 
 
 async def test_changes_of_pods_count_after_the_pool_has_selected_others(fleet, space, picker):
@@ -62,30 +59,25 @@ async def test_changes_of_pods_count_after_the_pool_has_selected_others(fleet, s
 
 
 async def test_other_ports_are_other_endpoints(fleet, space, picker):
-    async with traffic(picker.url) as answers:
+    async with load_on(picker.url) as load:
         await space.pool(ports=fleet.ports)
         both = {"a-rank-0", "a-rank-1", "b-rank-0", "b-rank-1"}
         await picker.uses(*both)
-        moment = time.monotonic()
-
-        async def all_answered() -> bool:
-            return await some_after(answers, moment) == both
-
-        await until(all_answered, "both ports of both pods have answered")
+        await load.reaches(*both)
         await space.pool(ports=fleet.ports[1:])
         await picker.uses("a-rank-0", "b-rank-0")  # the first port of the pool is now the second of before
-        assert await some_after(answers, time.monotonic()) == {"a-rank-1", "b-rank-1"}, "the servers behind that port"
+        await load.reaches("a-rank-1", "b-rank-1")
 
 
 @pytest.mark.parametrize("annotation", [CURRENT, FORMER])
 async def test_pod_serves_on_its_active_ports(fleet, space, picker, annotation):
     await space.pool(ports=fleet.ports)
     await picker.uses("a-rank-0", "a-rank-1", "b-rank-0", "b-rank-1")
-    async with traffic(picker.url) as answers:
+    async with load_on(picker.url) as load:
         await fleet.annotate("a", **{annotation: f" {fleet.ports[1]},not-a-port,99999"})
         await fleet.annotate("b", **{annotation: ""})
         await picker.uses("a-rank-1")
-        assert await some_after(answers, time.monotonic()) == {"a-rank-1"}
+        await load.reaches("a-rank-1")
         await fleet.annotate("b", **{annotation: None})
         await picker.uses("a-rank-1", "b-rank-0", "b-rank-1")
 
