@@ -29,6 +29,8 @@ from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
 from epp.gateway import standalone_override_host_yaml, standalone_yaml
 from epp.gateway.eds_file import discovery_response
+from epp.observability.leadership import LeaderMetrics
+from epp.observability.watches import WatchMetrics
 from epp.picker import Picker, PickerSettings
 
 REPOSITORY = Path(__file__).parents[1]
@@ -147,10 +149,15 @@ def llm_d_fate(flag: str) -> str | None:
 
 
 def metrics_markdown() -> str:
-    """Return the metrics of a picker with the default configuration, from its registry."""
+    """Return the metrics of a picker with the default configuration, from its registry, and those with Kubernetes."""
     discovery = StaticDiscovery([])
     registry = Picker(PickerSettings(server=ServerSettings("unix:unset"), discovery=discovery)).metrics.registry
-    rows = sorted(row for collector in registry._collector_to_names for row in _metric_rows(collector))  # noqa: SLF001
+    families = [
+        *registry._collector_to_names,  # noqa: SLF001
+        WatchMetrics(tuple),
+        LeaderMetrics("", is_leader=lambda: False),
+    ]
+    rows = sorted(row for collector in families for row in _metric_rows(collector))
     return _page(
         "# Metrics",
         "",

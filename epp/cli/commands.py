@@ -120,6 +120,10 @@ class Serve(PickerFlags):
             "~/.kube/config.",
         ),
     ] = None
+    ha_enable_leader_election: Annotated[
+        Switch,
+        switch_option("Of all replicas of a pool in Kubernetes, be the one that is ready, or stand by to take over."),
+    ] = Switch.FALSE
     bind_address: Annotated[
         str | None,
         typer.Option(

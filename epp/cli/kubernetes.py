@@ -5,12 +5,15 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import token_hex
+from socket import gethostname
 
 from epp.cli.commands import Serve
 from epp.cli.inputs import split_list
 from epp.config import LoadedConfig
 from epp.discovery import PodTarget, PoolName
 from epp.framework import ConfigurationError
+from epp.kube.lease import LeaseSettings
 from epp.picker import KubernetesSettings
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -27,6 +30,11 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
     """Return the pool in the cluster, None where the endpoints come from elsewhere; raises ConfigurationError."""
     selector, ports = flags.endpoint_selector, flags.endpoint_target_ports
     elsewhere = _other_source(flags, config)
+    if flags.ha_enable_leader_election and (elsewhere or (selector is None and flags.pool_name is None)):
+        raise ConfigurationError(
+            "--ha-enable-leader-election needs a pool in Kubernetes, whose lease the replicas share: leave it out, or "
+            f"give --pool-name{f' and leave {elsewhere} out' if elsewhere else ''}"
+        )
     if elsewhere:
         if selector is not None or ports is not None:
             raise ConfigurationError(f"--endpoint-selector has no effect with {elsewhere}: leave one of them out")
@@ -55,7 +63,13 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
             missing = "--endpoint-target-ports" if selector else "--endpoint-selector"
             raise ConfigurationError(f"{missing} is missing: --endpoint-selector app=vllm --endpoint-target-ports 8000")
         source = PodTarget(_labels(selector), _ports(ports))
-    return KubernetesSettings(namespace=namespace, source=source, kubeconfig=flags.kubeconfig)
+    return KubernetesSettings(
+        namespace=namespace,
+        source=source,
+        replica=f"{os.environ.get('POD_NAME') or gethostname()}_{token_hex(8)}",
+        kubeconfig=flags.kubeconfig,
+        lease=_lease(flags, namespace) if flags.ha_enable_leader_election else None,
+    )
 
 
 def pool_title(flags: Serve) -> str:
@@ -65,6 +79,23 @@ def pool_title(flags: Serve) -> str:
     pod = os.environ.get("POD_NAME", "") if flags.endpoint_selector is not None else ""
     found = _POD_OF_DEPLOYMENT.fullmatch(pod)
     return found[1] if found else pod or "default"
+
+
+def _lease(flags: Serve, namespace: str) -> LeaseSettings:
+    """Return the lease that all replicas of the pool share; raises ConfigurationError where it is not known."""
+    pod = os.environ.get("POD_NAME", "")
+    if flags.pool_name is None and not _POD_OF_DEPLOYMENT.fullmatch(pod):
+        raise ConfigurationError(
+            f"--ha-enable-leader-election: POD_NAME is {pod!r}, not the name of a pod of a Deployment, from which "
+            "replicas without a pool know that they belong together: set it to metadata.name in the Deployment"
+        )
+    name = f"epp-{namespace}-{pool_title(flags)}.llm-d.ai"
+    if not _OBJECT_NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"--ha-enable-leader-election: {name!r} cannot be the name of a lease: choose a shorter name for the "
+            "pool or its namespace, of lower-case letters, digits, - and ."
+        )
+    return LeaseSettings(name=name, namespace=namespace)
 
 
 def _other_source(flags: Serve, config: LoadedConfig | None) -> str:

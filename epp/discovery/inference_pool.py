@@ -65,10 +65,26 @@ class PodDiscovery(Discovery[Parameters]):
         """The pods and ports that are wanted now; None while there is no pool."""
         if isinstance(self._source, PodTarget):
             return self._source
-        found = None if self._pools is None else next(iter(self._pools.objects.values()), None)
+        found = self.found_pool
         if found is None:
             return None
         return PodTarget(found.spec.selector.match_labels, tuple(port.number for port in found.spec.target_ports))
+
+    @property
+    def found_pool(self) -> InferencePool | None:
+        """The InferencePool in effect; None where there is none, or none is read."""
+        return None if self._pools is None else next(iter(self._pools.objects.values()), None)
+
+    @property
+    def shortage(self) -> str:
+        """Why the pods of the pool are no endpoints; empty where some are, or no pool is there."""
+        selection = self._selection
+        if selection is None or any(selection.ids.values()):
+            return ""
+        labels = selection.target.selector["labelSelector"]
+        if not selection.pods.objects:
+            return f"no pod in {self._namespace} has the labels {labels}"
+        return f"no pod in {self._namespace} with the labels {labels} is ready on a port of the pool"
 
     async def start(self, pool: Pool) -> None:
         """Fill the pool, as soon as the API server has told all."""

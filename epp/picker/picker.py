@@ -20,6 +20,7 @@ from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
+from epp.observability.leadership import LeaderMetrics
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
 from epp.observability.watches import WatchMetrics
@@ -50,6 +51,9 @@ class Picker:
         if settings.kubernetes is not None:
             self._kubernetes = kubernetes = Kubernetes(settings.kubernetes, self._clock, observer=self.metrics)
             self.metrics.registry.register(WatchMetrics(lambda: kubernetes.watches))
+            if (election := kubernetes.election) is not None:
+                lease = election.settings.name
+                self.metrics.registry.register(LeaderMetrics(lease, is_leader=lambda: election.is_leader))
             discovery = kubernetes.discovery
         self._running = RunningConfig(
             self._build(loaded, {}),
@@ -142,7 +146,10 @@ class Picker:
         return ConfigState() if self._follower is None else self._follower.state
 
     async def start(self) -> None:
-        """Listen, fill the pool, collect metrics, then become ready; raises ConfigurationError."""
+        """Listen, fill the pool, collect metrics, then become ready; raises ConfigurationError.
+
+        With leader election, it stands by instead, and is ready while it leads.
+        """
         for warning in self._running.assembly.warnings:
             _log.warning("configuration", warning=str(warning))
         try:
@@ -157,24 +164,40 @@ class Picker:
             self._supervisor.start("configuration", self._follow_config)
         if self._settings.policies is not None:
             self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
-        self._servers.set_ready()
-        _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.addresses)
+        if self._kubernetes is not None:
+            self._kubernetes.write_events(lambda: self.config.refused)
+        if self._kubernetes is None or self._kubernetes.election is None:
+            self._set_ready(ready=True)
+            return
+        self._servers.stand_by()
+        _log.info("standing by", endpoints=len(self.store.endpoints), **self._servers.addresses)
+        self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
         """Drain, then close open streams and release resources.
 
-        The drain ends after its seconds (by default those of the settings), or when `enough` is set.
+        The drain ends after its seconds (by default those of the settings), or when `enough` is set. A lease is
+        released as it begins, so that another replica is ready while this one drains.
         """
         most_seconds = self._settings.drain_seconds if drain_seconds is None else drain_seconds
+        releasing = None if self._kubernetes is None else self._kubernetes.resign()
+        self._servers.set_ready(ready=False)
         if most_seconds > 0:
             _log.info("draining", most_seconds=most_seconds)
             await self._servers.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
         await self._servers.close_streams()
+        if releasing is not None:
+            await releasing
         await self._supervisor.stop()
         await self._running.stop()
         if self._kubernetes is not None:
             await self._kubernetes.stop()
         await self._servers.close_page()
+
+    def _set_ready(self, *, ready: bool) -> None:
+        self._servers.set_ready(ready=ready)
+        if ready:
+            _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.addresses)
 
     async def _follow_config(self) -> None:
         """Switch to each new version of the configuration file."""
@@ -210,7 +233,7 @@ class Picker:
             "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
             "config": {"generation": config.generation, "refused": config.refused or None},
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
-            **({} if self._kubernetes is None else {"kubernetes": self._kubernetes.health}),
+            **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
             "not_in_effect": [
                 {"plugin": owner.name, **asdict(problem)}
