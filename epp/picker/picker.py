@@ -68,6 +68,7 @@ class Picker:
                 settings.watch_config, loaded, build=self._build_next, observer=self.metrics
             )
         self._supervisor = Supervisor(observer=self.metrics)
+        self._is_started = False
         page = OperatorPage(self.metrics.registry, self._health)
         self._servers = Servers(self._session, page, settings.server, metrics_address=settings.metrics_address)
 
@@ -151,6 +152,7 @@ class Picker:
             raise
         if self._follower is not None:
             self._supervisor.start("configuration", self._follow_config)
+        self._is_started = True
         self._servers.set_ready()
         _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.addresses)
 
@@ -196,8 +198,10 @@ class Picker:
         states = self._running.endpoint_states
         unreachable = [state for state in states if not state.used]
         reachable = len(states) - len(unreachable)
+        ready = self._servers.ready and (reachable > 0 or not states)
         return {
-            "ready": self._servers.ready and (reachable > 0 or not states),
+            "ready": ready,
+            **({} if ready else {"reason": self._unready_reason()}),
             "pool": self._settings.pool_name,
             "endpoints": len(states),
             "reachable": reachable,
@@ -207,11 +211,24 @@ class Picker:
             **({} if self._kubernetes is None else {"kubernetes": self._kubernetes.health}),
             "lost_log_lines": self._settings.lost_log_lines(),
             "not_in_effect": [
-                {"plugin": plugin.name, **asdict(problem)}
-                for plugin in self._running.assembly.plugins
-                for problem in plugin.inputs.problems
+                {"plugin": owner.name, **asdict(problem)}
+                for owner in self._input_owners()
+                for problem in owner.inputs.problems
             ],
         }
+
+    def _input_owners(self) -> Sequence[Plugin[Any] | Kubernetes]:
+        """Return the plugins, and what else reads objects."""
+        return (*self._running.assembly.plugins, *([] if self._kubernetes is None else [self._kubernetes]))
+
+    def _unready_reason(self) -> str:
+        """Return why `/healthz` is not ready, in one sentence."""
+        if self._servers.ready:
+            return "no endpoint can be reached"
+        if self._is_started:
+            return "draining"
+        awaited = "" if self._kubernetes is None else self._kubernetes.awaited
+        return f"starting: {awaited}" if awaited else "starting"
 
     def _session(self, traits: GatewayTraits) -> Session:
         settings = self._settings
