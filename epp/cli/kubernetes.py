@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from epp.cli.commands import Serve
+from epp.cli.commands import Check, Serve
 from epp.cli.inputs import split_list
 from epp.config import LoadedConfig
 from epp.discovery import PodTarget, PoolName
@@ -25,32 +25,40 @@ _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
 
 def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSettings | None:
     """Return the pool in the cluster, None where the endpoints come from elsewhere; raises ConfigurationError."""
-    selector, ports = flags.endpoint_selector, flags.endpoint_target_ports
     elsewhere = _other_source(flags, config)
     if elsewhere:
-        if selector is not None or ports is not None:
+        if flags.endpoint_selector is not None or flags.endpoint_target_ports is not None:
             raise ConfigurationError(f"--endpoint-selector has no effect with {elsewhere}: leave one of them out")
         return None
-    if selector is None and ports is None and flags.pool_name is None:
+    source = read_source(flags)
+    if source is None:
         return None
-    namespace = _namespace(flags)
-    source: PoolName | PodTarget
+    return KubernetesSettings(namespace=read_namespace(flags), source=source, kubeconfig=flags.kubeconfig)
+
+
+def read_source(flags: Serve | Check) -> PoolName | PodTarget | None:
+    """Return the pool or the pods that are named, None for neither; raises ConfigurationError."""
+    selector, ports = flags.endpoint_selector, flags.endpoint_target_ports
     if selector is None and ports is None:
-        assert flags.pool_name is not None  # noqa: S101  returned above
+        if flags.pool_name is None:
+            return None
         if not _OBJECT_NAME.fullmatch(flags.pool_name):
             raise ConfigurationError(f"--pool-name: {flags.pool_name!r} is not the name of an object")
-        source = PoolName(flags.pool_name, namespace, flags.pool_group)
-    else:
-        if flags.pool_name is not None:
-            raise ConfigurationError(
-                "--pool-name and --endpoint-selector exclude each other: the pods are those of an InferencePool, or "
-                "those with labels; give one"
-            )
-        if not selector or not ports:
-            missing = "--endpoint-target-ports" if selector else "--endpoint-selector"
-            raise ConfigurationError(f"{missing} is missing: --endpoint-selector app=vllm --endpoint-target-ports 8000")
-        source = PodTarget(_labels(selector), _ports(ports))
-    return KubernetesSettings(namespace=namespace, source=source, kubeconfig=flags.kubeconfig)
+        return PoolName(flags.pool_name, read_namespace(flags), flags.pool_group)
+    if flags.pool_name is not None:
+        raise ConfigurationError(
+            "--pool-name and --endpoint-selector exclude each other: the pods are those of an InferencePool, or "
+            "those with labels; give one"
+        )
+    if not selector or not ports:
+        missing = "--endpoint-target-ports" if selector else "--endpoint-selector"
+        raise ConfigurationError(f"{missing} is missing: --endpoint-selector app=vllm --endpoint-target-ports 8000")
+    return PodTarget(_labels(selector), _ports(ports))
+
+
+def lease_name(flags: Check, namespace: str) -> str:
+    """Return the name of the lease that all replicas of the pool share; empty where nothing names the pool."""
+    return "" if flags.pool_name is None else f"epp-{namespace}-{flags.pool_name}.llm-d.ai"
 
 
 def pool_title(flags: Serve) -> str:
@@ -69,8 +77,8 @@ def _other_source(flags: Serve, config: LoadedConfig | None) -> str:
     return "dataLayer.discovery of the configuration" if in_file else ""
 
 
-def _namespace(flags: Serve) -> str:
-    """Return the namespace: of the flag, the variable NAMESPACE, or this pod; else `default`."""
+def read_namespace(flags: Serve | Check) -> str:
+    """Return the namespace: of the flag, the variable NAMESPACE, or this pod; else `default`; raises as the others."""
     named = flags.pool_namespace or os.environ.get("NAMESPACE", "")
     if not named:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of the Kubernetes API that are read."""
+"""Resources of the Kubernetes API that are used."""
 
 from typing import NamedTuple
 
@@ -50,6 +50,9 @@ REWRITES = Resource(LLM_D, ("v1alpha2",), "inferencemodelrewrites", "InferenceMo
 LEGACY_REWRITES = REWRITES._replace(group=LEGACY)
 
 POLICIES = (OBJECTIVES, LEGACY_OBJECTIVES, REWRITES, LEGACY_REWRITES)
+
+LEASES = Resource("coordination.k8s.io", ("v1",), "leases", "Lease")
+EVENTS = Resource("", ("v1",), "events", "Event")
 
 _DRA = ("v1", "v1beta2", "v1beta1")
 ACCELERATORS = (
