@@ -8,7 +8,7 @@ from pathlib import Path
 from secrets import token_hex
 from socket import gethostname
 
-from epp.cli.commands import Serve
+from epp.cli.commands import Check, Serve
 from epp.cli.inputs import split_list
 from epp.config import LoadedConfig
 from epp.discovery import PodTarget, PoolName
@@ -28,41 +28,25 @@ _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
 
 def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSettings | None:
     """Return the pool in the cluster, None where the endpoints come from elsewhere; raises ConfigurationError."""
-    selector, ports = flags.endpoint_selector, flags.endpoint_target_ports
     elsewhere = _other_source(flags, config)
-    if flags.ha_enable_leader_election and (elsewhere or (selector is None and flags.pool_name is None)):
+    if flags.ha_enable_leader_election and (elsewhere or read_source(flags) is None):
         raise ConfigurationError(
             "--ha-enable-leader-election needs a pool in Kubernetes, whose lease the replicas share: leave it out, or "
             f"give --pool-name{f' and leave {elsewhere} out' if elsewhere else ''}"
         )
     if elsewhere:
-        if selector is not None or ports is not None:
+        if flags.endpoint_selector is not None or flags.endpoint_target_ports is not None:
             raise ConfigurationError(f"--endpoint-selector has no effect with {elsewhere}: leave one of them out")
         return None
-    if selector is None and ports is None and flags.pool_name is None:
+    source = read_source(flags)
+    if source is None:
         return None
     if flags.objects:
         raise ConfigurationError(
             "--objects has no effect where the pool is in a cluster: its objectives and rewrites are read from there; "
             "leave the flag out"
         )
-    namespace = _namespace(flags)
-    source: PoolName | PodTarget
-    if selector is None and ports is None:
-        assert flags.pool_name is not None  # noqa: S101  returned above
-        if not _OBJECT_NAME.fullmatch(flags.pool_name):
-            raise ConfigurationError(f"--pool-name: {flags.pool_name!r} is not the name of an object")
-        source = PoolName(flags.pool_name, namespace, flags.pool_group)
-    else:
-        if flags.pool_name is not None:
-            raise ConfigurationError(
-                "--pool-name and --endpoint-selector exclude each other: the pods are those of an InferencePool, or "
-                "those with labels; give one"
-            )
-        if not selector or not ports:
-            missing = "--endpoint-target-ports" if selector else "--endpoint-selector"
-            raise ConfigurationError(f"{missing} is missing: --endpoint-selector app=vllm --endpoint-target-ports 8000")
-        source = PodTarget(_labels(selector), _ports(ports))
+    namespace = read_namespace(flags)
     return KubernetesSettings(
         namespace=namespace,
         source=source,
@@ -70,6 +54,31 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
         kubeconfig=flags.kubeconfig,
         lease=_lease(flags, namespace) if flags.ha_enable_leader_election else None,
     )
+
+
+def read_source(flags: Serve | Check) -> PoolName | PodTarget | None:
+    """Return the pool or the pods that are named, None for neither; raises ConfigurationError."""
+    selector, ports = flags.endpoint_selector, flags.endpoint_target_ports
+    if selector is None and ports is None:
+        if flags.pool_name is None:
+            return None
+        if not _OBJECT_NAME.fullmatch(flags.pool_name):
+            raise ConfigurationError(f"--pool-name: {flags.pool_name!r} is not the name of an object")
+        return PoolName(flags.pool_name, read_namespace(flags), flags.pool_group)
+    if flags.pool_name is not None:
+        raise ConfigurationError(
+            "--pool-name and --endpoint-selector exclude each other: the pods are those of an InferencePool, or "
+            "those with labels; give one"
+        )
+    if not selector or not ports:
+        missing = "--endpoint-target-ports" if selector else "--endpoint-selector"
+        raise ConfigurationError(f"{missing} is missing: --endpoint-selector app=vllm --endpoint-target-ports 8000")
+    return PodTarget(_labels(selector), _ports(ports))
+
+
+def lease_name(flags: Check, namespace: str) -> str:
+    """Return the name of the lease that all replicas of the pool share; empty where nothing names the pool."""
+    return "" if flags.pool_name is None else _lease_name(namespace, flags.pool_name)
 
 
 def pool_title(flags: Serve) -> str:
@@ -81,6 +90,10 @@ def pool_title(flags: Serve) -> str:
     return found[1] if found else pod or "default"
 
 
+def _lease_name(namespace: str, pool: str) -> str:
+    return f"epp-{namespace}-{pool}.llm-d.ai"
+
+
 def _lease(flags: Serve, namespace: str) -> LeaseSettings:
     """Return the lease that all replicas of the pool share; raises ConfigurationError where it is not known."""
     pod = os.environ.get("POD_NAME", "")
@@ -89,7 +102,7 @@ def _lease(flags: Serve, namespace: str) -> LeaseSettings:
             f"--ha-enable-leader-election: POD_NAME is {pod!r}, not the name of a pod of a Deployment, from which "
             "replicas without a pool know that they belong together: set it to metadata.name in the Deployment"
         )
-    name = f"epp-{namespace}-{pool_title(flags)}.llm-d.ai"
+    name = _lease_name(namespace, pool_title(flags))
     if not _OBJECT_NAME.fullmatch(name):
         raise ConfigurationError(
             f"--ha-enable-leader-election: {name!r} cannot be the name of a lease: choose a shorter name for the "
@@ -105,8 +118,8 @@ def _other_source(flags: Serve, config: LoadedConfig | None) -> str:
     return "dataLayer.discovery of the configuration" if in_file else ""
 
 
-def _namespace(flags: Serve) -> str:
-    """Return the namespace: of the flag, the variable NAMESPACE, or this pod; else `default`."""
+def read_namespace(flags: Serve | Check) -> str:
+    """Return the namespace: of the flag, the variable NAMESPACE, or this pod; else `default`; raises as the others."""
     named = flags.pool_namespace or os.environ.get("NAMESPACE", "")
     if not named:
         try:

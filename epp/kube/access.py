@@ -40,11 +40,15 @@ _log = structlog.get_logger()
 class KubeApi:
     """An API server. Credentials and certificates are read again when the server cannot be reached or refuses them."""
 
-    def __init__(self, kubeconfig: Path | None = None) -> None:
-        """Read the configuration; raises ConfigurationError where there is none, or none that can be used."""
+    def __init__(self, kubeconfig: Path | None = None, *, as_user: str = "") -> None:
+        """Read the configuration; raises ConfigurationError where there is none, or none that can be used.
+
+        With `as_user`, act as that user, as `kubectl --as` does.
+        """
         self._kubeconfig = kubeconfig
+        self._headers = {"Impersonate-User": as_user} if as_user else {}
         self._config = _read_config(kubeconfig)
-        self._connection = _Connection(_client_of(self._config))
+        self._connection = _Connection(_client_of(self._config, self._headers))
         self._opened_at = 0.0
 
     @property
@@ -131,7 +135,7 @@ class KubeApi:
         self._opened_at = now
         try:
             config = await asyncio.to_thread(_read_config, self._kubeconfig)
-            client = await asyncio.to_thread(_client_of, config)
+            client = await asyncio.to_thread(_client_of, config, self._headers)
         except ConfigurationError as error:
             _log.warning("Kubernetes credentials not readable, the earlier ones stay in use", reason=str(error))
             return
@@ -204,7 +208,7 @@ def _named_config() -> Path | None:
     return Path(named) if named else None
 
 
-def _client_of(config: "SingleConfig") -> "httpx2.AsyncClient":
+def _client_of(config: "SingleConfig", headers: Mapping[str, str]) -> "httpx2.AsyncClient":
     """Return a client without connections yet; raises ConfigurationError for unusable certificates or credentials."""
     import httpx2  # noqa: PLC0415  an optional dependency
     from lightkube.config.client_adapter import ConnectionParams  # noqa: PLC0415
@@ -212,7 +216,7 @@ def _client_of(config: "SingleConfig") -> "httpx2.AsyncClient":
 
     limits = httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=10)
     try:
-        return httpx2.AsyncClient(**ConnectionParams().httpx_params(config), limits=limits)
+        return httpx2.AsyncClient(**ConnectionParams().httpx_params(config), headers=headers, limits=limits)
     except (ConfigError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
         where = config.fname or config.cluster.server
         raise ConfigurationError(f"no access to Kubernetes: {where}: {_reason(error)}; correct the file") from error

@@ -39,8 +39,8 @@ class Cluster:
 
     @property
     def watches(self) -> Sequence[Watched[Any]]:
-        """All watches."""
-        return tuple(watch.watched for watch in self._watches.values())
+        """All watches; may be read in any thread."""
+        return tuple(watch.watched for watch in tuple(self._watches.values()))
 
     def watch(
         self,

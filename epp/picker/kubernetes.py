@@ -11,17 +11,21 @@ from typing import Any
 from epp.director import Director
 from epp.discovery import PodDiscovery, PodTarget, PoolName
 from epp.framework.clock import Clock
+from epp.framework.inputs import InputState
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
 from epp.kube.election import LeaderElection
 from epp.kube.event_writer import EventWriter, Subject
 from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, Topic, message_of
 from epp.kube.lease import LeaseSettings
-from epp.kube.resources import pools
-from epp.kube.watched import Watched
+from epp.kube.resources import POLICIES, pools
+from epp.kube.watched import Watched, WatchState
 from epp.policies import PoolIdentity
 from epp.policies.cluster import ClusterPolicies
 from epp.supervisor import Supervisor, TaskObserver
+
+_UNKNOWN = frozenset({WatchState.STARTING, WatchState.STALE})
+"""States in which it is not known whether there are objects of a kind: the start waits for kinds that may be absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,9 @@ class KubernetesSettings:
 
 class Kubernetes:
     """The part of a picker that reads a cluster."""
+
+    name = "kubernetes"
+    """Source of the objects, beside the names of plugins."""
 
     def __init__(self, settings: KubernetesSettings, clock: Clock, *, observer: TaskObserver) -> None:
         """Find the API server; raises ConfigurationError where there is no access."""
@@ -62,6 +69,21 @@ class Kubernetes:
     def watches(self) -> Sequence[Watched[Any]]:
         """All watches; may be read in any thread."""
         return self.cluster.watches
+
+    @property
+    def awaited(self) -> str:
+        """What the start of the picker waits for, and why; empty where all was read."""
+        titles: dict[str, list[str]] = {}
+        for watch in self.watches:
+            if not watch.lists and (watch.resource not in POLICIES or watch.state in _UNKNOWN):
+                reason = f"{watch.state}{': ' if watch.reason else ''}{watch.reason}"
+                titles.setdefault(reason, []).append(watch.title)
+        return "; ".join(f"{', '.join(each)}: {reason}" for reason, each in titles.items())
+
+    @property
+    def inputs(self) -> InputState:
+        """Objects whose newest version is not in effect."""
+        return InputState(tuple(problem for watch in self.watches for problem in watch.problems))
 
     @property
     def health(self) -> dict[str, object]:

@@ -76,6 +76,8 @@ class Picker:
                 settings.watch_config, loaded, build=self._build_next, observer=self.metrics
             )
         self._supervisor = Supervisor(observer=self.metrics)
+        self._is_started = False
+        self._is_stopping = False
         page = OperatorPage(self.metrics.registry, self._health)
         self._servers = Servers(self._session, page, settings.server, metrics_address=settings.metrics_address)
 
@@ -164,6 +166,7 @@ class Picker:
             self._supervisor.start("configuration", self._follow_config)
         if self._settings.policies is not None:
             self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
+        self._is_started = True
         if self._kubernetes is not None:
             self._kubernetes.write_events(lambda: self.config.refused)
         if self._kubernetes is None or self._kubernetes.election is None:
@@ -179,6 +182,7 @@ class Picker:
         The drain ends after its seconds (by default those of the settings), or when `enough` is set. A lease is
         released as it begins, so that another replica is ready while this one drains.
         """
+        self._is_stopping = True
         most_seconds = self._settings.drain_seconds if drain_seconds is None else drain_seconds
         releasing = None if self._kubernetes is None else self._kubernetes.resign()
         self._servers.set_ready(ready=False)
@@ -225,8 +229,10 @@ class Picker:
         states = self._running.endpoint_states
         unreachable = [state for state in states if not state.used]
         reachable = len(states) - len(unreachable)
+        ready = self._servers.ready and (reachable > 0 or not states)
         return {
-            "ready": self._servers.ready and (reachable > 0 or not states),
+            "ready": ready,
+            **({} if ready else {"reason": self._unready_reason()}),
             "pool": self._settings.pool_name,
             "endpoints": len(states),
             "reachable": reachable,
@@ -243,9 +249,18 @@ class Picker:
         }
 
     def _input_owners(self) -> Sequence[HasInputs]:
-        """Return the plugins, and what flags name files for."""
-        policies = self._settings.policies
-        return (*self._running.assembly.plugins, *(() if policies is None else (policies,)))
+        """Return the plugins, and what else reads files or objects."""
+        others = (self._settings.policies, self._kubernetes)
+        return (*self._running.assembly.plugins, *(each for each in others if each is not None))
+
+    def _unready_reason(self) -> str:
+        """Return why `/healthz` is not ready, in one sentence."""
+        if self._servers.ready:
+            return "no endpoint can be reached"
+        if self._is_started:
+            return "draining" if self._is_stopping else "standing by: another replica leads"
+        awaited = "" if self._kubernetes is None else self._kubernetes.awaited
+        return f"starting: {awaited}" if awaited else "starting"
 
     def _session(self, traits: GatewayTraits) -> Session:
         settings = self._settings
