@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Kubernetes API server for all tests, a namespace for each, and servers of its own for those that break them."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import build_assets
+import pytest
+import pytest_asyncio
+from cluster.client import Client
+from cluster.running import Cluster, running
+from cluster.space import Space, space_in
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs() -> Path:
+    """Directory of kube-apiserver, etcd and helm; without them, tests are skipped, and fail where CI is set."""
+    directory = build_assets.directory()
+    if build_assets.missing(directory):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(build_assets.remedy(directory))
+    return directory
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def cluster(programs, tmp_path_factory) -> AsyncIterator[Cluster]:
+    """The cluster that tests share, with all definitions of `crds/`; no test may stop it."""
+    async with running(programs, tmp_path_factory.mktemp("cluster")) as cluster:
+        await cluster.install()
+        yield cluster
+
+
+@pytest.fixture
+async def admin(cluster) -> AsyncIterator[Client]:
+    """A client of the administrator of the shared cluster."""
+    async with cluster.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def space(cluster) -> AsyncIterator[Space]:
+    """A new namespace in the shared cluster."""
+    async with space_in(cluster) as space:
+        yield space
+
+
+@pytest.fixture
+async def own_cluster(programs, tmp_path_factory) -> AsyncIterator[Callable[..., object]]:
+    """Start a cluster for this test alone: `await own_cluster("--watch-cache=false", crds=("inferencepools",))`."""
+    async with AsyncExitStack() as stack:
+
+        async def start(*flags: str, crds: tuple[str, ...] = ()) -> Cluster:
+            """Run it with these flags of kube-apiserver, and with the definitions named, or all without a name."""
+            cluster = await stack.enter_async_context(running(programs, tmp_path_factory.mktemp("cluster"), *flags))
+            await cluster.install(*crds)
+            return cluster
+
+        yield start
