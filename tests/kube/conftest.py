@@ -9,6 +9,7 @@ from pathlib import Path
 import build_assets
 import pytest
 import pytest_asyncio
+from charts import Helm
 from cluster.client import Client
 from cluster.running import Cluster, running
 from cluster.space import Space, space_in
@@ -21,6 +22,12 @@ def programs() -> Path:
     if build_assets.missing(directory):
         (pytest.fail if os.environ.get("CI") else pytest.skip)(build_assets.remedy(directory))
     return directory
+
+
+@pytest.fixture(scope="session")
+def helm(programs) -> Helm:
+    """Helm, and the charts that it renders."""
+    return Helm(programs / "helm")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
