@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from cluster.client import Manifest
 
 REPOSITORY = Path(__file__).parents[2]

@@ -91,7 +91,7 @@ def _value_paths(values: object, schema: dict, root: dict, path: str = "") -> li
 def test_default_is_a_pool_and_its_picker(helm):
     objects = helm.template()
     always = ("ConfigMap", "Deployment", "Role", "RoleBinding", "Service", "ServiceAccount")
-    assert kinds(objects) == dict.fromkeys(always, [NAME]) | {"InferencePool": [RELEASE]}
+    assert kinds(objects) == {kind: [NAME] for kind in always} | {"InferencePool": [RELEASE]}
     pool = one(objects, "InferencePool")["spec"]
     assert pool == {
         "selector": {"matchLabels": {"app": "vllm"}},
