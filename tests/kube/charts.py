@@ -132,6 +132,6 @@ def container(objects: Sequence[Manifest], name: str = "epp", deployment: str = 
     return found
 
 
-def envoy_of(objects: Sequence[Manifest]) -> dict[str, Any]:
+def envoy_of(objects: Sequence[Manifest], name: str = f"{RELEASE}-epp-proxy") -> dict[str, Any]:
     """Return the configuration of the stand-alone Envoy."""
-    return yaml.safe_load(one(objects, "ConfigMap", f"{RELEASE}-epp-proxy")["data"]["envoy.yaml"])
+    return yaml.safe_load(one(objects, "ConfigMap", name)["data"]["envoy.yaml"])
