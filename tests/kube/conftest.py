@@ -14,14 +14,27 @@ from cluster.client import Client
 from cluster.running import Cluster, running
 from cluster.space import Space, space_in
 
+TEST_SECONDS = 600
+"""More than anything takes on a slow machine: servers start, and thousands of pods are made."""
 
-@pytest.fixture(scope="session", autouse=True)
-def programs() -> Path:
-    """Directory of kube-apiserver, etcd and helm; without them, tests are skipped, and fail where CI is set."""
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs the programs where they are missing, in one line for all; fail it where CI is set."""
     directory = build_assets.directory()
-    if build_assets.missing(directory):
+    if "programs" in getattr(item, "fixturenames", ()) and build_assets.missing(directory):
         (pytest.fail if os.environ.get("CI") else pytest.skip)(build_assets.remedy(directory))
-    return directory
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """Directory of kube-apiserver, etcd and helm."""
+    return build_assets.directory()
 
 
 @pytest.fixture(scope="session")
