@@ -83,6 +83,10 @@ lock: .venv/bin/python
 	  --extra gateway --group build -o .lock/run.txt pyproject.toml
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --extra test -c .lock/run.txt -o .lock/test.txt pyproject.toml
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
+	  --group pyproject.toml:build -c .lock/run.txt -o .lock/build.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
+	  --extra cel --extra kubernetes --extra tokenizers -c .lock/test.txt -o .lock/image.txt pyproject.toml
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -207,7 +207,7 @@ def test_containers_have_no_privileges(helm, flavour):
 def test_only_the_picker_gets_a_token_of_the_api_server(helm):
     objects = helm.template(*FLAVOURS["sidecar"])
     mounted = {each: {m["name"] for m in container(objects, each)["volumeMounts"]} for each in ("epp", "envoy")}
-    assert mounted == {"epp": {"config", "api-access", "tmp"}, "envoy": {"envoy"}}
+    assert mounted == {"epp": {"config", "api-access"}, "envoy": {"envoy"}}
 
 
 def test_probes_ask_for_names_that_the_picker_answers(helm):
