@@ -22,6 +22,7 @@ NEEDS: dict[str, frozenset[str]] = {
     "events": frozenset({"create", "patch"}),
 }
 """What the picker does in its namespace, and may do: no less, and no more."""
+OF_THE_POOL = ("inferencepools.inference.networking.k8s.io", "events")
 NEEDS_TO_LEAD = {"leases.coordination.k8s.io": frozenset({"create", "get", "update"})}
 NEEDS_OF_HARDWARE = {
     "resourceclaims.resource.k8s.io": READ,
@@ -79,7 +80,23 @@ def test_role_has_what_the_picker_does_and_nothing_more(helm):
     assert lease["resourceNames"] == [f"epp-{NAMESPACE}-{RELEASE}.llm-d.ai"]
     assert "create" not in lease["verbs"]  # cannot be limited to a name
     without_pool = permissions(one(helm.template(*FLAVOURS["without-pool"]), "Role"))
-    assert without_pool == {name: verbs for name, verbs in NEEDS.items() if not name.startswith("inferencepools.")}
+    assert without_pool == {name: verbs for name, verbs in NEEDS.items() if name not in OF_THE_POOL}
+
+
+@pytest.mark.parametrize("flavour", ["gateway", "without-pool", "leader-election", "accelerators"])
+def test_roles_have_what_the_program_lists_as_its_needs(helm, flavour):
+    needs = pytest.importorskip("epp.kube.needs", reason="the program has no list of its needs")
+    group = None if flavour == "without-pool" else "inference.networking.k8s.io"
+    lease = f"epp-{NAMESPACE}-{RELEASE}.llm-d.ai" if flavour == "leader-election" else None
+    used: dict[str, frozenset[str]] = {}
+    for need in needs.needs_of_picker(NAMESPACE, pool_group=group, lease=lease):
+        if flavour == "accelerators" or need.importance is not needs.Importance.OPTIONAL:
+            used[need.resource.title] = used.get(need.resource.title, frozenset()) | set(need.verbs)
+    objects = helm.template(*FLAVOURS[flavour])
+    granted = permissions(one(objects, "Role"))
+    if flavour == "accelerators":
+        granted |= permissions(one(objects, "ClusterRole"))
+    assert granted == used
 
 
 def test_objects_of_the_whole_cluster_are_read_only_where_that_is_asked_for(helm):
