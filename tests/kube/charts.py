@@ -24,7 +24,8 @@ FLAVOURS: Mapping[str, Sequence[str]] = {
     "leader-election": ("router.epp.replicas=3",),
     "autoscaled": ("router.epp.autoscaling.enabled=true", "router.epp.autoscaling.minReplicas=2"),
     "accelerators": ("router.epp.accelerators.clusterObjects=true",),
-    "monitored": ("router.monitoring.prometheus.enabled=true", "router.tracing.enabled=true"),
+    "monitored": ("router.monitoring.prometheus.enabled=true",),
+    "traced": ("router.tracing.enabled=true",),
     "monitored-pods": (
         "router.monitoring.prometheus.enabled=true",
         "router.monitoring.prometheus.kind=PodMonitor",

@@ -135,7 +135,7 @@ def test_flags_reach_the_picker_as_they_are_given(helm):
 
 
 def test_environment_tells_the_picker_where_it_is(helm):
-    objects = helm.template(*FLAVOURS["monitored"], "router.epp.env[0].name=A", "router.epp.env[0].value=b")
+    objects = helm.template(*FLAVOURS["traced"], "router.epp.env[0].name=A", "router.epp.env[0].value=b")
     environment = {each["name"]: each for each in container(objects)["env"]}
     assert environment["NAMESPACE"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.namespace"
     assert environment["POD_NAME"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
