@@ -27,7 +27,7 @@ from epp.extproc.server import ServerSettings
 from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
-from epp.gateway import standalone_override_host_yaml, standalone_yaml
+from epp.gateway import FailureMode, chart_proxy_yaml, standalone_override_host_yaml, standalone_yaml
 from epp.gateway.eds_file import discovery_response
 from epp.observability.leadership import LeaderMetrics
 from epp.observability.watches import WatchMetrics
@@ -341,6 +341,8 @@ def _schema_json() -> str:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "deploy/chart/files/envoy-fail-close.yaml": lambda: chart_proxy_yaml(FailureMode.FAIL_CLOSE),
+    "deploy/chart/files/envoy-fail-open.yaml": lambda: chart_proxy_yaml(FailureMode.FAIL_OPEN),
     "deploy/endpoints.json": _endpoints_json,
     "deploy/envoy.yaml": standalone_yaml,
     "deploy/envoy-override-host.yaml": standalone_override_host_yaml,
