@@ -110,11 +110,12 @@ class EventWriter:
     def _failed(self, error: Exception, subject: Subject) -> float:
         if not isinstance(error, ApiError):
             return _RETRY_SECONDS
+        forbidden = error.status in _FORBIDDEN
         if not self._refusal_told:
             remedy = f"allow create and patch of events in {subject.namespace}, or ignore this"
-            _log.info("events cannot be written", reason=str(error), remedy=remedy)
+            _log.info("events cannot be written", reason=str(error), **({"remedy": remedy} if forbidden else {}))
             self._refusal_told = True
-        if error.status not in _FORBIDDEN:
+        if not forbidden:
             return _RETRY_SECONDS
         wait, self._retry_seconds = self._retry_seconds, min(2 * self._retry_seconds, _LONGEST_RETRY_SECONDS)
         return wait
