@@ -18,7 +18,8 @@ from epp.kube.resources import EVENTS
 COMPONENT = "inference-epp"
 _LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 30.0
-_RETRY_FORBIDDEN_SECONDS = 600.0
+_LONGEST_RETRY_SECONDS = 600.0
+"""The same where events are forbidden: the time doubles, since a server that starts forbids for a moment too."""
 _ANSWER_SECONDS = 10.0
 _NAME_CHARACTERS = 200
 _FORBIDDEN = frozenset({401, 403})
@@ -74,6 +75,7 @@ class EventWriter:
         self._counts: dict[str, _Count] = {}
         self._counted_uid = ""
         self._refusal_told = False
+        self._retry_seconds = _RETRY_SECONDS
 
     async def run(self) -> None:
         """Write events until cancelled."""
@@ -102,16 +104,21 @@ class EventWriter:
             return self._failed(error, subject)
         self._schedule.written(event, self._clock.now())
         self._counts[event.reason].number += 1
+        self._retry_seconds = _RETRY_SECONDS
         return 0.0
 
     def _failed(self, error: Exception, subject: Subject) -> float:
         if not isinstance(error, ApiError):
             return _RETRY_SECONDS
+        forbidden = error.status in _FORBIDDEN
         if not self._refusal_told:
             remedy = f"allow create and patch of events in {subject.namespace}, or ignore this"
-            _log.info("events cannot be written", reason=str(error), remedy=remedy)
+            _log.info("events cannot be written", reason=str(error), **({"remedy": remedy} if forbidden else {}))
             self._refusal_told = True
-        return _RETRY_FORBIDDEN_SECONDS if error.status in _FORBIDDEN else _RETRY_SECONDS
+        if not forbidden:
+            return _RETRY_SECONDS
+        wait, self._retry_seconds = self._retry_seconds, min(2 * self._retry_seconds, _LONGEST_RETRY_SECONDS)
+        return wait
 
     def _content(self, event: Event, subject: Subject) -> dict[str, object]:
         now = datetime.fromtimestamp(self._clock.utc(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -60,6 +60,7 @@ class Kubernetes:
         if settings.lease is not None:
             self.election = LeaderElection(api, settings.lease, settings.replica, clock=clock)
         self._electing: asyncio.Task[None] | None = None
+        self._policies: ClusterPolicies | None = None
         self._pool = PoolIdentity(namespace=settings.namespace)
         if isinstance(settings.source, PoolName):
             self._pool = PoolIdentity(settings.source.name, settings.source.group, settings.namespace)
@@ -112,6 +113,7 @@ class Kubernetes:
         """Apply the policies of the pool, now and whenever they change."""
         policies = ClusterPolicies(self.cluster, self._pool, self._pool.namespace, director.use_policies)
         await policies.start()
+        self._policies = policies
         self._supervisor.start("policies", policies.follow)
 
     def write_events(self, config_problem: Callable[[], str]) -> None:
@@ -160,13 +162,13 @@ class Kubernetes:
 
     def _problems(self, config_problem: str) -> Mapping[Topic, str]:
         lost = self.discovery.found_pool is None
+        refused = [f"{problem.object}: {problem.reason}" for watch in self.watches for problem in watch.problems]
+        warnings = () if self._policies is None else self._policies.warnings
         return {
             CONFIGURATION: message_of(config_problem.splitlines()),
             POOL: "there is no such pool, so it has no endpoints" if lost else "",
-            ENDPOINTS: message_of([self.discovery.shortage]) if self.discovery.shortage else "",
-            OBJECTS: message_of(
-                f"{problem.object}: {problem.reason}" for watch in self.watches for problem in watch.problems
-            ),
+            ENDPOINTS: message_of([self.discovery.shortage]),
+            OBJECTS: message_of([*refused, *warnings]),
         }
 
 
