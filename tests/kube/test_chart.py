@@ -134,6 +134,25 @@ def test_flags_reach_the_picker_as_they_are_given(helm):
     assert arguments[-4:] == ["--drain-timeout=1m", "--secure-serving=false", "--tracing=true", "--v=4"]
 
 
+def test_large_number_of_a_values_file_stays_a_number(helm, tmp_path):
+    """Helm reads it as a float, and would write 3.3554432e+07."""
+    file = tmp_path / "values.yaml"
+    file.write_text(
+        "router:\n"
+        "  epp: {flags: {max-request-body: 33554432, v: 4, refresh-metrics-interval: 0.5s}}\n"
+        "  inferenceObjectives: [{name: first, priority: 1000000}]\n"
+        "  proxy: {enabled: true, maxConnections: 2000000}\n"
+    )
+    objects = helm.template(files=[file])
+    assert {"--max-request-body=33554432", "--v=4", "--refresh-metrics-interval=0.5s"} <= set(
+        container(objects)["args"]
+    )
+    assert one(objects, "InferenceObjective")["spec"]["priority"] == 1_000_000
+    assert (
+        "max_active_downstream_connections: 2000000" in one(objects, "ConfigMap", f"{NAME}-proxy")["data"]["envoy.yaml"]
+    )
+
+
 def test_environment_tells_the_picker_where_it_is(helm):
     objects = helm.template(*FLAVOURS["traced"], "router.epp.env[0].name=A", "router.epp.env[0].value=b")
     environment = {each["name"]: each for each in container(objects)["env"]}
