@@ -14,6 +14,10 @@ REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "deploy" / "chart"
 NAMESPACE = "llm"
 RELEASE = "vllm"
+PICKERS = f"{RELEASE}-epp-pickers.{NAMESPACE}.svc.cluster.local"
+"""Where the stand-alone Envoy looks for pickers that are not in its own pod."""
+FALLBACKS = f"{RELEASE}-epp-model-servers.{NAMESPACE}.svc.cluster.local"
+"""Where it looks for model servers while it has no picker."""
 SERVERS = "router.modelServers.matchLabels.app=vllm"
 """The one value that a release must have."""
 

@@ -91,11 +91,16 @@ requestHandler:
 - --grpc-health-port
 - {{ $router.epp.grpcHealthPort | quote }}
 {{- range $name, $value := $flags }}
-- {{ printf "--%s=%v" $name $value | quote }}
+- {{ printf "--%s=%s" $name (include "epp.plain" $value) | quote }}
 {{- end }}
 {{- if not (hasKey $flags "tracing") }}
 - --tracing={{ $router.tracing.enabled }}
 {{- end }}
+{{- end -}}
+
+{{- /* A value as text: numbers of a values file are floats, which Go writes as 3.3e+07. */ -}}
+{{- define "epp.plain" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ printf "%.0f" . }}{{ else }}{{ . }}{{ end -}}
 {{- end -}}
 
 {{- define "epp.endpointSelector" -}}
