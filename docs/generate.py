@@ -29,6 +29,7 @@ from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
 from epp.gateway import standalone_override_host_yaml, standalone_yaml
 from epp.gateway.eds_file import discovery_response
+from epp.observability.plugin_metrics import family_of
 from epp.picker import Picker, PickerSettings
 
 REPOSITORY = Path(__file__).parents[1]
@@ -150,25 +151,30 @@ def metrics_markdown() -> str:
     """Return the metrics of a picker with the default configuration, from its registry."""
     discovery = StaticDiscovery([])
     registry = Picker(PickerSettings(server=ServerSettings("unix:unset"), discovery=discovery)).metrics.registry
-    rows = sorted(row for collector in registry._collector_to_names for row in _metric_rows(collector))  # noqa: SLF001
+    rows = [row for collector in registry._collector_to_names for row in _metric_rows(collector)]  # noqa: SLF001
+    own, _ = Registry().load_all()
+    rows += [row for cls in own.values() for metric in cls.metrics for row in _family_rows(family_of(metric))]
     return _page(
         "# Metrics",
         "",
         "`/metrics` of `epp serve --metrics-port`, in Prometheus's text format. Names are those of llm-d-router, so "
         "that its dashboards work. A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`.",
         "",
-        *_table(("name", "type", "labels", ""), rows),
+        *_table(("name", "type", "labels", ""), sorted(rows)),
     )
 
 
 def _metric_rows(collector: Any) -> Iterator[tuple[str, str, str, str]]:
     families: Iterable[Metric] = collector.describe() if hasattr(collector, "describe") else collector.collect()
     for family in families:
-        # Only a private attribute tells the labels of a metric without samples.
-        names = getattr(family, "_labelnames", ()) or getattr(collector, "_labelnames", ())
-        suffix = "_total" if family.type == "counter" else ""
-        labels = ", ".join(map(_code, names))
-        yield f"`{family.name}{suffix}`", family.type, labels, family.documentation
+        yield from _family_rows(family, getattr(collector, "_labelnames", ()))
+
+
+def _family_rows(family: Metric, labels: Iterable[str] = ()) -> Iterator[tuple[str, str, str, str]]:
+    # Only a private attribute tells the labels of a metric without samples.
+    names = getattr(family, "_labelnames", ()) or labels
+    suffix = "_total" if family.type == "counter" else ""
+    yield f"`{family.name}{suffix}`", family.type, ", ".join(map(_code, names)), family.documentation
 
 
 def errors_markdown() -> str:

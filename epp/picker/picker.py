@@ -20,6 +20,7 @@ from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
+from epp.observability.plugin_metrics import PluginMetrics
 from epp.picker.running import RunningConfig
 from epp.picker.servers import Servers
 from epp.picker.settings import PickerSettings
@@ -53,7 +54,8 @@ class Picker:
             trust=settings.endpoint_trust,
             terminal=settings.terminal,
         )
-        self.metrics.registry.register(InputMetrics(lambda: self._running.assembly.plugins))
+        for shown in (InputMetrics, PluginMetrics):
+            self.metrics.registry.register(shown(lambda: self._running.assembly.plugins))
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(

@@ -100,6 +100,7 @@ async def open_world(
     config_file: Path | None = None,
     gateway: GatewaySettings = ANY_PORT,
     plugin_modules: tuple[str, ...] = (),
+    experimental: bool = False,
 ) -> AsyncIterator[World]:
     """Run a gateway with a configuration as text, or with a file that the picker follows."""
     loaded = None if config is None else load_text(config)
@@ -110,6 +111,7 @@ async def open_world(
         config=loaded,
         watch_config=config_file,
         plugin_modules=plugin_modules,
+        experimental=experimental,
         discovery=None if not endpoints and loaded else StaticDiscovery(parse_targets(endpoints) if endpoints else ()),
     )
     async with (
