@@ -38,42 +38,43 @@ class Layout:
     role: Positions
     """By slot; NONE for endpoints that do not count."""
     pod: Positions
-    """By slot."""
+    """By slot, for endpoints that count."""
     roles: int
     """Number of roles."""
 
 
 def lay_out(endpoints: tuple[Endpoint | None, ...], labels: RolloutLabels) -> Layout:
     """Return the layout of all slots. Endpoints with one UID are ranks of one pod; without, each counts as a pod."""
-    found = [endpoint.labels.get(labels.revision, "") if endpoint else "" for endpoint in endpoints]
-    revisions = tuple(sorted(set(filter(None, found))))
-    numbers = {revision: number for number, revision in enumerate(revisions)}
-    roles = {role: number for number, role in enumerate(labels.roles)}
+    number_of_role = {role: number for number, role in enumerate(labels.roles)}
     pods: dict[str, int] = {}
-    counted = [
-        NONE
-        if endpoint is None or not labels.scope.matches(endpoint.labels)
-        else roles.get(endpoint.labels.get(labels.role, ""), NONE)
-        for endpoint in endpoints
-    ]
-    pod = [0 if e is None else pods.setdefault(e.uid or f"name:{e.id}", len(pods)) for e in endpoints]
+    revision_of, role_of, pod_of = [""] * len(endpoints), [NONE] * len(endpoints), [0] * len(endpoints)
+    for slot, endpoint in enumerate(endpoints):
+        if endpoint is None:
+            continue
+        revision_of[slot] = endpoint.labels.get(labels.revision, "")
+        role = number_of_role.get(endpoint.labels.get(labels.role, ""), NONE)
+        if role != NONE and labels.scope.matches(endpoint.labels):
+            role_of[slot] = role
+            pod_of[slot] = pods.setdefault(endpoint.uid or f"name:{endpoint.id}", len(pods))
+    revisions = tuple(sorted({*revision_of} - {""}))
+    numbers = {"": NONE} | {revision: number for number, revision in enumerate(revisions)}
     return Layout(
         revisions,
-        np.array([numbers.get(revision, NONE) for revision in found], dtype=np.intp),
-        np.array(counted, dtype=np.intp),
-        np.array(pod, dtype=np.intp),
+        np.array([numbers[revision] for revision in revision_of], dtype=np.intp),
+        np.array(role_of, dtype=np.intp),
+        np.array(pod_of, dtype=np.intp),
         len(labels.roles),
     )
 
 
 def pod_counts(layout: Layout, slots: Positions) -> NDArray[np.intp]:
     """Return the number of pods by revision and role, of the endpoints in these slots."""
-    counts = np.zeros((len(layout.revisions), layout.roles), dtype=np.intp)
     counting = slots[(layout.role[slots] != NONE) & (layout.revision[slots] != NONE)]
-    ranks = np.stack([layout.revision[counting], layout.role[counting], layout.pod[counting]])
-    revision, role, _ = np.unique(ranks, axis=1)
-    np.add.at(counts, (revision, role), 1)
-    return counts
+    group = layout.revision[counting] * layout.roles + layout.role[counting]
+    pods = int(layout.pod.max(initial=0)) + 1
+    group_of_pod = np.unique(group * pods + layout.pod[counting]) // pods
+    counts = np.bincount(group_of_pod, minlength=len(layout.revisions) * layout.roles)
+    return counts.reshape(len(layout.revisions), layout.roles)
 
 
 def shares(counts: NDArray[np.intp], *, by_largest_role: bool) -> Floats:
