@@ -45,7 +45,6 @@ WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
 NOT_YET: frozenset[str] = frozenset(
     {
         "burst-prefix-cache-producer",
-        "disaggregatedset-rollout-screener",
         "endpoint-pin-screener",
         "k8s-notification-source",
         "latency-scorer",

@@ -23,6 +23,7 @@ from epp.observability.inputs import InputMetrics
 from epp.observability.leadership import LeaderMetrics
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
+from epp.observability.plugin_metrics import PluginMetrics
 from epp.observability.watches import WatchMetrics
 from epp.picker.kubernetes import Kubernetes
 from epp.picker.running import RunningConfig
@@ -70,6 +71,7 @@ class Picker:
         if settings.policies is not None:
             self.director.use_policies(settings.policies.policies)
         self.metrics.registry.register(InputMetrics(self._input_owners))
+        self.metrics.registry.register(PluginMetrics(lambda: self._running.assembly.plugins))
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
