@@ -13,8 +13,17 @@ from cluster.client import Client
 from cluster.running import Cluster, running
 from cluster.space import Space, space_in
 
+TEST_SECONDS = 600
+"""More than anything takes on a slow machine: servers start, and thousands of pods are made."""
 
-@pytest.fixture(scope="session", autouse=True)
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+
+
+@pytest.fixture(scope="session")
 def programs() -> Path:
     """Directory of kube-apiserver, etcd and helm; without them, tests are skipped, and fail where CI is set."""
     directory = build_assets.directory()

@@ -41,11 +41,8 @@ class ApiServer:
         tokens = data / "tokens.csv"
         tokens.write_text(f'{self.admin_token},admin,admin,"system:masters"\n')
         key = data / "service-accounts.key"
-        key.write_bytes(
-            ec.generate_private_key(ec.SECP256R1()).private_bytes(
-                Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
-            )
-        )
+        signing_key = ec.generate_private_key(ec.SECP256R1())
+        key.write_bytes(signing_key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
         self.process = Process(
             data / "kube-apiserver.log",
             str(program),
@@ -62,6 +59,7 @@ class ApiServer:
             f"--token-auth-file={tokens}",
             "--disable-admission-plugins=ServiceAccount",
             "--delete-collection-workers=8",
+            "--shutdown-watch-termination-grace-period=1s",
             *flags,
         )
 

@@ -85,9 +85,10 @@ class Client:
         return await self.request("GET", resource.path(namespace), params=params)
 
     async def watch(self, api_version: str, kind: str, namespace: str = "", **params: str) -> AsyncIterator[Manifest]:
-        """Yield the events of a watch until the server ends it."""
+        """Yield the events of a watch until the server ends it; aiohttp.ClientError if it dies."""
         resource = await self.resource({"apiVersion": api_version, "kind": kind})
-        async with self._http.get(resource.path(namespace), params={"watch": "true", **params}) as response:
+        path, endless = resource.path(namespace), aiohttp.ClientTimeout(total=None)
+        async with self._http.get(path, params={"watch": "true", **params}, timeout=endless) as response:
             await _refuse(response)
             async for line in response.content:
                 yield json.loads(line)

@@ -42,7 +42,8 @@ class Etcd:
         return int(answer["header"]["revision"])
 
     async def compact(self) -> int:
-        """Forget the history of all objects; return the oldest revision that is still known."""
+        """Forget the history of all objects, up to now; return the oldest revision that is still known."""
+        await self.advance()  # a watch from the revision of the last write begins with the next one
         revision = await self.advance()
         await self._call("kv/compaction", {"revision": str(revision), "physical": True})
         return revision

@@ -7,6 +7,7 @@ from typing import Any
 
 from cluster.client import Manifest
 
+RBAC = "rbac.authorization.k8s.io/v1"
 POOLS = "inference.networking.k8s.io/v1"
 POLICIES = "llm-d.ai/v1alpha2"
 LEGACY_POLICIES = "inference.networking.x-k8s.io/v1alpha2"
@@ -96,6 +97,17 @@ def rule(model: str | None, **targets: int | None) -> Manifest:
         for target, weight in targets.items()
     ]
     return {"matches": matches, "targets": weighted} if matches else {"targets": weighted}
+
+
+def binding(role_kind: str, role: str, *, account: str, namespace: str) -> Manifest:
+    """Return the RoleBinding or ClusterRoleBinding of a service account."""
+    return _object(
+        RBAC,
+        f"{role_kind}Binding",
+        f"{role}-{account}",
+        roleRef={"apiGroup": RBAC.partition("/")[0], "kind": role_kind, "name": role},
+        subjects=[{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+    )
 
 
 def _object(

@@ -10,7 +10,7 @@ from pathlib import Path
 from epp.child import tied_to_parent
 
 START_SECONDS = 120.0
-STOP_SECONDS = 60.0
+STOP_SECONDS = 120.0
 LOG_LINES = 40
 """Lines of the log in an error."""
 

@@ -13,6 +13,7 @@ from waiting import until
 from cluster.apiserver import Access, ApiServer
 from cluster.client import Client, Manifest, RefusedError, client_of
 from cluster.etcd import Etcd
+from cluster.kubeconfig import write_kubeconfig
 
 CRDS = Path(__file__).parent.parent / "crds"
 
@@ -36,6 +37,10 @@ class Cluster:
     def client(self, token: str = "") -> AbstractAsyncContextManager[Client]:
         """Open a client of the user with that token; of the administrator without one."""
         return client_of(self.access, token or self.admin_token)
+
+    def kubeconfig(self, path: Path, *, namespace: str = "default") -> Path:
+        """Write a kubeconfig of the administrator."""
+        return write_kubeconfig(path, self.access, token=self.admin_token, namespace=namespace)
 
     async def restart(self) -> None:
         """Kill the API server and start it again: same port, same objects."""

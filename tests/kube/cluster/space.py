@@ -11,6 +11,7 @@ from typing import Any
 import cluster.manifests as write
 from cluster.client import Client, Manifest, RefusedError
 from cluster.running import Cluster
+from cluster.users import User
 
 _AT_ONCE = 24
 """Requests under way when many pods are made."""
@@ -62,7 +63,7 @@ class Space:
             tasks = [group.create_task(one(index, ip)) for index, ip in enumerate(ips)]
         return [task.result() for task in tasks]
 
-    async def ready(self, pod: Manifest, ready: bool = True) -> Manifest:  # noqa: FBT001, FBT002  reads as a sentence
+    async def ready(self, pod: Manifest, *, ready: bool = True) -> Manifest:
         """Set the Ready condition of a pod."""
         return await self.admin.status(pod, write.pod_status(pod["status"]["podIP"], ready=ready))
 
@@ -89,6 +90,26 @@ class Space:
     async def pool(self, name: str = "pool", **content: Any) -> Manifest:
         """Create or replace an InferencePool; `content` is that of `manifests.pool`."""
         return await self.apply(write.pool(name, namespace=self.namespace, **content))
+
+    async def user(self, name: str, *roles: Manifest) -> User:
+        """Return a service account of the namespace with these roles and no others; an existing one keeps its own."""
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+        await self.apply(account)
+        user = User(self.admin, self.cluster.access, self.namespace, name)
+        for role in roles:
+            await self.grant(user, role)
+        await user.renew()
+        return user
+
+    async def grant(self, user: User, role: Manifest) -> Manifest:
+        """Bind a Role, or a ClusterRole in all namespaces, and wait until it has effect; return the binding."""
+        name = role["metadata"]["name"]
+        if role["kind"] == "ClusterRole":
+            name = f"{self.namespace}-{name}"  # others may have one of the same name
+        await self.apply({**role, "metadata": {"name": name}})
+        binding = await self.apply(write.binding(role["kind"], name, account=user.name, namespace=self.namespace))
+        await user.wait_for(role)
+        return binding
 
     async def clean(self) -> None:
         """Delete the pods of the namespace, and the objects of cluster scope that were made through it."""
