@@ -180,6 +180,11 @@ class Datastore:
         )
         return self._snapshot
 
+    def endpoint(self, identity: str) -> Endpoint | None:
+        """Return the endpoint with this id; None when there is none."""
+        slot = self._slots.get(identity)
+        return None if slot is None else self._endpoints[slot]
+
     def find(self, hostport: str) -> tuple[int, Endpoint] | None:
         """Return the endpoint with this address and its slot; None when there is none."""
         slot = min(self._by_address.get(hostport, ()), default=-1)

@@ -13,7 +13,10 @@ from epp.framework.datalayer import Discovery
 from epp.framework.plugin import Parameters
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
+from epp.kube.readers import ClusterReaders, SharedObjects
+from epp.kube.resources import PODS
 from epp.kube.watched import Watched
+from epp.objects.decode import decode_object
 from epp.policies import PoolIdentity
 from epp.policies.cluster import ClusterPolicies
 from epp.supervisor import Supervisor, TaskObserver
@@ -40,7 +43,15 @@ class Kubernetes:
         self._pool = PoolIdentity(namespace=settings.namespace)
         if isinstance(settings.source, PoolName):
             self._pool = PoolIdentity(settings.source.name, settings.source.group, settings.namespace)
-        self.discovery: Discovery[Parameters] = PodDiscovery(self.cluster, settings.namespace, settings.source)
+        discovery = PodDiscovery(self.cluster, settings.namespace, settings.source)
+        self.discovery: Discovery[Parameters] = discovery
+        self.readers = ClusterReaders(
+            self.cluster,
+            settings.namespace,
+            supervisor=self._supervisor,
+            shared=[SharedObjects(PODS, decode_object, discovery.pods)],
+        )
+        """The plugins that read objects of the cluster."""
 
     @property
     def watches(self) -> Sequence[Watched[Any]]:
