@@ -58,7 +58,9 @@ class OptionalKinds:
         self._watches.update({watch: watch.state for watch in changed})
         back = [watch for watch, said in changed.items() if said in _UNREADABLE and watch.state is WatchState.CURRENT]
         forbidden = [watch for watch in changed if watch.state is WatchState.FORBIDDEN]
-        absent = [watch for watch in changed if watch.state is WatchState.ABSENT]
+        absent = [
+            watch for watch, said in changed.items() if watch.state is WatchState.ABSENT and said not in _UNREADABLE
+        ]
         narrowed = [watch for watch in changed if watch.state is WatchState.CURRENT and watch.is_narrowed]
         if back:
             _log.info("optional objects readable now", resources=sorted(watch.title for watch in back))
