@@ -33,6 +33,7 @@ class Inventory:
 
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """By `namespace/name`."""
+    pods_by_uid: Mapping[str, Pod] = field(default_factory=dict)
     pods_by_ip: Mapping[str, Pod] = field(default_factory=dict)
     """Without addresses that several pods share on the network of their host."""
     pods_by_node: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
@@ -103,6 +104,7 @@ class Inventory:
         running = [pod for pod in pods.values() if not pod.ended]
         return cls(
             pods=pods,
+            pods_by_uid={uid: pod for pod in pods.values() if (uid := pod.metadata.uid)},
             pods_by_ip={
                 ip: owners[0] for ip, owners in _grouped(running, lambda pod: pod.addresses).items() if len(owners) == 1
             },

@@ -46,7 +46,6 @@ NOT_YET: frozenset[str] = frozenset(
     {
         "burst-prefix-cache-producer",
         "endpoint-pin-screener",
-        "k8s-notification-source",
         "latency-scorer",
         "latency-slo-admitter",
         "mm-embeddings-cache-producer",

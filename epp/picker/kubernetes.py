@@ -18,8 +18,10 @@ from epp.kube.election import LeaderElection
 from epp.kube.event_writer import EventWriter, Subject
 from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, Topic, message_of
 from epp.kube.lease import LeaseSettings
-from epp.kube.resources import POLICIES, pools
+from epp.kube.readers import ClusterReaders, SharedObjects
+from epp.kube.resources import PODS, POLICIES, pools
 from epp.kube.watched import Watched, WatchState
+from epp.objects.decode import decode_object
 from epp.policies import PoolIdentity
 from epp.policies.cluster import ClusterPolicies
 from epp.supervisor import Supervisor, TaskObserver
@@ -65,6 +67,13 @@ class Kubernetes:
         if isinstance(settings.source, PoolName):
             self._pool = PoolIdentity(settings.source.name, settings.source.group, settings.namespace)
         self.discovery = PodDiscovery(self.cluster, settings.namespace, settings.source)
+        self.readers = ClusterReaders(
+            self.cluster,
+            settings.namespace,
+            supervisor=self._supervisor,
+            shared=[SharedObjects(PODS, decode_object, self.discovery.pods)],
+        )
+        """The plugins that read objects of the cluster."""
 
     @property
     def watches(self) -> Sequence[Watched[Any]]:

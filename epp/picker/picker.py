@@ -61,6 +61,7 @@ class Picker:
             self._clock,
             self.metrics,
             discovery=discovery,
+            readers=None if self._kubernetes is None else self._kubernetes.readers,
             poll_seconds=settings.refresh_metrics_seconds,
             gauge_seconds=settings.refresh_prometheus_seconds,
             use_subset=settings.use_subset,
