@@ -14,6 +14,8 @@ class Resource(NamedTuple):
     plural: str
     kind: str
     namespaced: bool = True
+    everywhere: bool = False
+    """Whether it is read in all namespaces, or in that of the pool where all of them are forbidden."""
 
     @property
     def title(self) -> str:
@@ -58,9 +60,9 @@ _DRA = ("v1", "v1beta2", "v1beta1")
 ACCELERATORS = (
     NODES,
     Resource("ome.io", ("v1beta1",), "acceleratorclasses", "AcceleratorClass", namespaced=False),
-    Resource("inference.redhat.com", ("v1alpha1",), "instaslices", "Instaslice"),
-    Resource("inference.redhat.com", ("v1alpha1",), "nodeaccelerators", "NodeAccelerator"),
-    Resource("inference.redhat.com", ("v1alpha1",), "allocationclaims", "AllocationClaim"),
+    Resource("inference.redhat.com", ("v1alpha1",), "instaslices", "Instaslice", everywhere=True),
+    Resource("inference.redhat.com", ("v1alpha1",), "nodeaccelerators", "NodeAccelerator", everywhere=True),
+    Resource("inference.redhat.com", ("v1alpha1",), "allocationclaims", "AllocationClaim", everywhere=True),
     Resource("tensor-fusion.ai", ("v1",), "gpus", "GPU", namespaced=False),
     Resource("tensor-fusion.ai", ("v1",), "gpunodes", "GPUNode", namespaced=False),
     Resource("resource.k8s.io", _DRA, "resourceslices", "ResourceSlice", namespaced=False),
