@@ -88,6 +88,8 @@ def show(report: ClusterReport) -> None:
             print_labelled(console, "  ", escape(line))
     _show_roles("All that the picker needs in its namespace", report.roles)
     _show_roles("Optional, to know the hardware of endpoints", report.hardware_roles)
+    if report.roles or report.hardware_roles:
+        console.print()
     console.print(escape(report.summary), soft_wrap=True)
 
 
@@ -97,13 +99,13 @@ def _show_roles(title: str, roles: tuple[Mapping[str, Any], ...]) -> None:
         text = "---\n".join(
             yaml.safe_dump(each, sort_keys=False, default_flow_style=None, width=10_000) for each in roles
         )
-        typer.echo(f"\n# {title}; for kubectl apply -f -\n{text}")
+        typer.echo(f"\n# {title}; for kubectl apply -f -\n{text}", nl=False)
 
 
 def _access_table(found: tuple[Access, ...]) -> Table:
     table = Table(box=None, pad_edge=True)
     for heading in ("resource", "where", "access", "need", "for"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading in {"where", "access", "need"})
     for each in found:
         if _is_shown(each):
             need = each.need

@@ -152,9 +152,18 @@ async def test_server_error_is_told_as_it_is(check, cluster):
     cluster.answers["/api/v1/nodes"] = (500, {"code": 500, "message": "etcd is away"})
     report = await check()
     assert report.errors == ("pods: not readable in namespace llm (endpoints): etcd is away",)
+    assert report.warnings == ("pods could not be listed: etcd is away",)
     assert report.notes == ("nodes: not readable: etcd is away",)
     assert not report.would_be_ready
     assert report.pool.pods is None
+
+
+async def test_pools_that_cannot_be_listed_are_told_once_for_the_kind_and_once_for_the_pool(check, cluster):
+    cluster.answers[POOLS.replace("/v1/", "/v1/namespaces/llm/")] = (500, {"code": 500, "message": "etcd is away"})
+    assert (await check()).errors == (
+        f"inferencepools.{GROUP}: not readable in namespace llm (pods and ports of the pool): etcd is away",
+        "InferencePools could not be listed: etcd is away",
+    )
 
 
 async def test_rights_that_nobody_tells_are_named(check, cluster):
