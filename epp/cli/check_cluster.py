@@ -23,10 +23,6 @@ from epp.kube.needs import Importance
 from epp.picker.cluster_check import ClusterReport, check_cluster
 from epp.picker.pool_check import PoolReport
 
-_ABOUT = {
-    "Role": "# All that the picker needs in its namespace:\n",
-    "ClusterRole": "# Optional, to know the hardware of endpoints:\n",
-}
 _COLOURS = {
     AccessState.ALLOWED: "green",
     AccessState.FORBIDDEN: "red",
@@ -90,22 +86,26 @@ def show(report: ClusterReport) -> None:
     if report.pool is not None:
         for line in _pool_lines(report.pool):
             print_labelled(console, "  ", escape(line))
-    if report.roles:
-        typer.echo(f"\n# For an administrator to apply: kubectl apply -f -\n{_as_yaml(report.roles)}")
+    _show_roles("All that the picker needs in its namespace", report.roles)
+    _show_roles("Optional, to know the hardware of endpoints", report.hardware_roles)
+    if report.roles or report.hardware_roles:
+        console.print()
     console.print(escape(report.summary), soft_wrap=True)
 
 
-def _as_yaml(roles: tuple[Mapping[str, Any], ...]) -> str:
-    """Return the roles as one text, to be applied as it is, or a part of it."""
-    texts = [yaml.safe_dump(each, sort_keys=False, default_flow_style=None, width=10_000) for each in roles]
-    heads = [_ABOUT.get(each["kind"], "") for each in roles]
-    return "---\n".join(head + text for head, text in zip(heads, texts, strict=True))
+def _show_roles(title: str, roles: tuple[Mapping[str, Any], ...]) -> None:
+    """Print a text that can be applied as it is."""
+    if roles:
+        text = "---\n".join(
+            yaml.safe_dump(each, sort_keys=False, default_flow_style=None, width=10_000) for each in roles
+        )
+        typer.echo(f"\n# {title}; for kubectl apply -f -\n{text}", nl=False)
 
 
 def _access_table(found: tuple[Access, ...]) -> Table:
     table = Table(box=None, pad_edge=True)
     for heading in ("resource", "where", "access", "need", "for"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading in {"where", "access", "need"})
     for each in found:
         if _is_shown(each):
             need = each.need

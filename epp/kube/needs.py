@@ -56,6 +56,11 @@ class Need:
         return "list" in self.verbs
 
     @property
+    def is_of_hardware(self) -> bool:
+        """Whether the objects bear on the hardware of endpoints alone."""
+        return self.resource in ACCELERATORS
+
+    @property
     def rule(self) -> tuple[str, tuple[str, ...], str]:
         """What needs must have in common to be granted by one rule: group, verbs and name."""
         return self.resource.group, tuple(self.verbs), self.name
@@ -89,7 +94,9 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
     ]
     if pool_group is not None:
         needs.append(written(EVENTS, "problems of the pool in kubectl describe", "create", "patch"))
-    needs += [Need(resource=each, purpose="hardware", importance=Importance.OPTIONAL) for each in ACCELERATORS]
+    for each in ACCELERATORS:
+        place = namespace if each.namespaced and not each.everywhere else ""
+        needs.append(Need(resource=each, purpose="hardware", namespace=place, importance=Importance.OPTIONAL))
     return tuple(needs)
 
 

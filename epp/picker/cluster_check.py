@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a picker would find in a cluster, what it lacks there, and the roles that grant it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -32,7 +32,9 @@ class ClusterReport(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     roles: tuple[Mapping[str, Any], ...] = ()
-    """Roles and bindings that grant what is forbidden, with all that the picker needs beside it."""
+    """The Role and its binding, where something is forbidden that it grants: all that the picker needs."""
+    hardware_roles: tuple[Mapping[str, Any], ...] = ()
+    """The same for objects that bear on hardware: a Role and a ClusterRole."""
 
 
 async def check_cluster(
@@ -47,6 +49,7 @@ async def check_cluster(
     found = await check_access(api, needs_of_picker(namespace, pool_group=group, lease=lease))
     pool = None if source is None else await check_pool(api, source, namespace)
     required = _problems(found, Importance.REQUIRED)
+    names = (_ROLE_NAME, source.name) if isinstance(source, PoolName) else (_ROLE_NAME,)
     ready, summary = _outcome(found, pool, namespace)
     return ClusterReport(
         server=api.server,
@@ -59,7 +62,10 @@ async def check_cluster(
         errors=(*required, *(() if pool is None else pool.errors)),
         warnings=(*_problems(found, Importance.RECOMMENDED), *(() if pool is None else pool.warnings)),
         notes=tuple(_notes(found)),
-        roles=tuple(_roles(found, user, namespace, source.name if isinstance(source, PoolName) else "")),
+        roles=tuple(_roles((each for each in found if not each.need.is_of_hardware), user, namespace, *names)),
+        hardware_roles=tuple(
+            _roles((each for each in found if each.need.is_of_hardware), user, namespace, *names, "hardware")
+        ),
     )
 
 
@@ -125,13 +131,14 @@ def _prevents_start(access: Access) -> bool:
     return access.state is not AccessState.ALLOWED
 
 
-def _roles(found: Sequence[Access], user: str, namespace: str, pool: str) -> Iterable[Mapping[str, Any]]:
+def _roles(found: Iterable[Access], user: str, namespace: str, *names: str) -> Iterable[Mapping[str, Any]]:
     """Yield a Role and a ClusterRole, each with its binding, where something of it is forbidden.
 
     Each has all rights of its scope, not only those that are forbidden now, so that a later one can replace it.
     """
-    for space, name in ((namespace, _name(pool)), ("", _name(namespace, pool))):
-        ours = [each for each in found if each.need.namespace == space]
+    access = tuple(found)
+    for space, name in ((namespace, "-".join(names)), ("", "-".join((namespace, *names)))):
+        ours = [each for each in access if each.need.namespace == space]
         if any(each.state is AccessState.FORBIDDEN for each in ours):
             wanted = [each.need for each in ours if each.need.importance is Importance.REQUIRED or _is_there(each)]
             granting = role(name, wanted, namespace=space)
@@ -142,10 +149,6 @@ def _roles(found: Sequence[Access], user: str, namespace: str, pool: str) -> Ite
 
 def _is_there(access: Access) -> bool:
     return access.state is not AccessState.ABSENT
-
-
-def _name(*parts: str) -> str:
-    return "-".join(part for part in (_ROLE_NAME, *parts) if part)
 
 
 def _title(need: Need) -> str:

@@ -23,6 +23,7 @@ from epp.policies.build import build_policies
 
 T = TypeVar("T")
 
+_FORBIDDEN = 403
 _MOST_LISTED = 10
 """Problems of one kind that are told one by one."""
 _SERVICES = "/api/v1/namespaces/{namespace}/services/{name}"
@@ -108,8 +109,8 @@ async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str)
         )
     try:
         there = await list_objects(api, pools(source.group), _read_pool, namespace=namespace)
-    except ApiError:
-        return PoolReport(name=source.name, found=False)  # why is told of the kind
+    except ApiError as error:
+        return PoolReport(name=source.name, found=False, errors=tuple(_unlisted("InferencePools", error)))
     item = next((each for each in there if each.id == f"{namespace}/{source.name}"), None)
     if item is None or item.object is None:
         return PoolReport(name=source.name, found=False, errors=(_missing(source, item, there),))
@@ -141,8 +142,8 @@ def _missing(source: PoolName, item: Item[_FoundPool] | None, there: Iterable[It
 async def _with_pods(api: KubeApi, report: PoolReport, target: PodTarget, namespace: str) -> PoolReport:
     try:
         items = await list_objects(api, PODS, _kind(Pod), namespace=namespace, selector=target.selector)
-    except ApiError:
-        return report
+    except ApiError as error:
+        return msgspec.structs.replace(report, warnings=(*report.warnings, *_unlisted("pods", error)))
     pods = [item.object for item in items if item.object is not None]
     found: dict[str, int] = {}
     endpoints = 0
@@ -200,6 +201,12 @@ async def _policies(api: KubeApi, current: Resource, former: Resource, namespace
             if error.status not in ABSENT:
                 break
     return ()
+
+
+def _unlisted(title: str, error: ApiError) -> Iterator[str]:
+    """Yield why objects cannot be listed; not that they are forbidden or not installed, which is told of their kind."""
+    if error.status != _FORBIDDEN and error.status not in ABSENT:
+        yield f"{title} could not be listed: {error}"
 
 
 def _problems(kind: str, items: Iterable[Item[T]]) -> Iterator[str]:

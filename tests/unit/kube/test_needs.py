@@ -37,9 +37,16 @@ def test_nothing_outside_the_namespace_is_more_than_optional():
     assert {need.namespace for need in needs} == {"llm", ""}
 
 
+def test_claims_of_the_pool_s_pods_are_read_in_its_namespace_and_slices_of_gpus_everywhere():
+    places = {need.resource.plural: need.namespace for need in needs_of_picker("llm", pool_group=None)}
+    assert (places["resourceclaims"], places["variantautoscalings"]) == ("llm", "llm")
+    assert (places["allocationclaims"], places["instaslices"], places["nodes"]) == ("", "", "")
+
+
 def test_role_has_a_rule_for_each_group_verbs_and_name():
     needs = needs_of_picker("llm", pool_group=None, lease="l")
-    granted = role("picker", [need for need in needs if need.namespace], namespace="llm")
+    wanted = [need for need in needs if need.importance is not Importance.OPTIONAL]
+    granted = role("picker", wanted, namespace="llm")
     read = ["get", "list", "watch"]
     policies = ["inferenceobjectives", "inferencemodelrewrites"]
     assert granted == {

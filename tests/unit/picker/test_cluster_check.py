@@ -111,18 +111,25 @@ async def test_role_has_all_that_is_needed_so_that_a_later_one_can_replace_it(ch
     ]
 
 
-async def test_hardware_kinds_are_granted_by_a_cluster_role_of_those_that_are_installed(check, cluster):
+async def test_hardware_kinds_are_granted_by_roles_of_their_own_of_those_that_are_installed(check, cluster):
     cluster.install(
-        "/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceslices", "/apis/ome.io/v1beta1/acceleratorclasses"
+        "/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceslices", "/apis/resource.k8s.io/v1/resourceclaims"
     )
+    cluster.install("/apis/ome.io/v1beta1/acceleratorclasses")
     cluster.allow("acceleratorclasses")
     report = await check()
-    assert (report.errors, report.warnings) == ((), ())
-    assert report.notes == ("2 kinds are forbidden that the picker does without; the roles below allow them",)
-    role, binding = report.roles
-    assert (role["kind"], role["metadata"]) == ("ClusterRole", {"name": "endpoint-picker-llm-pool"})
-    assert [rule["resources"] for rule in role["rules"]] == [["nodes"], ["acceleratorclasses"], ["resourceslices"]]
+    assert (report.errors, report.warnings, report.roles) == ((), (), ())
+    assert report.notes == ("3 kinds are forbidden that the picker does without; the roles below allow them",)
+    role, binding, cluster_role, _ = report.hardware_roles
+    assert role["metadata"] == {"name": "endpoint-picker-pool-hardware", "namespace": "llm"}
+    assert [rule["resources"] for rule in role["rules"]] == [["resourceclaims"]]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "namespace": "llm", "name": "picker"}]
+    assert cluster_role["metadata"] == {"name": "llm-endpoint-picker-pool-hardware"}
+    assert [rule["resources"] for rule in cluster_role["rules"]] == [
+        ["nodes"],
+        ["acceleratorclasses"],
+        ["resourceslices"],
+    ]
 
 
 async def test_server_without_pods_is_no_cluster(check, cluster):
@@ -145,9 +152,18 @@ async def test_server_error_is_told_as_it_is(check, cluster):
     cluster.answers["/api/v1/nodes"] = (500, {"code": 500, "message": "etcd is away"})
     report = await check()
     assert report.errors == ("pods: not readable in namespace llm (endpoints): etcd is away",)
+    assert report.warnings == ("pods could not be listed: etcd is away",)
     assert report.notes == ("nodes: not readable: etcd is away",)
     assert not report.would_be_ready
     assert report.pool.pods is None
+
+
+async def test_pools_that_cannot_be_listed_are_told_once_for_the_kind_and_once_for_the_pool(check, cluster):
+    cluster.answers[POOLS.replace("/v1/", "/v1/namespaces/llm/")] = (500, {"code": 500, "message": "etcd is away"})
+    assert (await check()).errors == (
+        f"inferencepools.{GROUP}: not readable in namespace llm (pods and ports of the pool): etcd is away",
+        "InferencePools could not be listed: etcd is away",
+    )
 
 
 async def test_rights_that_nobody_tells_are_named(check, cluster):
