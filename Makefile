@@ -1,4 +1,4 @@
-# Two commands: `make run` starts the demo, `make test` runs all that continuous integration runs.
+# Two commands: `make run` starts the demo, `make test` runs all tests that need no Kubernetes.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -13,7 +13,7 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e docs picture bench test-vllm lock clean
+.PHONY: run test lint types contracts unit e2e docs picture bench test-vllm test-kube kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo
@@ -47,6 +47,13 @@ bench: .venv/test
 # Records the picture at the top of README.md.
 picture: .venv/test
 	$(BIN)/python docs/record_demo.py
+
+# On a real Kubernetes API server, which is built once; without Go, says how to get it, and fails only where CI is set.
+test-kube: kube-assets
+	$(BIN)/pytest tests/kube
+
+kube-assets: .venv/test
+	@$(BIN)/python tests/kube/build_assets.py
 
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test

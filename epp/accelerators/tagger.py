@@ -4,7 +4,6 @@
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -23,9 +22,10 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
 from epp.framework.lists_in_files import read_list
 from epp.framework.snapshot import ACCELERATOR
+from epp.objects.decode import ALL_KINDS
 from epp.objects.files.last_good import ObjectVersions
-from epp.objects.files.reading import ObjectFiles
-from epp.watch import changes
+from epp.objects.files.source import ObjectSource
+from epp.objects.inference import INFERENCE_KINDS
 
 _MAX_ENDPOINT_WARNINGS = 100
 """Warnings on endpoints that are logged for one version of the objects; large pools could flood the log."""
@@ -87,13 +87,18 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.inventory = Inventory()
         """Inventory of the objects in effect."""
-        self._files = ObjectFiles(self.parameters.paths)
-        self._versions = ObjectVersions(self.parameters.missing_file_grace_period, object_faults)
+        self._source = ObjectSource(
+            self.parameters.paths,
+            owner=self.name,
+            setting="paths",
+            grace_period=self.parameters.missing_file_grace_period,
+            kinds=ALL_KINDS - INFERENCE_KINDS,
+            judge=object_faults,
+        )
         path = self.parameters.gpu_catalogue
         entries = read_list("gpuCatalogue", path, GpuCatalogueEntry) if path else ()
         self._catalogue = with_gpu_catalogue(entries) if entries else CATALOGUE
         self._builder = TagBuilder(self.inventory, self.parameters, self._catalogue)
-        self._object_problems: frozenset[str] = frozenset()
         self._endpoint_problems: set[str] = set()
         if (objects := self._read()) is not None:
             self._apply(objects)
@@ -101,7 +106,7 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
     @property
     def inputs(self) -> InputState:
         """Files, and the versions of them that are not in effect."""
-        return self._versions.inputs
+        return self._source.inputs
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the tag; log each problem of endpoints once for each version of the objects."""
@@ -134,7 +139,7 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
         """Apply new versions of the files until cancelled."""
         if not (self.parameters.paths and self.parameters.watch_files):
             return
-        async for _ in changes(*map(Path, self.parameters.paths)):
+        async for _ in self._source.changes():
             if await self.look():
                 await changed()
 
@@ -149,21 +154,13 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
 
     def _read(self) -> _Objects | None:
         """Return the objects in the files; None if nothing changed. Runs in a thread, so it changes no state."""
-        versions = self._versions.after(self._files.read(self._versions.files), self.clock.now())
-        if versions == self._versions:
+        versions = self._source.read(self.clock.now())
+        if versions is None:
             return None
-        return _Objects(versions, Inventory.build(versions.in_order(self._files.order), self.inventory))
+        return _Objects(versions, Inventory.build(self._source.in_order(versions), self.inventory))
 
     def _apply(self, objects: _Objects) -> None:
-        before = self._versions.files
-        self._versions, self.inventory = objects
+        versions, self.inventory = objects
         self._builder = TagBuilder(self.inventory, self.parameters, self._catalogue)
-        for file, version in before.items():
-            if version.objects.missing_since is not None and not self._versions.has_objects(file):
-                count = len(version.objects.held)
-                _log.warning("objects of a missing file removed", plugin=self.name, file=str(file), objects=count)
-        for problem in dict.fromkeys(self.inventory.problems):
-            if problem not in self._object_problems:
-                _log.warning("accelerator object problem", plugin=self.name, problem=problem)
-        self._object_problems = frozenset(self.inventory.problems)
+        self._source.apply(versions, self.inventory.problems)
         self._endpoint_problems.clear()

@@ -48,6 +48,14 @@ class PickerFlags:
     )
     allow_experimental_plugins: Experimental = Switch.FALSE
     allow_plugin_modules: PluginModules = ""
+    objects: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH,...",
+            help="Files or directories of cluster objects: InferenceObjective and InferenceModelRewrite, which set "
+            "priorities and models of requests. New versions are applied without a restart.",
+        ),
+    ] = ""
     pool_name: PoolName = None
     metrics_port: MetricsPort = None
     """None for no page."""
@@ -79,7 +87,8 @@ class Serve(PickerFlags):
         typer.Option(
             metavar="NAME",
             help="The InferencePool whose pods are the endpoints. With --endpoints, or endpoints in the configuration: "
-            "the name of the pool in the labels of its metrics, by default default.",
+            "the name of the pool in the labels of its metrics, by default default; objects of --objects that are for "
+            "pools of other names are left out.",
         ),
     ] = None
     pool_namespace: Annotated[

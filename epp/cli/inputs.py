@@ -6,11 +6,12 @@ from pathlib import Path
 
 from epp.config import LoadedConfig, load_file, load_text
 from epp.discovery import StaticDiscovery, Target, parse_targets
-from epp.framework import ConfigurationError
+from epp.framework import ConfigurationError, SystemClock
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.plugin import Parameters
 from epp.host_port import is_ip, parse_host
+from epp.policies import PolicyFiles
 
 
 def split_list(text: str) -> tuple[str, ...]:
@@ -40,6 +41,12 @@ def read_targets(lists: Sequence[str] | None) -> tuple[Target, ...]:
         return parse_targets(",".join(lists))
     except ValueError as error:
         raise ConfigurationError(f"--endpoints: {error}") from error
+
+
+def read_policies(paths: str, pool_name: str | None) -> PolicyFiles | None:
+    """Return the objects of --objects for a pool, or for any; None without the flag; raises ConfigurationError."""
+    given = split_list(paths)
+    return PolicyFiles(given, SystemClock(), pool_name=pool_name or "") if given else None
 
 
 def read_trust(ca_file: Path | None, *, skip_verify: bool) -> EndpointTrust:

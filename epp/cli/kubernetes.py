@@ -33,6 +33,11 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
         return None
     if selector is None and ports is None and flags.pool_name is None:
         return None
+    if flags.objects:
+        raise ConfigurationError(
+            "--objects has no effect where the pool is in a cluster: its objectives and rewrites are read from there; "
+            "leave the flag out"
+        )
     namespace = _namespace(flags)
     source: PoolName | PodTarget
     if selector is None and ports is None:

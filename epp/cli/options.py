@@ -160,5 +160,9 @@ Verbosity = Annotated[
 ]
 PoolName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Name of the pool in the labels of its metrics, by default default."),
+    typer.Option(
+        metavar="NAME",
+        help="Name of the pool in the labels of its metrics, by default default; objects of --objects that are for "
+        "pools of other names are left out.",
+    ),
 ]

@@ -2,12 +2,12 @@
 """The settings of a picker, from the flags that `epp serve` and `epp gateway` share."""
 
 from epp.cli.commands import PickerFlags
-from epp.cli.inputs import read_config, read_endpoints, split_list
+from epp.cli.inputs import read_config, read_endpoints, read_policies, split_list
 from epp.extproc.server import ServerSettings
 from epp.observability import logs
 from epp.observability.log_writer import LogWriter
 from epp.observability.request_log import request_log
-from epp.picker import PickerSettings
+from epp.picker import DEFAULT_POOL_NAME, PickerSettings
 
 
 def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, log: LogWriter) -> PickerSettings:
@@ -19,7 +19,8 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         experimental=bool(flags.allow_experimental_plugins),
         plugin_modules=split_list(flags.allow_plugin_modules),
         discovery=read_endpoints(flags.endpoints),
-        pool_name=flags.pool_name or "default",
+        policies=read_policies(flags.objects, flags.pool_name),
+        pool_name=flags.pool_name or DEFAULT_POOL_NAME,
         metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),
         refresh_metrics_seconds=flags.refresh_metrics_interval,
         refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,

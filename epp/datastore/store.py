@@ -162,7 +162,7 @@ class Datastore:
         slots, endpoints, available = last.slots, last.endpoints, last.available
         if self._pool_changed:
             endpoints = Records[Endpoint | None](tuple(self._endpoints))
-            slots = read_only(np.array([i for i, e in enumerate(self._endpoints) if e is not None], dtype=np.intp))
+            slots = read_only(np.sort(np.fromiter(self._slots.values(), dtype=np.intp, count=len(self._slots))))
         columns = self._table.publish()
         if membership_changed:
             available = read_only(_available(slots, columns[REACHABLE.name][slots]))
@@ -179,6 +179,11 @@ class Datastore:
             attributes=MappingProxyType(dict(self._published_attributes)),
         )
         return self._snapshot
+
+    def endpoint(self, identity: str) -> Endpoint | None:
+        """Return the endpoint of this id; None when there is none."""
+        slot = self._slots.get(identity)
+        return None if slot is None else self._endpoints[slot]
 
     def find(self, hostport: str) -> tuple[int, Endpoint] | None:
         """Return the endpoint with this address and its slot; None when there is none."""

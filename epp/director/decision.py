@@ -9,6 +9,7 @@ import numpy as np
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
+from epp.framework.headers import OBJECTIVE
 from epp.framework.printable import printable
 from epp.framework.request import PREFIX_MATCH, Request
 from epp.framework.result import FilterTrace, ProfileResult, SchedulingResult
@@ -38,6 +39,11 @@ class Decision:
             return None
         return float(match.matched_blocks[self.result.primary.slot]) / match.total_blocks
 
+    @property
+    def unknown_objective(self) -> bool:
+        """Whether the request names an objective that the pool does not have: its priority is 0."""
+        return not self.request.objective and bool(self.request.headers.first_of(*OBJECTIVE))
+
     def scores(self, most: int = 2) -> dict[str, float]:
         """Scores of the endpoint by scorer: those that set it apart most from the mean of the candidates.
 
@@ -56,8 +62,9 @@ class Decision:
     def why(self, served: Endpoint | None = None, scores: Mapping[str, float] | None = None) -> str:
         """Return the reason in a few words, ASCII and without text of the client.
 
-        It names the profile, the filter that dropped most, the best scores and the cached share; `served` is the
-        endpoint that served in the end, perhaps a fallback, and `scores` the result of `scores` where that is at hand.
+        It names the profile, the filter that dropped most, the best scores, the cached share, and the rule that chose
+        the model; `served` is the endpoint that served in the end, perhaps a fallback, and `scores` the result of
+        `scores` where that is at hand.
         """
         primary = self.result.primary
         choice = self._choice(primary, self.scores() if scores is None else scores)
@@ -68,6 +75,10 @@ class Decision:
         reasons.extend(self._others())
         if served is not None and served.name != self.endpoint.name:
             reasons.append(f"fallback from {printable(self.endpoint.name, _MOST_NAME)}")
+        if self.request.rewritten_by:
+            reasons.append(f"model chosen by {printable(self.request.rewritten_by, _MOST_NAME)}")
+        if self.unknown_objective:
+            reasons.append("unknown objective")
         text = printable("; ".join(reasons), _MOST_WHY)
         return text if text.isascii() else printable(text.encode("ascii", "backslashreplace").decode(), _MOST_WHY)
 

@@ -15,9 +15,10 @@ from epp.bodies import completed
 from epp.datastore import Change, Credit, Datastore
 from epp.director.held import Held
 from epp.director.pipeline import Parsed, Pipeline
-from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite
+from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite, choose_model, give_priority
 from epp.director.routing import Routing, RoutingObserver
 from epp.director.seeds import Seeds
+from epp.director.shedding import shed
 from epp.framework.addresses import Subset
 from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
@@ -33,7 +34,7 @@ from epp.framework.errors import (
     RequestError,
     ScreenedOutError,
 )
-from epp.framework.headers import FAIRNESS_ID, METHOD, MODEL_REWRITE, OBJECTIVE, PATHS, PREFER, REQUEST_ID
+from epp.framework.headers import FAIRNESS_ID, METHOD, PATHS, PREFER, REQUEST_ID
 from epp.framework.request import (
     AGENT_IDENTITY,
     DEFAULT_FLOW,
@@ -51,7 +52,6 @@ from epp.scheduling import Failure, Guard
 
 DEFAULT_PATH = "/v1/completions"
 _IF_AVAILABLE = "if-available"
-_REWRITE_DRAW = "model-rewrite"
 _NOTHING = Parsed(RequestBody(), names_model=False)
 
 
@@ -99,6 +99,8 @@ class _Arrival:
     subset: Subset | None
     admitters: Iterator[Admitter[Any]]
     """Those that have not been asked."""
+    admitted: bool = False
+    """Whether it got past shedding: a request that waited is not refused for what came meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +177,6 @@ class Director:
     def _request(
         self, path: str, headers: Headers, body: RequestBody, size_bytes: int, *, names_model: bool
     ) -> Request:
-        objective = headers.first_of(*OBJECTIVE) or ""
-        priority = self._policies.priorities.get(objective)
         request = Request(
             id=headers.get(REQUEST_ID) or str(uuid.uuid4()),
             body=body,
@@ -185,23 +185,15 @@ class Director:
             size_bytes=size_bytes,
             received_at=self.clock.now(),
             seed=self._seeds.next(),
-            priority=priority or 0,
-            objective="" if priority is None else objective,
         )
+        give_priority(request, self._policies)
         if names_model:
-            self._choose_model(request)
+            rewrite = choose_model(request, self._policies)
+            if rewrite is not None:
+                self._observer.model_rewritten(request, rewrite)
+            if not request.model:
+                raise ModelMissingError
         return request
-
-    def _choose_model(self, request: Request) -> None:
-        """Set the model to ask for: by a rule for the one in the body, or else by the header."""
-        request.target_model = request.headers.first_of(*MODEL_REWRITE) or ""
-        rewrite = self._policies.rewrite_of(request.body.model)
-        if rewrite is not None and (model := rewrite.model_at(request.uniform(_REWRITE_DRAW))):
-            request.target_model = model
-            request.rewritten_by = rewrite.name
-            self._observer.model_rewritten(request, rewrite)
-        if not request.model:
-            raise ModelMissingError
 
     def _proceed(self, arrival: _Arrival) -> Routing | _Hold:
         """Return the routing, or what to wait for before the next call."""
@@ -211,6 +203,9 @@ class Director:
             raise NoEndpointsError
         started = self.clock.now()
         request = arrival.request
+        if not arrival.admitted:
+            shed(request, candidates)
+            arrival.admitted = True
         eligible = len(candidates)
         candidates = self._screened(arrival, candidates)
         self._observer.candidates_found(request, snapshot, eligible, len(candidates))

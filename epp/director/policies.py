@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objectives and model rewrites of a pool, as the director looks them up for each request."""
+"""Objectives and model rewrites of a pool, and the priority and model that they give a request."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
+
+from epp.framework.headers import MODEL_REWRITE, OBJECTIVE
+from epp.framework.request import Request
+
+_REWRITE_DRAW = "model-rewrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +57,22 @@ class PoolPolicies:
 
 NO_POLICIES = PoolPolicies()
 """No objectives, no rewrites."""
+
+
+def give_priority(request: Request, policies: PoolPolicies) -> None:
+    """Set the priority by the objective that the request names; 0 if it names none, or one that is unknown."""
+    objective = request.headers.first_of(*OBJECTIVE) or ""
+    priority = policies.priorities.get(objective)
+    if objective and priority is not None:
+        request.priority, request.objective = priority, objective
+
+
+def choose_model(request: Request, policies: PoolPolicies) -> Rewrite | None:
+    """Set the model to ask for: by a rule for the one in the body, or else by the header; return the rule."""
+    request.target_model = request.headers.first_of(*MODEL_REWRITE) or ""
+    rewrite = policies.rewrite_of(request.body.model)
+    model = "" if rewrite is None else rewrite.model_at(request.uniform(_REWRITE_DRAW))
+    if rewrite is None or not model:
+        return None
+    request.target_model, request.rewritten_by = model, rewrite.name
+    return rewrite

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of a plugin, such as files, and those of their versions that are not in effect."""
+"""Inputs of a plugin or of a flag, such as files, and those of their versions that are not in effect."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,20 @@ class InputProblem:
 
 @dataclass(frozen=True, slots=True)
 class InputState:
-    """Inputs of one plugin at one moment."""
+    """Inputs of one plugin or flag at one moment."""
 
     problems: tuple[InputProblem, ...] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
-    """Versions of each file, and of its objects, that were rejected since the plugin was built; 0 where none was."""
+    """Versions of each file, and of its objects, that were rejected since the start; 0 where none was."""
+
+
+class HasInputs(Protocol):
+    """A plugin, or a flag that names files."""
+
+    @property
+    def name(self) -> str:
+        """Name in log lines, metrics and `/healthz`."""
+
+    @property
+    def inputs(self) -> InputState:
+        """Its inputs now."""

@@ -2,7 +2,7 @@
 """Decoding of cluster objects from plain data, each by itself: an invalid one does not affect the others."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,9 @@ from epp.objects.inference import (
 from epp.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
 from epp.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
+
+Kinds: TypeAlias = frozenset[tuple[str, str]]
+"""Group and kind of each."""
 
 _Reader = Callable[[object], Object | None]
 
@@ -92,6 +95,8 @@ _GROUP_ALIASES: Mapping[tuple[str, str], str] = {
     (POOL_GROUP, "InferenceModelRewrite"): GROUP,
 }
 """Groups of kinds in published examples that no cluster serves, and the real ones."""
+ALL_KINDS: Kinds = frozenset(_KINDS)
+"""All kinds that can be decoded."""
 _NESTING_LIMIT = 4
 """Depth of lists within lists."""
 
@@ -125,7 +130,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
 def decode_object(document: Mapping[str, object]) -> Object | None:
     """Return the object in a document of a known kind, None for one of no use; raises ValueError with the remedy."""
-    version = _version(document, "the object")
+    version = _version(document, "the object", ALL_KINDS)
     if version is None:
         return None
     if version.reason:
@@ -133,11 +138,12 @@ def decode_object(document: Mapping[str, object]) -> Object | None:
     return version.object
 
 
-def versions_in(documents: Iterable[object]) -> Iterator[Version]:
-    """Yield a version for each document of a known kind, those in lists included; other kinds are skipped."""
+def versions_in(documents: Iterable[object], kinds: Kinds | None = None) -> Iterator[Version]:
+    """Yield a version for each document of one of the kinds (None for all), those in lists included; skip others."""
+    kinds = ALL_KINDS if kinds is None else kinds
     for index, document in enumerate(documents, 1):
         for place, item in _unpacked(document, f"document {index}"):
-            if (version := _version(item, place)) is not None:
+            if (version := _version(item, place, kinds)) is not None:
                 yield version
 
 
@@ -159,8 +165,8 @@ def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
     return {"apiVersion": of_list.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
 
 
-def _version(document: object, place: str) -> Version | None:
-    """Return the version in a document; None for an unknown kind."""
+def _version(document: object, place: str, kinds: Kinds) -> Version | None:
+    """Return the version in a document; None for another kind."""
     if not isinstance(document, Mapping):
         reason = f"it is {document!r:.60}: write an object with apiVersion, kind and metadata"
         return Version(key=ObjectKey(), title=place, reason=reason)
@@ -170,8 +176,8 @@ def _version(document: object, place: str) -> Version | None:
         reason = f"it needs apiVersion and kind, both strings; its keys are {keys}" if keys else "it is empty"
         return Version(key=key, title=place, reason=reason)
     known = _KINDS.get((key.group, key.kind))
-    if known is None:
-        return _broken_list(document, key, place)
+    if known is None or (key.group, key.kind) not in kinds:
+        return _broken_list(document, key, place, kinds)
     title = f"{key.kind} {_name(document)}"
     group, _, level = str(document["apiVersion"]).rpartition("/")
     try:
@@ -182,11 +188,11 @@ def _version(document: object, place: str) -> Version | None:
     return None if found is None else Version(key=key, title=title, object=found, note=note)
 
 
-def _broken_list(document: Mapping[str, object], key: ObjectKey, place: str) -> Version | None:
-    """Return the rejection of a list of a known kind whose items are not a list; None for any other document."""
+def _broken_list(document: Mapping[str, object], key: ObjectKey, place: str, kinds: Kinds) -> Version | None:
+    """Return the rejection of a list of one of the kinds whose items are not a list; None for any other document."""
     of = str(key.kind).removesuffix("List")
     any_kind = (key.group, key.kind) == ("", "List")
-    if document.get("items") is None or not (any_kind or (of != key.kind and (key.group, of) in _KINDS)):
+    if document.get("items") is None or not (any_kind or (of != key.kind and (key.group, of) in kinds)):
         return None
     reason = f"items is {document['items']!r:.60}: write a list"
     return Version(key=ObjectKey() if any_kind else ObjectKey(key.group, of), title=place, reason=reason)

@@ -6,10 +6,14 @@ from typing import Any
 
 from epp.objects.base import Metadata, Object, Part, convert
 
+_OBJECTIVE, _REWRITE = "InferenceObjective", "InferenceModelRewrite"
 GROUP = "llm-d.ai"
 LEGACY_GROUP = "inference.networking.x-k8s.io"
 """Group of objectives and rewrites in clusters that do not have them in the current one."""
 POOL_GROUP = "inference.networking.k8s.io"
+POLICY_KINDS = frozenset((group, kind) for group in (GROUP, LEGACY_GROUP) for kind in (_OBJECTIVE, _REWRITE))
+"""Group and kind of the objects that are policies."""
+INFERENCE_KINDS = POLICY_KINDS | {(POOL_GROUP, "InferencePool")}
 
 _MOST_PORTS = 8
 _HIGHEST_PORT = 65535

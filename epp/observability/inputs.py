@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of what plugins follow, such as files: read from the plugins whenever the page is."""
+"""Metrics of what plugins and flags follow, such as files: read from them whenever the page is."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from epp.framework.plugin import Plugin
+from epp.framework.inputs import HasInputs
 
 _LABELS = ("plugin_name", "file")
 
 
 class InputMetrics(Collector):
-    """Shows the inputs of the plugins that are in use; those of a plugin that is not any more are gone at once."""
+    """Shows the inputs of all that is in use now; those of a plugin that is not any more are gone at once."""
 
-    def __init__(self, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
-        self._plugins = plugins
+    def __init__(self, owners: Callable[[], Iterable[HasInputs]]) -> None:
+        self._owners = owners
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without samples."""
@@ -27,16 +26,16 @@ class InputMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield a sample of each metric for each file."""
         problems, kept, rejected = families = _families()
-        for plugin in self._plugins():
-            inputs = plugin.inputs
+        for owner in self._owners():
+            inputs = owner.inputs
             problem_counts = Counter(each.file for each in inputs.problems)
             kept_counts: Counter[str] = Counter()
             for each in inputs.problems:
                 kept_counts[each.file] += each.kept
             for file, count in inputs.rejected.items():
-                problems.add_metric((plugin.name, file), problem_counts[file])
-                kept.add_metric((plugin.name, file), kept_counts[file])
-                rejected.add_metric((plugin.name, file), count)
+                problems.add_metric((owner.name, file), problem_counts[file])
+                kept.add_metric((owner.name, file), kept_counts[file])
+                rejected.add_metric((owner.name, file), count)
         yield from families
 
 

@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 from epp.collectors import CollectorObserver
 from epp.config import ConfigObserver
 from epp.datastore import Datastore
-from epp.director import Cause, DirectorObserver, Refusal, Routing
-from epp.framework import Request, SchedulingResult
+from epp.director import Cause, DirectorObserver, Refusal, Rewrite, Routing
+from epp.framework import LoraState, Request, SchedulingResult
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats
 from epp.framework.clock import Clock
@@ -31,9 +31,11 @@ from epp.framework.snapshot import (
     WAITING,
     Snapshot,
 )
+from epp.observability.endpoint_series import EndpointSeries
 from epp.observability.logs import FailureLog
 from epp.observability.plugin_times import PluginTimes
 from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
+from epp.observability.rewrite_series import RewriteSeries
 from epp.scheduling import SchedulingObserver
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -60,8 +62,6 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._pool_name = pool_name
         self._clock = clock
         self._failure_log = FailureLog()
-        self._queue_size_names: set[str] = set()
-        self._up_shown: dict[str, bool] = {}
         self._outcomes: set[tuple[str, str]] = set()
         """Endpoints and outcomes that have a series."""
         self._generation = 1
@@ -76,6 +76,13 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
                 ("label",),
             ),
             max_combinations=max_combinations,
+        )
+        self._rewrites = RewriteSeries(
+            self._counter(
+                "model_rewrite_decisions_total",
+                "Requests by the InferenceModelRewrite that chose their model, the model asked for and the one chosen.",
+                ("model_rewrite_name", "model_name", "target_model"),
+            )
         )
         self._duration = self._histogram(
             "request_duration_seconds",
@@ -122,6 +129,9 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._extract_errors = self._counter(
             "datalayer_extract_errors_total", "Polled pages that could not be read.", ("source_type", "extractor_type")
         )
+        self._poll_interval = self._gauge(
+            "datalayer_poll_interval_seconds", "Time between two polls of an endpoint, which grows with the pool."
+        )
         self._config_generation = self._gauge("config_generation", "Generation of the configuration in effect, from 1.")
         self._config_generation.set(self._generation)
         self._config_good = self._gauge(
@@ -144,17 +154,17 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         )
         pool = ("name",)
         self._ready = self._gauge("ready_endpoints", "Endpoints that can be reached.", pool)
-        self._up = self._gauge(
-            "endpoint_up", "1 for an endpoint that can be reached, 0 otherwise.", ("name", "model_server_endpoint")
-        )
         self._averages = {
             WAITING: self._gauge("average_queue_size", "Mean number of requests waiting at an endpoint.", pool),
             RUNNING: self._gauge("average_running_requests", "Mean number of requests running at an endpoint.", pool),
             KV_USAGE: self._gauge("average_kv_cache_utilization", "Mean KV cache usage of an endpoint, 0..1.", pool),
         }
-        self._queue_sizes = self._gauge(
-            "per_endpoint_queue_size", "Requests waiting at an endpoint.", ("name", "model_server_endpoint")
-        )
+        self._endpoints = EndpointSeries(pool_name)
+        self.registry.register(self._endpoints)
+
+    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
+        """Count a choice of a model."""
+        self._rewrites.count(request, rewrite)
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Count a routed request."""
@@ -170,7 +180,8 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def refused(self, refusal: Refusal) -> None:
         """Count a request that is not routed."""
-        series = self._series.immediate(refusal.model, "", "0")
+        priority = 0 if refusal.request is None else refusal.request.priority
+        series = self._series.immediate(refusal.model, "", str(priority))
         series.of(self._requests).inc()
         series.of(self._errors, refusal.error.code).inc()
 
@@ -235,6 +246,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         """Count an unreadable page."""
         self._extract_errors.labels(source_type, extractor_type).inc()
 
+    def poll_interval(self, seconds: float) -> None:
+        """Record the time between two polls of an endpoint."""
+        self._poll_interval.set(seconds)
+
     def config_taken(self, generation: int) -> None:
         """Record that the configuration file is in effect."""
         self._config_good.set(1)
@@ -268,32 +283,11 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             self._accelerator_endpoints.labels(self._pool_name, name).set(count)
         for column, gauge in self._averages.items():
             gauge.labels(self._pool_name).set(_mean(snapshot.column(column)[snapshot.slots]))
-        waiting = snapshot.column(WAITING)
-        known: set[str] = set()
-        up_now: dict[str, bool] = {}
-        for slot in snapshot.slots:
-            endpoint = snapshot.endpoints.values[int(slot)]
-            if endpoint is None:
-                continue
-            up_now[endpoint.name] = bool(up[slot])
-            if not np.isnan(waiting[slot]):
-                known.add(endpoint.name)
-                self._queue_sizes.labels(self._pool_name, endpoint.name).set(waiting[slot])
-        for name in self._queue_size_names - known:
-            self._queue_sizes.remove(self._pool_name, name)
-        self._queue_size_names = known
-        self._show_up(up_now)
-        for name, outcome in [pair for pair in self._outcomes if pair[0] not in up_now]:
+        self._endpoints.show(snapshot)
+        names = self._endpoints.names
+        for name, outcome in [pair for pair in self._outcomes if pair[0] not in names]:
             self._endpoint_responses.remove(name, outcome)
             self._outcomes.remove((name, outcome))
-
-    def _show_up(self, up_now: dict[str, bool]) -> None:
-        for name, up in up_now.items():
-            if self._up_shown.get(name) is not up:
-                self._up.labels(self._pool_name, name).set(up)
-        for name in self._up_shown.keys() - up_now.keys():
-            self._up.remove(self._pool_name, name)
-        self._up_shown = up_now
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"llm_d_epp_{name}", text, labels, registry=self.registry)
@@ -317,9 +311,16 @@ def _hardware(tag: AcceleratorTag) -> str:
     return tag.primary_class or tag.model or tag.kind.value
 
 
-def _models(snapshot: Snapshot) -> set[str]:
-    names = set().union(*snapshot.records(MODELS).values)
-    return names.union(*(lora.running | lora.waiting for lora in snapshot.records(LORA).values))
+def _models(snapshot: Snapshot) -> frozenset[str]:
+    return snapshot.records(MODELS).derive(_union) | snapshot.records(LORA).derive(_adapters)
+
+
+def _union(models: tuple[frozenset[str], ...]) -> frozenset[str]:
+    return frozenset().union(*set(models))
+
+
+def _adapters(states: tuple[LoraState, ...]) -> frozenset[str]:
+    return frozenset().union(*(one.running | one.waiting for one in set(states)))
 
 
 def _mean(values: Floats) -> float:

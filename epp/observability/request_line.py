@@ -31,7 +31,7 @@ def _text(event: MutableMapping[str, Any]) -> str:
         words.append("client left" if event["status"] or not event["endpoint"] else "closed without a response")
     elif outcome == "error":
         words.append("failed")
-    words += [printable(event["endpoint"] or "", _MOST_NAME), printable(event["model"], _MOST_MODEL)]
+    words += [printable(event["endpoint"] or "", _MOST_NAME), _model(event)]
     words.append(f"{event['duration_seconds']:.3f}s")
     if event["ttft_seconds"] is not None:
         words.append(f"ttft {event['ttft_seconds']:.3f}s")
@@ -41,3 +41,9 @@ def _text(event: MutableMapping[str, Any]) -> str:
     request_id = printable(event["request_id"], _MOST_ID)
     room = _MOST_TEXT - len(said) - len(request_id) - len(" |  | ")
     return f"{said} | {printable(event['why'], room)} | {request_id}"
+
+
+def _model(event: MutableMapping[str, Any]) -> str:
+    """Return the model that the client asked for, and the one that the endpoint was asked for, if it is another."""
+    asked = printable(event["model"], _MOST_MODEL)
+    return asked if event["target_model"] is None else f"{asked}->{printable(event['target_model'], _MOST_MODEL)}"

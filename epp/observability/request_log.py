@@ -5,11 +5,11 @@ from typing import Any
 
 import structlog
 
-from epp.director import Cause, Decision, DirectorObserver, Refusal, Routing, top_values
+from epp.director import Cause, Decision, DirectorObserver, Refusal, Rewrite, Routing, top_values
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.errors import ClientGoneError, InternalError, RequestError
-from epp.framework.headers import REQUEST_ID
+from epp.framework.headers import OBJECTIVE, REQUEST_ID
 from epp.framework.printable import printable
 from epp.framework.result import ProfileResult
 from epp.framework.snapshot import Snapshot
@@ -44,7 +44,7 @@ class RequestLog(DirectorObserver):
             REQUEST_EVENT,
             request_id=printable(request.id),
             model=printable(request.body.model),
-            target_model=printable(request.model) if request.rewrites_model else None,
+            **_policies(request),
             endpoint=routing.served.name,
             address=routing.served.hostport,
             status=routing.status or None,
@@ -69,7 +69,7 @@ class RequestLog(DirectorObserver):
             REQUEST_EVENT,
             request_id=printable(refusal.headers.get(REQUEST_ID, "")),
             model=printable(refusal.model),
-            target_model=None,
+            **_policies(refusal.request),
             endpoint=None,
             address=None,
             status=None if left else error.status,
@@ -87,8 +87,31 @@ class RequestLog(DirectorObserver):
         )
 
 
+def _policies(request: Request | None) -> dict[str, Any]:
+    """Return what objectives and rewrites made of a request; null for one that could not be read."""
+    if request is None:
+        return {"target_model": None, "rewrite": None, "objective": None, "priority": None}
+    return {
+        "target_model": printable(request.model) if request.rewrites_model else None,
+        "rewrite": request.rewritten_by or None,
+        "objective": printable(request.headers.first_of(*OBJECTIVE) or "") or None,
+        "priority": request.priority,
+    }
+
+
 class StepLog(DirectorObserver):
     """A line for each step of each request."""
+
+    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
+        """Log which rule chose the model."""
+        _step(
+            request,
+            "model rewritten",
+            rewrite=rewrite.name,
+            generic=rewrite.generic,
+            model=printable(request.body.model),
+            target_model=printable(request.model),
+        )
 
     def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
         """Log how many endpoints may serve the request before any profile runs."""

@@ -20,6 +20,8 @@ MAX_COMBINATIONS = 256
 MAX_UNKNOWN = 16
 """Combinations of models that no endpoint is known to serve: clients can invent as many as they like."""
 MAX_CHARACTERS = 128
+MAX_PRIORITIES = 16
+"""Priorities that have series of their own once the places for combinations are used up."""
 OTHER = "other"
 _STALE_SECONDS = 3600.0
 _MAX_PROVEN = 1024
@@ -72,7 +74,8 @@ class RequestSeries:
     """Assigns requests to series; a request keeps its series to its end.
 
     At most `max_combinations` have series, of which few are for models that no endpoint is known to serve. When all are
-    in use, the fairness id becomes `other`, and if that is not enough, all labels but the priority do.
+    in use, the fairness id becomes `other`, and if that is not enough, all labels but the priority do; of more than 16
+    priorities that this happens to, the priority too.
     """
 
     def __init__(
@@ -141,6 +144,8 @@ class RequestSeries:
             return series
         self._folded.labels("model_name").inc()
         labels = OTHER, OTHER, OTHER, priority
+        if labels not in self._others and len(self._others) >= MAX_PRIORITIES:
+            labels = OTHER, OTHER, OTHER, OTHER
         if labels not in self._others:
             self._others[labels] = Series(labels, _Rank.REPORTED)
         return self._others[labels]

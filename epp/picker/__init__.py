@@ -3,6 +3,6 @@
 
 from epp.picker.kubernetes import KubernetesSettings
 from epp.picker.picker import Picker
-from epp.picker.settings import PickerSettings
+from epp.picker.settings import DEFAULT_POOL_NAME, PickerSettings
 
-__all__ = ["KubernetesSettings", "Picker", "PickerSettings"]
+__all__ = ["DEFAULT_POOL_NAME", "KubernetesSettings", "Picker", "PickerSettings"]

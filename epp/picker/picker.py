@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import structlog
@@ -14,6 +15,7 @@ from epp.director import Director
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
+from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.observability.endpoints import MAX_ROWS
@@ -61,7 +63,9 @@ class Picker:
             trust=settings.endpoint_trust,
             terminal=settings.terminal,
         )
-        self.metrics.registry.register(InputMetrics(lambda: self._running.assembly.plugins))
+        if settings.policies is not None:
+            self.director.use_policies(settings.policies.policies)
+        self.metrics.registry.register(InputMetrics(self._input_owners))
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
@@ -151,6 +155,8 @@ class Picker:
             raise
         if self._follower is not None:
             self._supervisor.start("configuration", self._follow_config)
+        if self._settings.policies is not None:
+            self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
         self._servers.set_ready()
         _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.addresses)
 
@@ -207,11 +213,16 @@ class Picker:
             **({} if self._kubernetes is None else {"kubernetes": self._kubernetes.health}),
             "lost_log_lines": self._settings.lost_log_lines(),
             "not_in_effect": [
-                {"plugin": plugin.name, **asdict(problem)}
-                for plugin in self._running.assembly.plugins
-                for problem in plugin.inputs.problems
+                {"plugin": owner.name, **asdict(problem)}
+                for owner in self._input_owners()
+                for problem in owner.inputs.problems
             ],
         }
+
+    def _input_owners(self) -> Sequence[HasInputs]:
+        """Return the plugins, and what flags name files for."""
+        policies = self._settings.policies
+        return (*self._running.assembly.plugins, *(() if policies is None else (policies,)))
 
     def _session(self, traits: GatewayTraits) -> Session:
         settings = self._settings

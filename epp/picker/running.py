@@ -9,53 +9,18 @@ from typing import Any
 
 from epp.collectors import Collector, Tagging
 from epp.config import Assembly
-from epp.datastore import Datastore, by_id
+from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Observers
 from epp.framework.clock import Clock
-from epp.framework.datalayer import Discovery, Feed, FollowingTagger, Pool
-from epp.framework.endpoint import Endpoint, EndpointTrust
+from epp.framework.datalayer import Discovery, Feed, FollowingTagger
+from epp.framework.endpoint import EndpointTrust
 from epp.framework.errors import ConfigurationError
 from epp.observability.endpoints import EndpointReport, EndpointState
 from epp.observability.metrics import Metrics
+from epp.picker.source_pool import SourcePool
 from epp.supervisor import Supervisor
 
 _FAILING_SHOWN = 20
-
-
-class _SourcePool(Pool):
-    """The pool as one source writes it: withheld until `open`, without effect after `close`."""
-
-    def __init__(self, store: Datastore) -> None:
-        self._store = store
-        self._is_open = False
-        self._withheld: dict[str, Endpoint] = {}
-
-    def replace(self, endpoints: Iterable[Endpoint]) -> None:
-        """Make these the endpoints of the pool, now or on `open`; raises ValueError for two of one id."""
-        if self._is_open:
-            self._store.replace(endpoints)
-        else:
-            self._withheld = by_id(endpoints)
-
-    def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> None:
-        """Take out some endpoints and add or replace others, now or on `open`; raises ValueError for two of one id."""
-        if self._is_open:
-            self._store.update(changed, removed)
-            return
-        wanted = by_id(changed)
-        for identity in removed:
-            self._withheld.pop(identity, None)
-        self._withheld.update(wanted)
-
-    def open(self) -> None:
-        """Put what was withheld into effect, and each later call at once; raises ValueError, and stays closed."""
-        self._store.replace(self._withheld.values())
-        self._withheld = {}
-        self._is_open = True
-
-    def close(self) -> None:
-        """Ignore further calls: a source may write once more after its task was cancelled."""
-        self._is_open = False
 
 
 class RunningConfig:
@@ -76,13 +41,14 @@ class RunningConfig:
         terminal: io.TextIOBase | None = None,
     ) -> None:
         """Prepare; `discovery` takes precedence over that of the assembly. Raises ConfigurationError for none."""
+        self._clock = clock
         self._metrics = metrics
         self._gauge_seconds = gauge_seconds
         self._given_discovery = discovery
         self._discovery = self.discovery_of(assembly)
         self.assembly = assembly
         self.store = Datastore(clock)
-        self._source_pool = _SourcePool(self.store)
+        self._source_pool = SourcePool(self.store, clock)
         observer = Observers(metrics, *observers) if observers else metrics
         self.director = Director(self.store, assembly.pipeline, clock, observer=observer, use_subset=use_subset)
         self._supervisor = Supervisor(observer=metrics)
@@ -97,7 +63,7 @@ class RunningConfig:
             trust=trust,
         )
         self._report = EndpointReport(self._collector.conditions, lambda: self._discovery.unresolved, terminal)
-        self._following: asyncio.Task[None] | None = None
+        self._following: tuple[asyncio.Task[None], ...] = ()
         self._tagger_tasks: dict[FollowingTagger[Any], asyncio.Task[None]] = {}
 
     @property
@@ -132,11 +98,11 @@ class RunningConfig:
     async def start(self) -> None:
         """Fill the pool and start the background tasks; raises ConfigurationError."""
         await self._discovery.start(self._source_pool)
-        self._source_pool.open()
+        await self._collector.start()
+        await self._source_pool.open()
         self._follow_discovery()
         self._sync_tagger_tasks()
         self._supervisor.start("pool gauges", self._refresh_gauges)
-        await self._collector.start()
         self._supervisor.start("endpoint report", self._report.follow)
 
     async def switch(self, assembly: Assembly) -> None:
@@ -144,9 +110,9 @@ class RunningConfig:
         discovery = self.discovery_of(assembly)
         self._collector.checked(assembly.feeds)
         if discovery is not self._discovery:
-            source_pool = _SourcePool(self.store)
+            source_pool = SourcePool(self.store, self._clock)
             await discovery.start(source_pool)
-            source_pool.open()
+            source_pool.open_at_once()
             self._source_pool.close()
             self._discovery, self._source_pool = discovery, source_pool
             self._follow_discovery()
@@ -171,9 +137,12 @@ class RunningConfig:
             await asyncio.sleep(self._gauge_seconds)
 
     def _follow_discovery(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-        self._following = self._supervisor.start("discovery", partial(self._discovery.follow, self._source_pool))
+        for task in self._following:
+            task.cancel()
+        self._following = (
+            self._supervisor.start("discovery", partial(self._discovery.follow, self._source_pool)),
+            self._supervisor.start("discovery", self._source_pool.follow, name="endpoints that join"),
+        )
 
     def _sync_tagger_tasks(self) -> None:
         """Run one task for each tagger in use that follows a source, and no others."""

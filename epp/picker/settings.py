@@ -14,6 +14,9 @@ from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.plugin import Parameters
 from epp.picker.kubernetes import KubernetesSettings
+from epp.policies import PolicyFiles
+
+DEFAULT_POOL_NAME = "default"
 
 
 def _none() -> int:
@@ -42,9 +45,11 @@ class PickerSettings:
 
     None for a gateway that runs elsewhere: the parameters of each data source apply.
     """
+    policies: PolicyFiles | None = None
+    """Source of objectives and model rewrites; None for none."""
     terminal: io.TextIOBase | None = None
     """Where a table shows the state of the endpoints; None for log lines."""
-    pool_name: str = "default"
+    pool_name: str = DEFAULT_POOL_NAME
     """Label of the pool's metrics."""
     metrics_address: tuple[str, int] | None = None
     """IP address and port of the metrics page; None for no page, `::` for all addresses, port 0 for any free one."""

@@ -2,5 +2,6 @@
 """Policies of a pool from InferenceObjective and InferenceModelRewrite objects."""
 
 from epp.policies.build import BuiltPolicies, PoolIdentity, build_policies
+from epp.policies.files import PolicyFiles
 
-__all__ = ["BuiltPolicies", "PoolIdentity", "build_policies"]
+__all__ = ["BuiltPolicies", "PolicyFiles", "PoolIdentity", "build_policies"]

@@ -38,8 +38,15 @@ class Gateway:
 
 @contextlib.asynccontextmanager
 async def gateway_with(config: Path) -> AsyncIterator[Gateway]:
+    async with gateway_of(f"--config-file={config}") as gateway:
+        yield gateway
+
+
+@contextlib.asynccontextmanager
+async def gateway_of(*given: str) -> AsyncIterator[Gateway]:
+    """Run a gateway with these flags, on free ports."""
     (metrics_port,) = free_ports(1)
-    flags = ("--listen=127.0.0.1:0", f"--config-file={config}", f"--metrics-port={metrics_port}", "-v=2")
-    async with command("gateway", *flags) as process:
+    flags = ("--listen=127.0.0.1:0", f"--metrics-port={metrics_port}", "-v=2")
+    async with command("gateway", *flags, *given) as process:
         url = (await process.says("listening on")).split()[2]
         yield Gateway(process, url, metrics_port)

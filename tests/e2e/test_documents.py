@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README.md and deploy/README.md, command by command as they are written, with the package installed from its wheel.
+"""Documents with a walk, command by command as they are written, with the package installed from its wheel.
 
 They run outside the checkout, in namespaces of their own where the machine allows that: no port is taken there, and
 nothing is left behind.
@@ -19,9 +19,10 @@ import pytest
 from documents import blocks, commands, file_of
 from wheels import REPOSITORY, build_wheel, install
 
-NOT_RUN = {"README.md": ("make run", "make test"), "deploy/README.md": ()}
+POLICIES = "docs/objectives-and-rewrites.md"
+NOT_RUN = {"README.md": ("make run", "make test"), "deploy/README.md": (), POLICIES: ()}
 """Commands that install packages, as the text beside them says."""
-PROJECT_FILES = {"README.md": (), "deploy/README.md": ("deploy",)}
+PROJECT_FILES = {"README.md": (), "deploy/README.md": ("deploy",), POLICIES: ()}
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 LOOPBACK_UP = """
@@ -136,6 +137,19 @@ def test_deployment_works_as_it_is_written(walk, tmp_path):
     assert (refused["status"], refused["details"], refused["served_by"]) == (400, "MalformedBodyError", None)
     without_picker = entries(tmp_path / "fail-open.log")[-1]
     assert (without_picker["status"], without_picker["destination"]) == (200, None)
+
+
+def test_objectives_and_rewrites_work_as_they_are_written(walk):
+    walked = walk(POLICIES)
+    *_, models, first, nameless, metrics, _, shed, served, _ = walked.values()
+    assert '"id":"assistant-v2"' in models
+    assert re.search(r"^x-epp-reason: .*; model chosen by canary\r?$", first, re.MULTILINE)
+    assert '"model":"assistant"' in first
+    assert '"model":"base"' in nameless
+    assert 'model_name="",model_rewrite_name="anything-else",target_model="base"} 1.0' in metrics
+    assert 'model_name="assistant",model_rewrite_name="canary",target_model="assistant-v' in metrics
+    assert "x-llm-d-request-dropped-reason: rejected-saturated" in shed
+    assert "HTTP/1.1 200 OK" in served
 
 
 def test_commands_that_are_not_run_are_in_the_documents():

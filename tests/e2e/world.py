@@ -15,10 +15,12 @@ from waiting import until
 from epp.config import load_file, load_text
 from epp.discovery import StaticDiscovery, parse_targets
 from epp.extproc.server import ServerSettings
+from epp.framework import SystemClock
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, Column
 from epp.gateway import GatewaySettings
 from epp.local import LocalGateway, local_gateway
 from epp.picker import PickerSettings
+from epp.policies import PolicyFiles
 from epp.sim import PRESETS, RunningSim
 
 MODEL = "e2e-8b"
@@ -100,8 +102,9 @@ async def open_world(
     config_file: Path | None = None,
     gateway: GatewaySettings = ANY_PORT,
     plugin_modules: tuple[str, ...] = (),
+    objects: Path | None = None,
 ) -> AsyncIterator[World]:
-    """Run a gateway with a configuration as text, or with a file that the picker follows."""
+    """Run a gateway with a configuration as text, or with a file that the picker follows; `objects` is followed too."""
     loaded = None if config is None else load_text(config)
     if config_file is not None:
         loaded = load_file(config_file)
@@ -110,6 +113,7 @@ async def open_world(
         config=loaded,
         watch_config=config_file,
         plugin_modules=plugin_modules,
+        policies=None if objects is None else PolicyFiles([str(objects)], SystemClock()),
         discovery=None if not endpoints and loaded else StaticDiscovery(parse_targets(endpoints) if endpoints else ()),
     )
     async with (

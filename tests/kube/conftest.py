@@ -23,13 +23,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs the programs where they are missing, in one line for all; fail it where CI is set."""
+    directory = build_assets.directory()
+    if "programs" in getattr(item, "fixturenames", ()) and build_assets.missing(directory):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(build_assets.remedy(directory))
+
+
 @pytest.fixture(scope="session")
 def programs() -> Path:
-    """Directory of kube-apiserver, etcd and helm; without them, tests are skipped, and fail where CI is set."""
-    directory = build_assets.directory()
-    if build_assets.missing(directory):
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(build_assets.remedy(directory))
-    return directory
+    """Directory of kube-apiserver, etcd and helm."""
+    return build_assets.directory()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -7,8 +7,8 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
-import structlog
-
+from epp.collectors.polling.budget import PollBudget
+from epp.collectors.polling.capacity import Capacity
 from epp.collectors.polling.conditions import Conditions
 from epp.collectors.polling.poll import CollectorObserver, Poll
 from epp.collectors.polling.reachability import Reachability
@@ -16,7 +16,6 @@ from epp.collectors.sources.connection_probe import ConnectionProbe
 from epp.collectors.sources.http import HttpSource
 from epp.collectors.sources.tls import EndpointTls
 from epp.datastore import Change, Datastore
-from epp.descriptors import shortage
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Contact, Feed
 from epp.framework.endpoint import Endpoint, EndpointTrust
@@ -27,11 +26,9 @@ _LONGEST_FIRST_WAIT_SECONDS = 1.0
 _MOST_PROBES_PER_SECOND = 200.0
 """Brief connections cost more than pages on connections that are kept."""
 
-_log = structlog.get_logger()
-
 
 class Collector:
-    """Runs one task for each endpoint and feed, so that a slow exporter delays no other.
+    """Runs one task for each endpoint and feed, so that a slow exporter delays no other; in all, within a budget.
 
     An endpoint whose own port no feed asks is probed with brief connections, to know whether it can be reached.
     Follows the pool from `start` to `stop`; cannot be started again. The caller closes the sources.
@@ -48,6 +45,7 @@ class Collector:
         supervisor: Supervisor | None = None,
         generator: random.Random | None = None,
         trust: EndpointTrust | None = None,
+        budget: PollBudget | None = None,
     ) -> None:
         """Prepare; `trust` is that of the gateway beside this picker. Raises ConfigurationError for its file."""
         self._store = store
@@ -68,7 +66,9 @@ class Collector:
         self._endpoints: dict[str, Endpoint] = {}
         self._reachability: dict[str, Reachability] = {}
         self._running = False
-        self._warned_of = 0
+        self._budget = budget or PollBudget()
+        self._capacity = Capacity(self._budget, self._observer)
+        self._judging: asyncio.Task[None] | None = None
 
     @property
     def task_count(self) -> int:
@@ -90,7 +90,8 @@ class Collector:
         self._store.subscribe(self._pool_changed)
         for endpoint in self._store.endpoints:
             self._begin(endpoint)
-        self._check_descriptors()
+        self._judging = self._supervisor.start("collector capacity", self._capacity.follow)
+        self._size_changed()
 
     async def replace(self, feeds: Sequence[Feed]) -> None:
         """Replace the feeds; one with the same source and extractors as before continues.
@@ -109,7 +110,7 @@ class Collector:
                     self._end_feed(endpoint.id, feed)
                     self._reachability[endpoint.id].forget(feed.source.name)
             self._begin_feeds(endpoint)
-        self._check_descriptors()
+        self._size_changed()
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
 
@@ -122,6 +123,8 @@ class Collector:
         self._running = False
         for identity in tuple(self._endpoints):
             self._end(identity)
+        if self._judging is not None:
+            self._judging.cancel()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _pool_changed(self, change: Change) -> None:
@@ -136,17 +139,12 @@ class Collector:
             self._endpoints[endpoint.id] = endpoint
         for _, endpoint in change.added:
             self._begin(endpoint)
-        self._check_descriptors()
+        self._size_changed()
 
-    def _check_descriptors(self) -> None:
-        """Warn if this process cannot have connections to all endpoints, and again when their number grows."""
-        connections = len(self._tasks)
-        problem = shortage(connections)
-        if problem is None:
-            self._warned_of = 0
-        elif connections > self._warned_of:
-            self._warned_of = connections
-            _log.warning("too few file descriptors", endpoints=len(self._endpoints), problem=problem)
+    def _size_changed(self) -> None:
+        self._capacity.changed(
+            endpoints=len(self._endpoints), connections=len(self._tasks), interval_seconds=self._interval_seconds
+        )
 
     def _begin(self, endpoint: Endpoint) -> None:
         self._endpoints[endpoint.id] = endpoint
@@ -200,13 +198,18 @@ class Collector:
         poll = Poll(
             self._store, feed, reachability, clock=self._clock, interval_seconds=interval, observer=self._observer
         )
-        due = self._clock.now() + self._generator.uniform(0, min(interval, _LONGEST_FIRST_WAIT_SECONDS))
-        while True:
-            await asyncio.sleep(due - self._clock.now())
-            wait = await poll.collect_once(self._endpoints.get(endpoint.id, endpoint))
-            if feed is self._probe:
-                wait = max(wait, len(self._endpoints) / _MOST_PROBES_PER_SECOND)
-            due = next_due(due, wait, self._clock.now())
+        with self._budget.pace(interval) as pace:
+            first_wait = max(min(interval, _LONGEST_FIRST_WAIT_SECONDS), self._budget.first_seconds)
+            due = self._clock.now() + self._generator.uniform(0, first_wait)
+            while True:
+                await asyncio.sleep(due - self._clock.now())
+                poll.interval_seconds = pace.seconds
+                wait = await poll.collect_once(self._endpoints.get(endpoint.id, endpoint))
+                pace.failing = poll.failing
+                wait = max(wait, pace.wait_seconds)
+                if feed is self._probe:
+                    wait = max(wait, len(self._endpoints) / _MOST_PROBES_PER_SECOND)
+                due = next_due(due, wait, self._clock.now())
 
     def _interval_of(self, feed: Feed) -> float:
         own = feed.source.interval_seconds

@@ -36,6 +36,9 @@ class CollectorObserver(TaskObserver):
     def extract_error(self, source_type: str, extractor_type: str) -> None:
         """Record a failure of an extractor or a tagger."""
 
+    def poll_interval(self, seconds: float) -> None:
+        """Record the time between two polls of an endpoint, which grows with the pool."""
+
 
 class Poll:
     """Fetches pages and reports their data; logs each kind of problem when it comes, until it is resolved.
@@ -57,12 +60,14 @@ class Poll:
         self._feed = feed
         self._reachability = reachability
         self._clock = clock
-        self._interval_seconds = interval_seconds
+        self.interval_seconds = interval_seconds
+        """Time between two polls that succeed."""
+        self.failing = False
+        """Whether the last poll failed in a way that makes the next one wait."""
         self._observer = observer
         self._problems: dict[str, str] = {}
         """The kind of the last problem of the page, and of each extractor."""
         self._backoff_seconds = interval_seconds
-        self._stale_seconds = max(_STALE_SECONDS, _STALE_POLLS * interval_seconds)
         self._reported_at: dict[Extractor[Any], float] = {}
 
     async def collect_once(self, endpoint: Endpoint) -> float:
@@ -116,7 +121,7 @@ class Poll:
         return problem if failures == len(self._feed.extractors) else None
 
     def _forget_stale(self, endpoint: Endpoint) -> None:
-        limit = self._clock.now() - self._stale_seconds
+        limit = self._clock.now() - max(_STALE_SECONDS, _STALE_POLLS * self.interval_seconds)
         stale = [extractor for extractor, at in self._reported_at.items() if at <= limit]
         for extractor in stale:
             del self._reported_at[extractor]
@@ -125,7 +130,7 @@ class Poll:
 
     def _answered(self, endpoint: Endpoint, problem: PageError | None) -> None:
         if problem is None:
-            self._backoff_seconds = self._interval_seconds
+            self._backoff_seconds, self.failing = self.interval_seconds, False
         else:
             self._back_off()
         if self._feed.asks(endpoint):
@@ -150,8 +155,8 @@ class Poll:
             self._back_off()
 
     def _back_off(self) -> None:
-        longest = max(_LONGEST_BACKOFF_SECONDS, self._interval_seconds)
-        self._backoff_seconds = min(2 * self._backoff_seconds, longest)
+        longest = max(_LONGEST_BACKOFF_SECONDS, self.interval_seconds)
+        self._backoff_seconds, self.failing = min(2 * self._backoff_seconds, longest), True
 
     def _fetch_failed(self, endpoint: Endpoint, error: Exception) -> None:
         self._observer.poll_error(self._feed.source.plugin_type)

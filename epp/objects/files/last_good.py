@@ -11,7 +11,7 @@ import msgspec
 from epp.framework.durations import parse_duration
 from epp.framework.inputs import InputProblem, InputState
 from epp.objects.base import Object
-from epp.objects.decode import ObjectKey, Version, versions_in
+from epp.objects.decode import Kinds, ObjectKey, Version, versions_in
 from epp.objects.files.reading import Reading, parse
 
 Judge = Callable[[Object], Iterable[str]]
@@ -46,13 +46,14 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     missing_since: float | None = None
     """Time, by the clock of the caller, at which the file was first found missing."""
 
-    def take(self, documents: Iterable[object], judge: Judge = no_faults) -> "FileObjects":
+    def take(self, documents: Iterable[object], judge: Judge = no_faults, kinds: Kinds | None = None) -> "FileObjects":
         """Return the state after a version of the file that could be parsed.
 
+        Objects of other kinds than those given are ignored; None stands for all kinds.
         An object that is missing from the documents is removed, unless one of them may be a version of it: one without
         a readable name, for example. An object with an invalid value only replaces one that has an invalid value too.
         """
-        judged = [(version, version.reason or _faults(version, judge)) for version in versions_in(documents)]
+        judged = [(version, version.reason or _faults(version, judge)) for version in versions_in(documents, kinds)]
         good = {version.key for version, reason in judged if not reason}
         before = {each.key: each for each in self.held if each.key not in good}
         absent = before.keys() - {version.key for version, _ in judged}
@@ -104,6 +105,10 @@ class ObjectVersions(msgspec.Struct, frozen=True):
     grace_period: str
     """Time for which a file that is missing keeps its objects."""
     judge: Judge = no_faults
+    kinds: Kinds | None = None
+    """Kinds of objects that are read; None for all."""
+    setting: str = "paths"
+    """Where the paths are written."""
     files: Mapping[Path, FileVersion] = {}
 
     @property
@@ -127,7 +132,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
             elif (missed := self._missed(before, reading.reason_missing(file), now)).held:
                 files[file] = FileVersion(missed)
             elif file in reading.lost:
-                files[file] = FileVersion(_lost(missed, reading.lost[file]))
+                files[file] = FileVersion(self._lost(missed, reading.lost[file]))
         return msgspec.structs.replace(self, files=files)
 
     def in_order(self, order: Callable[[Path], tuple[int, Path]]) -> list[FileObjects]:
@@ -141,14 +146,19 @@ class ObjectVersions(msgspec.Struct, frozen=True):
     def _with_content(self, file: Path, before: FileVersion, content: bytes, now: float) -> FileVersion:
         if not content.strip() and before.objects.held:  # another process may have just begun to write it
             missed = self._missed(before, "it is empty", now)
-            return FileVersion(missed) if missed.held else FileVersion(missed.take((), self.judge), _digest(content))
+            return FileVersion(missed) if missed.held else FileVersion(missed.take(()), _digest(content))
         seen = _digest(content)
         if seen == before.seen:
             return before
         try:
-            return FileVersion(before.objects.take(parse(file, content), self.judge), seen)
+            return FileVersion(before.objects.take(parse(file, content), self.judge, self.kinds), seen)
         except ValueError as error:
             return FileVersion(before.objects.reject(str(error)), seen)
+
+    def _lost(self, objects: FileObjects, reason: str) -> FileObjects:
+        """Return the state of a configured path, or a directory, that has no objects of its own."""
+        problem = InputProblem(objects.file, reason=f"{reason}: restore it, or take it out of `{self.setting}`")
+        return msgspec.structs.replace(objects, problems=(problem,))
 
     def _missed(self, before: FileVersion, reason: str, now: float) -> FileObjects:
         reason = f"{reason}: restore it; its objects are removed once it has been missing for {self.grace_period}"
@@ -166,9 +176,3 @@ def _digest(content: bytes) -> bytes:
 def _unreadable(before: FileVersion, reason: str) -> FileVersion:
     seen = reason.encode()
     return before if seen == before.seen else FileVersion(before.objects.reject(reason), seen)
-
-
-def _lost(objects: FileObjects, reason: str) -> FileObjects:
-    """Return the state of a configured path, or a directory, that has no objects of its own."""
-    problem = InputProblem(objects.file, reason=f"{reason}: restore it, or take it out of `paths`")
-    return msgspec.structs.replace(objects, problems=(problem,))

@@ -37,16 +37,15 @@ class Reading:
 class ObjectFiles:
     """The configured files and directories."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        """Store the paths; raises ConfigurationError for one that does not exist."""
+    def __init__(self, paths: Sequence[str], setting: str = "paths") -> None:
+        """Store the paths; raises ConfigurationError, which names the setting, for one that does not exist."""
         self.paths = tuple(Path(path) for path in paths)
         for path in self.paths:
             try:
                 path.stat()
             except OSError as error:
-                raise ConfigurationError(
-                    f"paths: there is neither file nor directory {str(path)!r}: {error.strerror}; correct or create it"
-                ) from error
+                problem = f"there is neither file nor directory {str(path)!r}: {error.strerror}; correct or create it"
+                raise ConfigurationError(f"{setting}: {problem}") from error
 
     def read(self, known: Iterable[Path] = ()) -> Reading:
         """Return all files; known ones are read even if their directory does not list them.

@@ -66,7 +66,7 @@ def test_dra_1_pods_join_their_claims(dra, tag, pod, way):
 
 
 def test_dra_2_partition_is_a_slice_of_its_parent(dra, tag):
-    claim = with_result(dra["ResourceClaim"], device="gpu-1-mig-3g.40gb-9-0")
+    claim = with_result(dra["ResourceClaim"], device="gpu-1-mig-3g40gb-9-0")
     found = tag([dra["ResourceSlice"], dra["counters"], claim])
     assert found.memory_bytes == 40448 * MIB
     part = found.partition
@@ -79,9 +79,9 @@ def test_dra_2_partition_is_a_slice_of_its_parent(dra, tag):
 def test_dra_2_partition_that_is_not_made_yet_is_known_by_its_place(dra, tag):
     slices = copy.deepcopy(dra["ResourceSlice"])
     del slices["spec"]["devices"][1]["attributes"]["uuid"]
-    claim = with_result(dra["ResourceClaim"], device="gpu-1-mig-3g.40gb-9-0")
+    claim = with_result(dra["ResourceClaim"], device="gpu-1-mig-3g40gb-9-0")
     (device,) = tag([slices, dra["counters"], claim]).devices
-    assert device.id == "gpu.nvidia.com/gpu-node-1/gpu-1-mig-3g.40gb-9-0"
+    assert device.id == "gpu.nvidia.com/gpu-node-1/gpu-1-mig-3g40gb-9-0"
     assert device.parent_id.endswith("0b")
 
 

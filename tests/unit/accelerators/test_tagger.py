@@ -73,6 +73,14 @@ def test_ome_11_object_that_is_malformed_costs_that_one_alone(tmp_path):
     assert any("broken.yaml" in problem for problem in built.inventory.problems)
 
 
+def test_policies_in_the_files_are_ignored_even_if_they_are_broken(tmp_path):
+    policy = {"apiVersion": "llm-d.ai/v1alpha2", "kind": "InferenceObjective", "spec": {"priority": "high"}}
+    (tmp_path / "objects.yaml").write_text(yaml.safe_dump_all([policy, accelerator_class("0.53")]))
+    built = source(paths=[str(tmp_path)])
+    assert set(built.inventory.classes) == {"cheap-t4"}
+    assert built.inputs.problems == ()
+
+
 def test_path_where_there_is_nothing_is_refused_when_it_is_built(tmp_path):
     with pytest.raises(ConfigurationError, match=r"^paths: there is neither file nor directory"):
         source(paths=[str(tmp_path / "nowhere")])

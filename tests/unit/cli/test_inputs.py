@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from epp.cli.inputs import read_bind_address, read_endpoints
+from epp.cli.inputs import read_bind_address, read_endpoints, read_policies
 from epp.framework import ConfigurationError
 
 
@@ -33,3 +33,13 @@ def test_endpoints_may_be_named_several_times():
     assert read_endpoints(None) is None
     with pytest.raises(ConfigurationError, match=r"^--endpoints: endpoint 3: 'c' has no port"):
         read_endpoints(["a:1,b:2", "c"])
+
+
+def test_objects_are_those_of_all_paths_for_the_pool_if_it_has_a_name(tmp_path):
+    for name in ("a", "b"):
+        text = f"{{apiVersion: llm-d.ai/v1alpha2, kind: InferenceObjective, metadata: {{name: {name}}}, "
+        (tmp_path / f"{name}.yaml").write_text(f"{text}spec: {{priority: 1, poolRef: {{name: {name}}}}}}}")
+    paths = f"{tmp_path}/a.yaml, {tmp_path}/b.yaml"
+    assert read_policies(paths, None).policies.priorities == {"a": 1, "b": 1}
+    assert read_policies(paths, "a").policies.priorities == {"a": 1}
+    assert read_policies("", None) is None

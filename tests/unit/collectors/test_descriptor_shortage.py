@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from epp.collectors import CollectorObserver
 from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
+from epp.collectors.polling import capacity
 from epp.collectors.polling.poll import Poll
 from epp.collectors.polling.reachability import Reachability
 from epp.datastore import Datastore
@@ -95,23 +96,32 @@ async def test_endpoint_that_could_not_be_asked_is_not_lost():
 
 
 async def test_collector_warns_when_the_pool_outgrows_the_descriptors_and_when_it_grows_again(
-    collecting, soft_limit, next_descriptor
+    collecting, soft_limit, next_descriptor, monkeypatch, until
 ):
+    monkeypatch.setattr(capacity, "_GROWING_SECONDS", 0.01)
     soft_limit(2 * next_descriptor)
-    store = Datastore(SystemClock())
+    store, feed = Datastore(SystemClock()), Feed(Starved(), (CoreMetricsExtractor(),))
+    judged = []
 
-    def pool(size: int) -> list[Endpoint]:
-        return [Endpoint(f"e{number}", "127.0.0.1", 1) for number in range(size)]
+    class Judged(CollectorObserver):
+        def poll_interval(self, seconds: float) -> None:
+            judged.append(seconds)
 
-    store.replace(pool(next_descriptor))
+    async def change(size: int) -> None:
+        before = len(judged)
+        store.replace([Endpoint(f"e{number}", "127.0.0.1", 1) for number in range(size)])
+        await until(lambda: len(judged) > before)
+
     with capture_logs() as logs:
-        collector = await collecting(store, Feed(Starved(), (CoreMetricsExtractor(),)), interval_seconds=60)
-        for size in (next_descriptor - 1, next_descriptor, next_descriptor + 1):
-            store.replace(pool(size))
+        collector = await collecting(store, feed, interval_seconds=60, observer=Judged())
+        for size in (next_descriptor, next_descriptor - 1, next_descriptor, next_descriptor + 1):
+            await change(size)
         soft_limit(20 * next_descriptor)
-        store.replace(pool(next_descriptor + 2))
+        await change(next_descriptor + 2)
         soft_limit(2 * next_descriptor)
+        before = len(judged)
         await collector.replace([Feed(Starved(), (CoreMetricsExtractor(),)), Feed(Starved(), ())])
+        await until(lambda: len(judged) > before)
     warned = [(line["endpoints"], line["problem"].split(",")[0]) for line in logs if "too few" in line["event"]]
     assert warned == [
         (next_descriptor, f"polling needs {next_descriptor} connections"),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from epp.director import Decision, DirectorObserver, Observers, top_values
-from epp.framework import Destination, Endpoint, ProfileResult, Request, SchedulingResult
+from epp.framework import Destination, Endpoint, Headers, ProfileResult, Request, SchedulingResult
 from epp.framework.request import PREFIX_MATCH, PrefixMatch
 from epp.framework.result import FilterTrace, ScoreTrace
 from epp.framework.testing import candidates
@@ -117,3 +117,13 @@ def test_each_observer_is_told_everything_in_order():
         assert told == [("first", name, details), ("second", name, details)]
         told.clear()
     assert len(names) >= 8
+
+
+def test_rule_that_chose_the_model_is_named_and_an_objective_that_is_unknown_is_not():
+    headers = Headers([("x-gateway-inference-objective", "made up")])
+    request = Request("r", headers=headers, target_model="t", rewritten_by="canary")
+    assert decision(result(), request=request).why() == (
+        "default: the only one there is; model chosen by canary; unknown objective"
+    )
+    known = Request("r", headers=headers, objective="made up", priority=3)
+    assert decision(result(), request=known).why() == "default: the only one there is"

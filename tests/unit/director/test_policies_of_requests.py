@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What objectives and rewrites make of a request in the director."""
 
+import asyncio
 from collections import Counter
 
 import pytest
 
 from epp.config import Builder, assemble, load_text
 from epp.datastore import Datastore
-from epp.director import Director, DirectorObserver, PoolPolicies, Rewrite, Routing, Seeds
+from epp.director import Director, DirectorObserver, PoolPolicies, Refusal, Rewrite, Routing, Seeds
 from epp.framework import Endpoint, Headers, ManualClock, Request
-from epp.framework.errors import ModelMissingError
+from epp.framework.addresses import Subset
+from epp.framework.datalayer import Report
+from epp.framework.errors import ModelMissingError, SheddableDroppedError
 from epp.framework.registry import Registry
+from epp.framework.snapshot import KV_USAGE, WAITING
 
 CURRENT, DEPRECATED = "x-llm-d-inference-objective", "x-gateway-inference-objective"
 OVERRIDE = "x-llm-d-model-name-rewrite"
@@ -18,32 +22,42 @@ PATH = "/v1/completions"
 NAMED, NAMELESS = b'{"model":"m","prompt":"hello"}', b'{"prompt":"hello"}'
 
 
-class Rewritten(DirectorObserver):
-    """Records which rewrite chose which model."""
+class Seen(DirectorObserver):
+    """Records which rewrite chose which model, and refusals."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
+        self.refusals: list[Refusal] = []
+
+    def refused(self, refusal: Refusal) -> None:
+        self.refusals.append(refusal)
 
     def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
         self.told.append((rewrite.name, request.model))
 
 
 class World:
-    """A director over one endpoint, with policies."""
+    """A director with policies; its endpoints have the addresses 10.0.0.1:8000 and so on."""
 
-    def __init__(self, policies: PoolPolicies, plugins: str = "", seeds: bytes = b"test") -> None:
+    def __init__(
+        self, policies: PoolPolicies, plugins: str = "plugins: []", *, endpoints: tuple[str, ...] = ("a",)
+    ) -> None:
         clock = ManualClock()
-        store = Datastore(clock)
-        store.replace([Endpoint("a", "10.0.0.1", 8000)])
-        text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n{plugins or 'plugins: []'}"
-        assembly = assemble(load_text(text), Builder(Registry(), clock))
-        self.seen = Rewritten()
-        self.director = Director(store, assembly.pipeline, clock, observer=self.seen, seeds=Seeds(seeds))
+        self.store = Datastore(clock)
+        self.endpoints = {name: Endpoint(name, f"10.0.0.{n}", 8000) for n, name in enumerate(endpoints, 1)}
+        self.store.replace(self.endpoints.values())
+        text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n{plugins}"
+        assembly = assemble(load_text(text), Builder(Registry(modules=["gate"]), clock))
+        self.plugins = assembly.instances.by_name
+        self.seen = Seen()
+        self.director = Director(self.store, assembly.pipeline, clock, observer=self.seen, seeds=Seeds(b"test"))
         self.director.use_policies(policies)
 
-    def route(self, body: bytes = NAMED, path: str = PATH, **headers: str) -> Request:
-        fields = [(":path", path), *((name.replace("_", "-"), value) for name, value in headers.items())]
-        routing = self.director.route(Headers(fields), body, None)
+    def report(self, name: str, waiting: float) -> None:
+        self.store.report(self.endpoints[name], Report({WAITING: waiting, KV_USAGE: 0.0}))
+
+    def route(self, body: bytes = NAMED, *, path: str = PATH, subset: Subset | None = None, **headers: str) -> Request:
+        routing = self.director.route(Headers([(":path", path), *headers.items()]), body, subset)
         assert isinstance(routing, Routing)
         return routing.request
 
@@ -71,6 +85,10 @@ OBJECTIVES = PoolPolicies(priorities={"batch": -1, "chat": 7, "none": 0})
 def test_objective_of_the_header_gives_the_priority(headers, expected):
     request = World(OBJECTIVES).route(**headers)
     assert (request.objective, request.priority) == expected
+
+
+def test_objective_without_a_name_is_for_no_request():
+    assert World(PoolPolicies({"": -1})).route().priority == 0
 
 
 def test_other_policies_are_for_further_requests():
@@ -135,3 +153,26 @@ def test_choice_of_a_model_does_not_depend_on_other_random_choices_of_the_reques
     policies = PoolPolicies(exact={"m": to("a", "b")})
     request = World(policies).route()
     assert request.model == ("a" if request.uniform("model-rewrite") < 0.5 else "b")
+
+
+def test_sheddable_request_is_refused_while_the_endpoints_of_its_subset_are_full():
+    world = World(OBJECTIVES, endpoints=("a", "b"))
+    world.report("a", waiting=50)
+    world.report("b", waiting=0)
+    with pytest.raises(SheddableDroppedError):
+        world.route(**{CURRENT: "batch"})  # (10 + 0) / 2
+    assert world.route(**{CURRENT: "chat"}).priority == 7
+    assert world.route(subset=Subset.parse(["10.0.0.2:8000"]), **{CURRENT: "batch"}).priority == -1
+    assert [refusal.request.priority for refusal in world.seen.refusals] == [-1]
+    world.report("a", waiting=9)
+    assert world.route(**{CURRENT: "batch"}).priority == -1
+
+
+async def test_request_that_waited_is_not_shed_when_it_is_released():
+    world = World(OBJECTIVES, "plugins: [{type: 'gate:Gate', name: gate}]")
+    held = world.director.route(Headers([(":path", PATH), (CURRENT, "batch")]), NAMED, None)
+    settling = asyncio.create_task(held.settle())
+    world.report("a", waiting=50)
+    world.plugins["gate"].held[-1].set_result(None)
+    await settling
+    assert held.routing().request.priority == -1

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.datastore import Credit, Datastore
-from epp.director import Cause, ParserTable, Pipeline, Refusal, Routing
+from epp.director import Cause, ParserTable, Pipeline, Refusal, Rewrite, Routing
 from epp.framework import (
     Destination,
     Endpoint,
@@ -21,7 +21,7 @@ from epp.framework import (
 )
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report
-from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError
+from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError, SheddableDroppedError
 from epp.framework.snapshot import ACCELERATOR, ANSWERS, KV_USAGE, REFUSES, RUNNING, WAITING
 from epp.framework.snapshot import SILENT as NO_ANSWER
 from epp.framework.testing import candidates
@@ -273,6 +273,44 @@ def test_rewritten_request_runs_under_the_model_that_was_asked_for(page):
     assert page.value("request_running", model_name="asked") == 1
     both = {"model_name": "asked", "target_model_name": "tuned", "fairness_id": "default-flow", "priority": "0"}
     assert page.value("request_total", **both) == 1
+
+
+def test_priority_is_a_label_of_routed_and_of_refused_requests(page):
+    request = Request("r", RequestBody(model="m"), priority=-1)
+    page.metrics.routed(request, RESULT, scheduling_seconds=0.0)
+    assert page.value("request_total", model="m", fairness_id="default-flow", priority="-1") == 1
+    page.metrics.refused(Refusal(SheddableDroppedError(), model="m", request=request))
+    assert page.value("request_total", model="m", fairness_id="", priority="-1") == 1
+
+
+def test_model_rewrites_are_counted_by_rule_and_models(page):
+    request = Request("r", RequestBody(model="m"), target_model="m-v2")
+    for _ in range(2):
+        page.metrics.model_rewritten(request, Rewrite("canary", models=("m-v2",), weights=(1,)))
+    labels = {"model_rewrite_name": "canary", "model_name": "m", "target_model": "m-v2"}
+    assert page.value("model_rewrite_decisions_total", **labels) == 2
+
+
+def test_models_that_clients_invent_for_a_generic_rule_are_few_series(page):
+    named = Rewrite("named", models=("t",), weights=(1,))
+    generic = Rewrite("generic", generic=True, models=("t",), weights=(1,))
+    for number in range(1000):
+        request = Request("r", RequestBody(model=f"invented-{number}" + "x" * 200), target_model="t")
+        page.metrics.model_rewritten(request, generic)
+    page.metrics.model_rewritten(Request("r", RequestBody(model="m"), target_model="t"), named)
+    models = page.label_values("model_rewrite_decisions_total", "model_name")
+    assert len(models) == 16 + 1 + 1  # the first ones, `other` for the rest, and that of the other rule
+    assert {"m", "other"} < models
+    assert max(map(len, models)) <= 128
+
+
+def test_rules_beyond_256_are_counted_together(page):
+    for number in range(300):
+        rewrite = Rewrite(f"r{number}", models=("t",), weights=(1,))
+        page.metrics.model_rewritten(Request("r", RequestBody(model="m"), target_model="t"), rewrite)
+    assert len(page.label_values("model_rewrite_decisions_total", "model_rewrite_name")) == 257
+    labels = dict.fromkeys(("model_rewrite_name", "model_name", "target_model"), "other")
+    assert page.value("model_rewrite_decisions_total", **labels) == 300 - 256
 
 
 def test_ome_15_picks_and_ready_endpoints_are_counted_by_hardware():

@@ -7,8 +7,10 @@ import pytest
 import structlog
 from bench import Bench, new_bench, request_body, request_headers, response_body, response_headers
 
-from epp.director import Observers
+from epp.director import Observers, PoolPolicies, Rewrite
 from epp.extproc.session import Session
+from epp.framework.datalayer import Report
+from epp.framework.snapshot import WAITING
 from epp.observability.request_line import request_as_text
 from epp.observability.request_log import RequestLog, request_log
 
@@ -18,8 +20,8 @@ ANSWER = (
 )
 FIELDS = {
     "address", "cached_share", "cached_tokens", "completion_tokens", "duration_seconds", "endpoint", "event",
-    "log_level", "model", "outcome", "profile", "prompt_tokens", "reason", "request_id", "scores", "status",
-    "target_model", "ttft_seconds", "why",
+    "log_level", "model", "objective", "outcome", "priority", "profile", "prompt_tokens", "reason", "request_id",
+    "rewrite", "scores", "status", "target_model", "ttft_seconds", "why",
 }  # fmt: skip
 
 
@@ -62,8 +64,9 @@ def test_answered_request(bench):
     assert line.pop("endpoint") in {"a", "b", "b2", "c"}
     assert line.pop("address").endswith((":8000", ":8001"))
     assert line == {
-        "event": "request", "log_level": "info", "request_id": "r-1", "model": "m", "target_model": None, "status": 200,
-        "outcome": "natural", "reason": None, "why": "default: equal scores of 4; 0% cached", "profile": "default",
+        "event": "request", "log_level": "info", "request_id": "r-1", "model": "m", "target_model": None,
+        "rewrite": None, "objective": None, "priority": 0, "status": 200, "outcome": "natural", "reason": None,
+        "why": "default: equal scores of 4; 0% cached", "profile": "default",
         "scores": {}, "cached_share": 0.0, "ttft_seconds": 0.25, "duration_seconds": 0.75, "prompt_tokens": 300,
         "cached_tokens": 64, "completion_tokens": 7,
     }  # fmt: skip
@@ -121,6 +124,48 @@ def test_refused_request(bench, sent, status, reason, why):
     assert line["why"].startswith(why)
 
 
+POLICIES = PoolPolicies({"batch": -1}, {"m": Rewrite("canary", models=("m-v2",), weights=(1,))})
+OBJECTIVE = "x-llm-d-inference-objective"
+
+
+def test_request_with_an_objective_and_another_model(bench):
+    bench.director.use_policies(POLICIES)
+    line = one_line(lambda: routed(bench, **{OBJECTIVE: "batch"}).close())
+    assert (line["model"], line["target_model"], line["rewrite"]) == ("m", "m-v2", "canary")
+    assert (line["objective"], line["priority"]) == ("batch", -1)
+    assert line["why"].endswith("; model chosen by canary")
+    assert " m->m-v2 " in on_terminal(line)
+
+
+def test_request_with_an_unknown_objective(bench):
+    bench.director.use_policies(POLICIES)
+    line = one_line(lambda: routed(bench, body("other"), **{OBJECTIVE: HOSTILE}).close())
+    assert line["priority"] == 0
+    assert line["objective"].isprintable()
+    assert len(line["objective"]) <= 64
+    assert line["why"].endswith("; unknown objective")
+
+
+def test_sheddable_request_at_a_saturated_pool(bench):
+    bench.director.use_policies(POLICIES)
+    for endpoint in bench.store.endpoints:
+        bench.store.report(endpoint, Report({WAITING: 5.0}))
+    line = one_line(lambda: routed(bench, **{OBJECTIVE: "batch"}))
+    assert (line["status"], line["reason"], line["priority"]) == (429, "rejected-saturated", -1)
+    assert (line["target_model"], line["rewrite"]) == ("m-v2", "canary")
+
+
+def test_rule_that_chose_the_model_is_a_step():
+    bench = new_bench(observe=lambda _: Observers(*request_log(4)))
+    bench.director.use_policies(POLICIES)
+    with structlog.testing.capture_logs() as lines:
+        routed(bench).close()
+    assert lines[0] == {
+        "event": "model rewritten", "log_level": "debug", "request_id": "r-1", "rewrite": "canary", "generic": False,
+        "model": "m", "target_model": "m-v2",
+    }  # fmt: skip
+
+
 def test_operator_is_told_which_filter_left_nothing_and_which_plugin_failed():
     pool = "dataLayer: {injectDefaults: false}\nschedulingProfiles: [{name: p, plugins: [{pluginRef: x}]}]\nplugins: "
     head = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -149,8 +194,8 @@ def on_terminal(line: dict[str, object]) -> str:
 
 def test_line_of_a_terminal_fits_two_lines_of_120_columns():
     longest = {
-        "event": "request", "request_id": "i" * 64, "model": "m" * 64, "endpoint": "e" * 200, "status": 200,
-        "outcome": "client-disconnect", "reason": None, "why": "w" * 160, "ttft_seconds": 1234.567891,
+        "event": "request", "request_id": "i" * 64, "model": "m" * 64, "target_model": "t" * 64, "endpoint": "e" * 200,
+        "status": 200, "outcome": "client-disconnect", "reason": None, "why": "w" * 160, "ttft_seconds": 1234.567891,
         "duration_seconds": 12345.678912, "prompt_tokens": 1_000_000, "completion_tokens": 1_000_000,
     }  # fmt: skip
     assert len(on_terminal(longest)) <= 240

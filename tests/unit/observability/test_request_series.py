@@ -106,6 +106,16 @@ def test_all_places_of_the_default_are_256_and_the_page_shows_one_more():
     assert ("other", "other") in traffic.combinations
 
 
+def test_many_priorities_are_few_series():
+    traffic = Traffic(most=1)
+    for priority in range(100):
+        request = Request("r", RequestBody(model="m"), priority=priority)
+        traffic.metrics.refused(Refusal(NoEndpointsError(), model="m", request=request))
+    priorities = [priority for *_, priority in traffic.samples("request_total")]
+    assert len(priorities) == 1 + 16 + 1  # the first, those that fold to `other`, and `other` of them
+    assert "other" in priorities
+
+
 def test_invented_models_leave_the_page_small():
     traffic = Traffic()
     traffic.reports("real")

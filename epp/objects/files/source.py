@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of objects that are followed: what is in effect now, and the log lines of what is not."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+import structlog
+
+from epp.framework.inputs import InputState
+from epp.objects.decode import Kinds
+from epp.objects.files.last_good import FileObjects, Judge, ObjectVersions, no_faults
+from epp.objects.files.reading import ObjectFiles
+from epp.watch import changes
+
+_log = structlog.get_logger()
+
+
+class ObjectSource:
+    """Objects of some kinds in files, each in its last good version.
+
+    `read` may run in a thread and changes nothing; `apply` puts what it returned into effect.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        owner: str,
+        setting: str,
+        grace_period: str,
+        kinds: Kinds | None = None,
+        judge: Judge = no_faults,
+    ) -> None:
+        """Read nothing yet; raises ConfigurationError for a path that does not exist.
+
+        `owner` is in log lines, and `setting`, where the paths are written, in messages.
+        """
+        self._files = ObjectFiles(paths, setting)
+        self._versions = ObjectVersions(grace_period, judge, kinds, setting)
+        self._owner = owner
+        self._problems: frozenset[str] = frozenset()
+
+    @property
+    def inputs(self) -> InputState:
+        """Versions that are not in effect."""
+        return self._versions.inputs
+
+    @property
+    def objects(self) -> list[FileObjects]:
+        """Objects in effect."""
+        return self.in_order(self._versions)
+
+    def read(self, now: float) -> ObjectVersions | None:
+        """Read the files; return the versions that follow, None if nothing changed."""
+        versions = self._versions.after(self._files.read(self._versions.files), now)
+        return None if versions == self._versions else versions
+
+    def in_order(self, versions: ObjectVersions) -> list[FileObjects]:
+        """Return the objects by file: of two with one name, the one in the later file counts."""
+        return versions.in_order(self._files.order)
+
+    def apply(self, versions: ObjectVersions, problems: Iterable[str]) -> None:
+        """Put versions into effect; log the problems that were not there before, and what was removed."""
+        before, self._versions = self._versions.files, versions
+        for file, version in before.items():
+            if version.objects.missing_since is not None and not versions.has_objects(file):
+                count = len(version.objects.held)
+                _log.warning("objects of a missing file removed", plugin=self._owner, file=str(file), objects=count)
+        known, self._problems = self._problems, frozenset(problems)
+        for problem in dict.fromkeys(problems):
+            if problem not in known:
+                _log.warning("object problem", plugin=self._owner, problem=problem)
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield whenever the files may have changed, endlessly."""
+        async for _ in changes(*self._files.paths):
+            yield

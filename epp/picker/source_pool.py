@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool as one source of endpoints writes it."""
+
+import asyncio
+from collections.abc import Iterable
+from itertools import islice
+
+from epp.datastore import Datastore, by_id
+from epp.framework.clock import Clock
+from epp.framework.datalayer import Pool
+from epp.framework.endpoint import Endpoint
+
+_BATCH = 32
+"""Endpoints that join at once; tagging one can take half a millisecond."""
+_STRETCH_SECONDS = 0.02
+"""Time after which the event loop runs other tasks before further endpoints join."""
+_PAUSE_SECONDS = 0.01
+
+
+class SourcePool(Pool):
+    """Withheld until `open`, without effect after `close`; in between endpoints leave at once, and join in batches.
+
+    An endpoint is in the pool with its tags and its tasks, or not at all. One that is replaced by another leaves at
+    once. While some wait to join, the event loop serves requests.
+    """
+
+    def __init__(self, store: Datastore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._is_open = False
+        self._is_closed = False
+        self._waiting: dict[str, Endpoint] = {}
+        """Endpoints that are to join, or to take other labels."""
+        self._any_waiting = asyncio.Event()
+
+    def replace(self, endpoints: Iterable[Endpoint]) -> None:
+        """Make these the endpoints of the pool; raises ValueError for two of one id."""
+        wanted = by_id(endpoints)
+        if not self._is_open:
+            self._waiting = wanted
+            return
+        known = {endpoint.id: endpoint for endpoint in self._store.endpoints} | self._waiting
+        changed = [endpoint for endpoint in wanted.values() if known.get(endpoint.id) != endpoint]
+        self.update(changed, known.keys() - wanted.keys())
+
+    def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> None:
+        """Take out some endpoints, and add or replace others; raises ValueError for two of one id."""
+        wanted, gone = by_id(changed), set(removed)
+        if self._is_closed:
+            return
+        idle = not self._waiting
+        for identity in gone:
+            self._waiting.pop(identity, None)
+        self._waiting.update(wanted)
+        if not self._is_open:
+            return
+        gone.update(endpoint.id for endpoint in wanted.values() if self._replaces(endpoint))
+        self._store.update(self._next_batch() if idle else (), gone)
+        if idle:
+            self._join_for_a_stretch()
+        if self._waiting:
+            self._any_waiting.set()
+
+    async def open(self) -> None:
+        """Put what was withheld into effect, and return once all of it is."""
+        self._is_open = True
+        await self._join()
+
+    def open_at_once(self) -> None:
+        """Put what was withheld in place of the whole pool, between two requests, however long that takes."""
+        self._is_open = True
+        wanted, self._waiting = self._waiting, {}
+        self._store.replace(wanted.values())
+
+    def close(self) -> None:
+        """Ignore further calls: a source may write once more after its task was cancelled."""
+        self._is_open, self._is_closed = False, True
+        self._waiting = {}
+
+    async def follow(self) -> None:
+        """Let waiting endpoints join, until cancelled."""
+        while True:
+            await self._any_waiting.wait()
+            await self._join()
+            self._any_waiting.clear()
+
+    async def _join(self) -> None:
+        while self._waiting:
+            self._join_for_a_stretch()
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _join_for_a_stretch(self) -> None:
+        until = self._clock.now() + _STRETCH_SECONDS
+        while self._waiting and self._clock.now() < until:
+            self._store.update(self._next_batch())
+
+    def _next_batch(self) -> list[Endpoint]:
+        batch = list(islice(self._waiting.values(), _BATCH))
+        for endpoint in batch:
+            del self._waiting[endpoint.id]
+        return batch
+
+    def _replaces(self, endpoint: Endpoint) -> bool:
+        """Return whether another endpoint of this id is in the pool."""
+        current = self._store.endpoint(endpoint.id)
+        return current is not None and endpoint.identity.is_another_than(current.identity)

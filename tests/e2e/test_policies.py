@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objectives and model rewrites from files, before requests through a real Envoy."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+from commands import outcome
+from config_files import ConfigMap, replace
+from gateways import Gateway, gateway_of
+from world import World, open_world
+
+from epp.gateway import BodyMode, GatewaySettings
+from epp.sim import RunningSim
+
+OBJECTIVE = "x-llm-d-inference-objective"
+DROPPED = "x-llm-d-request-dropped-reason"
+DEADLINE_SECONDS = 20.0
+
+
+def objective(name: str, priority: int) -> dict:
+    return {
+        "apiVersion": "llm-d.ai/v1alpha2",
+        "kind": "InferenceObjective",
+        "metadata": {"name": name},
+        "spec": {"priority": priority, "poolRef": {"name": "any"}},
+    }
+
+
+def rewrite(name: str, *rules: tuple[str, Mapping[str, int | None]]) -> dict:
+    """A rewrite with rules: a model, empty for any, and weights of the models to ask for."""
+    return {
+        "apiVersion": "llm-d.ai/v1alpha2",
+        "kind": "InferenceModelRewrite",
+        "metadata": {"name": name},
+        "spec": {
+            "poolRef": {"name": "any"},
+            "rules": [
+                {
+                    "matches": [{"model": {"type": "Exact", "value": model}}] if model else [],
+                    "targets": [{"modelRewrite": to, "weight": weight} for to, weight in targets.items()],
+                }
+                for model, targets in rules
+            ],
+        },
+    }
+
+
+def written(path: Path, *documents: dict) -> Path:
+    replace(path, yaml.safe_dump_all(documents))
+    return path
+
+
+def question(model: str | None = "canary", **more: object) -> dict:
+    named = {} if model is None else {"model": model}
+    return {**named, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, **more}
+
+
+@pytest.fixture
+def with_objects(simulated: Callable, tmp_path: Path) -> Callable:
+    """Open a world of one server with the adapters `blue` and `green`, under these objects."""
+
+    async def start(*documents: dict) -> tuple[dict[str, RunningSim], Path]:
+        sims = await simulated("a", lora_adapters=("blue", "green"), max_lora=2)
+        return sims, written(tmp_path / "objects.yaml", *documents)
+
+    return start
+
+
+async def answers(world: World, count: int, body: dict) -> list[dict]:
+    found = []
+    for _ in range(count):
+        async with world.http.post(f"{world.url}/v1/chat/completions", json=body) as response:
+            assert response.status == 200, await response.text()
+            found.append(await response.json())
+    return found
+
+
+async def asked_for(world: World) -> Counter[str]:
+    return Counter(record["model"] for record in await world.requests_at("a"))
+
+
+async def test_requests_are_shared_out_by_weight_and_answers_have_the_name_that_was_asked_for(with_objects):
+    sims, objects = await with_objects(
+        rewrite("half", ("canary", {"blue": 50, "green": 50})), rewrite("all", ("stable", {"blue": None, "green": 100}))
+    )
+    async with open_world(endpoints=f"a={sims['a'].address}", sims=sims, objects=objects) as world:
+        assert {answer["model"] for answer in await answers(world, 60, question("canary"))} == {"canary"}
+        models = await asked_for(world)
+        assert set(models) == {"blue", "green"}
+        assert 10 <= models["blue"] <= 50  # 30 expected, with a standard deviation of 3.9
+        assert {answer["model"] for answer in await answers(world, 20, question("stable"))} == {"stable"}
+        assert (await asked_for(world))["green"] == models["green"] + 20
+        sample = world.gateway.picker.metrics.registry.get_sample_value
+        chosen = {
+            model: sample(
+                "llm_d_epp_model_rewrite_decisions_total",
+                {"model_rewrite_name": "half", "model_name": "canary", "target_model": model},
+            )
+            for model in models
+        }
+        assert chosen == models
+
+
+async def test_exact_rule_counts_before_a_generic_one_which_takes_requests_without_a_model_too(with_objects):
+    sims, objects = await with_objects(rewrite("any", ("", {"blue": None}), ("canary", {"green": None})))
+    async with open_world(endpoints=f"a={sims['a'].address}", sims=sims, objects=objects) as world:
+        for model in ("canary", "made up", None):
+            await answers(world, 1, question(model))
+        assert [record["model"] for record in await world.requests_at("a")] == ["green", "blue", "blue"]
+
+
+@pytest.mark.parametrize("response_mode", [BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED])
+@pytest.mark.parametrize("request_mode", [BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL, BodyMode.FULL_DUPLEX_STREAMED])
+async def test_rule_holds_in_every_body_mode(with_objects, request_mode, response_mode):
+    sims, objects = await with_objects(rewrite("r", ("canary", {"green": None})))
+    modes = GatewaySettings(listen_port=0, request_body_mode=request_mode, response_body_mode=response_mode)
+    async with open_world(endpoints=f"a={sims['a'].address}", sims=sims, objects=objects, gateway=modes) as world:
+        (answer,) = await answers(world, 1, question())
+        async with world.http.post(f"{world.url}/v1/chat/completions", json=question(stream=True)) as response:
+            lines = (await response.text()).splitlines()
+        events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+        assert {each["model"] for each in (answer, *events)} == {"canary"}
+        assert len(events) > 1
+        assert await asked_for(world) == {"green": 2}
+
+
+async def test_sheddable_request_is_refused_while_the_servers_are_busy_and_others_are_not(with_objects):
+    sims, objects = await with_objects(objective("batch", -1), objective("chat", 5))
+    async with open_world(endpoints=f"a={sims['a'].address}", sims=sims, objects=objects) as world:
+
+        async def status(headers: Mapping[str, str]) -> int:
+            url = f"{world.url}/v1/chat/completions"
+            async with world.http.post(url, json=question("blue"), headers=headers) as response:
+                if response.status == 429:
+                    assert response.headers[DROPPED] == "rejected-saturated"
+                    assert (await response.json())["error"]["code"] == "rate_limit_exceeded"
+                return response.status
+
+        requests = [{OBJECTIVE: "batch"}, {"x-gateway-inference-objective": "batch"}, {OBJECTIVE: "chat"}, {}]
+        requests.append({OBJECTIVE: "unheard-of"})
+        await world.scraped()
+        assert [await status(headers) for headers in requests] == [200] * 5
+        await world.occupy("a", waiting=5)
+        assert [await status(headers) for headers in requests] == [429, 429, 200, 200, 200]
+        await world.occupy("a", waiting=4)
+        assert await status({OBJECTIVE: "batch"}) == 200
+        sample = world.gateway.picker.metrics.registry.get_sample_value
+        labels = {"model_name": "blue", "target_model_name": "blue", "fairness_id": "default-flow"}
+        assert sample("llm_d_epp_request_total", {**labels, "priority": "-1"}) == 3
+        assert sample("llm_d_epp_request_total", {**labels, "priority": "5"}) == 2
+
+
+class Asking:
+    """A client of a gateway."""
+
+    def __init__(self, gateway: Gateway, http: aiohttp.ClientSession) -> None:
+        self.gateway = gateway
+        self._http = http
+
+    async def target(self) -> str:
+        """Send one request; return the model that the server was asked for, by the log."""
+        name = f"r{time.monotonic_ns()}"
+        headers = {"x-request-id": name, OBJECTIVE: "batch"}
+        url = f"{self.gateway.url}/v1/chat/completions"
+        async with self._http.post(url, json=question(), headers=headers) as response:
+            await response.read()
+        line = json.loads(await self.gateway.process.says(f'"request_id":"{name}"'))
+        return f"{line['target_model']} {line['rewrite']} {line['priority']}"
+
+    async def until_target(self, target: str) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while (found := await self.target()) != target:
+            assert time.monotonic() < deadline, found
+
+    async def not_in_effect(self, count: int) -> list[dict]:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            _, health = await self.gateway.health()
+            if len(health["not_in_effect"]) == count:
+                return health["not_in_effect"]
+            assert time.monotonic() < deadline, health
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def asking(simulated: Callable, objects: ConfigMap, tmp_path: Path) -> AsyncIterator[Asking]:
+    """A gateway that follows `tmp_path / "objects"`, mounted as a ConfigMap is."""
+    (sim,) = (await simulated("a", lora_adapters=("blue", "green"), max_lora=2)).values()
+    flags = (f"--endpoints=a={sim.address}", f"--objects={tmp_path / 'objects'}")
+    async with gateway_of(*flags) as gateway, aiohttp.ClientSession() as http:
+        yield Asking(gateway, http)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> ConfigMap:
+    (tmp_path / "objects").mkdir()
+    first = yaml.safe_dump_all([objective("batch", 1), rewrite("r", ("canary", {"blue": None}))])
+    return ConfigMap(tmp_path / "objects", policies=first, other="kind: Deployment\napiVersion: apps/v1\n")
+
+
+async def test_files_are_applied_without_a_restart_and_a_broken_version_leaves_the_one_before(
+    asking: Asking, objects: ConfigMap, tmp_path: Path
+):
+    file = str(tmp_path / "objects" / "policies.yaml")
+    labels = frozenset({"plugin_name=--objects", f"file={file}"})
+    assert await asking.target() == "blue r 1"
+
+    objects.update(policies=yaml.safe_dump_all([objective("batch", 2), rewrite("r", ("canary", {"green": None}))]))
+    await asking.until_target("green r 2")
+    assert await asking.not_in_effect(0) == []
+
+    objects.update(policies="{{ not yaml")
+    (broken,) = await asking.not_in_effect(1)
+    assert (broken["plugin"], broken["file"], broken["kept"]) == ("--objects", file, 2)
+    assert broken["reason"].startswith("neither YAML nor JSON: ")
+    assert await asking.target() == "green r 2"
+    assert (await asking.gateway.metrics())["llm_d_epp_input_problems"][labels] == 1
+
+    objects.update(policies=yaml.safe_dump_all([objective("batch", 3), rewrite("r", ("canary", {"blue": 0}))]))
+    await asking.gateway.process.says("InferenceModelRewrite r stays as it was: spec.rules[0].targets[0].weight is 0")
+    await asking.until_target("green r 3")
+    (broken,) = await asking.not_in_effect(1)
+    assert (broken["object"], broken["kept"]) == ("InferenceModelRewrite r", 1)
+
+    objects.update(policies=yaml.safe_dump(objective("batch", 4)))
+    await asking.until_target("None None 4")
+    assert await asking.not_in_effect(0) == []
+
+
+async def test_path_where_there_is_nothing_is_refused_at_the_start():
+    exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", "--objects=/nowhere/at-all")
+    assert exit_code == 1
+    assert said.error.startswith("error: --objects: there is neither file nor directory '/nowhere/at-all': ")

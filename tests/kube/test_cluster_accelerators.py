@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sample objects of every accelerator API are accepted by the API server, and are decoded as it returns them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from epp.objects.decode import versions_in
+
+SAMPLES = Path(__file__).parents[1] / "data" / "accelerators"
+LABELS = SAMPLES / "node-labels.yaml"
+
+
+@pytest.mark.parametrize("path", sorted(set(SAMPLES.glob("*.yaml")) - {LABELS}), ids=lambda path: path.stem)
+async def test_samples_are_accepted_and_decoded(space, path):
+    applied = [await space.apply(_for_any(document)) for document in yaml.safe_load_all(path.read_text()) if document]
+    found = list(versions_in([await space.admin.get(document) for document in applied]))
+    assert len(found) == len(applied)
+    assert {version.title: version.reason for version in found if version.object is None} == {}
+    assert all(version.object.metadata.uid for version in found)
+
+
+async def test_labels_of_every_vendor_are_accepted_on_nodes(space):
+    nodes = [await space.node(name, labels=labels) for name, labels in yaml.safe_load(LABELS.read_text()).items()]
+    found = list(versions_in([await space.admin.get(node) for node in nodes]))
+    assert [version.object.name for version in found] == [node["metadata"]["name"] for node in nodes]
+
+
+async def test_kind_behind_a_feature_gate_is_served_only_where_it_is_on(space, own_cluster):
+    offered = await space.admin.request("GET", "/apis/resource.k8s.io")
+    assert [version["version"] for version in offered["versions"]] == ["v1"]
+    gates = ("--feature-gates=DRADeviceTaintRules=true", "--runtime-config=resource.k8s.io/v1beta2=true")
+    async with (await own_cluster(*gates, crds=("acceleratorclasses",))).client() as admin:
+        rules = await admin.list("resource.k8s.io/v1beta2", "DeviceTaintRule")
+        assert rules["items"] == []
+
+
+def _for_any(document: dict) -> dict:
+    """Return the document without the namespace and the identity of another cluster."""
+    metadata = {key: value for key, value in document["metadata"].items() if key not in {"namespace", "uid"}}
+    return {**document, "metadata": metadata}

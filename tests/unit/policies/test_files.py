@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies from files: which objects are read, and what stays in effect."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from config_files import replace
+from structlog.testing import capture_logs
+
+from epp.framework import ConfigurationError, ManualClock
+from epp.policies import PolicyFiles
+
+GRACE_SECONDS = 300.0
+CURRENT, LEGACY = "llm-d.ai/v1alpha2", "inference.networking.x-k8s.io/v1alpha2"
+
+
+def objective(name: str, priority: object, api: str = CURRENT, pool: str = "pool") -> dict:
+    spec = {"priority": priority, "poolRef": {"name": pool}}
+    return {"apiVersion": api, "kind": "InferenceObjective", "metadata": {"name": name}, "spec": spec}
+
+
+def rewrite(name: str, *targets: Mapping[str, object]) -> dict:
+    """A rewrite with a rule for each mapping: for the model `m0`, `m1` and so on, the weights of others."""
+    rules = [
+        {
+            "matches": [{"model": {"value": f"m{index}"}}],
+            "targets": [{"modelRewrite": model, "weight": weight} for model, weight in each.items()],
+        }
+        for index, each in enumerate(targets)
+    ]
+    spec = {"poolRef": {"name": "pool"}, "rules": rules}
+    return {"apiVersion": CURRENT, "kind": "InferenceModelRewrite", "metadata": {"name": name}, "spec": spec}
+
+
+class World:
+    """A directory with a file, and what follows it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / "policies.yaml"
+        self.clock = ManualClock()
+
+    def write(self, *documents: object) -> None:
+        replace(self.file, yaml.safe_dump_all(documents))
+
+    def start(self, *documents: object, pool_name: str = "") -> PolicyFiles:
+        self.write(*documents)
+        return PolicyFiles([str(self.file.parent)], self.clock, pool_name=pool_name)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def problems(files: PolicyFiles) -> dict[str, str]:
+    return {problem.object: f"{problem.reason} (kept {problem.kept})" for problem in files.inputs.problems}
+
+
+def test_objects_of_other_kinds_are_ignored_even_if_they_are_broken(world):
+    pool = {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": "p"}}
+    node = {"apiVersion": "v2", "kind": "Node", "metadata": {"name": "n"}}
+    files = world.start(objective("batch", -1), pool, node, {"apiVersion": "apps/v1", "kind": "Deployment"})
+    assert files.policies.priorities == {"batch": -1}
+    assert problems(files) == {}
+
+
+@pytest.mark.parametrize(("pool_name", "names"), [("", {"a", "b"}), ("mine", {"a"})])
+def test_objects_of_other_pools_are_left_out_where_the_pool_has_a_name(world, pool_name, names):
+    with capture_logs() as logs:
+        files = world.start(objective("a", 1, pool="mine"), objective("b", 1, pool="other"), pool_name=pool_name)
+    assert set(files.policies.priorities) == names
+    assert [log["for_other_pools"] for log in logs if log["event"] == "policies updated"] == [2 - len(names)]
+
+
+def test_current_group_counts_before_the_legacy_one_whatever_the_order_of_files(world):
+    replace(world.file.parent / "z.yaml", yaml.safe_dump(objective("x", 1, LEGACY)))
+    assert world.start(objective("x", 2)).policies.priorities == {"x": 2}
+
+
+async def test_new_version_of_a_file_is_in_effect_after_a_look(world):
+    files = world.start(objective("x", 1))
+    world.write(objective("x", 2), rewrite("r", {"t": None}))
+    assert await files.look()
+    assert files.policies.priorities == {"x": 2}
+    assert files.policies.exact["m0"].models == ("t",)
+    assert not await files.look()
+
+
+async def test_invalid_version_of_an_object_leaves_the_one_before(world):
+    files = world.start(objective("x", 1), objective("y", 1), rewrite("r", {"a": None}, {"b": None}))
+    world.write(objective("x", "high"), objective("y", 2), rewrite("r", {"c": None}, {"d": 0}))
+    assert await files.look()
+    assert files.policies.priorities == {"x": 1, "y": 2}
+    assert [files.policies.exact[model].models for model in ("m0", "m1")] == [("a",), ("b",)]
+    weight = "spec.rules[1].targets[0].weight is 0: write a whole number from 1 to 1000000, or remove the target"
+    assert problems(files) == {
+        "InferenceObjective x": "spec.priority is 'high': write a whole number (kept 1)",
+        "InferenceModelRewrite r": f"{weight} (kept 1)",
+    }
+
+
+def test_of_a_rewrite_with_an_invalid_rule_and_no_version_before_the_other_rules_are_in_effect(world):
+    with capture_logs() as logs:
+        files = world.start(rewrite("r", {"a": 0}, {"b": None}))
+    assert [files.policies.exact[model].models for model in ("m0", "m1")] == [(), ("b",)]
+    fault = "spec.rules[0].targets[0].weight is 0: write a whole number from 1 to 1000000, or remove the target"
+    assert problems(files) == {"InferenceModelRewrite default/r": f"{fault} (kept 0)"}
+    (warning,) = [log for log in logs if log["log_level"] == "warning"]
+    assert (warning["plugin"], warning["problem"]) == (
+        "--objects",
+        f"InferenceModelRewrite default/r: {fault}; until then, requests that the rule is for keep their model",
+    )
+
+
+async def test_problem_is_logged_once_and_again_when_it_comes_back(world):
+    bad, good = objective("x", "high"), objective("x", 1)
+    counts = []
+    with capture_logs() as logs:
+        files = world.start(bad)
+        for documents in ([bad, objective("y", 1)], [good], [objective("y", 1), bad]):
+            world.write(*documents)
+            await files.look()
+            counts.append(sum(log["event"] == "object problem" for log in logs))
+    assert counts == [1, 1, 2]
+
+
+async def test_objects_of_a_missing_file_stay_for_five_minutes(world):
+    files = world.start(objective("x", 1))
+    world.file.unlink()
+    assert await files.look()
+    world.clock.advance(GRACE_SECONDS - 1)
+    assert not await files.look()
+    assert files.policies.priorities == {"x": 1}
+    world.clock.advance(1)
+    assert await files.look()
+    assert files.policies.priorities == {}
+
+
+def test_path_where_there_is_nothing_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="--objects: there is neither file nor directory"):
+        PolicyFiles([str(tmp_path / "nothing")], ManualClock())
