@@ -116,7 +116,7 @@ class ObjectSet(Generic[T]):
         )
 
     def subscribe(self, listener: Callable[[Delta[T]], None]) -> Callable[[], None]:
-        """Call `listener` after each change of objects or problems; return a function that ends that."""
+        """Call `listener` after each list, and each change of objects or problems; return a function that ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -144,18 +144,19 @@ class ObjectSet(Generic[T]):
                 present.add(item.id)
         self._problems_changed = self._problems != before_problems
         self.version = version
-        self._publish(changed, [name for name in self.objects if name not in present])
+        self._publish(changed, [name for name in self.objects if name not in present], always=True)
 
     def clear(self) -> None:
         """Remove all objects: the kind is not installed."""
         self._problems_changed = bool(self._problems)
         self._problems, self.version = {}, ""
-        self._publish({}, list(self.objects))
+        self._publish({}, list(self.objects), always=True)
 
     def apply(self, lines: Iterable[bytes]) -> None:
         """Apply events that arrived together as one change; raises the ApiError among them, after those before it.
 
-        An unreadable event counts as an expired version: only a new list can tell what it said.
+        An unreadable event counts as an expired version: only a new list can tell what it said. After an error, there
+        is no version to continue from either.
         """
         changed: dict[str, T] = {}
         removed: dict[str, None] = {}
@@ -169,12 +170,14 @@ class ObjectSet(Generic[T]):
         try:
             event = _decode_event(line)
             if event.type == "ERROR":
+                self.version = ""
                 raise error_of(0, bytes(event.object))
             metadata = _decode_head(event.object).metadata
             item: Item[T] = Item(_id(metadata))
             if event.type in _VERSIONS:
                 item = self._read(_decode_document(event.object), metadata)
         except _UNREADABLE as error:
+            self.version = ""
             raise ApiError(EXPIRED, "Malformed", f"an event of the watch is unreadable: {error}") from error
         self.version = metadata.version or self.version
         if event.type == "BOOKMARK":
@@ -208,10 +211,10 @@ class ObjectSet(Generic[T]):
             self._problems_changed = True
         self._problems[item.id] = item.problem
 
-    def _publish(self, found: Mapping[str, T], removed: Iterable[str]) -> None:
+    def _publish(self, found: Mapping[str, T], removed: Iterable[str], *, always: bool = False) -> None:
         changed = {name: one for name, one in found.items() if self.objects.get(name) != one}
         delta = Delta(changed, tuple(removed))
-        if not delta and not self._problems_changed:
+        if not delta and not self._problems_changed and not always:
             return
         self._problems_changed = False
         self.objects.update(changed)

@@ -22,14 +22,20 @@ _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 10.0
 _LONGEST_DELAY_OF_MISSING_SECONDS = 60.0
 """The same for a kind that is absent or forbidden."""
+_ABSENT_SECONDS = 30.0
+"""How long a kind that was there has to be missing: a server that starts, or a proxy before it, may say so too."""
+_SETTLING_SECONDS = 30.0
+"""How long those who wait do so while the server answers with errors, of which some last."""
 _STABLE_SECONDS = 5.0
 """How long a watch must have lasted for the next failure to count as the first."""
 _WATCH_SECONDS = (240, 480)
 """How long the server keeps a watch open: drawn anew for each, so that those of replicas end apart."""
 _NARROWED_WATCH_SECONDS = (45, 90)
 """The same where all namespaces were forbidden; they are tried again whenever it ends."""
-_FORBIDDEN = frozenset({401, 403})
+_UNAUTHORIZED = 401
+_FORBIDDEN = frozenset({_UNAUTHORIZED, 403})
 _ABSENT = frozenset({404, 405})
+_OVERLOADED = frozenset({429, 503})
 
 _log = structlog.get_logger()
 
@@ -47,8 +53,8 @@ class WatchState(StrEnum):
 class Watched(Generic[T]):
     """The objects of one resource, in one namespace or all, with a label or field selector or without.
 
-    They stay in effect while the server cannot be reached or refuses access; they are gone once the kind is not
-    installed any more. Without an `observer` each loss of access is logged here.
+    They stay in effect while the server cannot be reached or refuses access; they are gone once the kind has not been
+    installed for a while. Without an `observer` each loss of access is logged here.
     """
 
     def __init__(
@@ -88,6 +94,8 @@ class Watched(Generic[T]):
         """The resourceVersion from which the fallback continues, while all namespaces are tried again."""
         self._lost_at: float | None = None
         self._connected_at: float | None = None
+        self._missing_at: float | None = None
+        self._failing_at: float | None = None
         self._delay = _FIRST_DELAY_SECONDS
 
     @property
@@ -135,7 +143,7 @@ class Watched(Generic[T]):
         return self._set.subscribe(listener)
 
     async def settled(self) -> None:
-        """Wait until the objects were listed, or the kind was found to be absent or forbidden."""
+        """Wait until the objects were listed, the kind was found to be absent or forbidden, or errors have lasted."""
         await self._settled.wait()
 
     async def first_list(self) -> None:
@@ -151,6 +159,7 @@ class Watched(Generic[T]):
                 await self._watch()
                 wait = 0.0 if self._was_stable() else self._next_delay(_LONGEST_DELAY_SECONDS)
             except ApiUnreachableError as error:
+                self._missing_at = self._failing_at = None
                 self._interrupted(WatchState.STALE, str(error))
                 wait = self._next_delay(_LONGEST_DELAY_SECONDS)
             except ApiError as error:
@@ -199,6 +208,7 @@ class Watched(Generic[T]):
             _log.info("objects readable again", resource=self.title, objects=len(self.objects))
         self._lost_at = None
         self._connected_at = self._clock.now()
+        self._missing_at = self._failing_at = None
         self._settled.set()
         self._change(WatchState.CURRENT, "")
 
@@ -227,19 +237,43 @@ class Watched(Generic[T]):
             self._set.version = ""
             if self._place.next_version():
                 return 0.0
-            self._interrupted(WatchState.ABSENT, str(error))
             self._narrow_version = ""
-            self._set.clear()
-        elif error.status in _FORBIDDEN:
-            if not self._was_wide and self._place.narrow():
+            return self._missing(error)
+        self._missing_at = None
+        if error.status in _FORBIDDEN:
+            unauthorized = error.status == _UNAUTHORIZED
+            if not unauthorized and not self._was_wide and self._place.narrow():
                 self._set.version, self._narrow_version = self._narrow_version, ""
                 return 0.0
-            self._interrupted(WatchState.FORBIDDEN, str(error))
-        else:
+            refused = "the API server refuses the credentials: " if unauthorized else ""
+            self._interrupted(WatchState.FORBIDDEN, f"{refused}{error}")
+            self._settled.set()
+            return self._next_delay(_LONGEST_DELAY_OF_MISSING_SECONDS if not refused else _LONGEST_DELAY_SECONDS)
+        if error.status not in _OVERLOADED:
+            self._set.version = ""  # it may be what the server does not take
+        self._failing_at, failing = self._since(self._failing_at)
+        if failing >= _SETTLING_SECONDS:
+            self._settled.set()
+        self._interrupted(WatchState.STALE, str(error))
+        return max(self._next_delay(_LONGEST_DELAY_SECONDS), min(error.retry_after, _LONGEST_DELAY_SECONDS))
+
+    def _missing(self, error: ApiError) -> float:
+        """Take note that the kind is not installed, and remove its objects if that lasts; return the time to wait."""
+        self._missing_at, missing = self._since(self._missing_at)
+        if self.objects and missing < _ABSENT_SECONDS:
             self._interrupted(WatchState.STALE, str(error))
-            return max(self._next_delay(_LONGEST_DELAY_SECONDS), min(error.retry_after, _LONGEST_DELAY_SECONDS))
+            return self._next_delay(_LONGEST_DELAY_SECONDS)
+        if self.state is not WatchState.ABSENT:
+            self._set.clear()
+        self._interrupted(WatchState.ABSENT, str(error))
         self._settled.set()
         return self._next_delay(_LONGEST_DELAY_OF_MISSING_SECONDS)
+
+    def _since(self, moment: float | None) -> tuple[float, float]:
+        """Return the moment, or now without one, and the time since."""
+        now = self._clock.now()
+        began = now if moment is None else moment
+        return began, now - began
 
     def _next_delay(self, longest: float) -> float:
         """Return the time to wait, which doubles from one failure to the next."""
