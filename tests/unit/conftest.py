@@ -81,7 +81,7 @@ async def script():
 
 
 @pytest.fixture
-async def api(script, tmp_path):
+async def scripted(script, tmp_path):
     """Access to the API server of the script."""
     api = KubeApi(script.write_kubeconfig(tmp_path / "kubeconfig"))
     yield api

@@ -22,11 +22,11 @@ def need(resource, **more):
 
 
 @pytest.fixture
-def access(api):
+def access(scripted):
     """Return what the user may do of one need."""
 
     async def access(wanted):
-        (found,) = await check_access(api, [wanted])
+        (found,) = await check_access(scripted, [wanted])
         return found
 
     return access
@@ -116,15 +116,15 @@ async def test_watch_of_which_nothing_is_known_is_said_to_be_untried(access, scr
         ([LEGACY_OBJECTIVES], (Importance.RECOMMENDED, Importance.RECOMMENDED)),
     ],
 )
-async def test_former_kind_matters_where_the_current_one_is_not_installed(api, script, installed, expected):
+async def test_former_kind_matters_where_the_current_one_is_not_installed(scripted, script, installed, expected):
     script.install(*(each.path("v1alpha2") for each in installed))
     wanted = [need(each, importance=Importance.RECOMMENDED) for each in (OBJECTIVES, LEGACY_OBJECTIVES)]
-    found = await check_access(api, wanted)
+    found = await check_access(scripted, wanted)
     assert tuple(each.need.importance for each in found) == expected
 
 
-async def test_requests_under_way_are_few(api, script):
-    await check_access(api, needs_of_picker("llm", pool_group="inference.networking.k8s.io", lease="l"))
+async def test_requests_under_way_are_few(scripted, script):
+    await check_access(scripted, needs_of_picker("llm", pool_group="inference.networking.k8s.io", lease="l"))
     assert len(script.asked) > 60
     assert script.most_at_once <= 8
 
@@ -135,35 +135,35 @@ async def test_server_that_goes_away_ends_the_check(tmp_path, unused_tcp_port):
         "{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {}}],"
         f" clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{unused_tcp_port}'}}}}]}}"
     )
-    api = KubeApi(kubeconfig)
+    scripted = KubeApi(kubeconfig)
     with pytest.raises(ApiUnreachableError):
-        await check_access(api, [need(PODS)])
+        await check_access(scripted, [need(PODS)])
     with pytest.raises(ConfigurationError, match=r"^no answer from the API server: .*; start it, or name a kubeconfig"):
-        await user_of(api)
-    await api.close()
+        await user_of(scripted)
+    await scripted.close()
 
 
-async def test_user_is_the_one_that_the_server_sees(api, script):
-    assert await user_of(api) == "system:serviceaccount:llm:picker"
+async def test_user_is_the_one_that_the_server_sees(scripted, script):
+    assert await user_of(scripted) == "system:serviceaccount:llm:picker"
     script.answers[USER] = (404, {"code": 404})  # a server of before 1.28
-    assert await user_of(api) == ""
+    assert await user_of(scripted) == ""
 
 
 async def test_another_user_is_asked_for_in_each_request(script, tmp_path):
-    api = KubeApi(script.write_kubeconfig(tmp_path / "kubeconfig"), as_user="system:serviceaccount:llm:other")
-    await user_of(api)
-    await check_access(api, [need(PODS)])
-    await api.close()
+    scripted = KubeApi(script.write_kubeconfig(tmp_path / "kubeconfig"), as_user="system:serviceaccount:llm:other")
+    await user_of(scripted)
+    await check_access(scripted, [need(PODS)])
+    await scripted.close()
     assert {headers.get("Impersonate-User") for _, _, headers in script.asked} == {"system:serviceaccount:llm:other"}
 
 
-async def test_refused_credentials_and_strange_servers_are_one_sentence(api, script):
+async def test_refused_credentials_and_strange_servers_are_one_sentence(scripted, script):
     script.answers[USER] = (401, {"code": 401, "message": "Unauthorized"})
     with pytest.raises(ConfigurationError, match=r"^the API server .* refuses the credentials: Unauthorized; log in"):
-        await user_of(api)
+        await user_of(scripted)
     script.answers[USER] = (403, {"code": 403, "message": 'User "a" cannot impersonate resource "users"'})
     with pytest.raises(ConfigurationError, match=r"^--as: .*; the user of the kubeconfig needs the verb impersonate"):
-        await user_of(api)
+        await user_of(scripted)
     script.answers[USER] = (200, "<html>Welcome")
     with pytest.raises(ConfigurationError, match="does not answer as an API server of Kubernetes does"):
-        await user_of(api)
+        await user_of(scripted)

@@ -14,11 +14,11 @@ SERVICE = "/api/v1/namespaces/llm/services/pool-epp"
 
 
 @pytest.fixture
-def check(api):
+def check(scripted):
     """Look at the cluster of the script."""
 
     async def check(source=POOL, lease=None):
-        return await check_cluster(api, source, "llm", pool_group=GROUP, lease=lease)
+        return await check_cluster(scripted, source, "llm", pool_group=GROUP, lease=lease)
 
     return check
 
