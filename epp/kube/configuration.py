@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Address and credentials of an API server, from a kubeconfig file or the service account of a pod.
+"""Address and credentials of an API server, from a kubeconfig file or the service account of a pod; a client of it.
 
-lightkube knows their formats, and authenticates; this is the only module that knows it.
+lightkube knows the formats, and authenticates; `kubeconfig.py` and this are the only modules that know it.
 """
 
 import os
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import msgspec
-import yaml
-
 from epp.framework.errors import ConfigurationError
-from epp.kube.errors import reason_of
-from epp.plain_yaml import PlainLoader, refuse_deep_nesting
+from epp.kube.errors import reason_of, refuse_access
+from epp.kube.kubeconfig import read_kubeconfig
 
 if TYPE_CHECKING:
     import httpx2
@@ -27,16 +24,6 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _DEFAULT_FILE = Path(".kube/config")
 _SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _MOST_CONNECTIONS = 200
-_DEEPEST = 50
-_UNSUPPORTED = {
-    "cluster": {
-        "proxy-url": "set the environment variable HTTPS_PROXY instead",
-        "tls-server-name": "write a server whose name is in its certificate",
-    },
-    "user": {"auth-provider": "kubectl has replaced it by exec"},
-}
-_FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-_EXEC_VERSIONS = ("client.authentication.k8s.io/v1beta1", "client.authentication.k8s.io/v1alpha1")
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Seconds until a silent connection is probed, between two probes, and how many may stay unanswered.
 
@@ -60,7 +47,7 @@ def read_config(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT
     if path is None and (service_account / "token").exists():
         found = _of_service_account(service_account).get()
     else:
-        found = _of_file(path or _default_config(service_account)).get()
+        found = read_kubeconfig(path or _default_config(service_account)).get()
     assert found is not None  # noqa: S101  both name a context
     return found if found.user is not None else found._replace(user=User())
 
@@ -74,7 +61,7 @@ def client_of(config: "SingleConfig", headers: Mapping[str, str] | None = None) 
     try:
         params = ConnectionParams().httpx_params(config)
     except (ConfigError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        _refuse(config.fname or config.cluster.server, f"{reason_of(error)}; correct certificates and keys")
+        refuse_access(config.fname or config.cluster.server, f"{reason_of(error)}; correct certificates and keys")
     transport = httpx2.AsyncHTTPTransport(
         verify=params["verify"],
         limits=httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=10),
@@ -124,107 +111,10 @@ def _of_service_account(directory: Path) -> "KubeConfig":
             "set it to the address of the API server, or set KUBECONFIG"
         )
     try:
+        (directory / "ca.crt").open("rb").close()
         return KubeConfig.from_service_account(directory)
     except (ConfigError, OSError, ValueError) as error:
-        _refuse(directory, f"{reason_of(error)}; mount token, namespace and ca.crt, or set KUBECONFIG")
-
-
-def _of_file(path: Path) -> "KubeConfig":
-    """Return what the file has for its current context, and nothing else of it; raises ConfigurationError."""
-    from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415  an optional dependency
-
-    path = path.expanduser()
-    document = _document(path)
-    name = document.get("current-context")
-    if not isinstance(name, str) or not name:
-        _refuse(path, "it has no current-context: `kubectl config use-context` sets it")
-    context = _named(document, "contexts", name, f"current-context {name!r}", path)
-    cluster_name, user_name = context.get("cluster"), context.get("user")
-    cluster = _named(document, "clusters", cluster_name, f"context {name!r} with cluster {cluster_name!r}", path)
-    user = _named(document, "users", user_name, f"context {name!r} with user {user_name!r}", path) if user_name else {}
-    _check(cluster, user, path)
-    cluster, user = _with_absolute_paths(cluster, path), _with_absolute_paths(user, path)
-    try:
-        return KubeConfig.from_dict(
-            {
-                "current-context": name,
-                "contexts": [{"name": name, "context": context}],
-                "clusters": [{"name": cluster_name, "cluster": cluster}],
-                "users": [{"name": user_name, "user": user}],
-            },
-            fname=path,
-        )
-    except msgspec.ValidationError as error:
-        _refuse(path, f"context {name!r}: {error}; correct it")
-
-
-def _document(path: Path) -> Mapping[str, object]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        refuse_deep_nesting(text, _DEEPEST)
-        document = yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or reason_of(error)
-        _refuse(path, f"{reason}; set --kubeconfig or KUBECONFIG to a kubeconfig file, or run in a pod")
-    except (yaml.YAMLError, ValueError) as error:
-        _refuse(path, f"is not YAML: {reason_of(error)}; correct it")
-    if not isinstance(document, dict):
-        _refuse(path, "is not a kubeconfig: `kubectl config view --flatten --minify` writes one")
-    return document
-
-
-def _named(document: Mapping[str, object], kind: str, name: object, wanted_by: str, path: Path) -> dict[str, object]:
-    """Return the content of an entry; raises ConfigurationError."""
-    entries = document.get(kind)
-    found = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
-    content = next((each.get(kind.removesuffix("s")) for each in found if each.get("name") == name), None)
-    if not isinstance(content, dict):
-        _refuse(path, f"it has {wanted_by}, of which there is nothing in {kind}: add it, or choose another context")
-    return content
-
-
-def _check(cluster: Mapping[str, object], user: Mapping[str, object], path: Path) -> None:
-    """Raise ConfigurationError for what cannot be used."""
-    for kind, content in (("cluster", cluster), ("user", user)):
-        for key, remedy in _UNSUPPORTED[kind].items():
-            if content.get(key):
-                _refuse(path, f"{key} is not supported: {remedy}")
-    server = cluster.get("server")
-    if not isinstance(server, str) or not _is_url(server):
-        _refuse(path, f"server is {server!r:.200}: write the URL of the API server, such as https://10.0.0.1:6443")
-    if _has(user, "client-certificate") and not _has(user, "client-key"):
-        _refuse(path, "the user has a client-certificate and no client-key: add it")
-    command = user.get("exec")
-    if isinstance(command, dict) and command.get("apiVersion") not in _EXEC_VERSIONS:
-        version = command.get("apiVersion")
-        _refuse(path, f"exec.apiVersion is {version!r:.100}: write {_EXEC_VERSIONS[0]}, or use a token or tokenFile")
-
-
-def _with_absolute_paths(content: Mapping[str, object], path: Path) -> dict[str, object]:
-    """Return the content of an entry with paths that need no directory; raises ConfigurationError for unreadable files.
-
-    Paths are relative to the directory of the kubeconfig.
-    """
-    files = {key: path.absolute().parent / each for key in _FILES if isinstance(each := content.get(key), str) and each}
-    for key, file in files.items():
-        try:
-            file.open("rb").close()
-        except OSError as error:
-            _refuse(path, f"{key}: {reason_of(error)}; correct the path")
-    return {**content, **{key: str(file) for key, file in files.items()}}
-
-
-def _has(user: Mapping[str, object], key: str) -> bool:
-    return bool(user.get(key) or user.get(f"{key}-data"))
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        _ = parts.port  # raises for one that is no number
-    except ValueError:
-        return False
-    return parts.scheme in {"http", "https"} and bool(parts.hostname)
+        refuse_access(directory, f"{reason_of(error)}; mount token, namespace and ca.crt, or set KUBECONFIG")
 
 
 def _proxy(server: str) -> str | None:
@@ -242,7 +132,3 @@ def _socket_options() -> Iterable[tuple[int, int, int]]:
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         *((socket.IPPROTO_TCP, option, value) for option, value in known.items()),
     ]
-
-
-def _refuse(place: object, problem: str) -> NoReturn:
-    raise ConfigurationError(f"no access to Kubernetes: {place}: {problem}")

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of requests to an API server."""
+"""Errors of access to an API server, and of requests to it."""
 
 import os
 import ssl
 from collections.abc import Iterator
+from typing import NoReturn
 
 import msgspec
+
+from epp.framework.errors import ConfigurationError
 
 _REASON_LENGTH = 500
 _KNOWN = {
@@ -70,6 +73,11 @@ def reason_of(error: BaseException) -> str:
     if kind == "ConnectError":  # its own text says nothing of the reason
         texts = [_words(each) for each in chain if isinstance(each, OSError) and each.strerror][-1:] or texts
     return texts[0][:_REASON_LENGTH] if texts else (_BROKEN if len(chain) > 1 else kind)
+
+
+def refuse_access(place: object, problem: str) -> NoReturn:
+    """Raise the ConfigurationError of a file, directory or server that gives no access; `problem` ends in a remedy."""
+    raise ConfigurationError(f"no access to Kubernetes: {place}: {problem}")
 
 
 def _words(error: OSError) -> str:

@@ -61,6 +61,11 @@ class Picker:
 
         await until(same, f"{count} {resource} are in effect", seconds=PATIENCE_SECONDS)
 
+    async def lists(self, resource: str) -> float:
+        """Return how often all objects of a resource were listed."""
+        shown = (await self.metrics())["llm_d_epp_kubernetes_lists_total"]
+        return sum(value for labels, value in shown.items() if f"resource={resource}" in labels)
+
     async def metrics(self) -> dict[str, dict[frozenset[str], float]]:
         """Return the samples of each name by labels."""
         return await metrics_on(self.metrics_port)

@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -10,12 +11,15 @@ from pathlib import Path
 
 import yaml
 from aiohttp import web
+from waiting import until
 
 from epp.kube.access import KubeApi
 from epp.kube.resources import Resource
+from epp.kube.watched import Watched
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+COLLECTION = "/apis/example.com/v2/namespaces/ns/widgets"
 WIDGETS = Resource("example.com", ("v2", "v1"), "widgets", "Widget")
 _PAGE = 2
 """Most objects in an answer."""
@@ -33,6 +37,10 @@ class KubeServer:
         self.lists: list[Mapping[str, str]] = []
         self.watches: list[Mapping[str, str]] = []
         """Parameters of all requests."""
+        self.tokens: list[str] = []
+        """What the requests had in their header Authorization."""
+        self.token = ""
+        """The one that is accepted; empty for any."""
         self._revision = 10
         self._oldest = 0
         self._widgets: dict[str, dict] = {}
@@ -62,6 +70,9 @@ class KubeServer:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a list or a watch."""
+        self.tokens.append(request.headers.get("Authorization", ""))
+        if self.token and self.tokens[-1] != f"Bearer {self.token}":
+            return web.Response(status=401, text='{"kind": "Status", "code": 401, "message": "Unauthorized"}')
         params = dict(request.query)
         (self.watches if "watch" in params else self.lists).append(params)
         if self.faults:
@@ -152,17 +163,22 @@ async def silence(request: web.Request) -> web.StreamResponse:
     return response
 
 
+async def no_widgets(_: web.Request) -> web.Response:
+    """Answer a list: no widgets."""
+    return web.json_response({"metadata": {"resourceVersion": "5"}, "items": None})
+
+
 @asynccontextmanager
-async def kube_server() -> AsyncIterator[KubeServer]:
-    """Run the server until the block ends."""
+async def kube_server(context: ssl.SSLContext | None = None) -> AsyncIterator[KubeServer]:
+    """Run the server until the block ends, over TLS with a context."""
     server = KubeServer()
     app = web.Application()
     app.router.add_get("/apis/example.com/{version}/namespaces/ns/widgets", server.answer)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        server.url = f"{'http' if context is None else 'https'}://127.0.0.1:{runner.addresses[0][1]}"
         yield server
     finally:
         await server.end_watches()
@@ -180,6 +196,12 @@ def kubeconfig(path: Path, server: str, *, cluster: Mapping[str, object] | None 
     }
     path.write_text(yaml.safe_dump(document))
     return path
+
+
+async def shows(watched: Watched[str], **colors: str) -> None:
+    """Wait until these are the objects."""
+    wanted = {f"ns/{name}": color for name, color in colors.items()}
+    await until(lambda: watched.objects == wanted, f"the widgets are {wanted}")
 
 
 @asynccontextmanager

@@ -1,62 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects stay right while the server does all that a server may do: end watches, forget, refuse, break off, hang."""
 
-import asyncio
-import random
-from collections.abc import AsyncIterator, Callable
-
-import pytest
-from aiohttp import web
-from kube_server import WIDGETS, cut, line_of, silence, with_lines, with_status
+from kube_server import line_of, no_widgets, shows, with_lines, with_status
 from structlog.testing import capture_logs
 from waiting import until
 
-from epp.framework import ManualClock
 from epp.kube.object_set import Delta
-from epp.kube.watched import Watched, WatchState
+from epp.kube.watched import WatchState
 
 GONE = with_status(404, "404 page not found")
-
-
-class Hasty(random.Random):
-    """Makes pauses a hundred times as short."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return super().uniform(a, b) / 100
-
-
-def color_of(document) -> str:
-    color = document["spec"]["color"]
-    if color in {5, None}:
-        raise ValueError(f"spec.color is {color!r}: write a string")
-    return color
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def watched(api, clock) -> Watched[str]:
-    return Watched(api, WIDGETS, color_of, clock=clock, namespace="ns", generator=Hasty())
-
-
-@pytest.fixture
-async def start(watched) -> AsyncIterator[Callable[[], None]]:
-    """Begin to watch: `start()`."""
-    running: list[asyncio.Task[None]] = []
-    yield lambda: running.append(asyncio.create_task(watched.run()))
-    assert not any(task.done() for task in running), "the task ended"
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
-
-
-async def shows(watched: Watched[str], **colors: str) -> None:
-    """Wait until these are the objects."""
-    wanted = {f"ns/{name}": color for name, color in colors.items()}
-    await until(lambda: watched.objects == wanted, f"the widgets are {wanted}")
 
 
 async def test_list_of_several_pages_is_one_change(server, watched, start):
@@ -87,7 +39,7 @@ async def test_watch_that_the_server_ends_goes_on_where_it_ended(server, watched
 
 
 async def test_bookmark_moves_the_place_from_which_a_watch_goes_on(server, watched, start):
-    server.faults += [server_list, with_lines(line_of("BOOKMARK", {"metadata": {"resourceVersion": "777"}}))]
+    server.faults += [no_widgets, with_lines(line_of("BOOKMARK", {"metadata": {"resourceVersion": "777"}}))]
     start()
     await until(lambda: len(server.watches) >= 2, "another watch is open")
     assert server.watches[1]["resourceVersion"] == "777"
@@ -105,71 +57,6 @@ async def test_forgotten_history_means_a_new_list_without_what_is_gone(server, w
     await server.compact()
     await shows(watched, b="red", c="red")
     assert watched.lists == 2
-
-
-@pytest.mark.parametrize(
-    "trouble",
-    [
-        cut,
-        with_lines(b"garbage\n"),
-        with_lines(line_of("ERROR", {"code": 500, "message": "unable to decode an event"})),
-        with_lines(line_of("MODIFIED", {"metadata": []})),
-        with_status(500, "<html>a proxy</html>"),
-        with_status(400, '{"code": 400, "message": "resourceVersion: Invalid value"}'),
-        with_status(504, '{"code": 504, "reason": "Timeout", "message": "Too large resource version"}'),
-        with_status(429, "", retry_after="1"),
-        with_status(401, "Unauthorized"),
-        with_status(403),
-        with_status(410),
-        with_status(404),
-    ],
-    ids=[
-        "cut",
-        "garbage",
-        "error event",
-        "no object",
-        "500",
-        "400",
-        "504",
-        "429",
-        "401",
-        "403",
-        "410",
-        "404",
-    ],
-)
-async def test_objects_stay_through_trouble_and_are_right_afterwards(server, watched, start, trouble):
-    await server.put("a", "red")
-    start()
-    await shows(watched, a="red")
-    await until(lambda: server.watches, "the watch is open")
-    heard: list[Delta[str]] = []
-    watched.subscribe(heard.append)
-    server.faults.append(trouble)
-    await server.end_watches()
-    await server.put("b", "green")
-    await shows(watched, a="red", b="green")
-    assert not any(delta.removed for delta in heard)
-    await until(lambda: watched.state is WatchState.CURRENT, "the objects are up to date")
-
-
-@pytest.mark.parametrize("trouble", [with_status(500), with_status(400), with_lines(line_of("ERROR", {"code": 500}))])
-async def test_watch_that_fails_otherwise_than_by_overload_begins_with_a_new_list(server, watched, start, trouble):
-    start()
-    await until(lambda: server.watches, "the watch is open")
-    server.faults.append(trouble)
-    await server.end_watches()
-    await until(lambda: watched.lists == 2, "all objects are listed again")
-
-
-@pytest.mark.parametrize("status", [429, 503])
-async def test_overloaded_server_is_spared_a_new_list(server, watched, start, status):
-    start()
-    await until(lambda: server.watches, "the watch is open")
-    server.faults.append(with_status(status))
-    await server.end_watches()
-    await until(lambda: len(server.watches) >= 3, "another watch is open")
-    assert watched.lists == 1
 
 
 async def test_staleness_is_the_time_since_the_objects_could_be_read(server, watched, start, clock):
@@ -238,38 +125,6 @@ async def test_forbidden_kind_settles_and_says_what_the_server_says(server, watc
     assert [each["reason"] for each in logs] == ["me cannot list widgets"]
 
 
-async def test_lasting_errors_settle_what_could_not_be_listed_yet(server, watched, start, clock):
-    server.faults += [with_status(500, "conversion webhook failed")] * 10_000
-    start()
-    waiting = asyncio.create_task(watched.settled())
-    await until(lambda: len(server.faults) < 9_995, "the list fails")
-    assert not waiting.done()
-    clock.advance(31)
-    await waiting
-    assert watched.state is WatchState.STALE
-
-
-async def test_unreachable_server_never_settles(server, watched, start, clock):
-    server.faults += [cut] * 10_000
-    start()
-    waiting = asyncio.create_task(watched.settled())
-    await until(lambda: len(server.faults) < 9_995, "the list fails")
-    clock.advance(1000)
-    await until(lambda: len(server.faults) < 9_985, "the list fails again")
-    assert not waiting.done()
-    waiting.cancel()
-
-
-async def test_silent_watch_is_replaced_without_a_word(server, watched, start, monkeypatch):
-    monkeypatch.setattr("epp.kube.access._SILENCE_SECONDS", 0.05)
-    server.faults += [server_list, silence, silence]
-    with capture_logs() as logs:
-        start()
-        await until(lambda: len(server.watches) >= 3, "another watch is open")
-    assert watched.lists == 1
-    assert not logs
-
-
 async def test_object_that_cannot_be_decoded_changes_nothing_and_is_named(server, watched, start):
     await server.put("a", "red")
     await server.put("b", 5)
@@ -281,8 +136,3 @@ async def test_object_that_cannot_be_decoded_changes_nothing_and_is_named(server
     assert {problem.object: problem.kept for problem in watched.problems} == {"Widget ns/a": 1, "Widget ns/b": 0}
     await server.delete("a")
     await shows(watched)
-
-
-async def server_list(_):
-    """Answer a list: no widgets."""
-    return web.json_response({"metadata": {"resourceVersion": "5"}, "items": None})
