@@ -74,18 +74,15 @@ def places_of(each: Object, inventories: Iterable[Inventory]) -> Places | None:
     return found if found != Places() else None
 
 
-def _of_claim(claim: ResourceClaim, inventories: Iterable[Inventory]) -> Places | None:
-    """Return the pods that use the claim, and those that share its devices."""
-    users = [user.uid for user in claim.reserved_for]
-    if claim.results and not users:
-        return None  # a pod may name it
-    sharers = [
-        uid
-        for inventory in inventories
-        for result in claim.results
-        for uid in inventory.device_users.get(result.id, ())
-    ]
-    return Places(pods=frozenset((*users, *sharers)))
+def _of_claim(claim: ResourceClaim, inventories: Iterable[Inventory]) -> Places:
+    """Return the pods that use or name the claim, or another one of its devices."""
+    uids = {user.uid for user in claim.reserved_for}
+    for inventory in inventories:
+        alike = [each for result in claim.results for each in inventory.claims_by_device.get(result.id, ())]
+        for each in (claim, *alike):
+            uids.update(user.uid for user in each.reserved_for)
+            uids.update(pod.metadata.uid for pod in inventory.pods_by_claim.get(each.id, ()))
+    return Places(pods=frozenset(uids))
 
 
 def _versions(changes: Iterable[ObjectsOfKind], before: ClusterObjects, after: ClusterObjects) -> Iterator[Object]:

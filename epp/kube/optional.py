@@ -82,9 +82,7 @@ def _fields(
     if partly := sorted(watch.title for watch in narrowed):
         fields["only_in_own_namespace"] = partly
     if refused or partly:
-        fields["remedy"] = (
-            "to use them, grant get, list and watch, at cluster scope with a ClusterRole; no restart is needed"
-        )
+        fields["remedy"] = "to use them, allow list and watch, at cluster scope in a ClusterRole; no restart is needed"
     if missing := sorted(watch.resource.title for watch in absent):
         fields["not_installed"] = missing
     return fields
