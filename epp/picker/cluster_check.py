@@ -112,7 +112,7 @@ def _outcome(found: Iterable[Access], pool: PoolReport | None, namespace: str) -
     """Return whether the picker would become ready, and the sentence on it."""
     required = [each for each in found if each.need.importance is Importance.REQUIRED]
     if lacking := [_title(each.need) for each in required if _prevents_start(each)]:
-        return False, f"The picker would not become ready: it has no use of {', '.join(lacking)}."
+        return False, f"The picker would not become ready: it cannot use {', '.join(lacking)}."
     if unwatched := [_title(each.need) for each in required if each.state is AccessState.FORBIDDEN]:
         return True, f"The picker would become ready, and see no change of {', '.join(unwatched)}."
     if pool is None:

@@ -140,7 +140,7 @@ async def test_user_without_any_right_gets_a_role_with_which_a_picker_becomes_re
     exit_code, said = await check(pool, user=user)
     assert exit_code == 1, said
     assert said.out[0].endswith("refused, 2 errors, 3 warnings")
-    assert said.out[-1] == f"The picker would not become ready: it has no use of pods, {POOLS}."
+    assert said.out[-1] == f"The picker would not become ready: it cannot use pods, {POOLS}."
     role, binding = printed_roles(said)
     assert binding["subjects"] == [{"kind": "ServiceAccount", "namespace": pool.namespace, "name": "picker"}]
     await pool.apply(role)
@@ -292,7 +292,7 @@ async def test_kinds_that_are_not_installed_are_told_apart_from_forbidden_ones(c
         absent = line_with(said, "not installed, and not needed")
         assert "inferenceobjectives.llm-d.ai" in absent
         assert "gpus.tensor-fusion.ai" in absent
-        assert said.out[-1] == f"The picker would not become ready: it has no use of {POOLS}."
+        assert said.out[-1] == f"The picker would not become ready: it cannot use {POOLS}."
         user = await space.user("picker")
         exit_code, said = await check(space, user=user)
         assert exit_code == 1, said

@@ -57,7 +57,7 @@ async def test_picker_with_its_role_would_become_ready(check, cluster):
 @pytest.mark.parametrize(
     ("verb", "ready", "summary"),
     [
-        ("list", False, "The picker would not become ready: it has no use of pods."),
+        ("list", False, "The picker would not become ready: it cannot use pods."),
         ("watch", True, "The picker would become ready, and see no change of pods."),
     ],
 )

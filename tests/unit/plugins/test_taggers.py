@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+import asyncio
+
 import pytest
 
-from epp.framework import Endpoint, ManualClock, Topology
+from epp.framework import ConfigurationError, Endpoint, ManualClock, Topology
+from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import EndpointNotifications
 from epp.framework.registry import Registry
 from epp.framework.snapshot import TOPOLOGY
+from epp.plugins.object_notifications import KubernetesNotificationSource
 from epp.plugins.taggers import EndpointNotificationSource, TopologyExtractor
 
 LABELS = {
@@ -45,3 +49,35 @@ def test_notification_source_takes_no_parameters():
     registry.register(EndpointNotificationSource)
     source = registry.build("endpoint-notification-source", {}, name="n", clock=ManualClock())
     assert isinstance(source, EndpointNotifications)
+
+
+def test_label_of_the_node_counts_where_the_endpoint_has_none():
+    tagger = TopologyExtractor()
+    node = {"metadata": {"labels": LABELS, "annotations": {"large": "x" * 9000}}}
+    nodes = {"n1": tagger.decode(node), "n2": tagger.decode({"metadata": {"name": "n2", "labels": None}})}
+    concerns = asyncio.run(
+        tagger.objects_changed([ObjectsOfKind(ObjectKind("", "Node", "v1"), nodes, frozenset({"n1"}))])
+    )
+    own = {"topology.kubernetes.io/zone": "eu-1b"}
+    on_n1, on_n2 = (Endpoint("e", "10.0.0.1", 8000, labels=own, node=name) for name in ("n1", "n2"))
+    assert tagger.tag(on_n1).attributes[TOPOLOGY] == Topology("node-1", "r7", "eu-1b", "eu-1")
+    assert tagger.tag(on_n2).attributes[TOPOLOGY] == Topology(zone="eu-1b")
+    assert (concerns(on_n1), concerns(on_n2)) == (True, False)
+
+
+def test_notification_source_of_objects_names_their_kind():
+    def kind(**parameters: str) -> ObjectKind:
+        registry = Registry({})
+        registry.register(KubernetesNotificationSource)
+        source = registry.build("k8s-notification-source", parameters, name="n", clock=ManualClock())
+        assert isinstance(source, KubernetesNotificationSource)
+        return source.kind
+
+    assert kind(version="v1", kind="Node") == ObjectKind("", "Node", "v1")
+    assert kind(group="ome.io", version="v1beta1", kind="AcceleratorClass") == ObjectKind(
+        "ome.io", "AcceleratorClass", "v1beta1"
+    )
+    with pytest.raises(ConfigurationError, match="kind"):
+        kind(version="v1")
+    with pytest.raises(ConfigurationError, match=r"version is .*: write a name such as v1"):
+        kind(version="../v1", kind="Node")
