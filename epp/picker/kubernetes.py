@@ -14,14 +14,16 @@ from epp.framework.inputs import InputState
 from epp.framework.plugin import Parameters
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
-from epp.kube.resources import POLICIES
+from epp.kube.resources import PODS
 from epp.kube.watched import Watched, WatchState
 from epp.policies import PoolIdentity
 from epp.policies.cluster import ClusterPolicies
 from epp.supervisor import Supervisor, TaskObserver
 
+_INDISPENSABLE = frozenset({PODS.kind, "InferencePool"})
+"""Kinds without which the picker does not start; other kinds may be forbidden or absent."""
 _UNKNOWN = frozenset({WatchState.STARTING, WatchState.STALE})
-"""States in which it is not known whether there are objects of a kind: the start waits for kinds that may be absent."""
+"""States in which it is not known whether there are objects of a kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class Kubernetes:
         """What the start of the picker waits for, and why; empty where all was read."""
         titles: dict[str, list[str]] = {}
         for watch in self.watches:
-            if not watch.lists and (watch.resource not in POLICIES or watch.state in _UNKNOWN):
+            if not watch.lists and (watch.resource.kind in _INDISPENSABLE or watch.state in _UNKNOWN):
                 reason = f"{watch.state}{': ' if watch.reason else ''}{watch.reason}"
                 titles.setdefault(reason, []).append(watch.title)
         return "; ".join(f"{', '.join(each)}: {reason}" for reason, each in titles.items())
