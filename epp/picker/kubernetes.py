@@ -19,15 +19,17 @@ from epp.kube.event_writer import EventWriter, Subject
 from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, Topic, message_of
 from epp.kube.lease import LeaseSettings
 from epp.kube.readers import ClusterReaders, SharedObjects
-from epp.kube.resources import PODS, POLICIES, pools
+from epp.kube.resources import PODS, pools
 from epp.kube.watched import Watched, WatchState
 from epp.objects.decode import decode_object
 from epp.policies import PoolIdentity
 from epp.policies.cluster import ClusterPolicies
 from epp.supervisor import Supervisor, TaskObserver
 
+_INDISPENSABLE = frozenset({PODS.kind, "InferencePool"})
+"""Kinds without which the picker does not start; other kinds may be forbidden or absent."""
 _UNKNOWN = frozenset({WatchState.STARTING, WatchState.STALE})
-"""States in which it is not known whether there are objects of a kind: the start waits for kinds that may be absent."""
+"""States in which it is not known whether there are objects of a kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,7 @@ class Kubernetes:
         """What the start of the picker waits for, and why; empty where all was read."""
         titles: dict[str, list[str]] = {}
         for watch in self.watches:
-            if not watch.lists and (watch.resource not in POLICIES or watch.state in _UNKNOWN):
+            if not watch.lists and (watch.resource.kind in _INDISPENSABLE or watch.state in _UNKNOWN):
                 reason = f"{watch.state}{': ' if watch.reason else ''}{watch.reason}"
                 titles.setdefault(reason, []).append(watch.title)
         return "; ".join(f"{', '.join(each)}: {reason}" for reason, each in titles.items())
