@@ -6,11 +6,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import structlog
+
 from epp.cli.commands import Serve
 from epp.cli.inputs import split_list
 from epp.config import LoadedConfig
 from epp.discovery import PodTarget, PoolName
 from epp.framework import ConfigurationError
+from epp.objects.inference import POOL_GROUP
 from epp.picker import KubernetesSettings
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -20,51 +23,75 @@ _NUMBER = re.compile(r"[0-9]{1,5}")
 _LABEL_NAME = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_log = structlog.get_logger()
 _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
 
 
 def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSettings | None:
-    """Return the pool in the cluster, None where the endpoints come from elsewhere; raises ConfigurationError."""
-    selector, ports = flags.endpoint_selector, flags.endpoint_target_ports
-    elsewhere = _other_source(flags, config)
-    if elsewhere:
-        if selector is not None or ports is not None:
+    """Return the pool in the cluster, None where the endpoints come from elsewhere; raises ConfigurationError.
+
+    An empty flag is one that is left out, as in llm-d-router.
+    """
+    selector, ports = flags.endpoint_selector or "", flags.endpoint_target_ports or ""
+    if elsewhere := _other_source(flags, config):
+        if selector or ports:
             raise ConfigurationError(f"--endpoint-selector has no effect with {elsewhere}: leave one of them out")
+        _warn_of_unused(flags)
         return None
-    if selector is None and ports is None and flags.pool_name is None:
-        return None
+    if not (selector or ports or flags.pool_name):
+        raise ConfigurationError(
+            "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; or "
+            "in Kubernetes --pool-name, or --endpoint-selector with --endpoint-target-ports"
+        )
     if flags.objects:
         raise ConfigurationError(
             "--objects has no effect where the pool is in a cluster: its objectives and rewrites are read from there; "
             "leave the flag out"
         )
     namespace = _namespace(flags)
-    source: PoolName | PodTarget
-    if selector is None and ports is None:
-        assert flags.pool_name is not None  # noqa: S101  returned above
-        if not _OBJECT_NAME.fullmatch(flags.pool_name):
-            raise ConfigurationError(f"--pool-name: {flags.pool_name!r} is not the name of an object")
-        source = PoolName(flags.pool_name, namespace, flags.pool_group)
-    else:
-        if flags.pool_name is not None:
-            raise ConfigurationError(
-                "--pool-name and --endpoint-selector exclude each other: the pods are those of an InferencePool, or "
-                "those with labels; give one"
-            )
-        if not selector or not ports:
-            missing = "--endpoint-target-ports" if selector else "--endpoint-selector"
-            raise ConfigurationError(f"{missing} is missing: --endpoint-selector app=vllm --endpoint-target-ports 8000")
-        source = PodTarget(_labels(selector), _ports(ports))
+    source = _pods(selector, ports, flags) if selector or ports else _pool(flags, namespace)
     return KubernetesSettings(namespace=namespace, source=source, kubeconfig=flags.kubeconfig)
 
 
 def pool_title(flags: Serve) -> str:
     """Return the name of the pool in metrics and leases: its own, or that of the Deployment this pod belongs to."""
-    if flags.pool_name is not None:
+    if flags.pool_name:
         return flags.pool_name
-    pod = os.environ.get("POD_NAME", "") if flags.endpoint_selector is not None else ""
+    pod = os.environ.get("POD_NAME", "") if flags.endpoint_selector else ""
     found = _POD_OF_DEPLOYMENT.fullmatch(pod)
     return found[1] if found else pod or "default"
+
+
+def _pool(flags: Serve, namespace: str) -> PoolName:
+    name, group = flags.pool_name or "", flags.pool_group or POOL_GROUP
+    if not _OBJECT_NAME.fullmatch(name):
+        raise ConfigurationError(f"--pool-name: {name!r} is not the name of an object")
+    if not _OBJECT_NAME.fullmatch(group):
+        raise ConfigurationError(f"--pool-group: {group!r} is not an API group: leave it out for {POOL_GROUP}")
+    return PoolName(name, namespace, group)
+
+
+def _pods(selector: str, ports: str, flags: Serve) -> PodTarget:
+    if flags.pool_name:
+        raise ConfigurationError(
+            "--pool-name and --endpoint-selector exclude each other: the pods are those of an InferencePool, or those "
+            "with labels; give one"
+        )
+    if not selector or not ports:
+        missing = "--endpoint-target-ports" if selector else "--endpoint-selector"
+        raise ConfigurationError(f"{missing} is missing: --endpoint-selector app=vllm --endpoint-target-ports 8000")
+    return PodTarget(_labels(selector), _ports(ports))
+
+
+def _warn_of_unused(flags: Serve) -> None:
+    """Name the flags that are for a pool in a cluster: deployments may have them beside endpoints of other sources."""
+    given = {
+        "--pool-namespace": flags.pool_namespace is not None,
+        "--pool-group": flags.pool_group != POOL_GROUP,
+        "--kubeconfig": flags.kubeconfig is not None,
+    }
+    for flag in (flag for flag, is_given in given.items() if is_given):
+        _log.warning("flag has no effect", flag=flag)
 
 
 def _other_source(flags: Serve, config: LoadedConfig | None) -> str:

@@ -15,7 +15,7 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
     [
         (
             ["serve"],
-            "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery",
+            "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; ",
         ),
         (
             ["serve", "--endpoints", "10.0.0.1"],

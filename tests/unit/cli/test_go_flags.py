@@ -127,8 +127,8 @@ def test_go_spelling_is_rewritten(given_arguments, taken):
         (["--tracing"], ["--tracing"]),
         (["--tracing=false"], ["--tracing"]),
         (["--tracing", "false"], ["--tracing"]),
-        (["--pool-namespace", "x"], ["--pool-namespace"]),
-        (["--pool-namespace=x"], ["--pool-namespace"]),
+        (["--zap-log-level", "x"], ["--zap-log-level"]),
+        (["--zap-log-level=x"], ["--zap-log-level"]),
         (["--zap-encoder", "json", "--zap-devel"], ["--zap-encoder", "--zap-devel"]),
         (["--ha-enable-leader-election=false"], ["--ha-enable-leader-election"]),
         (["--ha-enable-leader-election", "F"], ["--ha-enable-leader-election"]),
@@ -139,16 +139,16 @@ def test_flag_without_effect_is_dropped_with_its_value(given_arguments, flags):
 
 
 def test_flag_without_effect_may_stand_last_without_its_value():
-    assert go_spelling(["--pool-group"]) == ([], ["--pool-group"])
+    assert go_spelling(["--zap-log-level"]) == ([], ["--zap-log-level"])
 
 
 def test_flag_without_effect_is_a_warning(monkeypatch):
     monkeypatch.setattr("epp.observability.logs.configure", lambda: None)  # keeps the lines captured
     with capture_logs() as logs:
-        parsed("serve", "--tracing=false", "--pool-group=x")
+        parsed("serve", "--tracing=false", "--zap-log-level=x")
     assert [(entry["event"], entry["flag"]) for entry in logs] == [
         ("flag has no effect", "--tracing"),
-        ("flag has no effect", "--pool-group"),
+        ("flag has no effect", "--zap-log-level"),
     ]
 
 
@@ -157,7 +157,7 @@ def test_flag_without_effect_is_a_warning(monkeypatch):
     [
         ("--ha-enable-leader-election", "leave it out; every replica serves requests"),
         ("--tls-cipher-suites=x", "leave it out; gRPC chooses the cipher suites"),
-        ("--endpoint-selector", "name the endpoints with --endpoints, or in a file for file-discovery"),
+        ("--metrics-cert-dir", "leave it out; the metrics page is served as plaintext HTTP"),
     ],
 )
 def test_flag_that_a_deployment_relies_on_is_refused_with_the_remedy(argument, remedy):
