@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a picker needs of a Kubernetes cluster: its pool, and the state of the watches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from epp.director import Director
 from epp.discovery import PodDiscovery, PodTarget, PoolName
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery
+from epp.framework.inputs import InputProblem
 from epp.framework.plugin import Parameters
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
@@ -17,6 +19,8 @@ from epp.kube.watched import Watched
 from epp.policies import PoolIdentity
 from epp.policies.cluster import ClusterPolicies
 from epp.supervisor import Supervisor, TaskObserver
+
+_PROBLEMS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +66,14 @@ class Kubernetes:
                 }
                 for watch in self.watches
             ],
+            "not_in_effect": list(islice(map(str, self._problems), _PROBLEMS_SHOWN)),
             "failing_tasks": dict(self._supervisor.failing),
         }
+
+    @property
+    def _problems(self) -> Iterator[InputProblem]:
+        """Objects whose newest version cannot be used."""
+        return chain.from_iterable(watch.problems for watch in self.watches)
 
     async def start(self, director: Director) -> None:
         """Apply the policies of the pool, now and whenever they change."""
