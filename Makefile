@@ -13,7 +13,7 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e docs picture bench test-vllm test-kube kube-assets lock clean
+.PHONY: run test lint types contracts unit e2e docs manifests picture bench test-vllm test-kube kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo
@@ -39,6 +39,10 @@ e2e: .venv/test
 # Writes all generated references and files anew; a test names those that are out of date.
 docs: .venv/test
 	$(BIN)/python docs/generate.py
+
+# Writes deploy/manifests/ anew from the chart; needs Helm.
+manifests: .venv/test
+	$(BIN)/python docs/manifests.py
 
 # CPU time of a request and of a poll, memory of an endpoint and of a stream; docs/sizing.md is from this.
 bench: .venv/test
@@ -79,6 +83,10 @@ lock: .venv/bin/python
 	  --extra gateway --group build -o .lock/run.txt pyproject.toml
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --extra test -c .lock/run.txt -o .lock/test.txt pyproject.toml
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
+	  --group pyproject.toml:build -c .lock/run.txt -o .lock/build.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
+	  --extra cel --extra kubernetes --extra tokenizers -c .lock/test.txt -o .lock/image.txt pyproject.toml
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -27,8 +27,11 @@ from epp.extproc.server import ServerSettings
 from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
-from epp.gateway import standalone_override_host_yaml, standalone_yaml
+from epp.gateway import FailureMode, chart_proxy_yaml, standalone_override_host_yaml, standalone_yaml
 from epp.gateway.eds_file import discovery_response
+from epp.observability.leadership import LeaderMetrics
+from epp.observability.plugin_metrics import family_of
+from epp.observability.watches import WatchMetrics
 from epp.picker import Picker, PickerSettings
 
 REPOSITORY = Path(__file__).parents[1]
@@ -147,28 +150,38 @@ def llm_d_fate(flag: str) -> str | None:
 
 
 def metrics_markdown() -> str:
-    """Return the metrics of a picker with the default configuration, from its registry."""
+    """Return the metrics of a picker with the default configuration, from its registry, and those with Kubernetes."""
     discovery = StaticDiscovery([])
     registry = Picker(PickerSettings(server=ServerSettings("unix:unset"), discovery=discovery)).metrics.registry
-    rows = sorted(row for collector in registry._collector_to_names for row in _metric_rows(collector))  # noqa: SLF001
+    families = [
+        *registry._collector_to_names,  # noqa: SLF001
+        WatchMetrics(tuple),
+        LeaderMetrics("", is_leader=lambda: False),
+    ]
+    rows = [row for collector in families for row in _metric_rows(collector)]
+    own, _ = Registry().load_all()
+    rows += [row for cls in own.values() for metric in cls.metrics for row in _family_rows(family_of(metric))]
     return _page(
         "# Metrics",
         "",
         "`/metrics` of `epp serve --metrics-port`, in Prometheus's text format. Names are those of llm-d-router, so "
         "that its dashboards work. A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`.",
         "",
-        *_table(("name", "type", "labels", ""), rows),
+        *_table(("name", "type", "labels", ""), sorted(rows)),
     )
 
 
 def _metric_rows(collector: Any) -> Iterator[tuple[str, str, str, str]]:
     families: Iterable[Metric] = collector.describe() if hasattr(collector, "describe") else collector.collect()
     for family in families:
-        # Only a private attribute tells the labels of a metric without samples.
-        names = getattr(family, "_labelnames", ()) or getattr(collector, "_labelnames", ())
-        suffix = "_total" if family.type == "counter" else ""
-        labels = ", ".join(map(_code, names))
-        yield f"`{family.name}{suffix}`", family.type, labels, family.documentation
+        yield from _family_rows(family, getattr(collector, "_labelnames", ()))
+
+
+def _family_rows(family: Metric, labels: Iterable[str] = ()) -> Iterator[tuple[str, str, str, str]]:
+    # Only a private attribute tells the labels of a metric without samples.
+    names = getattr(family, "_labelnames", ()) or labels
+    suffix = "_total" if family.type == "counter" else ""
+    yield f"`{family.name}{suffix}`", family.type, ", ".join(map(_code, names)), family.documentation
 
 
 def errors_markdown() -> str:
@@ -334,6 +347,8 @@ def _schema_json() -> str:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "deploy/chart/files/envoy-fail-close.yaml": lambda: chart_proxy_yaml(FailureMode.FAIL_CLOSE),
+    "deploy/chart/files/envoy-fail-open.yaml": lambda: chart_proxy_yaml(FailureMode.FAIL_OPEN),
     "deploy/endpoints.json": _endpoints_json,
     "deploy/envoy.yaml": standalone_yaml,
     "deploy/envoy-override-host.yaml": standalone_override_host_yaml,

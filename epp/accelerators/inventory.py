@@ -33,10 +33,13 @@ class Inventory:
 
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """By `namespace/name`."""
+    pods_by_uid: Mapping[str, Pod] = field(default_factory=dict)
     pods_by_ip: Mapping[str, Pod] = field(default_factory=dict)
     """Without addresses that several pods share on the network of their host."""
     pods_by_node: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
     """Without ended pods."""
+    pods_by_claim: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    """By `namespace/name` of the ResourceClaims that they name."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     nodes_by_hostname: Mapping[str, Node] = field(default_factory=dict)
     """By the label `kubernetes.io/hostname`, which may differ from the name of the node."""
@@ -51,8 +54,10 @@ class Inventory:
     resource_claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
     """By `namespace/name`."""
     resource_claims_by_pod: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
+    claims_by_device: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
+    """By `driver/pool/device`, without admin access, as device_users."""
     device_users: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """UIDs of the pods that use a device, by `driver/pool/device`."""
+    """UIDs of the pods that use a device."""
     pools: Mapping[PoolName, DevicePool] = field(default_factory=dict)
     device_classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     taint_rules: tuple[DeviceTaintRule, ...] = ()
@@ -100,13 +105,18 @@ class Inventory:
         )
         problems.extend(_pool_problems(pools.values()))
         problems.extend(_class_problems(classes.values(), flavors))
+        claims_by_device = _grouped(
+            resource_claims.values(), lambda claim: {result.id for result in claim.results if not result.admin_access}
+        )
         running = [pod for pod in pods.values() if not pod.ended]
         return cls(
             pods=pods,
+            pods_by_uid={uid: pod for pod in pods.values() if (uid := pod.metadata.uid)},
             pods_by_ip={
                 ip: owners[0] for ip, owners in _grouped(running, lambda pod: pod.addresses).items() if len(owners) == 1
             },
             pods_by_node=_grouped(running, lambda pod: {pod.spec.node_name} - {""}),
+            pods_by_claim=_grouped(pods.values(), lambda pod: set(pod.claims)),
             nodes=nodes,
             nodes_by_hostname={
                 name: node for node in reversed(nodes.values()) if (name := node.metadata.labels.get(HOSTNAME, ""))
@@ -121,12 +131,10 @@ class Inventory:
             resource_claims_by_pod=_grouped(
                 resource_claims.values(), lambda claim: {key for user in claim.reserved_for for key in user.keys}
             ),
+            claims_by_device=claims_by_device,
             device_users={
                 device: frozenset(user.uid for claim in owners for user in claim.reserved_for)
-                for device, owners in _grouped(
-                    resource_claims.values(),
-                    lambda claim: {result.id for result in claim.results if not result.admin_access},
-                ).items()
+                for device, owners in claims_by_device.items()
             },
             pools=pools,
             device_classes=by_id(DeviceClass),

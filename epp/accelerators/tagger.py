@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The accelerator tagger: tags every endpoint with its hardware, from object files, labels and declarations."""
+"""The accelerator tagger: tags every endpoint with its hardware, from cluster objects, labels and declarations."""
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -12,29 +12,55 @@ import structlog
 from epp.accelerators.catalogue import CATALOGUE
 from epp.accelerators.catalogue.gpu_catalogue import GpuCatalogueEntry, with_gpu_catalogue
 from epp.accelerators.classes.faults import object_faults
+from epp.accelerators.concerns import concerns_of
 from epp.accelerators.facts import Merged
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
-from epp.framework.datalayer import FollowingTagger, KnowsAccelerators, Report
+from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.datalayer import Concerns, FollowingTagger, KnowsAccelerators, Report, every_endpoint
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
 from epp.framework.lists_in_files import read_list
 from epp.framework.snapshot import ACCELERATOR
-from epp.objects.decode import ALL_KINDS
+from epp.objects.cluster_objects import ClusterObjects
+from epp.objects.decode import ALL_KINDS, decode_object
 from epp.objects.files.last_good import ObjectVersions
 from epp.objects.files.source import ObjectSource
 from epp.objects.inference import INFERENCE_KINDS
 
-_MAX_ENDPOINT_WARNINGS = 100
-"""Warnings on endpoints that are logged for one version of the objects; large pools could flood the log."""
+_KINDS = (
+    ObjectKind("", "Pod"),
+    ObjectKind("", "Node"),
+    ObjectKind("ome.io", "AcceleratorClass"),
+    ObjectKind("inference.redhat.com", "Instaslice"),
+    ObjectKind("inference.redhat.com", "NodeAccelerator"),
+    ObjectKind("inference.redhat.com", "AllocationClaim"),
+    ObjectKind("tensor-fusion.ai", "GPU"),
+    ObjectKind("tensor-fusion.ai", "GPUNode"),
+    ObjectKind("resource.k8s.io", "ResourceSlice"),
+    ObjectKind("resource.k8s.io", "ResourceClaim"),
+    ObjectKind("resource.k8s.io", "DeviceClass"),
+    ObjectKind("resource.k8s.io", "DeviceTaintRule"),
+    ObjectKind("kueue.x-k8s.io", "ResourceFlavor"),
+    ObjectKind("llmd.ai", "VariantAutoscaling"),
+)
+_MAX_WARNINGS = 100
+"""Warnings on endpoints, or on objects, that are logged for one version of the objects; large pools could flood the
+log."""
+_WARN_AGAIN_SECONDS = 600.0
+"""Time after which a warning on an endpoint is repeated, in a cluster whose objects change all the time."""
 
 _log = structlog.get_logger()
 
 
 class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
-    """Object files, and trust in sources."""
+    """Sources of objects, and trust in them."""
+
+    read_cluster: bool = True
+    """Read these objects from the Kubernetes cluster of the pool as well, where there is one: those that are installed,
+    and that the picker may list and watch. Of two objects with one name, the one in a file counts."""
 
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with objects of a cluster: AcceleratorClass, Node, Pod,
@@ -61,13 +87,19 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
 
 
 class _Objects(NamedTuple):
-    """Versions of the objects in the files, and the inventory of them."""
+    """Versions of the objects in the files and in the cluster, and the inventory of them."""
 
-    versions: ObjectVersions
+    versions: ObjectVersions | None
+    """None where the files are as before."""
+    cluster: ClusterObjects
     inventory: Inventory
 
 
-class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccelerators[AcceleratorTaggerParameters]):
+class AcceleratorTagger(
+    FollowingTagger[AcceleratorTaggerParameters],
+    KnowsAccelerators[AcceleratorTaggerParameters],
+    ObjectReader[AcceleratorTaggerParameters],
+):
     """Merges the facts of all sources on an endpoint's hardware into its accelerator tag, field by field.
 
     Precedence: `overrides` and the endpoint list's own `accelerator`; the class named by a trusted pod; claims (DRA,
@@ -78,10 +110,14 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
     An invalid version of a file or of an object changes nothing: the previous version stays in effect, and the log,
     `/healthz` and `llm_d_epp_input_problems` have the reason. Without a previous version, the object is skipped. The
     objects of a missing file are kept for `missingFileGracePeriod`.
+
+    An object that changes in the cluster takes effect at once, for the endpoints that it concerns. A kind that is not
+    installed, or that the picker may not read, is done without until it is, or may.
     """
 
     plugin_type = "accelerator-data-source"
     writes = (ACCELERATOR,)
+    decode = staticmethod(decode_object)
 
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
@@ -95,24 +131,38 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
             kinds=ALL_KINDS - INFERENCE_KINDS,
             judge=object_faults,
         )
+        self._cluster = ClusterObjects()
+        self._changing = asyncio.Lock()
+        """Files and cluster change the objects one after the other."""
         path = self.parameters.gpu_catalogue
         entries = read_list("gpuCatalogue", path, GpuCatalogueEntry) if path else ()
         self._catalogue = with_gpu_catalogue(entries) if entries else CATALOGUE
         self._builder = TagBuilder(self.inventory, self.parameters, self._catalogue)
         self._endpoint_problems: set[str] = set()
+        self._warned_since = self.clock.now()
         if (objects := self._read()) is not None:
             self._apply(objects)
 
     @property
     def inputs(self) -> InputState:
-        """Files, and the versions of them that are not in effect."""
-        return self._source.inputs
+        """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
+        files, cluster = self._source.inputs, self._cluster.inputs
+        return InputState((*files.problems, *cluster.problems), {**files.rejected, **cluster.rejected})
+
+    @property
+    def kinds(self) -> Sequence[ObjectKind]:
+        """All kinds that bear on hardware."""
+        return _KINDS if self.parameters.read_cluster else ()
+
+    def can_read(self, kind: ObjectKind) -> bool:
+        """Return whether it is one of these kinds."""
+        return kind._replace(version="") in _KINDS
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the tag; log each problem of endpoints once for each version of the objects."""
         merged = self.merged(endpoint)
         for problem in (*merged.conflicts, *merged.warnings):
-            if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_ENDPOINT_WARNINGS:
+            if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_WARNINGS:
                 self._endpoint_problems.add(problem)
                 _log.warning("endpoint accelerator problem", plugin=self.name, endpoint=endpoint.id, problem=problem)
         return Report(attributes={ACCELERATOR: merged.tag})
@@ -135,32 +185,53 @@ class AcceleratorTagger(FollowingTagger[AcceleratorTaggerParameters], KnowsAccel
         classes = {known.lower() for known in self.inventory.classes}
         return name.lower() in classes or self._catalogue.find(name) is not None
 
-    async def follow(self, changed: Callable[[], Awaitable[None]]) -> None:
+    async def follow(self, changed: Callable[[Concerns], None]) -> None:
         """Apply new versions of the files until cancelled."""
         if not (self.parameters.paths and self.parameters.watch_files):
             return
         async for _ in self._source.changes():
             if await self.look():
-                await changed()
+                changed(every_endpoint)
 
     async def look(self) -> bool:
         """Read the files; return whether any of them, or its objects in effect, changed."""
-        objects = await asyncio.to_thread(self._read)
-        if objects is None:
-            return False
-        self._apply(objects)
+        async with self._changing:
+            objects = await asyncio.to_thread(self._read)
+            if objects is None:
+                return False
+            self._endpoint_problems.clear()
+            self._apply(objects)
         _log.info("accelerator objects updated", plugin=self.name, problems=len(self.inventory.problems))
         return True
+
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+        """Take objects of the cluster; return the endpoints on whose hardware they bear."""
+        async with self._changing:
+            before, inventory = self._cluster, self.inventory
+            self._apply(await asyncio.to_thread(self._with_cluster, kinds))
+        if self.clock.now() - self._warned_since > _WARN_AGAIN_SECONDS:
+            self._endpoint_problems.clear()
+            self._warned_since = self.clock.now()
+        return concerns_of(kinds, before, self._cluster, (inventory, self.inventory))
 
     def _read(self) -> _Objects | None:
         """Return the objects in the files; None if nothing changed. Runs in a thread, so it changes no state."""
         versions = self._source.read(self.clock.now())
-        if versions is None:
-            return None
-        return _Objects(versions, Inventory.build(self._source.in_order(versions), self.inventory))
+        return None if versions is None else self._built(versions, self._cluster)
+
+    def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Objects:
+        """Return the objects after a change in the cluster. Runs in a thread, so it changes no state."""
+        return self._built(None, self._cluster.take(kinds, object_faults))
+
+    def _built(self, versions: ObjectVersions | None, cluster: ClusterObjects) -> _Objects:
+        files = self._source.objects if versions is None else self._source.in_order(versions)
+        own = {held.key for file in files for held in file.held}
+        inventory = Inventory.build([cluster.as_file(without=own), *files], self.inventory)
+        return _Objects(versions, cluster, inventory)
 
     def _apply(self, objects: _Objects) -> None:
-        versions, self.inventory = objects
+        versions, self._cluster, self.inventory = objects
         self._builder = TagBuilder(self.inventory, self.parameters, self._catalogue)
-        self._source.apply(versions, self.inventory.problems)
-        self._endpoint_problems.clear()
+        if versions is not None:
+            self._source.apply(versions)
+        self._source.tell(self.inventory.problems)

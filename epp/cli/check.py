@@ -7,17 +7,17 @@ from math import inf
 import typer
 import yaml
 from rich.markup import escape
-from rich.text import Text
 from rich.tree import Tree
 
 from epp.cli.check_files import FileReport, check_all
-from epp.cli.commands import Check
+from epp.cli.commands import POOL_GROUP, Check
+from epp.cli.findings import show_findings
 from epp.cli.inputs import split_list
 from epp.cli.options import Output
-from epp.cli.output import new_console, print_json, print_labelled
+from epp.cli.output import exit_on, new_console, print_json
 from epp.config import Builder
 from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph
-from epp.framework import SystemClock
+from epp.framework import ConfigurationError, SystemClock
 from epp.framework.plugin import Stage, all_roles
 from epp.framework.registry import Registry
 
@@ -28,44 +28,62 @@ _BEFORE_SCHEDULING = frozenset(cls.role.title.lower() for cls in all_roles() if 
 
 
 def check(flags: Check) -> None:
-    """Check the files, print the reports, and exit with the code that they call for."""
+    """Check the files and the cluster, print the reports, and exit with the code that they call for."""
+    with exit_on(ConfigurationError):
+        _refuse_idle_flags(flags)
     registry = Registry(modules=split_list(flags.allow_plugin_modules))
     builder = Builder(registry, SystemClock(), experimental=bool(flags.allow_experimental_plugins))
-    reports = check_all(flags.files, builder)
-    if flags.output is Output.JSON:
-        print_json([report.for_programs() for report in reports])
-    else:
+    reports = check_all(flags.files or (), builder)
+    if flags.output is not Output.JSON:
         for report in reports:
             _show(report)
-    if any(report.errors for report in reports):
+    errors = any(report.errors for report in reports)
+    warnings = any(report.warnings for report in reports)
+    files = [report.for_programs() for report in reports] if flags.output is Output.JSON else []
+    if flags.cluster:
+        from epp.cli import check_cluster  # noqa: PLC0415  imports all of a picker, which files do not need
+
+        with exit_on(ConfigurationError):
+            cluster = check_cluster.read_cluster(flags)
+        errors, warnings = errors or bool(cluster.errors), warnings or bool(cluster.warnings)
+        if flags.output is Output.JSON:
+            print_json({"files": files, "cluster": check_cluster.for_programs(cluster)})
+        else:
+            check_cluster.show(cluster)
+    elif flags.output is Output.JSON:
+        print_json(files)
+    if errors:
         raise typer.Exit(REFUSED)
-    if flags.strict and any(report.warnings for report in reports):
+    if flags.strict and warnings:
         raise typer.Exit(WARNED)
+
+
+def _refuse_idle_flags(flags: Check) -> None:
+    """Raise ConfigurationError if there is nothing to check, or for a flag that only --cluster gives an effect."""
+    given = {
+        "--kubeconfig": flags.kubeconfig is not None,
+        "--as": flags.as_user is not None,
+        "--pool-name": flags.pool_name is not None,
+        "--pool-namespace": flags.pool_namespace is not None,
+        "--pool-group": flags.pool_group != POOL_GROUP,
+        "--endpoint-selector": flags.endpoint_selector is not None,
+        "--endpoint-target-ports": flags.endpoint_target_ports is not None,
+        "--ha-enable-leader-election": bool(flags.ha_enable_leader_election),
+    }
+    idle = [flag for flag, is_given in given.items() if is_given]
+    if flags.cluster:
+        return
+    if idle:
+        raise ConfigurationError(f"{', '.join(idle)}: no effect on files: add --cluster")
+    if not flags.files:
+        raise ConfigurationError("nothing to check: name a file, a directory or -, or give --cluster")
 
 
 def _show(report: FileReport) -> None:
     console = new_console()
-    errors, warnings = len(report.errors), len(report.warnings)
-    words = [f"[red]refused[/], {_counted(errors, 'error')}" if errors else "[green]ok[/]"]
-    words += [_counted(warnings, "warning")] if warnings else []
-    if report.skipped:
-        words = [f"[dim]skipped: {escape(report.skipped)}[/]"]
-    head = f"[bold]{escape(report.name)}[/]:"
-    if console.is_terminal and Text.from_markup(f"{head} {', '.join(words)}").cell_len > console.width:
-        console.print(head)
-        print_labelled(console, "  ", ", ".join(words))
-    else:
-        print_labelled(console, "", f"{head} {', '.join(words)}")
-    for error in report.errors:
-        print_labelled(console, "  [red]error[/]   ", escape(str(error)))
-    for warning in report.warnings:
-        print_labelled(console, "  [yellow]warning[/] ", escape(str(warning)))
+    show_findings(console, report.name, report.errors, report.warnings, skipped=report.skipped)
     if report.graph is not None:
         console.print(graph_tree(report.graph))
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def graph_tree(graph: Graph) -> Tree:

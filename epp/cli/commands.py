@@ -18,13 +18,18 @@ from epp.cli.options import (
     ConfigFile,
     DrainTimeout,
     Endpoints,
+    EndpointSelector,
+    EndpointTargetPorts,
     Experimental,
+    Kubeconfig,
     Listen,
     MetricsPort,
     Output,
     OutputFormat,
     PluginModules,
+    PoolGroup,
     PoolName,
+    PoolNamespace,
     Seconds,
     Switch,
     Verbosity,
@@ -34,6 +39,8 @@ from epp.cli.options import (
     switch_option,
     tls_version_option,
 )
+
+POOL_GROUP = "inference.networking.k8s.io"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,35 +98,15 @@ class Serve(PickerFlags):
             "pools of other names are left out.",
         ),
     ] = None
-    pool_namespace: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMESPACE",
-            help="Namespace of the InferencePool, its pods, objectives and rewrites; by default $NAMESPACE, that of "
-            "this pod, or default.",
-        ),
-    ] = None
-    pool_group: Annotated[str, typer.Option(metavar="GROUP", help="API group of the InferencePool.")] = (
-        "inference.networking.k8s.io"
-    )
-    endpoint_selector: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LABEL=VALUE,...",
-            help="Labels of the pods that are the endpoints, without an InferencePool; with --endpoint-target-ports.",
-        ),
-    ] = None
-    endpoint_target_ports: Annotated[
-        str | None, typer.Option(metavar="PORT,...", help="Ports of the pods of --endpoint-selector: one to eight.")
-    ] = None
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Access to the Kubernetes API; by default $KUBECONFIG, the service account of this pod, or "
-            "~/.kube/config.",
-        ),
-    ] = None
+    pool_namespace: PoolNamespace = None
+    pool_group: PoolGroup = POOL_GROUP
+    endpoint_selector: EndpointSelector = None
+    endpoint_target_ports: EndpointTargetPorts = None
+    kubeconfig: Kubeconfig = None
+    ha_enable_leader_election: Annotated[
+        Switch,
+        switch_option("Of all replicas of a pool in Kubernetes, be the one that is ready, or stand by to take over."),
+    ] = Switch.FALSE
     bind_address: Annotated[
         str | None,
         typer.Option(
@@ -209,18 +196,42 @@ class Gateway(PickerFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """Validate configuration files and show the plugins that they run. Exit code 1: a file is invalid."""
+    """Validate configuration files and show the plugins that they run, or try what a picker needs of a cluster. Exit
+    code 1: a file is invalid, or the picker would not serve.
+    """  # noqa: D205  one paragraph is the help
 
     files: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="FILE", help="EndpointPickerConfig files, directories of them, or - for standard input."
         ),
-    ]
+    ] = None
     output: OutputFormat = Output.TEXT
     strict: Annotated[Switch, switch_option("Exit with code 2 if there are warnings.")] = Switch.FALSE
     allow_experimental_plugins: Experimental = Switch.FALSE
     allow_plugin_modules: PluginModules = ""
+    cluster: Annotated[
+        Switch,
+        switch_option(
+            "Try the access to Kubernetes and look at the pool; print the Role that grants what is missing. The flags "
+            "below are for this."
+        ),
+    ] = Switch.FALSE
+    kubeconfig: Kubeconfig = None
+    as_user: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="USER",
+            help="Act as this user, as kubectl does: system:serviceaccount:NAMESPACE:NAME for the picker's account.",
+        ),
+    ] = None
+    pool_name: Annotated[str | None, typer.Option(metavar="NAME", help="The InferencePool.")] = None
+    pool_namespace: PoolNamespace = None
+    pool_group: PoolGroup = POOL_GROUP
+    endpoint_selector: EndpointSelector = None
+    endpoint_target_ports: EndpointTargetPorts = None
+    ha_enable_leader_election: Annotated[Switch, switch_option("Try what leader election needs too.")] = Switch.FALSE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,6 @@ VALUES_WITHOUT_EFFECT = frozenset(
 
 _PLAINTEXT_METRICS = "leave it out; the metrics page is served as plaintext HTTP"
 UNSUPPORTED = {
-    "--ha-enable-leader-election": "leave it out; every replica serves requests",
     "--metrics-cert-dir": _PLAINTEXT_METRICS,
     "--metrics-client-ca-file": _PLAINTEXT_METRICS,
     "--tls-cipher-suites": "leave it out; gRPC chooses the cipher suites",

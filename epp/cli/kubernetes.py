@@ -5,14 +5,17 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import token_hex
+from socket import gethostname
 
 import structlog
 
-from epp.cli.commands import Serve
+from epp.cli.commands import Check, Serve
 from epp.cli.inputs import split_list
 from epp.config import LoadedConfig
 from epp.discovery import PodTarget, PoolName
 from epp.framework import ConfigurationError
+from epp.kube.lease import LeaseSettings
 from epp.objects.inference import POOL_GROUP
 from epp.picker import KubernetesSettings
 
@@ -28,17 +31,20 @@ _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
 
 
 def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSettings | None:
-    """Return the pool in the cluster, None where the endpoints come from elsewhere; raises ConfigurationError.
-
-    An empty flag is one that is left out, as in llm-d-router.
-    """
-    selector, ports = flags.endpoint_selector or "", flags.endpoint_target_ports or ""
-    if elsewhere := _other_source(flags, config):
-        if selector or ports:
+    """Return the pool in the cluster, None where the endpoints come from elsewhere; raises ConfigurationError."""
+    elsewhere = _other_source(flags, config)
+    if flags.ha_enable_leader_election and (elsewhere or read_source(flags) is None):
+        raise ConfigurationError(
+            "--ha-enable-leader-election needs a pool in Kubernetes, whose lease the replicas share: leave it out, or "
+            f"give --pool-name{f' and leave {elsewhere} out' if elsewhere else ''}"
+        )
+    if elsewhere:
+        if flags.endpoint_selector or flags.endpoint_target_ports:
             raise ConfigurationError(f"--endpoint-selector has no effect with {elsewhere}: leave one of them out")
         _warn_of_unused(flags)
         return None
-    if not (selector or ports or flags.pool_name):
+    source = read_source(flags)
+    if source is None:
         raise ConfigurationError(
             "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; or "
             "in Kubernetes --pool-name, or --endpoint-selector with --endpoint-target-ports"
@@ -48,9 +54,38 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
             "--objects has no effect where the pool is in a cluster: its objectives and rewrites are read from there; "
             "leave the flag out"
         )
-    namespace = _namespace(flags)
-    source = _pods(selector, ports, flags) if selector or ports else _pool(flags, namespace)
-    return KubernetesSettings(namespace=namespace, source=source, kubeconfig=flags.kubeconfig)
+    namespace = read_namespace(flags)
+    return KubernetesSettings(
+        namespace=namespace,
+        source=source,
+        replica=f"{os.environ.get('POD_NAME') or gethostname()}_{token_hex(8)}",
+        kubeconfig=flags.kubeconfig,
+        lease=_lease(flags, namespace) if flags.ha_enable_leader_election else None,
+    )
+
+
+def read_source(flags: Serve | Check) -> PoolName | PodTarget | None:
+    """Return the pool or the pods that are named, None for neither; raises ConfigurationError.
+
+    An empty flag is one that is left out, as in llm-d-router.
+    """
+    selector, ports = flags.endpoint_selector or "", flags.endpoint_target_ports or ""
+    if not selector and not ports:
+        return _pool(flags) if flags.pool_name else None
+    if flags.pool_name:
+        raise ConfigurationError(
+            "--pool-name and --endpoint-selector exclude each other: the pods are those of an InferencePool, or "
+            "those with labels; give one"
+        )
+    if not selector or not ports:
+        missing = "--endpoint-target-ports" if selector else "--endpoint-selector"
+        raise ConfigurationError(f"{missing} is missing: --endpoint-selector app=vllm --endpoint-target-ports 8000")
+    return PodTarget(_labels(selector), _ports(ports))
+
+
+def lease_name(flags: Check, namespace: str) -> str:
+    """Return the name of the lease that all replicas of the pool share; empty where nothing names the pool."""
+    return _lease_name(namespace, flags.pool_name) if flags.pool_name else ""
 
 
 def pool_title(flags: Serve) -> str:
@@ -62,25 +97,13 @@ def pool_title(flags: Serve) -> str:
     return found[1] if found else pod or "default"
 
 
-def _pool(flags: Serve, namespace: str) -> PoolName:
+def _pool(flags: Serve | Check) -> PoolName:
     name, group = flags.pool_name or "", flags.pool_group or POOL_GROUP
     if not _OBJECT_NAME.fullmatch(name):
         raise ConfigurationError(f"--pool-name: {name!r} is not the name of an object")
     if not _OBJECT_NAME.fullmatch(group):
         raise ConfigurationError(f"--pool-group: {group!r} is not an API group: leave it out for {POOL_GROUP}")
-    return PoolName(name, namespace, group)
-
-
-def _pods(selector: str, ports: str, flags: Serve) -> PodTarget:
-    if flags.pool_name:
-        raise ConfigurationError(
-            "--pool-name and --endpoint-selector exclude each other: the pods are those of an InferencePool, or those "
-            "with labels; give one"
-        )
-    if not selector or not ports:
-        missing = "--endpoint-target-ports" if selector else "--endpoint-selector"
-        raise ConfigurationError(f"{missing} is missing: --endpoint-selector app=vllm --endpoint-target-ports 8000")
-    return PodTarget(_labels(selector), _ports(ports))
+    return PoolName(name, read_namespace(flags), group)
 
 
 def _warn_of_unused(flags: Serve) -> None:
@@ -94,6 +117,27 @@ def _warn_of_unused(flags: Serve) -> None:
         _log.warning("flag has no effect", flag=flag)
 
 
+def _lease_name(namespace: str, pool: str) -> str:
+    return f"epp-{namespace}-{pool}.llm-d.ai"
+
+
+def _lease(flags: Serve, namespace: str) -> LeaseSettings:
+    """Return the lease that all replicas of the pool share; raises ConfigurationError where it is not known."""
+    pod = os.environ.get("POD_NAME", "")
+    if not flags.pool_name and not _POD_OF_DEPLOYMENT.fullmatch(pod):
+        raise ConfigurationError(
+            f"--ha-enable-leader-election: POD_NAME is {pod!r}, not the name of a pod of a Deployment, from which "
+            "replicas without a pool know that they belong together: set it to metadata.name in the Deployment"
+        )
+    name = _lease_name(namespace, pool_title(flags))
+    if not _OBJECT_NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"--ha-enable-leader-election: {name!r} cannot be the name of a lease: choose a shorter name for the "
+            "pool or its namespace, of lower-case letters, digits, - and ."
+        )
+    return LeaseSettings(name=name, namespace=namespace)
+
+
 def _other_source(flags: Serve, config: LoadedConfig | None) -> str:
     if flags.endpoints is not None:
         return "--endpoints"
@@ -101,8 +145,8 @@ def _other_source(flags: Serve, config: LoadedConfig | None) -> str:
     return "dataLayer.discovery of the configuration" if in_file else ""
 
 
-def _namespace(flags: Serve) -> str:
-    """Return the namespace: of the flag, the variable NAMESPACE, or this pod; else `default`."""
+def read_namespace(flags: Serve | Check) -> str:
+    """Return the namespace: of the flag, the variable NAMESPACE, or this pod; else `default`; raises as the others."""
     named = flags.pool_namespace or os.environ.get("NAMESPACE", "")
     if not named:
         try:

@@ -166,3 +166,30 @@ PoolName = Annotated[
         "pools of other names are left out.",
     ),
 ]
+PoolNamespace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMESPACE",
+        help="Namespace of the InferencePool, its pods, objectives and rewrites; by default $NAMESPACE, that of "
+        "this pod, or default.",
+    ),
+]
+PoolGroup = Annotated[str, typer.Option(metavar="GROUP", help="API group of the InferencePool.")]
+EndpointSelector = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LABEL=VALUE,...",
+        help="Labels of the pods that are the endpoints, without an InferencePool; with --endpoint-target-ports.",
+    ),
+]
+EndpointTargetPorts = Annotated[
+    str | None, typer.Option(metavar="PORT,...", help="Ports of the pods of --endpoint-selector: one to eight.")
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Access to the Kubernetes API; by default $KUBECONFIG, the service account of this pod, or "
+        "~/.kube/config.",
+    ),
+]

@@ -8,14 +8,17 @@ from typing import Any
 import structlog
 
 from epp.collectors.polling.poll import CollectorObserver
+from epp.collectors.retagging import Retagging
 from epp.datastore import Change, Datastore
-from epp.framework.datalayer import Report, Tagger
+from epp.framework.datalayer import Concerns, Report, Tagger
 from epp.framework.endpoint import Endpoint
 from epp.framework.faults import described
 from epp.plugins.taggers import EndpointNotificationSource
 
 _BATCH = 4
 """Endpoints that are tagged before the event loop runs other tasks; one can take half a millisecond."""
+_MOST_AT_ONCE = 64
+"""Changed endpoints that are tagged with the change of the pool itself; of more, all are tagged in the background."""
 
 _log = structlog.get_logger()
 
@@ -30,7 +33,10 @@ class Tagging:
         self._observer = observer or CollectorObserver()
         self._taggers: tuple[Tagger[Any], ...] = ()
         self._failed: set[Tagger[Any]] = set()
-        self._refreshes = 0
+        self._retagging = Retagging(store, self._reports, batch=_BATCH)
+        self._steady = asyncio.Event()
+        """Not set while the taggers are being changed over."""
+        self._steady.set()
         store.subscribe(self._pool_changed)
         self.replace(taggers)
 
@@ -44,47 +50,49 @@ class Tagging:
         """Replace the taggers without blocking the event loop; readers see the old tags until all are new."""
         if tuple(taggers) == self._taggers:
             return
-        found = await self._gather(tuple(taggers))
-        self._apply(taggers)
-        tagged = {endpoint.id: (endpoint, reports) for endpoint, reports in found or ()}
-        for endpoint in self._store.endpoints:
-            before, reports = tagged.get(endpoint.id, (None, []))
-            self._write(endpoint, reports if before is endpoint else self._reports(endpoint, self._taggers))
+        self._steady.clear()
+        try:
+            tagged: dict[str, tuple[Endpoint, list[Report]]] = {}
+            for number, endpoint in enumerate(self._store.endpoints, 1):
+                tagged[endpoint.id] = endpoint, self._reports(endpoint, taggers)
+                if number % _BATCH == 0:
+                    await asyncio.sleep(0)
+            self._apply(taggers)
+            for endpoint in self._store.endpoints:
+                before, reports = tagged.get(endpoint.id, (None, []))
+                self._write(endpoint, reports if before is endpoint else self._reports(endpoint, self._taggers))
+        finally:
+            self._steady.set()
 
-    async def refresh(self) -> None:
-        """Tag all endpoints again after a change of a tagger, without blocking the event loop.
+    def retag(self, tagger: Tagger[Any], concerns: Concerns) -> None:
+        """Have a tagger tag endpoints again in the background: see `follow`."""
+        self._retagging.want(tagger, concerns)
 
-        Readers see the old tags until all are new. Endpoints that are added or changed meanwhile are tagged at once; a
-        later refresh replaces one in progress.
+    async def follow(self) -> None:
+        """Tag again what `retag` asks for, until cancelled, in a fifth of the time of the event loop at most.
+
+        Each of some endpoints is written as soon as it is tagged. For all of them, readers see the old tags until all
+        are new; then one that was added or changed meanwhile keeps the tags of that moment.
         """
-        found = await self._gather(self._taggers)
-        now = {endpoint.id: endpoint for endpoint in self._store.endpoints}
-        for endpoint, reports in found or ():
-            if now.get(endpoint.id) is endpoint:
-                self._write(endpoint, reports)
-
-    async def _gather(self, taggers: tuple[Tagger[Any], ...]) -> list[tuple[Endpoint, list[Report]]] | None:
-        """Return the reports on all endpoints, computed in batches; None if replaced by a later run."""
-        self._refreshes += 1
-        this = self._refreshes
-        found: list[tuple[Endpoint, list[Report]]] = []
-        for endpoint in self._store.endpoints:
-            found.append((endpoint, self._reports(endpoint, taggers)))
-            if len(found) % _BATCH == 0:
-                await asyncio.sleep(0)
-                if this != self._refreshes:
-                    return None
-        return found
+        while True:
+            await self._retagging.wanted()
+            await self._steady.wait()
+            await self._retagging.step()
 
     def _apply(self, taggers: Sequence[Tagger[Any]]) -> None:
-        self._refreshes += 1  # replaces a run in progress
         before, self._taggers = self._taggers, tuple(taggers)
         self._failed.intersection_update(self._taggers)
+        self._retagging.use(self._taggers)
         kept = {datum for tagger in self._taggers for datum in tagger.writes}
         self._store.forget({datum for tagger in before for datum in tagger.writes} - kept)
 
     def _pool_changed(self, change: Change) -> None:
-        self._tag(endpoint for _, endpoint in (*change.added, *change.updated))
+        updated = [endpoint for _, endpoint in change.updated]
+        if len(updated) > _MOST_AT_ONCE:
+            for tagger in self._taggers:
+                self._retagging.want_these(tagger, updated)
+            updated = []
+        self._tag((*(endpoint for _, endpoint in change.added), *updated))
 
     def _tag(self, endpoints: Iterable[Endpoint]) -> None:
         for endpoint in endpoints:

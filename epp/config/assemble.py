@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from epp.config.data_layer import DataLayer, build_data_layer, choose_discovery, readings_of
 from epp.config.document import Path
 from epp.config.features import check_features
 from epp.config.instances import Builder, Instances
@@ -18,16 +19,15 @@ from epp.config.problems import Problem, in_order_of_the_file
 from epp.config.profiles import build_profiles, choose_aggregator, choose_profile_picker
 from epp.config.wiring import add_missing_producers, check_order, in_order
 from epp.director import ParserTable, Pipeline
-from epp.framework.datalayer import DataSource, Discovery, EndpointNotifications, Extractor, Feed, Tagger
+from epp.framework.cluster import Reading
+from epp.framework.datalayer import Discovery, Feed, Tagger
 from epp.framework.errors import ConfigurationError
 from epp.framework.headers import RESERVED
 from epp.framework.plugin import Plugin, all_roles
-from epp.framework.roles import Parser, PreRequest, Producer
+from epp.framework.roles import Parser, Producer
 from epp.scheduling import Scheduler, SchedulingObserver
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
-METRICS_SOURCE = "metrics-data-source"
-METRICS_EXTRACTOR = "core-metrics-extractor"
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
 
 _T = TypeVar("_T")
@@ -41,6 +41,8 @@ class Assembly:
     pipeline: Pipeline
     feeds: tuple[Feed, ...]
     taggers: tuple[Tagger[Any], ...]
+    readings: tuple[Reading, ...]
+    """All plugins that read objects of the cluster."""
     discovery: Discovery[Any] | None
     instances: Instances
     warnings: tuple[Problem, ...]
@@ -61,8 +63,8 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     profiles = build_profiles(loaded.model, instances)
     check_features(loaded.model, instances)
     parsers = _attempt(instances, lambda: _parsers(loaded, instances), "requestHandler") or ()
-    feeds = _attempt(instances, lambda: _feeds(loaded, instances), "dataLayer") or ()
-    found = _discovery(loaded, instances)
+    layer = _attempt(instances, lambda: build_data_layer(loaded, instances), "dataLayer") or DataLayer()
+    found = choose_discovery(loaded, instances)
     choose = partial(choose_profile_picker, profiles, instances, all_known=not loaded.gaps.profiles)
     handler = _attempt(instances, choose, "schedulingProfiles")
     aggregator = _attempt(instances, partial(choose_aggregator, handler, instances), "plugins")
@@ -84,11 +86,12 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
             plugins={role: instances.of(role) for role in all_roles()} | {Producer: producers},
             sets_headers=frozenset(name for plugin in instances for name in plugin.sets_headers),
         ),
-        feeds=feeds,
+        feeds=layer.feeds,
         taggers=instances.of(Tagger),
+        readings=readings_of(instances, layer),
         discovery=found,
         instances=instances,
-        warnings=tuple(in_order_of_the_file([*instances.warnings, *lint(loaded, complete, feeds, instances)])),
+        warnings=tuple(in_order_of_the_file([*instances.warnings, *lint(loaded, complete, layer.feeds, instances)])),
     )
 
 
@@ -112,58 +115,6 @@ def _parsers(loaded: LoadedConfig, instances: Instances) -> Sequence[Parser[Any]
         found = [instances.resolve(ref, Parser, *path) for ref, path in refs]
         return [parser for parser in found if parser is not None]
     return [instances.ensure(type_name, Parser, "the file names no parser") for type_name in DEFAULT_PARSERS]
-
-
-def _feeds(loaded: LoadedConfig, instances: Instances) -> tuple[Feed, ...]:
-    layer = loaded.model.data_layer
-    feeds: list[Feed] = []
-    for index, spec in enumerate(layer.sources):
-        path = ("dataLayer", "sources", index)
-        source = instances.resolve(spec, Plugin, *path)
-        cls = instances.class_of(spec.plugin_ref)
-        notifies = cls is not None and issubclass(cls, EndpointNotifications)
-        role: type[Plugin[Any]] = Tagger if notifies else Extractor
-        extractors: list[Plugin[Any]] = []
-        for position, ref in enumerate(spec.extractors):
-            told = instances.class_of(ref.plugin_ref)
-            if notifies and told is not None and issubclass(told, (Producer, PreRequest)):
-                message = f"has no effect: plugin {ref.plugin_ref!r} is told of endpoints without it"
-                instances.warn(message, *path, "extractors", position)
-                continue
-            extractor = instances.resolve(ref, role, *path, "extractors", position)
-            if extractor is None:
-                continue
-            if any(type(other) is type(extractor) for other in extractors):
-                kind = extractor.plugin_type
-                instances.fail(f"a second extractor of type {kind!r} on one source", *path, "extractors", position)
-            extractors.append(extractor)
-        if isinstance(source, DataSource):
-            feeds.append(Feed(source, tuple(one for one in extractors if isinstance(one, Extractor))))
-        elif cls is not None and not notifies and not issubclass(cls, DataSource):
-            instances.fail(f"plugin {spec.plugin_ref!r} (type {cls.plugin_type}) is no DataSource", *path, "pluginRef")
-    scraped = any(feed.source.plugin_type == METRICS_SOURCE for feed in feeds)
-    if layer.inject_defaults and not scraped:
-        why = "dataLayer.injectDefaults"
-        source = instances.ensure(METRICS_SOURCE, DataSource, why)
-        feeds.append(Feed(source, (instances.ensure(METRICS_EXTRACTOR, Extractor, why),)))
-    return tuple(feeds)
-
-
-def _discovery(loaded: LoadedConfig, instances: Instances) -> Discovery[Any] | None:
-    """Return the source of endpoints; None where the file names none."""
-    path: Path = ("dataLayer", "discovery")
-    refs = loaded.model.data_layer.discovery
-    if refs is None:
-        return None
-    if refs.endpoints is not None:
-        if refs.plugin_ref:
-            instances.warn("has no effect beside discovery.endpoints: remove it", *path, "pluginRef")
-        return instances.resolve(refs.endpoints, Discovery, *path, "endpoints")
-    if refs.plugin_ref:
-        return instances.resolve_name(refs.plugin_ref, Discovery, *path, "pluginRef")
-    if refs.peers is None:
-        instances.fail("names no source: write endpoints: {pluginRef: ...}, or leave it out", *path)
-    return None
 
 
 def _rehearse(instances: Instances, builder: Builder) -> None:

@@ -45,9 +45,7 @@ WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
 NOT_YET: frozenset[str] = frozenset(
     {
         "burst-prefix-cache-producer",
-        "disaggregatedset-rollout-screener",
         "endpoint-pin-screener",
-        "k8s-notification-source",
         "latency-scorer",
         "latency-slo-admitter",
         "mm-embeddings-cache-producer",

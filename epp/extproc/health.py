@@ -24,6 +24,10 @@ class Health(health_pb2_grpc.HealthServicer):
     restarts a container that still has streams. Before readiness it does not serve, as it answers a readiness probe
     too: a picker without a pool must get no requests, and loses nothing in a restart.
 
+    With leader election, a follower that could serve stands by: it does not serve under the names of readiness, and
+    serves as `inference-extension`, since a failed liveness probe would restart it for no fault of its own. Of several
+    replicas, llm-d's chart probes `liveness` and `readiness`.
+
     All of them go on serving while no endpoint can be reached: a gateway that saw NOT_SERVING would answer a bare 503
     without the reason, or with FailOpen pick by itself, past all filters. `/healthz` says so instead.
 
@@ -46,6 +50,11 @@ class Health(health_pb2_grpc.HealthServicer):
         if ready:
             self._status[PROBED_FOR_BOTH] = HealthCheckResponse.SERVING
         self._wake()
+
+    def stand_by(self) -> None:
+        """Report that new requests could be served, and are to go to another replica."""
+        self._status[PROBED_FOR_BOTH] = HealthCheckResponse.SERVING
+        self.set_ready(ready=False)
 
     def close(self) -> None:
         """End every watch: the server closes."""

@@ -118,6 +118,10 @@ class ExtProcServer:
         """Set the answer to health checks: whether new requests are served."""
         self._health.set_ready(ready=ready)
 
+    def stand_by(self) -> None:
+        """Answer health checks as one that could serve while another replica does."""
+        self._health.stand_by()
+
     async def drain(self, most_seconds: float, quiet_seconds: float, enough: asyncio.Event) -> None:
         """Report not ready, and serve until streams have ceased for a while, the time is up, or `enough` is set.
 

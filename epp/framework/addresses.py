@@ -36,7 +36,7 @@ def _slots_by_address(endpoints: tuple[Endpoint | None, ...]) -> dict[str, list[
     for slot, endpoint in enumerate(endpoints):
         if endpoint is not None:
             slots.setdefault(endpoint.hostport, []).append(slot)
-            slots.setdefault(str(ip_address(endpoint.address)), []).append(slot)
+            slots.setdefault(endpoint.hostport.rpartition(":")[0].strip("[]"), []).append(slot)
     return slots
 
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoints that may serve one request, as an index array into the columns of a snapshot."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epp.framework.arrays import Floats, Mask, Positions, read_only
 from epp.framework.endpoint import Endpoint
@@ -16,6 +18,8 @@ from epp.framework.snapshot import (
 from epp.framework.snapshot import T as _T
 
 _D = TypeVar("_D")
+_NO_VALUE, _NO_LABEL = -1, -2
+"""Numbers of a value that no endpoint has, and of endpoints without the label."""
 
 
 class Candidates:
@@ -75,6 +79,20 @@ class Candidates:
         """Mark the members whose label `key` has one of the values."""
         return self.snapshot.endpoints.derive(_have_label, key, tuple(values))[self.slots]
 
+    def where_label_is(self, key: str, value: str) -> Mask:
+        """Mark the members whose label `key` is this value, not empty, which may come from a client."""
+        numbers, of_slot = self.snapshot.endpoints.derive(_numbered_values, key)
+        mask: Mask = of_slot[self.slots] == numbers.get(value, _NO_VALUE)
+        return mask
+
 
 def _have_label(endpoints: tuple[Endpoint | None, ...], key: str, values: tuple[str, ...]) -> Mask:
     return np.array([e is not None and e.labels.get(key) in values for e in endpoints], dtype=np.bool_)
+
+
+def _numbered_values(endpoints: tuple[Endpoint | None, ...], key: str) -> tuple[Mapping[str, int], NDArray[np.int64]]:
+    """Return a number for each value of the label, and that of each slot: a memo that clients cannot make grow."""
+    numbers: dict[str, int] = {}
+    values = ["" if endpoint is None else endpoint.labels.get(key, "") for endpoint in endpoints]
+    of_slot = [numbers.setdefault(value, len(numbers)) if value else _NO_LABEL for value in values]
+    return MappingProxyType(numbers), np.array(of_slot, dtype=np.int64)

@@ -2,10 +2,10 @@
 """Roles that bring knowledge in from outside, all in the background: discovery, data sources, extractors."""
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import P, Plugin, Role
@@ -147,12 +147,26 @@ class KnowsAccelerators(Tagger[P]):
         """Say whether there is a class, or a product, of that name."""
 
 
+Concerns: TypeAlias = Callable[[Endpoint], bool]
+"""Whether an endpoint may be tagged otherwise than before."""
+
+
+def every_endpoint(_endpoint: Endpoint) -> bool:
+    """Return True: any endpoint may be tagged otherwise than before."""
+    return True
+
+
+def no_endpoint(_endpoint: Endpoint) -> bool:
+    """Return False: all endpoints are tagged as before."""
+    return False
+
+
 class FollowingTagger(Tagger[P]):
     """A tagger that comes to know more, or other, while it runs."""
 
     @abstractmethod
-    async def follow(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Keep up until cancelled, and await `changed()` whenever endpoints may be tagged otherwise than before."""
+    async def follow(self, changed: Callable[[Concerns], None]) -> None:
+        """Keep up until cancelled; call `changed(every_endpoint)`, or with some, to have them tagged again soon."""
 
 
 class EndpointNotifications(Plugin[P], role=Role(title="Notifications")):

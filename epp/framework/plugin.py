@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.inputs import InputState
+from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.framework.request import DataKey, Request
 from epp.framework.snapshot import Attribute, Column
 
@@ -109,6 +110,8 @@ class Plugin(ABC, Generic[P]):
 
     An aggregator's headers that are not listed are dropped, and count as a failure of the plugin.
     """
+    metrics: ClassVar[tuple[PluginMetric, ...]] = ()
+    """Metrics of its own."""
 
     def __init_subclass__(cls, role: Role | None = None, **kwargs: object) -> None:
         """Register the role; find the parameter struct among the brackets of the bases."""
@@ -157,6 +160,11 @@ class Plugin(ABC, Generic[P]):
         Read from any thread.
         """
         return InputState()
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """Values of `metrics` now, in bounded number; read from any thread."""
+        return ()
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
         """Run once on made-up data and check the results; raises ResultError for one of the wrong shape or type."""

@@ -7,6 +7,7 @@ Envoy's typed classes take most of a second to load; they are imported when a co
 from __future__ import annotations
 
 from epp.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml
+from epp.gateway.chart_proxy import chart_proxy_yaml
 from epp.gateway.eds_file import EdsFile
 from epp.gateway.envoy import EnvoyProcess
 from epp.gateway.errors import (
@@ -47,6 +48,7 @@ __all__ = [
     "bootstrap_dict",
     "bootstrap_json",
     "bootstrap_yaml",
+    "chart_proxy_yaml",
     "standalone_override_host_yaml",
     "standalone_yaml",
 ]

@@ -33,12 +33,18 @@ _log = structlog.get_logger()
 class KubeApi:
     """An API server. Credentials and certificates are read again when the server cannot be reached or refuses them."""
 
-    def __init__(self, kubeconfig: Path | None = None, *, service_account: Path = SERVICE_ACCOUNT) -> None:
-        """Read the configuration; raises ConfigurationError where there is none, or none that can be used."""
+    def __init__(
+        self, kubeconfig: Path | None = None, *, as_user: str = "", service_account: Path = SERVICE_ACCOUNT
+    ) -> None:
+        """Read the configuration; raises ConfigurationError where there is none, or none that can be used.
+
+        With `as_user`, act as that user, as `kubectl --as` does.
+        """
         self._kubeconfig = kubeconfig
         self._service_account = service_account
+        self._headers = {"Impersonate-User": as_user} if as_user else {}
         self._config = read_config(kubeconfig, service_account)
-        self._connection = _Connection(client_of(self._config))
+        self._connection = _Connection(client_of(self._config, self._headers))
         self._opened_at = 0.0
 
     @property
@@ -127,7 +133,7 @@ class KubeApi:
         self._opened_at = now
         try:
             config = await asyncio.to_thread(read_config, self._kubeconfig, self._service_account)
-            client = await asyncio.to_thread(client_of, config)
+            client = await asyncio.to_thread(client_of, config, self._headers)
         except ConfigurationError as error:
             _log.warning("Kubernetes credentials not readable, the earlier ones stay in use", reason=str(error))
             return

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from epp.framework.clock import Clock
 from epp.kube.access import KubeApi
 from epp.kube.object_set import Decode, T
+from epp.kube.optional import OptionalKinds
 from epp.kube.resources import Resource
 from epp.kube.watched import Watched
 from epp.supervisor import Supervisor
@@ -36,11 +37,13 @@ class Cluster:
         self._clock = clock
         self._supervisor = supervisor
         self._watches: dict[_Key, _Watch] = {}
+        self._optional = OptionalKinds()
+        self._saying: asyncio.Task[None] | None = None
 
     @property
     def watches(self) -> Sequence[Watched[Any]]:
-        """All watches."""
-        return tuple(watch.watched for watch in self._watches.values())
+        """All watches; may be read in any thread."""
+        return tuple(watch.watched for watch in tuple(self._watches.values()))
 
     def watch(
         self,
@@ -48,15 +51,32 @@ class Cluster:
         decode: Decode[T],
         *,
         namespace: str = "",
+        fallback: str = "",
         selector: Mapping[str, str] | None = None,
+        optional: bool = False,
     ) -> Watched[T]:
-        """Return the objects, kept up to date until `release`; may be called in a running event loop alone."""
+        """Return the objects, kept up to date until `release`; may be called in a running event loop alone.
+
+        `fallback` is the namespace to read where all of them are forbidden. Of kinds that are `optional`, one log line
+        says together which cannot be read.
+        """
         key = _Key(resource, namespace, tuple(sorted((selector or {}).items())), decode)
         known = self._watches.get(key)
         if known is None:
             watched = Watched(
-                self.api, resource, decode, clock=self._clock, namespace=namespace, selector=dict(key.selector)
+                self.api,
+                resource,
+                decode,
+                clock=self._clock,
+                namespace=namespace,
+                fallback=fallback,
+                selector=dict(key.selector),
+                observer=self._optional.notice if optional else None,
             )
+            if optional:
+                self._optional.add(watched)
+                if self._saying is None:
+                    self._saying = self._supervisor.start("watch", self._optional.follow, name="optional objects")
             task = self._supervisor.start("watch", watched.run, name=f"watch {watched.title} {dict(key.selector)}")
             known = self._watches[key] = _Watch(watched, task)
         known.users += 1
@@ -69,11 +89,14 @@ class Cluster:
         watch.users -= 1
         if not watch.users:
             del self._watches[key]
+            self._optional.discard(watched)
             watch.task.cancel()
 
     async def close(self) -> None:
         """End all watches and close all connections."""
         tasks = [watch.task for watch in self._watches.values()]
+        if self._saying is not None:
+            tasks.append(self._saying)
         self._watches.clear()
         for task in tasks:
             task.cancel()

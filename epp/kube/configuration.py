@@ -6,7 +6,7 @@ lightkube knows the formats, and authenticates; `kubeconfig.py` and this are the
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -52,7 +52,7 @@ def read_config(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT
     return found if found.user is not None else found._replace(user=User())
 
 
-def client_of(config: "SingleConfig") -> "httpx2.AsyncClient":
+def client_of(config: "SingleConfig", headers: Mapping[str, str] | None = None) -> "httpx2.AsyncClient":
     """Return a client without connections yet; raises ConfigurationError for unusable certificates or credentials."""
     import httpx2  # noqa: PLC0415  an optional dependency
     from lightkube.config.client_adapter import ConnectionParams  # noqa: PLC0415
@@ -68,7 +68,7 @@ def client_of(config: "SingleConfig") -> "httpx2.AsyncClient":
         proxy=_proxy(config.cluster.server) if config.fname else None,
         socket_options=_socket_options(),
     )
-    return httpx2.AsyncClient(base_url=params["base_url"], auth=params["auth"], transport=transport)
+    return httpx2.AsyncClient(base_url=params["base_url"], auth=params["auth"], headers=headers, transport=transport)
 
 
 def credential_errors() -> tuple[type[Exception], ...]:

@@ -104,6 +104,7 @@ class ObjectSet(Generic[T]):
         self._resource = resource
         self._decode = decode
         self._problems: dict[str, str] = {}
+        self._problems_changed = False
         self._listeners: list[Callable[[Delta[T]], None]] = []
 
     @property
@@ -115,7 +116,7 @@ class ObjectSet(Generic[T]):
         )
 
     def subscribe(self, listener: Callable[[Delta[T]], None]) -> Callable[[], None]:
-        """Call `listener` after each change and each list; return a function that ends that."""
+        """Call `listener` after each list, and each change of objects or problems; return a function that ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -141,11 +142,13 @@ class ObjectSet(Generic[T]):
                 changed[item.id] = item.object
             if item.problem or item.object is not None:
                 present.add(item.id)
+        self._problems_changed = self._problems != before_problems
         self.version = version
         self._publish(changed, [name for name in self.objects if name not in present], always=True)
 
     def clear(self) -> None:
         """Remove all objects: the kind is not installed."""
+        self._problems_changed = bool(self._problems)
         self._problems, self.version = {}, ""
         self._publish({}, list(self.objects), always=True)
 
@@ -182,7 +185,7 @@ class ObjectSet(Generic[T]):
         if item.problem:
             self._reject(item, self._problems)
             return
-        self._problems.pop(item.id, None)
+        self._problems_changed |= self._problems.pop(item.id, None) is not None
         if item.object is None:
             changed.pop(item.id, None)
             removed[item.id] = None
@@ -205,13 +208,15 @@ class ObjectSet(Generic[T]):
             self.rejected += 1
             reason = f"{self._resource.kind} {item.id}"
             _log.warning("object not in effect", object=reason, reason=item.problem, kept=item.id in self.objects)
+            self._problems_changed = True
         self._problems[item.id] = item.problem
 
     def _publish(self, found: Mapping[str, T], removed: Iterable[str], *, always: bool = False) -> None:
         changed = {name: one for name, one in found.items() if self.objects.get(name) != one}
         delta = Delta(changed, tuple(removed))
-        if not delta and not always:
+        if not delta and not self._problems_changed and not always:
             return
+        self._problems_changed = False
         self.objects.update(changed)
         for name in delta.removed:
             del self.objects[name]

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of the Kubernetes API that are read."""
+"""Resources of the Kubernetes API that are used."""
 
 from typing import NamedTuple
+
+from epp.framework.cluster import ObjectKind
 
 
 class Resource(NamedTuple):
@@ -12,13 +14,17 @@ class Resource(NamedTuple):
     versions: tuple[str, ...]
     """Those that can be read; the first one that the server has is used."""
     plural: str
+    """Empty where the API server is to be asked."""
     kind: str
     namespaced: bool = True
+    everywhere: bool = False
+    """Whether it is read in all namespaces, or in that of the pool where all of them are forbidden."""
 
     @property
     def title(self) -> str:
         """`plural.group`, as kubectl and RBAC rules name it."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
+        name = self.plural or self.kind
+        return f"{name}.{self.group}" if self.group else name
 
     def path(self, version: str, namespace: str = "") -> str:
         """Return the path of the collection: in one namespace, or in all of the cluster."""
@@ -51,13 +57,16 @@ LEGACY_REWRITES = REWRITES._replace(group=LEGACY)
 
 POLICIES = (OBJECTIVES, LEGACY_OBJECTIVES, REWRITES, LEGACY_REWRITES)
 
+LEASES = Resource("coordination.k8s.io", ("v1",), "leases", "Lease")
+EVENTS = Resource("", ("v1",), "events", "Event")
+
 _DRA = ("v1", "v1beta2", "v1beta1")
 ACCELERATORS = (
     NODES,
     Resource("ome.io", ("v1beta1",), "acceleratorclasses", "AcceleratorClass", namespaced=False),
-    Resource("inference.redhat.com", ("v1alpha1",), "instaslices", "Instaslice"),
-    Resource("inference.redhat.com", ("v1alpha1",), "nodeaccelerators", "NodeAccelerator"),
-    Resource("inference.redhat.com", ("v1alpha1",), "allocationclaims", "AllocationClaim"),
+    Resource("inference.redhat.com", ("v1alpha1",), "instaslices", "Instaslice", everywhere=True),
+    Resource("inference.redhat.com", ("v1alpha1",), "nodeaccelerators", "NodeAccelerator", everywhere=True),
+    Resource("inference.redhat.com", ("v1alpha1",), "allocationclaims", "AllocationClaim", everywhere=True),
     Resource("tensor-fusion.ai", ("v1",), "gpus", "GPU", namespaced=False),
     Resource("tensor-fusion.ai", ("v1",), "gpunodes", "GPUNode", namespaced=False),
     Resource("resource.k8s.io", _DRA, "resourceslices", "ResourceSlice", namespaced=False),
@@ -68,3 +77,11 @@ ACCELERATORS = (
     Resource("llmd.ai", ("v1alpha1",), "variantautoscalings", "VariantAutoscaling"),
 )
 """Objects that bear on the hardware of endpoints; all of them are optional."""
+
+_KNOWN = {(each.group, each.kind): each for each in (PODS, *POLICIES, *ACCELERATORS)}
+
+
+def resource_of(kind: ObjectKind) -> Resource:
+    """Return the resource of a kind that a plugin reads: as it is known here, or else to be asked of the API server."""
+    known = _KNOWN.get((kind.group, kind.kind), Resource(kind.group, (), "", kind.kind))
+    return known._replace(versions=(kind.version,)) if kind.version else known

@@ -14,6 +14,7 @@ from epp.framework.inputs import InputProblem
 from epp.kube.access import KubeApi
 from epp.kube.errors import ApiError, ApiUnreachableError
 from epp.kube.object_set import EXPIRED, Decode, Delta, Item, ObjectSet, T
+from epp.kube.place import Place
 from epp.kube.resources import Resource
 
 _PAGE = 500
@@ -29,6 +30,8 @@ _STABLE_SECONDS = 5.0
 """How long a watch must have lasted for the next failure to count as the first."""
 _WATCH_SECONDS = (240, 480)
 """How long the server keeps a watch open: drawn anew for each, so that those of replicas end apart."""
+_NARROWED_WATCH_SECONDS = (45, 90)
+"""The same where all namespaces were forbidden; they are tried again whenever it ends."""
 _UNAUTHORIZED = 401
 _FORBIDDEN = frozenset({_UNAUTHORIZED, 403})
 _ABSENT = frozenset({404, 405})
@@ -51,7 +54,7 @@ class Watched(Generic[T]):
     """The objects of one resource, in one namespace or all, with a label or field selector or without.
 
     They stay in effect while the server cannot be reached or refuses access; they are gone once the kind has not been
-    installed for a while.
+    installed for a while. Without an `observer` each loss of access is logged here.
     """
 
     def __init__(
@@ -62,12 +65,15 @@ class Watched(Generic[T]):
         *,
         clock: Clock,
         namespace: str = "",
+        fallback: str = "",
         selector: Mapping[str, str] | None = None,
+        observer: Callable[[], None] | None = None,
         generator: random.Random | None = None,
     ) -> None:
-        """Prepare; `selector` has a `labelSelector` or a `fieldSelector`, and no namespace means all of them."""
-        self.resource = resource
-        self.namespace = namespace
+        """Prepare; `selector` has a `labelSelector` or a `fieldSelector`, and no namespace means all of them.
+
+        `fallback` is the namespace to read where all are forbidden; `observer` is called when the state changes.
+        """
         self.state = WatchState.STARTING
         self.reason = ""
         """Why they are not up to date; empty while they are."""
@@ -77,10 +83,15 @@ class Watched(Generic[T]):
         self._clock = clock
         self._selector = dict(selector or {})
         self._generator = generator or random.Random()  # noqa: S311  spreads requests, guards nothing
+        self._place = Place(resource, namespace, fallback)
+        self._observer = observer
         self._set = ObjectSet(resource, decode)
         self._settled = asyncio.Event()
         self._listed = asyncio.Event()
-        self._api_versions = list(resource.versions)
+        self._was_wide = False
+        """Whether all that was asked for could be read once: it stays in effect, whatever is forbidden later."""
+        self._narrow_version = ""
+        """The resourceVersion from which the fallback continues, while all namespaces are tried again."""
         self._lost_at: float | None = None
         self._connected_at: float | None = None
         self._missing_at: float | None = None
@@ -88,9 +99,24 @@ class Watched(Generic[T]):
         self._delay = _FIRST_DELAY_SECONDS
 
     @property
+    def resource(self) -> Resource:
+        """What is watched."""
+        return self._place.resource
+
+    @property
+    def namespace(self) -> str:
+        """The namespace; empty for all of them, and for kinds of cluster scope."""
+        return self._place.namespace
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether only one namespace is read, as all of them are forbidden."""
+        return self._place.is_narrowed
+
+    @property
     def title(self) -> str:
         """What is watched, for messages."""
-        return f"{self.resource.title} in {self.namespace}" if self.namespace else self.resource.title
+        return self._place.title
 
     @property
     def objects(self) -> Mapping[str, T]:
@@ -142,59 +168,65 @@ class Watched(Generic[T]):
 
     async def _list(self) -> None:
         """Replace all objects by those that the server has, page by page."""
+        await self._place.find(self._api)
         items: list[Item[T]] = []
         params = {"limit": str(_PAGE), **self._selector}
         while True:
-            content = await self._api.request("GET", self._path, params=params)
-            page = await asyncio.to_thread(self._set.read_page, content, self._api_version)
+            content = await self._api.request("GET", self._place.path, params=params)
+            page = await asyncio.to_thread(self._set.read_page, content, self._place.api_version)
             items += page.items
             if not page.more:
                 break
             params["continue"] = page.more
         self._set.replace(items, page.version)
         self.lists += 1
+        self._was_wide |= not self.is_narrowed
+        self._place.found()
         self._listed.set()
         self._current()
 
     async def _watch(self) -> None:
         """Apply events until the server ends the watch."""
+        seconds = _NARROWED_WATCH_SECONDS if self.is_narrowed else _WATCH_SECONDS
         params = {
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._set.version,
-            "timeoutSeconds": str(self._generator.randint(*_WATCH_SECONDS)),
+            "timeoutSeconds": str(self._generator.randint(*seconds)),
             **self._selector,
         }
-        async with self._api.stream(self._path, params) as reads:
+        async with self._api.stream(self._place.path, params) as reads:
             self._current()
             async for lines in reads:
                 self._set.apply(lines)
-
-    @property
-    def _api_version(self) -> str:
-        return self.resource.api_version(self._api_versions[0])
-
-    @property
-    def _path(self) -> str:
-        return self.resource.path(self._api_versions[0], self.namespace)
+        if self.is_narrowed:
+            self._narrow_version, self._set.version = self._set.version, ""
+            self._place.widen()
 
     def _current(self) -> None:
-        if self.state not in {WatchState.STARTING, WatchState.CURRENT}:
+        if self.state not in {WatchState.STARTING, WatchState.CURRENT} and self._observer is None:
             _log.info("objects readable again", resource=self.title, objects=len(self.objects))
-        self.state, self.reason, self._lost_at = WatchState.CURRENT, "", None
+        self._lost_at = None
         self._connected_at = self._clock.now()
         self._missing_at = self._failing_at = None
         self._settled.set()
+        self._change(WatchState.CURRENT, "")
 
     def _interrupted(self, state: WatchState, reason: str) -> None:
         if state is WatchState.ABSENT:
             self._lost_at = None
         elif self._lost_at is None:
             self._lost_at = self._clock.now()
-        if self.state is not state:
+        if self.state is not state and self._observer is None:
             log = _log.info if state is WatchState.ABSENT else _log.warning
             log("objects not readable", resource=self.title, state=str(state), reason=reason)
+        self._change(state, reason)
+
+    def _change(self, state: WatchState, reason: str) -> None:
+        before = self.state
         self.state, self.reason = state, reason
+        if state is not before and self._observer is not None:
+            self._observer()
 
     def _refused(self, error: ApiError) -> float:
         """Take note of an error that the server answered with; return the time to wait."""
@@ -202,13 +234,18 @@ class Watched(Generic[T]):
             self._set.version = ""
             return self._next_delay(_LONGEST_DELAY_SECONDS)
         if error.status in _ABSENT:
-            self._api_versions.append(self._api_versions.pop(0))
-            if self._api_versions[0] != self.resource.versions[0]:
-                return 0.0  # the server may have the next version
+            self._set.version = ""
+            if self._place.next_version():
+                return 0.0
+            self._narrow_version = ""
             return self._missing(error)
         self._missing_at = None
         if error.status in _FORBIDDEN:
-            refused = "the API server refuses the credentials: " if error.status == _UNAUTHORIZED else ""
+            unauthorized = error.status == _UNAUTHORIZED
+            if not unauthorized and not self._was_wide and self._place.narrow():
+                self._set.version, self._narrow_version = self._narrow_version, ""
+                return 0.0
+            refused = "the API server refuses the credentials: " if unauthorized else ""
             self._interrupted(WatchState.FORBIDDEN, f"{refused}{error}")
             self._settled.set()
             return self._next_delay(_LONGEST_DELAY_OF_MISSING_SECONDS if not refused else _LONGEST_DELAY_SECONDS)

@@ -162,6 +162,16 @@ class Pod(Object, frozen=True, kw_only=True):
         return self.status.phase in {"Succeeded", "Failed"}
 
     @property
+    def claims(self) -> tuple[str, ...]:
+        """Its ResourceClaims, as `namespace/name`: those in its status or spec, and that for extended resources."""
+        names = [
+            *(status.resource_claim_name for status in self.status.resource_claim_statuses),
+            *(claim.resource_claim_name for claim in self.spec.resource_claims),
+            self.status.extended_resource_claim_status.resource_claim_name,
+        ]
+        return tuple(f"{self.metadata.namespace}/{name}" for name in names if name)
+
+    @property
     def addresses(self) -> frozenset[str]:
         """Its IP addresses."""
         return frozenset(ip for ip in (self.status.pod_ip, *(each.ip for each in self.status.pod_ips)) if ip)

@@ -1,26 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a picker needs of a Kubernetes cluster: its pool, and the state of the watches."""
+"""What a picker needs of a Kubernetes cluster: its pool, the state of the watches, leadership and events."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from epp.director import Director
 from epp.discovery import PodDiscovery, PodTarget, PoolName
 from epp.framework.clock import Clock
-from epp.framework.datalayer import Discovery
-from epp.framework.inputs import InputProblem
-from epp.framework.plugin import Parameters
+from epp.framework.inputs import InputState
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
-from epp.kube.watched import Watched
+from epp.kube.election import LeaderElection
+from epp.kube.event_writer import EventWriter, Subject
+from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, Topic, message_of
+from epp.kube.lease import LeaseSettings
+from epp.kube.readers import ClusterReaders, SharedObjects
+from epp.kube.resources import PODS, POLICIES, pools
+from epp.kube.watched import Watched, WatchState
+from epp.objects.decode import decode_object
 from epp.policies import PoolIdentity
 from epp.policies.cluster import ClusterPolicies
 from epp.supervisor import Supervisor, TaskObserver
 
-_PROBLEMS_SHOWN = 20
+_UNKNOWN = frozenset({WatchState.STARTING, WatchState.STALE})
+"""States in which it is not known whether there are objects of a kind: the start waits for kinds that may be absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +37,43 @@ class KubernetesSettings:
     namespace: str
     source: PoolName | PodTarget
     """The InferencePool, or the pods themselves."""
+    replica: str
+    """Name of this replica, which no other has."""
     kubeconfig: Path | None = None
     """None for KUBECONFIG, the service account of the pod, or `~/.kube/config`."""
+    lease: LeaseSettings | None = None
+    """The lease whose holder is ready; None for a replica that is ready whatever the others are."""
 
 
 class Kubernetes:
     """The part of a picker that reads a cluster."""
 
+    name = "kubernetes"
+    """Source of the objects, beside the names of plugins."""
+
     def __init__(self, settings: KubernetesSettings, clock: Clock, *, observer: TaskObserver) -> None:
         """Find the API server; raises ConfigurationError where there is no access."""
+        self._settings = settings
+        self._clock = clock
         self._supervisor = Supervisor(observer=observer)
-        self.cluster = Cluster(KubeApi(settings.kubeconfig), clock=clock, supervisor=self._supervisor)
+        api = KubeApi(settings.kubeconfig)
+        self.cluster = Cluster(api, clock=clock, supervisor=self._supervisor)
+        self.election: LeaderElection | None = None
+        if settings.lease is not None:
+            self.election = LeaderElection(api, settings.lease, settings.replica, clock=clock)
+        self._electing: asyncio.Task[None] | None = None
+        self._policies: ClusterPolicies | None = None
         self._pool = PoolIdentity(namespace=settings.namespace)
         if isinstance(settings.source, PoolName):
             self._pool = PoolIdentity(settings.source.name, settings.source.group, settings.namespace)
-        self.discovery: Discovery[Parameters] = PodDiscovery(self.cluster, settings.namespace, settings.source)
+        self.discovery = PodDiscovery(self.cluster, settings.namespace, settings.source)
+        self.readers = ClusterReaders(
+            self.cluster,
+            settings.namespace,
+            supervisor=self._supervisor,
+            shared=[SharedObjects(PODS, decode_object, self.discovery.pods)],
+        )
+        """The plugins that read objects of the cluster."""
 
     @property
     def watches(self) -> Sequence[Watched[Any]]:
@@ -52,36 +81,116 @@ class Kubernetes:
         return self.cluster.watches
 
     @property
-    def health(self) -> dict[str, object]:
-        """The API server and the watches, for `/healthz`."""
-        return {
-            "server": self.cluster.api.server,
-            "watches": [
-                {
-                    "resource": watch.title,
-                    "state": str(watch.state),
-                    "objects": len(watch.objects),
-                    "stale_seconds": round(watch.stale_seconds, 1),
-                    **({"reason": watch.reason} if watch.reason else {}),
-                }
-                for watch in self.watches
-            ],
-            "not_in_effect": list(islice(map(str, self._problems), _PROBLEMS_SHOWN)),
-            "failing_tasks": dict(self._supervisor.failing),
-        }
+    def awaited(self) -> str:
+        """What the start of the picker waits for, and why; empty where all was read."""
+        titles: dict[str, list[str]] = {}
+        for watch in self.watches:
+            if not watch.lists and (watch.resource not in POLICIES or watch.state in _UNKNOWN):
+                reason = f"{watch.state}{': ' if watch.reason else ''}{watch.reason}"
+                titles.setdefault(reason, []).append(watch.title)
+        return "; ".join(f"{', '.join(each)}: {reason}" for reason, each in titles.items())
 
     @property
-    def _problems(self) -> Iterator[InputProblem]:
-        """Objects whose newest version cannot be used."""
-        return chain.from_iterable(watch.problems for watch in self.watches)
+    def inputs(self) -> InputState:
+        """Objects whose newest version is not in effect."""
+        return InputState(tuple(problem for watch in self.watches for problem in watch.problems))
+
+    @property
+    def health(self) -> dict[str, object]:
+        """Whether this replica leads, if there is an election; the API server and the watches: for `/healthz`."""
+        election = self.election
+        return {
+            **({} if election is None else {"leader": election.is_leader}),
+            "kubernetes": {
+                "server": self.cluster.api.server,
+                **({} if election is None else {"election": _election_health(election)}),
+                "watches": [
+                    {
+                        "resource": watch.title,
+                        "state": str(watch.state),
+                        "objects": len(watch.objects),
+                        "stale_seconds": round(watch.stale_seconds, 1),
+                        **({"reason": watch.reason} if watch.reason else {}),
+                    }
+                    for watch in self.watches
+                ],
+                "failing_tasks": dict(self._supervisor.failing),
+            },
+        }
 
     async def start(self, director: Director) -> None:
         """Apply the policies of the pool, now and whenever they change."""
         policies = ClusterPolicies(self.cluster, self._pool, self._pool.namespace, director.use_policies)
         await policies.start()
+        self._policies = policies
         self._supervisor.start("policies", policies.follow)
 
+    def write_events(self, config_problem: Callable[[], str]) -> None:
+        """Write events on the InferencePool from now on; there are none without one.
+
+        `config_problem` tells why the configuration file is not in effect. With leader election the leader writes, else
+        every replica, to the same events.
+        """
+        source = self._settings.source
+        if not isinstance(source, PoolName):
+            return
+        writer = EventWriter(
+            self.cluster.api,
+            self._settings.replica,
+            clock=self._clock,
+            subject=lambda: self._subject(source),
+            problems=lambda: self._problems(config_problem()),
+            may_write=lambda: self.election is None or self.election.is_leader,
+        )
+        self._supervisor.start("events", writer.run)
+
+    def contend(self, on_change: Callable[[bool], None]) -> None:
+        """Take part in the election of a leader from now on; `on_change` is told whether this replica leads."""
+        if self.election is not None:
+            self._electing = self._supervisor.start("leader election", partial(self.election.run, on_change))
+
+    def resign(self) -> asyncio.Task[None] | None:
+        """Lead no more; return the release of the lease, which is under way, or None where no lease was contended."""
+        if self.election is None or self._electing is None:
+            return None
+        self.election.step_down()
+        electing, self._electing = self._electing, None
+        electing.cancel()
+        return asyncio.create_task(_release_after(electing, self.election))
+
     async def stop(self) -> None:
-        """End all watches and close all connections."""
-        await self.cluster.close()
+        """End all tasks and close all connections."""
         await self._supervisor.stop()
+        await self.cluster.close()
+
+    def _subject(self, source: PoolName) -> Subject:
+        resource, found = pools(source.group), self.discovery.found_pool
+        uid = "" if found is None else found.metadata.uid
+        version = resource.api_version(resource.versions[0])
+        return Subject(version, resource.kind, source.name, source.namespace, uid)
+
+    def _problems(self, config_problem: str) -> Mapping[Topic, str]:
+        lost = self.discovery.found_pool is None
+        refused = [f"{problem.object}: {problem.reason}" for watch in self.watches for problem in watch.problems]
+        warnings = () if self._policies is None else self._policies.warnings
+        return {
+            CONFIGURATION: message_of(config_problem.splitlines()),
+            POOL: "there is no such pool, so it has no endpoints" if lost else "",
+            ENDPOINTS: message_of([self.discovery.shortage]),
+            OBJECTS: message_of([*refused, *warnings]),
+        }
+
+
+async def _release_after(electing: asyncio.Task[None], election: LeaderElection) -> None:
+    await asyncio.gather(electing, return_exceptions=True)
+    await election.release()
+
+
+def _election_health(election: LeaderElection) -> dict[str, object]:
+    return {
+        "lease": election.settings.name,
+        "identity": election.identity,
+        "holder": election.holder or None,
+        "since": election.since or None,
+        **({"reason": election.problem} if election.problem else {}),
+    }

@@ -20,8 +20,10 @@ from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
+from epp.observability.leadership import LeaderMetrics
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
+from epp.observability.plugin_metrics import PluginMetrics
 from epp.observability.watches import WatchMetrics
 from epp.picker.kubernetes import Kubernetes
 from epp.picker.running import RunningConfig
@@ -50,12 +52,16 @@ class Picker:
         if settings.kubernetes is not None:
             self._kubernetes = kubernetes = Kubernetes(settings.kubernetes, self._clock, observer=self.metrics)
             self.metrics.registry.register(WatchMetrics(lambda: kubernetes.watches))
+            if (election := kubernetes.election) is not None:
+                lease = election.settings.name
+                self.metrics.registry.register(LeaderMetrics(lease, is_leader=lambda: election.is_leader))
             discovery = kubernetes.discovery
         self._running = RunningConfig(
             self._build(loaded, {}),
             self._clock,
             self.metrics,
             discovery=discovery,
+            readers=None if self._kubernetes is None else self._kubernetes.readers,
             poll_seconds=settings.refresh_metrics_seconds,
             gauge_seconds=settings.refresh_prometheus_seconds,
             use_subset=settings.use_subset,
@@ -66,12 +72,15 @@ class Picker:
         if settings.policies is not None:
             self.director.use_policies(settings.policies.policies)
         self.metrics.registry.register(InputMetrics(self._input_owners))
+        self.metrics.registry.register(PluginMetrics(lambda: self._running.assembly.plugins))
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
                 settings.watch_config, loaded, build=self._build_next, observer=self.metrics
             )
         self._supervisor = Supervisor(observer=self.metrics)
+        self._is_started = False
+        self._is_stopping = False
         page = OperatorPage(self.metrics.registry, self._health)
         self._servers = Servers(self._session, page, settings.server, metrics_address=settings.metrics_address)
 
@@ -142,7 +151,10 @@ class Picker:
         return ConfigState() if self._follower is None else self._follower.state
 
     async def start(self) -> None:
-        """Listen, fill the pool, collect metrics, then become ready; raises ConfigurationError."""
+        """Listen, fill the pool, collect metrics, then become ready; raises ConfigurationError.
+
+        With leader election, it stands by instead, and is ready while it leads.
+        """
         for warning in self._running.assembly.warnings:
             _log.warning("configuration", warning=str(warning))
         try:
@@ -157,24 +169,42 @@ class Picker:
             self._supervisor.start("configuration", self._follow_config)
         if self._settings.policies is not None:
             self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
-        self._servers.set_ready()
-        _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.addresses)
+        self._is_started = True
+        if self._kubernetes is not None:
+            self._kubernetes.write_events(lambda: self.config.refused)
+        if self._kubernetes is None or self._kubernetes.election is None:
+            self._set_ready(ready=True)
+            return
+        self._servers.stand_by()
+        _log.info("standing by", endpoints=len(self.store.endpoints), **self._servers.addresses)
+        self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
         """Drain, then close open streams and release resources.
 
-        The drain ends after its seconds (by default those of the settings), or when `enough` is set.
+        The drain ends after its seconds (by default those of the settings), or when `enough` is set. A lease is
+        released as it begins, so that another replica is ready while this one drains.
         """
+        self._is_stopping = True
         most_seconds = self._settings.drain_seconds if drain_seconds is None else drain_seconds
+        releasing = None if self._kubernetes is None else self._kubernetes.resign()
+        self._servers.set_ready(ready=False)
         if most_seconds > 0:
             _log.info("draining", most_seconds=most_seconds)
             await self._servers.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
         await self._servers.close_streams()
+        if releasing is not None:
+            await releasing
         await self._supervisor.stop()
         await self._running.stop()
         if self._kubernetes is not None:
             await self._kubernetes.stop()
         await self._servers.close_page()
+
+    def _set_ready(self, *, ready: bool) -> None:
+        self._servers.set_ready(ready=ready)
+        if ready:
+            _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.addresses)
 
     async def _follow_config(self) -> None:
         """Switch to each new version of the configuration file."""
@@ -202,15 +232,17 @@ class Picker:
         states = self._running.endpoint_states
         unreachable = [state for state in states if not state.used]
         reachable = len(states) - len(unreachable)
+        ready = self._servers.ready and (reachable > 0 or not states)
         return {
-            "ready": self._servers.ready and (reachable > 0 or not states),
+            "ready": ready,
+            **({} if ready else {"reason": self._unready_reason()}),
             "pool": self._settings.pool_name,
             "endpoints": len(states),
             "reachable": reachable,
             "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
             "config": {"generation": config.generation, "refused": config.refused or None},
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
-            **({} if self._kubernetes is None else {"kubernetes": self._kubernetes.health}),
+            **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
             "not_in_effect": [
                 {"plugin": owner.name, **asdict(problem)}
@@ -220,9 +252,18 @@ class Picker:
         }
 
     def _input_owners(self) -> Sequence[HasInputs]:
-        """Return the plugins, and what flags name files for."""
-        policies = self._settings.policies
-        return (*self._running.assembly.plugins, *(() if policies is None else (policies,)))
+        """Return the plugins, and what else reads files or objects."""
+        others = (self._settings.policies, self._kubernetes)
+        return (*self._running.assembly.plugins, *(each for each in others if each is not None))
+
+    def _unready_reason(self) -> str:
+        """Return why `/healthz` is not ready, in one sentence."""
+        if self._servers.ready:
+            return "no endpoint can be reached"
+        if self._is_started:
+            return "draining" if self._is_stopping else "standing by: another replica leads"
+        awaited = "" if self._kubernetes is None else self._kubernetes.awaited
+        return f"starting: {awaited}" if awaited else "starting"
 
     def _session(self, traits: GatewayTraits) -> Session:
         settings = self._settings

@@ -7,20 +7,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import structlog
+
 from epp.collectors import Collector, Tagging
 from epp.config import Assembly
 from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Observers
 from epp.framework.clock import Clock
-from epp.framework.datalayer import Discovery, Feed, FollowingTagger
+from epp.framework.cluster import ObjectNotifications, ObjectReader
+from epp.framework.datalayer import Concerns, Discovery, Feed, FollowingTagger, Tagger
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.errors import ConfigurationError
+from epp.kube.readers import ClusterReaders
 from epp.observability.endpoints import EndpointReport, EndpointState
 from epp.observability.metrics import Metrics
 from epp.picker.source_pool import SourcePool
 from epp.supervisor import Supervisor
 
 _FAILING_SHOWN = 20
+
+_log = structlog.get_logger()
 
 
 class RunningConfig:
@@ -33,6 +39,7 @@ class RunningConfig:
         metrics: Metrics,
         *,
         discovery: Discovery[Any] | None = None,
+        readers: ClusterReaders | None = None,
         poll_seconds: float = 0.05,
         gauge_seconds: float = 5.0,
         use_subset: bool = True,
@@ -40,11 +47,15 @@ class RunningConfig:
         trust: EndpointTrust | None = None,
         terminal: io.TextIOBase | None = None,
     ) -> None:
-        """Prepare; `discovery` takes precedence over that of the assembly. Raises ConfigurationError for none."""
+        """Prepare; `discovery` takes precedence over that of the assembly. Raises ConfigurationError for none.
+
+        `readers` has access to the cluster of the pool; without it, plugins that read its objects get none.
+        """
         self._clock = clock
         self._metrics = metrics
         self._gauge_seconds = gauge_seconds
         self._given_discovery = discovery
+        self._readers = readers
         self._discovery = self.discovery_of(assembly)
         self.assembly = assembly
         self.store = Datastore(clock)
@@ -98,8 +109,10 @@ class RunningConfig:
     async def start(self) -> None:
         """Fill the pool and start the background tasks; raises ConfigurationError."""
         await self._discovery.start(self._source_pool)
+        await self._connect_readers(self.assembly)
         await self._collector.start()
         await self._source_pool.open()
+        self._supervisor.start("tagging", self._tagging.follow)
         self._follow_discovery()
         self._sync_tagger_tasks()
         self._supervisor.start("pool gauges", self._refresh_gauges)
@@ -109,18 +122,22 @@ class RunningConfig:
         """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""
         discovery = self.discovery_of(assembly)
         self._collector.checked(assembly.feeds)
-        if discovery is not self._discovery:
-            source_pool = SourcePool(self.store, self._clock)
-            await discovery.start(source_pool)
-            source_pool.open_at_once()
-            self._source_pool.close()
-            self._discovery, self._source_pool = discovery, source_pool
-            self._follow_discovery()
-            self._tagging.replace(assembly.taggers)  # at once: the filters before know nothing of the new pool
-        else:
-            await self._tagging.change_over(assembly.taggers)
-        self.director.use(assembly.pipeline)
-        before, self.assembly = self.assembly, assembly
+        try:
+            await self._connect_readers(assembly)
+            if discovery is not self._discovery:
+                source_pool = SourcePool(self.store, self._clock)
+                await discovery.start(source_pool)
+                source_pool.open_at_once()
+                self._source_pool.close()
+                self._discovery, self._source_pool = discovery, source_pool
+                self._follow_discovery()
+                self._tagging.replace(assembly.taggers)  # at once: the filters before know nothing of the new pool
+            else:
+                await self._tagging.change_over(assembly.taggers)
+            self.director.use(assembly.pipeline)
+            before, self.assembly = self.assembly, assembly
+        finally:
+            self._disconnect_readers()
         self._sync_tagger_tasks()
         await self._collector.replace(assembly.feeds)
         await _close(feed for feed in before.feeds if all(feed.source is not kept.source for kept in assembly.feeds))
@@ -136,6 +153,28 @@ class RunningConfig:
             self._metrics.refresh_pool(self.store)
             await asyncio.sleep(self._gauge_seconds)
 
+    async def _connect_readers(self, assembly: Assembly) -> None:
+        """Let plugins read objects of the cluster, besides those that do: what tags endpoints then knows them."""
+        if self._readers is not None:
+            await self._readers.connect(assembly.readings, self._retag)
+            return
+        for plugin in assembly.plugins:
+            if isinstance(plugin, ObjectNotifications):
+                _log.warning(
+                    "plugin has no effect: the endpoints are not the pods of a cluster, which it would read objects of",
+                    plugin=plugin.name,
+                    remedy="start with --pool-name or --endpoint-selector, or remove it from the configuration",
+                )
+
+    def _disconnect_readers(self) -> None:
+        """Let only the plugins of the configuration in effect read objects."""
+        if self._readers is not None:
+            self._readers.keep(self.assembly.readings)
+
+    def _retag(self, reader: ObjectReader[Any], concerns: Concerns) -> None:
+        if isinstance(reader, Tagger):
+            self._tagging.retag(reader, concerns)
+
     def _follow_discovery(self) -> None:
         for task in self._following:
             task.cancel()
@@ -150,7 +189,7 @@ class RunningConfig:
         for tagger in self._tagger_tasks.keys() - wanted:
             self._tagger_tasks.pop(tagger).cancel()
         for tagger in wanted - self._tagger_tasks.keys():
-            follow = partial(tagger.follow, self._tagging.refresh)
+            follow = partial(tagger.follow, partial(self._tagging.retag, tagger))
             self._tagger_tasks[tagger] = self._supervisor.start("tagger", follow, name=f"tagger {tagger.name}")
 
 

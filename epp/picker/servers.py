@@ -58,10 +58,15 @@ class Servers:
         except OSError as error:
             raise ConfigurationError(f"the metrics page {refusal(HostPort(host, port), error)}") from error
 
-    def set_ready(self) -> None:
-        """Report ready to gateways."""
-        self._ready = True
-        self.extproc.set_ready(ready=True)
+    def set_ready(self, *, ready: bool) -> None:
+        """Report to gateways whether new requests are served; open streams go on either way."""
+        self._ready = ready
+        self.extproc.set_ready(ready=ready)
+
+    def stand_by(self) -> None:
+        """Report that another replica serves, and that this one could."""
+        self._ready = False
+        self.extproc.stand_by()
 
     async def drain(self, most_seconds: float, quiet_seconds: float, enough: asyncio.Event) -> None:
         """Report not ready, and serve until streams have ceased, the time is up, or `enough` is set."""

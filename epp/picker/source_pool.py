@@ -14,7 +14,6 @@ _BATCH = 32
 """Endpoints that join at once; tagging one can take half a millisecond."""
 _STRETCH_SECONDS = 0.02
 """Time after which the event loop runs other tasks before further endpoints join."""
-_PAUSE_SECONDS = 0.01
 
 
 class SourcePool(Pool):
@@ -87,7 +86,7 @@ class SourcePool(Pool):
     async def _join(self) -> None:
         while self._waiting:
             self._join_for_a_stretch()
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(0)
 
     def _join_for_a_stretch(self) -> None:
         until = self._clock.now() + _STRETCH_SECONDS

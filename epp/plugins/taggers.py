@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taggers: read the labels of an endpoint into its attributes."""
+"""Taggers: read the labels of an endpoint, and of its node, into its attributes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from epp.framework import TOPOLOGY, Endpoint, Parameters, Topology
-from epp.framework.datalayer import EndpointNotifications, Report, Tagger
+from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.datalayer import Concerns, EndpointNotifications, Report, Tagger
 from epp.framework.limits import NameOrDefault
 
 
@@ -13,7 +17,7 @@ class EndpointNotificationSource(EndpointNotifications):
 
 
 class TopologyParameters(Parameters, frozen=True):
-    """Names of the endpoint labels that hold its place."""
+    """Names of the labels that hold the place of an endpoint."""
 
     hostname: NameOrDefault = "kubernetes.io/hostname"
     """Label with the name of the machine."""
@@ -25,18 +29,39 @@ class TopologyParameters(Parameters, frozen=True):
     """Label with the name of the region."""
 
 
-class TopologyExtractor(Tagger[TopologyParameters]):
-    """Reads host, rack, zone and region of an endpoint from its labels; a place without a label is unknown."""
+class TopologyExtractor(Tagger[TopologyParameters], ObjectReader[TopologyParameters]):
+    """Reads host, rack, zone and region of an endpoint from its labels; a place without a label is unknown.
+
+    As an extractor of a `k8s-notification-source` with version `v1` and kind `Node`, it takes the label of the node
+    where the endpoint has none.
+    """
 
     plugin_type = "topology-extractor"
     writes = (TOPOLOGY,)
 
+    def setup(self) -> None:
+        self._nodes: Mapping[str, Mapping[str, str]] = {}
+
     def tag(self, endpoint: Endpoint) -> Report:
-        names, labels = self.parameters, endpoint.labels
+        names, of_pod, of_node = self.parameters, endpoint.labels, self._nodes.get(endpoint.node, {})
+
+        def place(label: str) -> str:
+            return of_pod.get(label) or of_node.get(label, "")
+
         topology = Topology(
-            host=labels.get(names.hostname, ""),
-            rack=labels.get(names.rack, ""),
-            zone=labels.get(names.zone, ""),
-            region=labels.get(names.region, ""),
+            host=place(names.hostname), rack=place(names.rack), zone=place(names.zone), region=place(names.region)
         )
         return Report(attributes={TOPOLOGY: topology})
+
+    def can_read(self, kind: ObjectKind) -> bool:
+        return (kind.group, kind.kind) == ("", "Node")
+
+    @staticmethod
+    def decode(document: Mapping[str, Any]) -> object:
+        """Return the labels of a node."""
+        return dict(document["metadata"].get("labels") or {})
+
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+        (nodes,) = kinds
+        self._nodes = nodes.objects
+        return lambda endpoint: endpoint.node in nodes.changed

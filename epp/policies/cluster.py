@@ -29,7 +29,8 @@ class ClusterPolicies:
         self._apply = apply
         self._watches: list[tuple[Watched[Object], Watched[Object]]] = []
         self._changed = asyncio.Event()
-        self._warnings: frozenset[str] = frozenset()
+        self.warnings: tuple[str, ...] = ()
+        """Objects that are not in effect as they are written: one sentence each."""
 
     async def start(self) -> None:
         """Put the policies into effect, as soon as the API server has told whether there are any."""
@@ -57,7 +58,7 @@ class ClusterPolicies:
         built = build_policies([each for watch in chosen for each in watch.objects.values()], self._pool)
         self._apply(built.policies)
         for warning in built.warnings:
-            if warning not in self._warnings:
+            if warning not in self.warnings:
                 _log.warning("policy not as written", reason=warning)
-        self._warnings = frozenset(built.warnings)
+        self.warnings = built.warnings
         _log.info("policies applied", objectives=built.objectives, rewrites=built.rewrites)

@@ -96,7 +96,8 @@ class PolicyFiles:
     def _apply(self, following: _Next) -> None:
         versions, built, problems = following
         self._policies = built.policies
-        self._source.apply(versions, problems)
+        self._source.apply(versions)
+        self._source.tell(problems)
         _log.info(
             "policies updated",
             objectives=built.objectives,

@@ -3,6 +3,7 @@
 
 import signal
 
+import aiohttp
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -44,6 +45,19 @@ async def test_it_is_unready_yet_alive_and_lets_open_streams_finish(sim):
             alive = {"liveness": SERVING, "inference-extension": SERVING}  # probed for liveness: a restart cuts streams
             for name, status in {**alive, "readiness": NOT_SERVING, "": NOT_SERVING, SERVICE: NOT_SERVING}.items():
                 assert (await HealthStub(health).Check(HealthCheckRequest(service=name))).status == status, name
+        await answer(call)
+        assert await served.command.end() == 0
+
+
+async def test_health_page_says_why_it_is_unready(sim):
+    async with serving(sim, PLAIN, f"--drain-timeout={FOR_EVER}") as served, served.channel() as channel:
+        call = exchange(channel)
+        await ask(call)
+        await told_to_end(served)
+        address = f"http://127.0.0.1:{served.metrics_port}/healthz"
+        async with aiohttp.ClientSession() as http, http.get(address) as page:
+            health = await page.json()
+            assert (page.status, health["ready"], health["reason"]) == (503, False, "draining")
         await answer(call)
         assert await served.command.end() == 0
 

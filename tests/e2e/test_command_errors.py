@@ -61,7 +61,11 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
         (["demo", "--listen", "nowhere"], "--listen: 'nowhere' has no port: write host:port or [ipv6]:port"),
         (
             ["serve", ENDPOINTS, "--ha-enable-leader-election"],
-            "--ha-enable-leader-election, a flag of llm-d-router, is not supported: leave it out; every replica serves",
+            "--ha-enable-leader-election needs a pool in Kubernetes, whose lease the replicas share: leave it out, or",
+        ),
+        (
+            ["serve", ENDPOINTS, "--tls-cipher-suites=x"],
+            "--tls-cipher-suites, a flag of llm-d-router, is not supported: leave it out; gRPC chooses",
         ),
     ],
     ids=[
@@ -78,7 +82,8 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
         "host name to listen on",
         "no EDS file",
         "no address to demonstrate on",
-        "flag not supported yet",
+        "leader election without a pool",
+        "flag not supported",
     ],
 )
 async def test_mistake_is_one_clear_line(arguments, error):
@@ -114,7 +119,7 @@ async def test_deployment_of_the_go_picker_keeps_its_flags():
     flags = "--pool-namespace x --pool-group=y --tracing=false --zap-encoder json --ha-enable-leader-election=false"
     ours = "--secure-serving --health-checking=false --pool-name=z --refresh-metrics-interval=50ms -v=1"
     async with command("serve", ENDPOINTS, *ANY_PORT, *flags.split(), *ours.split()) as running:
-        for flag in ("--pool-namespace", "--pool-group", "--tracing", "--zap-encoder", "--ha-enable-leader-election"):
+        for flag in ("--pool-namespace", "--pool-group", "--tracing", "--zap-encoder"):
             assert '"event":"flag has no effect"' in await running.says(f'"flag":"{flag}"')
         await running.says('"event":"ready"')
         assert running.out == []

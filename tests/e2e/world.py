@@ -103,6 +103,7 @@ async def open_world(
     gateway: GatewaySettings = ANY_PORT,
     plugin_modules: tuple[str, ...] = (),
     objects: Path | None = None,
+    experimental: bool = False,
 ) -> AsyncIterator[World]:
     """Run a gateway with a configuration as text, or with a file that the picker follows; `objects` is followed too."""
     loaded = None if config is None else load_text(config)
@@ -114,6 +115,7 @@ async def open_world(
         watch_config=config_file,
         plugin_modules=plugin_modules,
         policies=None if objects is None else PolicyFiles([str(objects)], SystemClock()),
+        experimental=experimental,
         discovery=None if not endpoints and loaded else StaticDiscovery(parse_targets(endpoints) if endpoints else ()),
     )
     async with (

@@ -9,6 +9,7 @@ from pathlib import Path
 import build_assets
 import pytest
 import pytest_asyncio
+from charts import Helm
 from cluster.client import Client
 from cluster.running import Cluster, running
 from cluster.space import Space, space_in
@@ -34,6 +35,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def programs() -> Path:
     """Directory of kube-apiserver, etcd and helm."""
     return build_assets.directory()
+
+
+@pytest.fixture(scope="session")
+def helm(programs) -> Helm:
+    """Helm, and the charts that it renders."""
+    return Helm(programs / "helm")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

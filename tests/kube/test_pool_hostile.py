@@ -111,15 +111,14 @@ async def test_pool_that_is_invalid_stays_as_it_was_and_is_named(lax, tmp_path, 
                 await picker.uses("a-rank-0", "b-rank-0")
                 await load.reaches("a-rank-0", "b-rank-0")
             status, health = await picker.health()
-            (said,) = health["kubernetes"]["not_in_effect"]
-            assert status == 200
-            assert said.startswith(f"cluster: InferencePool {lax}/pool stays as it was: ")
-            assert reason in said
+            (said,) = health["not_in_effect"]
+            assert (status, said["plugin"], said["object"]) == (200, "kubernetes", f"InferencePool {lax}/pool")
+            assert reason in said["reason"]
             assert sum((await picker.metrics())["llm_d_epp_kubernetes_object_problems"].values()) == 1
             await lax.pool(selector={"app": "none"}, ports=fleet.ports)
             await picker.uses()
             _, health = await picker.health()
-            assert health["kubernetes"]["not_in_effect"] == []
+            assert health["not_in_effect"] == []
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents of cluster objects."""
+"""Documents of cluster objects, and an API server that answers as a test says."""
 
 from pathlib import Path
 
 import pytest
 import yaml
+from scripted_api import scripted_api
+
+from epp.kube.access import KubeApi
 
 DATA = Path(__file__).parents[1] / "data" / "accelerators"
 
@@ -68,3 +71,18 @@ def accelerator_class():
         return {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": name}, "spec": spec}
 
     return make
+
+
+@pytest.fixture
+async def script():
+    """What an API server has and allows, and what it was asked."""
+    async with scripted_api() as script:
+        yield script
+
+
+@pytest.fixture
+async def scripted(script, tmp_path):
+    """Access to the API server of the script."""
+    api = KubeApi(script.write_kubeconfig(tmp_path / "kubeconfig"))
+    yield api
+    await api.close()

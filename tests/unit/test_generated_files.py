@@ -62,7 +62,8 @@ def test_references_have_a_row_for_what_a_reader_looks_up():
     assert "| `--max-request-body` | `SIZE` | `32Mi` | - | " in flags
     assert "| `--health-checking` | `true\\|false` | `true` | default `false` | " in flags
     assert "| `--tracing` | `true` | no effect |" in flags
-    assert "| `--ha-enable-leader-election` | `false` | refused: " in flags
+    assert "| `--ha-enable-leader-election` | `true\\|false` | `false` | the same | " in flags
+    assert "| `--metrics-cert-dir` | | refused: " in flags
     assert "## epp config show" in flags
     assert "| `llm_d_epp_ready_endpoints` | gauge | `name` | " in metrics
     assert "| `llm_d_epp_input_problems` | gauge | `plugin_name`, `file` | " in metrics

@@ -70,13 +70,7 @@ class Allocated:
 
 def claims_of(around: Surroundings, inventory: Inventory) -> tuple[ResourceClaim, ...]:
     """Return the claims of the pod: in its status or spec, for its extended resources, or reserved for it."""
-    pod = around.pod
-    names: list[str] = []
-    if pod is not None:
-        names += [status.resource_claim_name for status in pod.status.resource_claim_statuses]
-        names += [claim.resource_claim_name for claim in pod.spec.resource_claims]
-        names.append(pod.status.extended_resource_claim_status.resource_claim_name)
-        names = [f"{pod.metadata.namespace}/{name}" for name in names if name]
+    names = () if around.pod is None else around.pod.claims
     named = [inventory.resource_claims[name] for name in names if name in inventory.resource_claims]
     reserved = inventory.all_by_pod(inventory.resource_claims_by_pod, around.pod_keys)
     return tuple({claim.id: claim for claim in (*named, *reserved)}.values())

@@ -26,7 +26,7 @@ class Surroundings:
 
         With a known UID, references with this UID or without any; a former pod of the same name has another UID.
         """
-        uid = "" if self.pod is None else self.pod.metadata.uid
+        uid = self.endpoint.uid if self.pod is None else self.pod.metadata.uid
         return (uid, self.pod_id) if uid else (f"name:{self.pod_id}",)
 
     @property
@@ -45,7 +45,7 @@ def surroundings_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_label
 
     Labels of an endpoint with a pod are those of the pod: they describe the node only if pods are trusted.
     """
-    pod = inventory.pods.get(endpoint.id) or inventory.pods_by_ip.get(endpoint.address)
+    pod = _pod_of(endpoint, inventory)
     labels = endpoint.labels if pod is None or trust_pod_labels else {}
     name = (pod.spec.node_name if pod is not None else "") or endpoint.node or labels.get(HOSTNAME, "")
     node = inventory.nodes.get(name) or inventory.nodes_by_hostname.get(name)
@@ -56,3 +56,16 @@ def surroundings_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_label
         node_name=name if node is None else node.name,
         node_labels=labels if node is None else node.metadata.labels,
     )
+
+
+def _pod_of(endpoint: Endpoint, inventory: Inventory) -> Pod | None:
+    """Return the pod with the UID of the endpoint, or else with its name or address and no UID that differs."""
+    if endpoint.uid and (found := inventory.pods_by_uid.get(endpoint.uid)) is not None:
+        return found
+    alike = (inventory.pods.get(endpoint.id), inventory.pods_by_ip.get(endpoint.address))
+    return next((pod for pod in alike if pod is not None and _may_be(pod, endpoint)), None)
+
+
+def _may_be(pod: Pod, endpoint: Endpoint) -> bool:
+    """Return whether the UIDs do not tell that it is another pod, which had the name or address before."""
+    return not endpoint.uid or pod.metadata.uid in {"", endpoint.uid}

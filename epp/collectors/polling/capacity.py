@@ -2,6 +2,7 @@
 """Warnings of a pool that is too large to be polled as asked."""
 
 import asyncio
+import contextlib
 
 import structlog
 
@@ -11,6 +12,7 @@ from epp.descriptors import shortage
 
 _GROWING_SECONDS = 0.5
 """Time in which further endpoints join before the pool is judged."""
+_CHECK_SECONDS = 5.0
 _STRETCHED = 2.0
 """Growth of the time between polls that is worth another line in the log."""
 
@@ -36,9 +38,11 @@ class Capacity:
         self._changed.set()
 
     async def follow(self) -> None:
-        """Judge the pool after changes, until cancelled."""
+        """Judge the pool now and then, and after changes, until cancelled."""
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_SECONDS):
+                    await self._changed.wait()
             await asyncio.sleep(_GROWING_SECONDS)
             self._changed.clear()
             self.judge()
@@ -57,7 +61,7 @@ class Capacity:
             _log.warning("too few file descriptors", endpoints=self._endpoints, problem=problem)
 
     def _check_interval(self) -> None:
-        seconds = max(self._budget.shortest_seconds, self._interval_seconds)
+        seconds = max(self._budget.delay_seconds, self._interval_seconds)
         self._observer.poll_interval(seconds)
         if seconds <= self._interval_seconds:
             self._told_seconds = self._interval_seconds
@@ -68,5 +72,5 @@ class Capacity:
                 endpoints=self._endpoints,
                 asked_seconds=self._interval_seconds,
                 seconds=round(seconds, 3),
-                remedy="nothing, or a longer --refresh-metrics-interval and metricsStalenessThreshold of plugins",
+                remedy="none needed; but a metricsStalenessThreshold below these seconds distrusts most endpoints",
             )

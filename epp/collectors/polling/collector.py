@@ -198,18 +198,14 @@ class Collector:
         poll = Poll(
             self._store, feed, reachability, clock=self._clock, interval_seconds=interval, observer=self._observer
         )
-        with self._budget.pace(interval) as pace:
-            first_wait = max(min(interval, _LONGEST_FIRST_WAIT_SECONDS), self._budget.first_seconds)
-            due = self._clock.now() + self._generator.uniform(0, first_wait)
-            while True:
-                await asyncio.sleep(due - self._clock.now())
-                poll.interval_seconds = pace.seconds
-                wait = await poll.collect_once(self._endpoints.get(endpoint.id, endpoint))
-                pace.failing = poll.failing
-                wait = max(wait, pace.wait_seconds)
-                if feed is self._probe:
-                    wait = max(wait, len(self._endpoints) / _MOST_PROBES_PER_SECOND)
-                due = next_due(due, wait, self._clock.now())
+        due = self._clock.now() + self._generator.uniform(0, min(interval, _LONGEST_FIRST_WAIT_SECONDS))
+        while True:
+            await asyncio.sleep(due - self._clock.now())
+            await self._budget.turn()
+            wait = await poll.collect_once(self._endpoints.get(endpoint.id, endpoint), self._budget.delay_seconds)
+            if feed is self._probe:
+                wait = max(wait, len(self._endpoints) / _MOST_PROBES_PER_SECOND)
+            due = next_due(due, wait, self._clock.now())
 
     def _interval_of(self, feed: Feed) -> float:
         own = feed.source.interval_seconds

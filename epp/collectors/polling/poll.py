@@ -17,6 +17,8 @@ from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
 from epp.supervisor import TaskObserver
 
 _LONGEST_BACKOFF_SECONDS = 1.0
+_BACKOFF_TURNS = 4
+"""Turns of others that an endpoint which fails again and again leaves out."""
 _PAGE = "page"
 _LOAD = frozenset({WAITING, RUNNING, KV_USAGE})
 _STALE_SECONDS, _STALE_POLLS = 2.0, 3
@@ -60,21 +62,23 @@ class Poll:
         self._feed = feed
         self._reachability = reachability
         self._clock = clock
-        self.interval_seconds = interval_seconds
-        """Time between two polls that succeed."""
-        self.failing = False
-        """Whether the last poll failed in a way that makes the next one wait."""
+        self._interval_seconds = interval_seconds
+        self._delay_seconds = 0.0
         self._observer = observer
         self._problems: dict[str, str] = {}
         """The kind of the last problem of the page, and of each extractor."""
         self._backoff_seconds = interval_seconds
         self._reported_at: dict[Extractor[Any], float] = {}
 
-    async def collect_once(self, endpoint: Endpoint) -> float:
-        """Fetch and report once; return the seconds until the next poll.
+    async def collect_once(self, endpoint: Endpoint, delay_seconds: float = 0.0) -> float:
+        """Fetch and report once; return the seconds until the next poll is due.
+
+        `delay_seconds` is the time that a poll waits for its turn when it is due. In a pool so large that it counts,
+        endpoints that fail make room for others.
 
         A failed page changes no data; numbers that could not be read for a while become unknown.
         """
+        self._delay_seconds = delay_seconds
         page = await self._fetch(endpoint)
         if page is not None:
             self._answered(endpoint, self._extract(page, endpoint))
@@ -121,7 +125,8 @@ class Poll:
         return problem if failures == len(self._feed.extractors) else None
 
     def _forget_stale(self, endpoint: Endpoint) -> None:
-        limit = self._clock.now() - max(_STALE_SECONDS, _STALE_POLLS * self.interval_seconds)
+        interval = max(self._interval_seconds, self._delay_seconds)
+        limit = self._clock.now() - max(_STALE_SECONDS, _STALE_POLLS * interval)
         stale = [extractor for extractor, at in self._reported_at.items() if at <= limit]
         for extractor in stale:
             del self._reported_at[extractor]
@@ -130,7 +135,7 @@ class Poll:
 
     def _answered(self, endpoint: Endpoint, problem: PageError | None) -> None:
         if problem is None:
-            self._backoff_seconds, self.failing = self.interval_seconds, False
+            self._backoff_seconds = self._interval_seconds
         else:
             self._back_off()
         if self._feed.asks(endpoint):
@@ -155,8 +160,8 @@ class Poll:
             self._back_off()
 
     def _back_off(self) -> None:
-        longest = max(_LONGEST_BACKOFF_SECONDS, self.interval_seconds)
-        self._backoff_seconds, self.failing = min(2 * self._backoff_seconds, longest), True
+        longest = max(_LONGEST_BACKOFF_SECONDS, self._interval_seconds, _BACKOFF_TURNS * self._delay_seconds)
+        self._backoff_seconds = min(2 * self._backoff_seconds, longest)
 
     def _fetch_failed(self, endpoint: Endpoint, error: Exception) -> None:
         self._observer.poll_error(self._feed.source.plugin_type)

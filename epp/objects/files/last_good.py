@@ -4,32 +4,14 @@
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from epp.framework.durations import parse_duration
 from epp.framework.inputs import InputProblem, InputState
-from epp.objects.base import Object
-from epp.objects.decode import Kinds, ObjectKey, Version, versions_in
+from epp.objects.decode import Kinds, Version, versions_in
 from epp.objects.files.reading import Reading, parse
-
-Judge = Callable[[Object], Iterable[str]]
-"""Returns the invalid values of an object that was decoded: field, value and remedy of each."""
-
-
-def no_faults(_object: Object) -> Iterable[str]:
-    """Find no fault: every value that can be decoded is valid."""
-    return ()
-
-
-class Held(NamedTuple):
-    """An object that is in effect."""
-
-    key: ObjectKey
-    object: Object
-    sound: bool
-    """Whether all its values are valid."""
+from epp.objects.held import Held, Judge, no_faults, replaces
 
 
 class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +43,7 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
         problems: list[InputProblem] = []
         for version, reason in judged:
             earlier = before.get(version.key)
-            if version.object is not None and not (reason and earlier is not None and earlier.sound):
+            if version.object is not None and replaces(reason, earlier):
                 held.append(Held(version.key, version.object, sound=not reason))
                 continue
             keys = [version.key] if earlier is not None else [key for key in before if key in absent]

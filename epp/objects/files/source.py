@@ -7,9 +7,12 @@ import structlog
 
 from epp.framework.inputs import InputState
 from epp.objects.decode import Kinds
-from epp.objects.files.last_good import FileObjects, Judge, ObjectVersions, no_faults
+from epp.objects.files.last_good import FileObjects, ObjectVersions
 from epp.objects.files.reading import ObjectFiles
+from epp.objects.held import Judge, no_faults
 from epp.watch import changes
+
+_MOST_WARNINGS = 100
 
 _log = structlog.get_logger()
 
@@ -17,7 +20,7 @@ _log = structlog.get_logger()
 class ObjectSource:
     """Objects of some kinds in files, each in its last good version.
 
-    `read` may run in a thread and changes nothing; `apply` puts what it returned into effect.
+    `read` may run in a thread and changes nothing; `apply` puts what it returned into effect, and `tell` logs problems.
     """
 
     def __init__(
@@ -58,17 +61,21 @@ class ObjectSource:
         """Return the objects by file: of two with one name, the one in the later file counts."""
         return versions.in_order(self._files.order)
 
-    def apply(self, versions: ObjectVersions, problems: Iterable[str]) -> None:
-        """Put versions into effect; log the problems that were not there before, and what was removed."""
+    def apply(self, versions: ObjectVersions) -> None:
+        """Put versions into effect; log what was removed."""
         before, self._versions = self._versions.files, versions
         for file, version in before.items():
             if version.objects.missing_since is not None and not versions.has_objects(file):
                 count = len(version.objects.held)
                 _log.warning("objects of a missing file removed", plugin=self._owner, file=str(file), objects=count)
-        known, self._problems = self._problems, frozenset(problems)
-        for problem in dict.fromkeys(problems):
-            if problem not in known:
-                _log.warning("object problem", plugin=self._owner, problem=problem)
+
+    def tell(self, problems: Iterable[str]) -> None:
+        """Log the problems that were not there before; at most 100."""
+        found = list(dict.fromkeys(problems))
+        new = [problem for problem in found if problem not in self._problems]
+        self._problems = frozenset(found)
+        for problem in new[:_MOST_WARNINGS]:
+            _log.warning("object problem", plugin=self._owner, problem=problem)
 
     async def changes(self) -> AsyncIterator[None]:
         """Yield whenever the files may have changed, endlessly."""

@@ -79,11 +79,11 @@ class PrefixIndex:
             self._release(block, bit)
 
     def _release(self, block: int, bit: int) -> None:
-        rest = self._holders[block] & ~bit
-        if rest:
-            self._holders[block] = rest
-        else:
+        held = self._holders[block]
+        if held == bit:
             del self._holders[block]
+        else:
+            self._holders[block] = held ^ bit
 
 
 def _mark(matched: NDArray[np.int32], mask: int, depth: int) -> None:

@@ -2,16 +2,19 @@
 """Endpoints are tagged from files, labels and declarations, and anew when files change."""
 
 import asyncio
+from functools import partial
 
 import pytest
 import yaml
 from structlog.testing import capture_logs
+from waiting import until
 
 from epp.accelerators.tagger import AcceleratorTagger
 from epp.collectors import Tagging
 from epp.datastore import Datastore
 from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, AcceleratorTag
+from epp.framework.datalayer import Concerns
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 
@@ -93,24 +96,23 @@ async def test_changed_file_tags_all_endpoints_anew(tmp_path):
     store = Datastore(ManualClock())
     store.replace([Endpoint("a", "10.0.0.1", 8000, labels=T4), Endpoint("b", "10.0.0.2", 8000)])
     tagging = Tagging(store, [built])
-    seen = asyncio.Event()
 
-    async def changed() -> None:
-        await tagging.refresh()
-        seen.set()
+    def tags() -> tuple[AcceleratorTag, ...]:
+        return store.snapshot().records(ACCELERATOR).values[:2]
 
-    following = asyncio.create_task(built.follow(changed))
+    tasks = [asyncio.create_task(tagging.follow())]
+    tasks.append(asyncio.create_task(built.follow(partial(tagging.retag, built))))
     try:
         fresh = tmp_path / "fresh"
         fresh.write_text(yaml.safe_dump(accelerator_class("0.35", name="cheaper-t4")))
         fresh.replace(path)
-        async with asyncio.timeout(20):
-            await seen.wait()
+        await until(lambda: tags()[0].primary_class == "cheaper-t4", "the new class has effect")
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-    first, second, *_ = store.snapshot().records(ACCELERATOR).values
-    assert (first.primary_class, first.cost_per_hour()) == ("cheaper-t4", 0.35)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    first, second = tags()
+    assert first.cost_per_hour() == 0.35
     assert second.kind is AcceleratorKind.UNKNOWN
 
 
@@ -119,7 +121,7 @@ async def test_without_paths_there_is_nothing_to_follow():
         await source().follow(never)
 
 
-async def never() -> None:
+def never(_concerns: Concerns) -> None:
     raise AssertionError
 
 

@@ -378,3 +378,36 @@ def test_nothing_is_cut_off_in_a_terminal_of_80_columns(check):
 def words(text):
     """The words of a text, without the lines of trees."""
     return [word for word in text.split() if not set(word) <= set("│├└─")]
+
+
+def refused(*arguments):
+    result = CliRunner().invoke(application(), ["check", *arguments])
+    assert result.exit_code == 1
+    return result.stderr
+
+
+def test_nothing_to_check_is_an_error():
+    assert refused() == "error: nothing to check: name a file, a directory or -, or give --cluster\n"
+
+
+def test_flags_of_the_cluster_are_refused_for_files_alone(tmp_path):
+    flags = ("--pool-name=p", "--as", "me", "--ha-enable-leader-election")
+    said = refused(str(tmp_path), *flags)
+    assert said == "error: --as, --pool-name, --ha-enable-leader-election: no effect on files: add --cluster\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--as=",), "--as: '' is not the name of a user"),
+        (("--as=a\nb",), "--as: 'a\\nb' is not the name of a user"),
+        (("--pool-name=p", "--endpoint-selector=a=b"), "--pool-name and --endpoint-selector exclude each other"),
+        (("--endpoint-selector=a=b",), "--endpoint-target-ports is missing"),
+        (("--pool-namespace=A b",), "--pool-namespace: 'A b' is not the name of a namespace"),
+        (("--kubeconfig=/absent",), "no access to Kubernetes: "),
+    ],
+)
+def test_flags_of_the_cluster_that_cannot_be_used_are_one_sentence(flags, problem):
+    said = refused("--cluster", *flags)
+    assert said.startswith(f"error: {problem}")
+    assert said.count("\n") == 1

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from structlog.testing import capture_logs
 from epp.collectors import CollectorObserver, Tagging
 from epp.datastore import Datastore
 from epp.framework import Candidates, Column, Endpoint, ManualClock, Topology
-from epp.framework.datalayer import Report, Tagger
+from epp.framework.datalayer import Report, Tagger, every_endpoint
 from epp.framework.snapshot import TOPOLOGY
 
 LENGTH = Column("length", "letters")
@@ -136,36 +138,103 @@ def weather(store) -> tuple[Weather, Tagging]:
     return weather, tagging
 
 
+async def step(condition: Callable[[], object]) -> None:
+    """Wait without missing a state: after each step of the tagging, others have a turn."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  each turn is looked at
+            await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def followed(tagging: Tagging) -> AsyncIterator[None]:
+    following = asyncio.create_task(tagging.follow())
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
 async def test_tagging_everyone_anew_lets_others_have_their_turn_and_shows_all_at_once(store, weather):
     tagger, tagging = weather
     before = store.snapshot()
-    refreshing = asyncio.create_task(tagging.refresh())
-    for turn in range(1, 6):
-        await turns(1)
-        assert len(tagger.asked) == 4 * turn
-        assert store.snapshot() is before
-    await refreshing
-    assert zones(store) == ["sun"] * 20
+    tagging.retag(tagger, every_endpoint)
+    seen = set[int]()
+    async with followed(tagging):
+        while len(tagger.asked) < 20:
+            assert store.snapshot() is before
+            seen.add(len(tagger.asked))
+            await turns(1)
+        await step(lambda: zones(store) == ["sun"] * 20)
+    assert seen == {0, 4, 8, 12, 16}
+
+
+async def test_some_endpoints_are_tagged_anew_each_as_soon_as_it_can_be(store, weather):
+    tagger, tagging = weather
+    tagging.retag(tagger, lambda endpoint: endpoint.name in {f"e{number:02}" for number in range(5)})
+    async with followed(tagging):
+        await step(lambda: zones(store) == ["sun"] * 4 + ["rain"] * 16)
+        await step(lambda: zones(store) == ["sun"] * 5 + ["rain"] * 15)
+        assert tagger.asked == [f"e{number:02}" for number in range(5)]
 
 
 async def test_endpoint_that_changes_joins_or_leaves_meanwhile_is_tagged_as_it_is_then(store, weather):
-    _, tagging = weather
-    refreshing = asyncio.create_task(tagging.refresh())
-    await turns(2)
-    changed = pool(1, zone="-changed")
-    store.replace([*changed, *pool(20)[2:], endpoint("late")])
-    await refreshing
+    tagger, tagging = weather
+    tagging.retag(tagger, every_endpoint)
+    async with followed(tagging):
+        await step(lambda: len(tagger.asked) == 4)
+        changed = pool(1, zone="-changed")
+        store.replace([*changed, *pool(20)[2:], endpoint("late")])
+        await step(lambda: zones(store)[2] == "sun")
     assert zones(store) == ["sun-changed", "sun", *["sun"] * 18]  # the late one has the slot of the one that left
 
 
-async def test_later_refresh_takes_the_place_of_the_one_under_way(store, weather):
+async def test_round_through_all_ends_however_often_all_are_to_be_tagged_anew(store, weather):
     tagger, tagging = weather
-    first = asyncio.create_task(tagging.refresh())
-    await turns(2)
-    tagger.now = "snow"
-    await asyncio.gather(tagging.refresh(), first)
-    assert zones(store) == ["snow"] * 20
-    assert len(tagger.asked) < 20 + 20
+    async with followed(tagging):
+        tagging.retag(tagger, every_endpoint)
+        await step(lambda: len(tagger.asked) == 4)
+        for _ in range(40):
+            tagging.retag(tagger, every_endpoint)
+            await turns(1)
+        await step(lambda: zones(store) == ["sun"] * 20)
+        tagger.now = "snow"
+        tagging.retag(tagger, every_endpoint)
+        await step(lambda: zones(store) == ["snow"] * 20)
+
+
+async def test_some_endpoints_need_not_wait_for_the_round_through_all(store, weather):
+    tagger, tagging = weather
+    tagging.retag(tagger, every_endpoint)
+    async with followed(tagging):
+        await step(lambda: len(tagger.asked) == 4)
+        tagger.now = "snow"
+        tagging.retag(tagger, lambda endpoint: endpoint.name in {"e00", "e19"})
+        await step(lambda: zones(store).count("snow") == 2)
+        assert zones(store).count("rain") == 18
+        await step(lambda: "rain" not in zones(store))
+    assert zones(store)[0] == zones(store)[19] == "snow"  # nothing older is written over them
+
+
+async def test_of_two_taggers_only_the_one_that_knows_more_is_asked(store):
+    store.replace(pool(3))
+    weather, length = Weather(), Length()
+    tagging = Tagging(store, [weather, length])
+    weather.asked.clear()
+    async with followed(tagging):
+        tagging.retag(length, every_endpoint)
+        tagging.retag(length, lambda _: True)
+        await turns(20)
+    assert weather.asked == []
+
+
+async def test_many_endpoints_that_change_at_once_keep_their_tags_until_it_is_their_turn(store):
+    store.replace(pool(100, zone="z1"))
+    tagging = Tagging(store, [Zone()])
+    store.replace(pool(100, zone="z2"))
+    assert zones(store) == ["z1"] * 100
+    async with followed(tagging):
+        await step(lambda: zones(store) == ["z2"] * 100)
 
 
 async def test_changing_over_to_other_taggers_lets_others_have_their_turn_and_shows_all_at_once(store, weather):
@@ -179,20 +248,31 @@ async def test_changing_over_to_other_taggers_lets_others_have_their_turn_and_sh
     assert (zones(store), lengths(store)) == ([""] * 20, [4.0, *[0.0] * 19])
 
 
-async def test_change_over_that_a_refresh_overtakes_is_made_all_the_same(store, weather):
-    _, tagging = weather
-    changing = asyncio.create_task(tagging.change_over([Length()]))
-    await turns(2)
-    await asyncio.gather(tagging.refresh(), changing)
-    assert (zones(store), lengths(store)) == ([""] * 20, [0.0] * 20)
+async def test_change_over_waits_for_no_round_and_loses_none(store, weather):
+    tagger, tagging = weather
+    length = Length()
+    async with followed(tagging):
+        tagging.retag(tagger, every_endpoint)
+        await step(lambda: len(tagger.asked) == 4)
+        await tagging.change_over([tagger, length])
+        assert lengths(store) == [0.0] * 20
+        tagger.now = "snow"
+        changing = asyncio.create_task(tagging.change_over([tagger]))
+        await turns(2)
+        tagger.now = "hail"
+        tagging.retag(tagger, every_endpoint)  # some have been tagged for the change already
+        await changing
+        await step(lambda: zones(store) == ["hail"] * 20)
 
 
-async def test_refresh_by_taggers_that_are_gone_writes_nothing(store, weather):
-    _, tagging = weather
-    refreshing = asyncio.create_task(tagging.refresh())
-    await turns(2)
-    tagging.replace([Length()])
-    await refreshing
+async def test_taggers_that_are_gone_write_nothing_more(store, weather):
+    tagger, tagging = weather
+    tagging.retag(tagger, every_endpoint)
+    tagging.retag(tagger, lambda endpoint: endpoint.name == "e00")
+    async with followed(tagging):
+        await step(lambda: len(tagger.asked) >= 4)
+        tagging.replace([Length()])
+        await turns(40)
     assert zones(store) == [""] * 20
 
 
@@ -226,3 +306,51 @@ def test_tags_are_always_those_of_the_labels_and_taggers_of_now(steps):
             assert lengths(store) == [float(len(zone)) for zone in now]
         else:
             assert all(length != length for length in lengths(store))  # noqa: PLR0124 - NaN
+
+
+class Told(Tagger):
+    """Tags an endpoint with what it was told of it last."""
+
+    plugin_type = "told"
+    writes = (TOPOLOGY,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[str, int] = {}
+
+    def tag(self, endpoint: Endpoint) -> Report:
+        return Report({}, {TOPOLOGY: Topology(zone=str(self.said.get(endpoint.name, 0)))})
+
+
+TOLD = st.one_of(
+    st.sets(st.integers(0, 9), max_size=4),  # endpoints of which the tagger is told, one by one
+    st.just("all"),
+    st.just("turn"),
+    st.sets(st.integers(0, 9)).map(frozenset),  # endpoints of the pool from now on
+)
+
+
+@given(st.lists(TOLD, max_size=12))
+def test_after_any_changes_each_endpoint_has_the_tag_that_was_told_last(steps):
+    async def run() -> None:
+        store = Datastore(ManualClock())
+        tagger = Told()
+        store.replace(pool(6))
+        tagging = Tagging(store, [tagger])
+        async with followed(tagging):
+            for number, what in enumerate(steps, 1):
+                if what == "turn":
+                    await turns(3)
+                elif isinstance(what, frozenset):
+                    store.replace([endpoint(f"e{index:02}") for index in sorted(what)])
+                else:
+                    names = {f"e{index:02}" for index in (range(10) if what == "all" else what)}
+                    tagger.said.update(dict.fromkeys(names, number))
+                    tagging.retag(
+                        tagger, every_endpoint if what == "all" else lambda one, names=names: one.name in names
+                    )
+            await step(lambda: zones(store) == [str(tagger.said.get(one.name, 0)) for one in store.endpoints])
+            await turns(10)
+            assert zones(store) == [str(tagger.said.get(one.name, 0)) for one in store.endpoints]
+
+    asyncio.run(run())

@@ -47,6 +47,15 @@ async def test_it_is_alive_throughout_and_ready_as_it_is_told(health, stub):
     assert await statuses(stub) == {"liveness": SERVING, BOTH: SERVING, **dict.fromkeys(READY_NAMES, NOT_SERVING)}
 
 
+async def test_follower_that_could_serve_is_alive_and_not_ready(health, stub):
+    health.stand_by()
+    assert await statuses(stub) == {"liveness": SERVING, BOTH: SERVING, **dict.fromkeys(READY_NAMES, NOT_SERVING)}
+    health.set_ready(ready=True)
+    assert set((await statuses(stub)).values()) == {SERVING}
+    health.set_ready(ready=False)
+    assert await statuses(stub) == {"liveness": SERVING, BOTH: SERVING, **dict.fromkeys(READY_NAMES, NOT_SERVING)}
+
+
 async def test_list_says_all_of_it_at_once(health, stub):
     health.set_ready(ready=True)
     listed = (await stub.List(HealthListRequest())).statuses

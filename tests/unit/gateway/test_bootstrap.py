@@ -232,9 +232,17 @@ def test_envoy_accepts_the_printed_yaml(settings, tmp_path):
     assert result.stderr == "", "Envoy has a warning about this configuration"
 
 
-@pytest.mark.parametrize("name", ["envoy.yaml", "envoy-override-host.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "envoy.yaml",
+        "envoy-override-host.yaml",
+        "chart/files/envoy-fail-close.yaml",
+        "chart/files/envoy-fail-open.yaml",
+    ],
+)
 def test_envoy_accepts_the_file_in_deploy(name, tmp_path):
-    config = tmp_path / name
+    config = tmp_path / "envoy.yaml"
     # Envoy looks for the endpoints where it would find them on the machine it is deployed to.
     config.write_text((DEPLOY / name).read_text().replace("/etc/envoy", str(DEPLOY)))
     result = validate(config)

@@ -399,7 +399,7 @@ def test_first_version_is_used_as_far_as_it_is_understood(objects):
 async def test_directory_that_comes_back_is_followed_on(started):
     changed = asyncio.Event()
 
-    async def notify() -> None:
+    def notify(_concerns) -> None:
         changed.set()
 
     async def until(condition) -> None:

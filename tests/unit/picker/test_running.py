@@ -10,7 +10,7 @@ from epp.config import Builder, assemble, load_text
 from epp.discovery import StaticDiscovery
 from epp.discovery.targets import Target
 from epp.framework import ConfigurationError, Headers, ManualClock, Parameters
-from epp.framework.datalayer import Discovery, FollowingTagger, Report
+from epp.framework.datalayer import Discovery, FollowingTagger, Report, every_endpoint
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import TOPOLOGY, Topology
@@ -67,7 +67,7 @@ class Zone(FollowingTagger):
         if self.starts == 1:
             raise ConnectionError("no source yet")
         self.known = "z1"
-        await changed()
+        changed(every_endpoint)
         await asyncio.Event().wait()
 
 

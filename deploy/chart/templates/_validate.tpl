@@ -1,0 +1,45 @@
+{{- /* Mistakes that no schema sees: each message says what is wrong, where, and what to write. */ -}}
+
+{{- define "epp.validate" -}}
+{{- $router := .Values.router -}}
+{{- $epp := $router.epp -}}
+{{- if not $router.modelServers.matchLabels -}}
+{{- fail "router.modelServers.matchLabels is empty, which would pick from every pod of the namespace: write the labels of the model servers' pods, such as --set router.modelServers.matchLabels.app=vllm" -}}
+{{- end -}}
+{{- if gt (len .Release.Name) 40 -}}
+{{- fail (printf "the release's name %q is the name of the pool and part of others: choose one of 40 characters or less" .Release.Name) -}}
+{{- end -}}
+{{- if and $router.inferenceObjectives (not $router.inferencePool.create) -}}
+{{- fail "router.inferenceObjectives needs the pool that they belong to: leave them out, or set router.inferencePool.create to true" -}}
+{{- end -}}
+{{- if and .Values.httpRoute.create (not $router.inferencePool.create) -}}
+{{- fail "httpRoute.create needs the pool that it leads to: set router.inferencePool.create to true" -}}
+{{- end -}}
+{{- range tuple "pool-name" "pool-namespace" "pool-group" "endpoint-selector" "endpoint-target-ports" "config-file" "config-text" "endpoints" "grpc-port" "grpc-health-port" "metrics-port" -}}
+{{- if hasKey $epp.flags . -}}
+{{- fail (printf "router.epp.flags has %s, which this chart sets from other values: remove it" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $epp.autoscaling.enabled (include "epp.leaderElection" .) -}}
+{{- fail "router.epp.autoscaling cannot help a picker with leader election, where one replica does all the work: remove ha-enable-leader-election from router.epp.flags" -}}
+{{- end -}}
+{{- if and $epp.autoscaling.enabled (lt (int $epp.autoscaling.maxReplicas) (int $epp.autoscaling.minReplicas)) -}}
+{{- fail (printf "router.epp.autoscaling.maxReplicas %d is less than minReplicas %d" (int $epp.autoscaling.maxReplicas) (int $epp.autoscaling.minReplicas)) -}}
+{{- end -}}
+{{- $files := keys $epp.pluginsCustomConfig -}}
+{{- if and $epp.pluginsConfig (has $epp.pluginsConfigFile $files) -}}
+{{- fail (printf "%s is in router.epp.pluginsConfig and in router.epp.pluginsCustomConfig: remove one" $epp.pluginsConfigFile) -}}
+{{- end -}}
+{{- if not (or $epp.pluginsConfig (has $epp.pluginsConfigFile (concat $files (list "default-plugins.yaml" "payload-agnostic.yaml")))) -}}
+{{- fail (printf "router.epp.pluginsConfigFile is %s, which no value has: add it to router.epp.pluginsCustomConfig, or write its content to router.epp.pluginsConfig" $epp.pluginsConfigFile) -}}
+{{- end -}}
+{{- $grace := int $epp.terminationGracePeriodSeconds -}}
+{{- with index $epp.flags "drain-timeout" -}}
+{{- if and (regexMatch "^[0-9]+s$" (toString .)) (gt (add (trimSuffix "s" (toString .) | int) 10) (int64 $grace)) -}}
+{{- fail (printf "router.epp.terminationGracePeriodSeconds %d ends the picker within its drain-timeout of %s: write %d or more" $grace (toString .) (add (trimSuffix "s" (toString .) | int) 10)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (include "epp.proxy.sidecar" .) (gt (add (int $router.proxy.drainSeconds) 10) (int64 $grace)) -}}
+{{- fail (printf "router.epp.terminationGracePeriodSeconds %d ends the pod within router.proxy.drainSeconds %d: write %d or more" $grace (int $router.proxy.drainSeconds) (add (int $router.proxy.drainSeconds) 10)) -}}
+{{- end -}}
+{{- end -}}

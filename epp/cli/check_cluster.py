@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`epp check --cluster`: what a picker would find in a cluster, and what it lacks there."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import typer
+import yaml
+from rich.markup import escape
+from rich.table import Table
+
+from epp.cli.commands import Check
+from epp.cli.findings import show_findings
+from epp.cli.kubernetes import lease_name, read_namespace, read_source
+from epp.cli.output import new_console, print_labelled
+from epp.framework import ConfigurationError
+from epp.kube.access import KubeApi
+from epp.kube.access_check import Access, AccessState
+from epp.kube.errors import ApiUnreachableError
+from epp.kube.needs import Importance
+from epp.picker.cluster_check import ClusterReport, check_cluster
+from epp.picker.pool_check import PoolReport
+
+_COLOURS = {
+    AccessState.ALLOWED: "green",
+    AccessState.FORBIDDEN: "red",
+    AccessState.ABSENT: "yellow",
+    AccessState.FAILED: "red",
+}
+
+
+def read_cluster(flags: Check) -> ClusterReport:
+    """Look at the cluster; raises ConfigurationError where there is no access."""
+    source, namespace, user = read_source(flags), read_namespace(flags), flags.as_user or ""
+    lease = lease_name(flags, namespace) if flags.ha_enable_leader_election else None
+    if flags.as_user is not None and not (user.isascii() and user.isprintable() and user.strip()):
+        raise ConfigurationError(f"--as: {user!r} is not the name of a user")
+
+    async def report() -> ClusterReport:
+        api = KubeApi(flags.kubeconfig, as_user=user)
+        try:
+            return await check_cluster(api, source, namespace, pool_group=flags.pool_group, lease=lease)
+        except ApiUnreachableError as error:
+            raise ConfigurationError(f"the API server does not answer any more: {error}; try again") from error
+        finally:
+            await api.close()
+
+    return asyncio.run(report())
+
+
+def for_programs(report: ClusterReport) -> dict[str, object]:
+    """Return the report as plain data."""
+    plain: dict[str, object] = msgspec.to_builtins(report)
+    plain["access"] = [
+        {
+            "resource": each.need.resource.title,
+            "name": each.need.name or None,
+            "namespace": each.need.namespace or None,
+            "importance": each.need.importance,
+            "purpose": each.need.purpose,
+            "verbs": each.need.verbs,
+            "state": each.state,
+            "version": each.version or None,
+            "missing": each.missing,
+            "untried": each.untried,
+            "reason": each.reason or None,
+        }
+        for each in report.access
+    ]
+    return plain
+
+
+def show(report: ClusterReport) -> None:
+    """Print the report: problems, access, the pool, roles that are missing, and the outcome."""
+    console = new_console()
+    user = f" as {report.user}" if report.user else ""
+    show_findings(console, f"cluster {report.server}{user}", report.errors, report.warnings)
+    for note in report.notes:
+        print_labelled(console, "  note    ", escape(note))
+    console.print(_access_table(report.access))
+    absent = [each.need.resource.title for each in report.access if not _is_shown(each)]
+    if absent:
+        print_labelled(console, "  ", f"[dim]not installed, and not needed: {escape(', '.join(absent))}[/]")
+    if report.pool is not None:
+        for line in _pool_lines(report.pool):
+            print_labelled(console, "  ", escape(line))
+    _show_roles("All that the picker needs in its namespace", report.roles)
+    _show_roles("Optional, to know the hardware of endpoints", report.hardware_roles)
+    if report.roles or report.hardware_roles:
+        console.print()
+    console.print(escape(report.summary), soft_wrap=True)
+
+
+def _show_roles(title: str, roles: tuple[Mapping[str, Any], ...]) -> None:
+    """Print a text that can be applied as it is."""
+    if roles:
+        text = "---\n".join(
+            yaml.safe_dump(each, sort_keys=False, default_flow_style=None, width=10_000) for each in roles
+        )
+        typer.echo(f"\n# {title}; for kubectl apply -f -\n{text}", nl=False)
+
+
+def _access_table(found: tuple[Access, ...]) -> Table:
+    table = Table(box=None, pad_edge=True)
+    for heading in ("resource", "where", "access", "need", "for"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in {"where", "access", "need"})
+    for each in found:
+        if _is_shown(each):
+            need = each.need
+            table.add_row(
+                escape(f"{need.resource.title} {need.name}".strip()),
+                escape(need.namespace or "cluster"),
+                f"[{_COLOURS[each.state]}]{escape(_access(each))}[/]",
+                need.importance,
+                escape(need.purpose),
+            )
+    return table
+
+
+def _is_shown(access: Access) -> bool:
+    return access.state is not AccessState.ABSENT or access.need.importance is Importance.REQUIRED
+
+
+def _access(access: Access) -> str:
+    if access.state is AccessState.FORBIDDEN:
+        return f"no {', '.join(access.missing)}"
+    if access.missing:
+        return f"{access.state}, without {', '.join(access.missing)}"
+    return str(access.state)
+
+
+def _pool_lines(pool: PoolReport) -> list[str]:
+    if not pool.found:
+        return []
+    labels = ",".join(f"{name}={value}" for name, value in pool.labels.items())
+    ports = ", ".join(map(str, pool.ports))
+    name = f"InferencePool {pool.name}: pods with " if pool.name else "pods with "
+    protocol = f", {pool.protocol}" if pool.protocol else ""
+    lines = [f"{name}{labels}; ports {ports}{protocol}"]
+    if pool.pods is not None:
+        counts = pool.pods
+        others = {
+            "not ready": counts.not_ready,
+            "terminating": counts.terminating,
+            "without an IP address": counts.without_address,
+            "ended": counts.ended,
+            "without an active port": counts.without_port,
+        }
+        words = [f"{counts.ready} ready", *(f"{count} {state}" for state, count in others.items() if count)]
+        lines.append(f"pods: {counts.matching} match, {', '.join(words)}; endpoints: {pool.endpoints}")
+    elsewhere = f"; {pool.other_pools} more are for other pools" if pool.other_pools else ""
+    lines.append(f"objectives: {pool.objectives}, rewrites: {pool.rewrites}{elsewhere}")
+    return lines

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of the Kubernetes cluster that the pool is in, for plugins that read them."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from epp.framework.datalayer import Concerns
+from epp.framework.inputs import InputProblem
+from epp.framework.plugin import P, Plugin, Role
+
+
+class ObjectKind(NamedTuple):
+    """A kind of object, as an object itself names it."""
+
+    group: str
+    """Empty for the core group of pods and nodes."""
+    kind: str
+    version: str = ""
+    """Version of the group; empty for the one that this picker knows, or else the one that the cluster prefers."""
+
+    def __str__(self) -> str:
+        """Return kind and group."""
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsOfKind:
+    """All objects of a kind that are in effect, and which of them changed."""
+
+    kind: ObjectKind
+    objects: Mapping[str, Any]
+    """What `decode` returned for each, by `namespace/name`, or by name for kinds without namespaces; a copy."""
+    changed: frozenset[str] = frozenset()
+    """Those that are new, changed or gone since the plugin was last called."""
+    problems: tuple[InputProblem, ...] = ()
+    """Objects whose newest version is invalid, at most 100; the version before is among `objects`, if there is one."""
+
+
+class ObjectReader(Plugin[P], role=Role(title="Object readers")):
+    """Reads objects of the cluster that the pool is in; `objects_changed` is never called without a cluster.
+
+    The kinds are those of `kinds`, and those of each `k8s-notification-source` that has the plugin as an extractor. All
+    of them are optional: a kind that is not installed, or that the picker may not read, has no objects until it is, or
+    may.
+    """
+
+    @property
+    def kinds(self) -> Sequence[ObjectKind]:
+        """Kinds that are read without a k8s-notification-source."""
+        return ()
+
+    def can_read(self, kind: ObjectKind) -> bool:  # noqa: ARG002  for those that override it
+        """Return whether objects of a kind are of any use here."""
+        return True
+
+    @staticmethod
+    def decode(document: Mapping[str, Any]) -> object | None:
+        """Return what is to be kept of an object, by default all of it; None for an object of no use.
+
+        Raises ValueError with field, value and remedy for an invalid object: its version before stays in effect. Runs
+        in any thread, for thousands of objects: keep what is needed, as whole objects can be large.
+        """
+        return document
+
+    @abstractmethod
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+        """Take the kinds that changed, all of them the first time; return which endpoints are to be tagged again.
+
+        Changes that arrive together, or during a call, are one call. A call that raises is repeated after a while.
+        """
+
+
+class ObjectNotifications(Plugin[P], role=Role(title="Object notifications")):
+    """Stands, among the data sources, for the objects of a kind; its extractors are object readers."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> ObjectKind:
+        """The kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A plugin and the kinds of objects that it reads."""
+
+    reader: ObjectReader[Any]
+    kinds: tuple[ObjectKind, ...]
+    """Empty for one that reads none at present."""

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The access of a user to what a picker needs, tried kind by kind."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import msgspec
+
+from epp.framework.errors import ConfigurationError
+from epp.kube.access import KubeApi
+from epp.kube.errors import ApiError, ApiUnreachableError
+from epp.kube.listing import ABSENT, first_page
+from epp.kube.needs import Importance, Need
+from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES, Resource
+
+_USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_AT_ONCE = 8
+"""Requests under way."""
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_FORMER = {OBJECTIVES: LEGACY_OBJECTIVES, REWRITES: LEGACY_REWRITES}
+
+
+class AccessState(StrEnum):
+    """Whether objects of a kind can be used."""
+
+    ALLOWED = "allowed"
+    FORBIDDEN = "forbidden"
+    ABSENT = "not installed"
+    FAILED = "failed"
+    """The API server answers with an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What a user may do of one need."""
+
+    need: Need
+    state: AccessState
+    version: str = ""
+    """The version of the API in which the objects are read; empty where they are not."""
+    missing: Sequence[str] = ()
+    """Verbs that are forbidden, those that the picker does without included."""
+    untried: Sequence[str] = ()
+    """Verbs of which nothing is known: the API server does not tell, and a try would write."""
+    reason: str = ""
+    """The answer of the API server, if it is an error."""
+
+
+class _UserInfo(msgspec.Struct, frozen=True):
+    username: str = ""
+
+
+class _UserStatus(msgspec.Struct, frozen=True, rename="camel"):
+    user_info: _UserInfo = _UserInfo()
+
+
+class _UserReview(msgspec.Struct, frozen=True):
+    status: _UserStatus = _UserStatus()
+
+
+class _AccessStatus(msgspec.Struct, frozen=True):
+    allowed: bool = False
+
+
+class _AccessReview(msgspec.Struct, frozen=True):
+    status: _AccessStatus = _AccessStatus()
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    resources: tuple[_Listed, ...] = ()
+
+
+class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class _List(msgspec.Struct, frozen=True):
+    metadata: _ListMetadata = _ListMetadata()
+
+
+async def user_of(api: KubeApi) -> str:
+    """Return the name that the API server has for the user; empty where it does not tell.
+
+    Raises ConfigurationError where there is no access at all: no answer, or the credentials are refused.
+    """
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = await api.request("POST", _USER, body=body)
+        return msgspec.json.decode(answer, type=_UserReview).status.user_info.username
+    except ApiUnreachableError as error:
+        raise ConfigurationError(
+            f"no answer from the API server: {error}; start it, or name a kubeconfig with its present address "
+            "(--kubeconfig or KUBECONFIG)"
+        ) from error
+    except ApiError as error:
+        if error.status == _UNAUTHORIZED:
+            raise ConfigurationError(
+                f"the API server {api.server} refuses the credentials: {error}; log in again, or name a kubeconfig "
+                "with a valid token or certificate (--kubeconfig or KUBECONFIG)"
+            ) from error
+        if "cannot impersonate" in str(error):
+            raise ConfigurationError(
+                f"--as: {error}; the user of the kubeconfig needs the verb impersonate for that"
+            ) from error
+        return ""  # older than 1.28
+    except msgspec.MsgspecError as error:
+        raise ConfigurationError(
+            f"{api.server} does not answer as an API server of Kubernetes does: {error}; correct the kubeconfig"
+        ) from error
+
+
+async def check_access(api: KubeApi, needs: Iterable[Need]) -> tuple[Access, ...]:
+    """Return what the user may do of each need; raises ApiUnreachableError."""
+    check = _Check(api)
+    found = await asyncio.gather(*(check.access(need) for need in needs))
+    states = {each.need.resource: each.state for each in found}
+    unneeded = {former for now, former in _FORMER.items() if states.get(now) is not AccessState.ABSENT}
+    return tuple(
+        replace(each, need=replace(each.need, importance=Importance.OPTIONAL))
+        if each.need.resource in unneeded
+        else each
+        for each in found
+    )
+
+
+class _Check:
+    """Asks the API server what is allowed, and tries what can be tried."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def access(self, need: Need) -> Access:
+        """Return what is allowed of a need."""
+        reviews = await asyncio.gather(*(self._review(need, verb) for verb in need.verbs))
+        verbs = dict(zip(need.verbs, reviews, strict=True))
+        version, reason = "", ""
+        if need.is_read:
+            version, error = await self._list(need)
+            if error is not None and error.status in ABSENT:
+                return Access(need=need, state=AccessState.ABSENT)
+            if error is not None and error.status != _FORBIDDEN:
+                return Access(need=need, state=AccessState.FAILED, reason=str(error))
+            verbs["list"] = error is None
+            reason = "" if error is None else str(error)
+            if "watch" in verbs and verbs["watch"] is None and error is None:
+                verbs["watch"] = await self._may_watch(need, version)
+        missing = tuple(verb for verb, allowed in verbs.items() if allowed is False)
+        if missing and not version and not await self._is_installed(need.resource):
+            return Access(need=need, state=AccessState.ABSENT)
+        return Access(
+            need=need,
+            state=AccessState.FORBIDDEN if {*missing} - {*need.dispensable} else AccessState.ALLOWED,
+            version=version,
+            missing=missing,
+            untried=tuple(verb for verb, allowed in verbs.items() if allowed is None),
+            reason=reason,
+        )
+
+    async def _review(self, need: Need, verb: str) -> bool | None:
+        """Return whether the API server says that a verb is allowed; None if it does not say."""
+        attributes = {
+            "verb": verb,
+            "group": need.resource.group,
+            "resource": need.resource.plural,
+            "namespace": need.namespace,
+            "name": need.name,
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        try:
+            answer = await self._request("POST", _REVIEW, body=body)
+            return msgspec.json.decode(answer, type=_AccessReview).status.allowed
+        except (ApiError, msgspec.MsgspecError):
+            return None
+
+    async def _list(self, need: Need) -> tuple[str, ApiError | None]:
+        """Return the version in which one object could be listed, or the error."""
+        try:
+            async with self._turn:
+                version, _ = await first_page(self._api, need.resource, namespace=need.namespace, params={"limit": "1"})
+        except ApiError as error:
+            return "", error
+        return version, None
+
+    async def _may_watch(self, need: Need, version: str) -> bool | None:
+        """Watch for the shortest time that there is, from now on."""
+        path = need.resource.path(version, need.namespace)
+        try:
+            listed = await self._request("GET", path, params={"limit": "1"})
+            now = msgspec.json.decode(listed, type=_List).metadata.resource_version
+            params = {"watch": "true", "timeoutSeconds": "1", "resourceVersion": now}
+            await self._request("GET", path, params=params)
+        except ApiError as error:
+            return False if error.status == _FORBIDDEN else None
+        except msgspec.MsgspecError:
+            return None
+        return True
+
+    async def _is_installed(self, resource: Resource) -> bool:
+        """Return whether the API server lists a resource among those that it has; True if it does not say."""
+        for version in resource.versions:
+            try:
+                answer = await self._request("GET", resource.path(version).rpartition("/")[0])
+                there = msgspec.json.decode(answer, type=_Resources).resources
+            except ApiError as error:
+                if error.status not in ABSENT:
+                    return True
+            except msgspec.MsgspecError:
+                return True
+            else:
+                if any(each.name == resource.plural for each in there):
+                    return True
+        return False
+
+    async def _request(
+        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: object = None
+    ) -> bytes:
+        async with self._turn:
+            return await self._api.request(method, path, params=params, body=body)

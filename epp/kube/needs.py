@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rights that a picker uses in a cluster, and the Role and ClusterRole that grant them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from epp.kube.resources import (
+    ACCELERATORS,
+    EVENTS,
+    LEASES,
+    LEGACY_OBJECTIVES,
+    LEGACY_REWRITES,
+    OBJECTIVES,
+    PODS,
+    REWRITES,
+    Resource,
+    pools,
+)
+
+RBAC = "rbac.authorization.k8s.io"
+_READ = ("get", "list", "watch")
+_SERVICE_ACCOUNT = "system:serviceaccount"
+
+
+class Importance(StrEnum):
+    """What a picker lacks without a right."""
+
+    REQUIRED = "required"
+    """It does not become ready, or does not see changes."""
+    RECOMMENDED = "recommended"
+    """It serves, without a part of what it was told or tells."""
+    OPTIONAL = "optional"
+    """It serves, and knows less of the hardware."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Rights on one kind of object."""
+
+    resource: Resource
+    purpose: str
+    """What the objects are for."""
+    namespace: str = ""
+    """Empty for all namespaces, and for kinds of cluster scope."""
+    verbs: Sequence[str] = _READ
+    dispensable: Sequence[str] = ("get",)
+    """Those of the verbs that roles grant by custom, and that the picker does without."""
+    importance: Importance = Importance.REQUIRED
+    name: str = ""
+    """The one object that is meant; empty for all."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the objects are listed."""
+        return "list" in self.verbs
+
+    @property
+    def is_of_hardware(self) -> bool:
+        """Whether the objects bear on the hardware of endpoints alone."""
+        return self.resource in ACCELERATORS
+
+    @property
+    def rule(self) -> tuple[str, tuple[str, ...], str]:
+        """What needs must have in common to be granted by one rule: group, verbs and name."""
+        return self.resource.group, tuple(self.verbs), self.name
+
+
+def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None = None) -> tuple[Need, ...]:
+    """Return all needs.
+
+    `pool_group` is None for pods without an InferencePool, `lease` without leader election, and empty for a lease of
+    unknown name.
+    """
+
+    def here(resource: Resource, purpose: str, importance: Importance = Importance.REQUIRED) -> Need:
+        return Need(resource=resource, purpose=purpose, namespace=namespace, importance=importance)
+
+    def written(resource: Resource, purpose: str, *verbs: str, name: str = "") -> Need:
+        need = here(resource, purpose, Importance.REQUIRED if resource is LEASES else Importance.RECOMMENDED)
+        return replace(need, verbs=verbs, dispensable=(), name=name)
+
+    needs = [here(PODS, "endpoints")]
+    if pool_group is not None:
+        needs.append(here(pools(pool_group), "pods and ports of the pool"))
+    if lease is not None:
+        needs.append(written(LEASES, "leader election", "create"))  # no rule can limit that to a name
+        needs.append(written(LEASES, "leader election", "get", "update", name=lease))
+    needs += [
+        here(OBJECTIVES, "priorities", Importance.RECOMMENDED),
+        here(LEGACY_OBJECTIVES, f"the same without {OBJECTIVES.group}", Importance.RECOMMENDED),
+        here(REWRITES, "models to ask for instead", Importance.RECOMMENDED),
+        here(LEGACY_REWRITES, f"the same without {REWRITES.group}", Importance.RECOMMENDED),
+    ]
+    if pool_group is not None:
+        needs.append(written(EVENTS, "problems of the pool in kubectl describe", "create", "patch"))
+    for each in ACCELERATORS:
+        place = namespace if each.namespaced and not each.everywhere else ""
+        needs.append(Need(resource=each, purpose="hardware", namespace=place, importance=Importance.OPTIONAL))
+    return tuple(needs)
+
+
+def role(name: str, needs: Iterable[Need], *, namespace: str = "") -> dict[str, object]:
+    """Return a Role of that namespace, or a ClusterRole without one, that grants all of these."""
+    resources: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
+    for need in needs:
+        resources.setdefault(need.rule, []).append(need.resource.plural)
+    rules = [
+        {
+            "apiGroups": [group],
+            "resources": plurals,
+            **({"resourceNames": [only]} if only else {}),
+            "verbs": list(verbs),
+        }
+        for (group, verbs, only), plurals in resources.items()
+    ]
+    kind = "Role" if namespace else "ClusterRole"
+    return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": _metadata(name, namespace), "rules": rules}
+
+
+def binding(role: Mapping[str, object], name: str, user: str, *, namespace: str = "") -> dict[str, object]:
+    """Return what binds the role of that name to a user, by the name that the API server has for it."""
+    kind = str(role["kind"])
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": _metadata(name, namespace),
+        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": name},
+        "subjects": [_subject(user)],
+    }
+
+
+def _subject(user: str) -> dict[str, str]:
+    account = user.removeprefix(f"{_SERVICE_ACCOUNT}:").split(":")
+    if user.startswith(f"{_SERVICE_ACCOUNT}:") and len(account) == 2:  # noqa: PLR2004  namespace and name
+        return {"kind": "ServiceAccount", "namespace": account[0], "name": account[1]}
+    return {"apiGroup": RBAC, "kind": "User", "name": user}
+
+
+def _metadata(name: str, namespace: str) -> dict[str, str]:
+    return {"name": name, "namespace": namespace} if namespace else {"name": name}

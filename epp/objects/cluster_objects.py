@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Last good versions of the objects of a cluster, from one change to the next."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.inputs import InputProblem, InputState
+from epp.objects.base import Object
+from epp.objects.decode import ObjectKey
+from epp.objects.files.last_good import FileObjects
+from epp.objects.held import Held, Judge, no_faults, replaces
+
+SOURCE = "cluster"
+"""Stands for the cluster where problems name a file."""
+_MOST_PROBLEMS = 100
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """Objects of one kind."""
+
+    held: Mapping[str, Held] = {}
+    faulty: Mapping[str, InputProblem] = {}
+    """Objects of which an earlier version is in effect, as the newest has invalid values."""
+    undecodable: tuple[InputProblem, ...] = ()
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        return (*self.undecodable, *self.faulty.values())
+
+
+class ClusterObjects(msgspec.Struct, frozen=True):
+    """The objects of all kinds that are read; `take` returns the next state."""
+
+    kinds: Mapping[ObjectKind, _Kind] = {}
+    rejected: int = 0
+    """Rejected versions of objects; one rejected again for the same reason counts once."""
+
+    def __bool__(self) -> bool:
+        """Whether any kind was read."""
+        return bool(self.kinds)
+
+    @property
+    def inputs(self) -> InputState:
+        """Versions that are not in effect, and the number of rejected versions."""
+        problems = [problem for kind in self.kinds.values() for problem in kind.problems]
+        return InputState(tuple(problems[:_MOST_PROBLEMS]), {SOURCE: self.rejected} if self else {})
+
+    def find(self, kind: ObjectKind, name: str) -> Object | None:
+        """Return the version in effect of an object."""
+        held = self.kinds.get(kind, _Kind()).held.get(name)
+        return None if held is None else held.object
+
+    def take(self, kinds: Iterable[ObjectsOfKind], judge: Judge = no_faults) -> "ClusterObjects":
+        """Return the state after changes; an object with an invalid value only replaces one that has one too."""
+        found = dict(self.kinds)
+        rejected = self.rejected
+        for each in kinds:
+            before = found.get(each.kind, _Kind())
+            now = found[each.kind] = _taken(each, before, judge)
+            known = {(problem.object, problem.reason) for problem in before.problems}
+            rejected += sum((problem.object, problem.reason) not in known for problem in now.problems)
+        return ClusterObjects(found, rejected)
+
+    def as_file(self, *, without: Collection[ObjectKey] = ()) -> FileObjects:
+        """Return the objects as those of a file, without some."""
+        held = {each.key: each for kind in self.kinds.values() for each in kind.held.values()}
+        inputs = self.inputs
+        return FileObjects(
+            file=SOURCE,
+            held=tuple(each for key, each in held.items() if key not in without),
+            problems=inputs.problems,
+            rejected=self.rejected,
+        )
+
+
+def _taken(each: ObjectsOfKind, before: _Kind, judge: Judge) -> _Kind:
+    held: dict[str, Held] = {}
+    faulty: dict[str, InputProblem] = {}
+    for name, found in each.objects.items():
+        earlier = before.held.get(name)
+        if earlier is not None and name not in each.changed:
+            held[name] = earlier
+            if name in before.faulty:
+                faulty[name] = before.faulty[name]
+            continue
+        if not isinstance(found, Object):
+            continue
+        reason = "; ".join(judge(found))
+        if replaces(reason, earlier):
+            key = ObjectKey(each.kind.group, each.kind.kind, found.metadata.namespace, found.name)
+            held[name] = Held(key, found, sound=not reason)
+        elif earlier is not None:
+            held[name] = earlier
+            faulty[name] = InputProblem(SOURCE, f"{each.kind.kind} {name}", reason, 1)
+    return _Kind(held, faulty, each.problems)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plugins of an outside package that read ConfigMaps."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from epp.framework import Candidates, Column, Endpoint, Filter, Mask, Request
+from epp.framework.cluster import ObjectReader, ObjectsOfKind
+from epp.framework.datalayer import Concerns, Report, Tagger, every_endpoint
+
+PAUSED = Column("paused", "0 or 1", unknown=0.0)
+
+
+class PausedTagger(Tagger, ObjectReader):
+    """Writes 1 for the endpoints that the ConfigMap `paused` has a key for; it has no kinds of its own."""
+
+    plugin_type = "paused-tagger"
+    writes = (PAUSED,)
+
+    def setup(self) -> None:
+        self._paused = frozenset[str]()
+
+    @staticmethod
+    def decode(document: Mapping[str, Any]) -> object | None:
+        return frozenset(document.get("data", {})) if document["metadata"]["name"] == "paused" else None
+
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+        (maps,) = kinds
+        self._paused = frozenset().union(*maps.objects.values())
+        return every_endpoint
+
+    def tag(self, endpoint: Endpoint) -> Report:
+        return Report(columns={PAUSED: float(endpoint.name in self._paused)})
+
+
+class PausedFilter(Filter):
+    """Drops paused endpoints."""
+
+    plugin_type = "paused-filter"
+    reads = (PAUSED,)
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        return candidates.values(PAUSED) == 0

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that bear on hardware change tags and routing while the picker runs."""
+
+import json
+import re
+
+import aiohttp
+import pytest
+from cluster.space import space_in
+from cluster.users import PICKER_ROLE
+from fleet import Fleet, fleet_in
+from hardware import (
+    H100,
+    HARDWARE_ROLE,
+    ONE_GPU,
+    READ,
+    T4,
+    accelerator_class,
+    config,
+    node_of,
+    only,
+    picker_with,
+    pods_on_nodes,
+    served_by,
+)
+from pickers import PATIENCE_SECONDS, Picker
+from waiting import until
+from world import MODEL
+
+
+@pytest.fixture
+async def fleet(space):
+    """Pods `a` and `b`, each with one GPU of its own node."""
+    async with fleet_in(space) as fleet:
+        await pods_on_nodes(fleet)
+        yield fleet
+
+
+async def has_hardware(picker: Picker, **accelerators: int) -> None:
+    """Wait until the metrics count so many endpoints with each accelerator."""
+    wanted = {name.replace("_", "-"): count for name, count in accelerators.items()}
+
+    async def same() -> bool:
+        shown = (await picker.metrics()).get("llm_d_epp_accelerator_ready_endpoints", {})
+        return {accelerator_in(labels): int(value) for labels, value in shown.items()} == wanted
+
+    await until(same, f"the endpoints have {wanted}", seconds=PATIENCE_SECONDS)
+
+
+def accelerator_in(labels: frozenset[str]) -> str:
+    return next(label.removeprefix("accelerator=") for label in labels if label.startswith("accelerator="))
+
+
+async def states(picker: Picker) -> dict[str, str]:
+    """Return the state of each watch by its title."""
+    _, health = await picker.health()
+    return {watch["resource"]: watch["state"] for watch in health["kubernetes"]["watches"]}
+
+
+async def test_ome_2_label_of_a_node_changes_tag_and_routing(space, fleet, tmp_path):
+    nodes = [await space.node(node_of(space, name), labels=labels) for name, labels in (("a", H100), ("b", T4))]
+    async with picker_with(space, tmp_path, only("models: [h100]")) as picker:
+        await has_hardware(picker, h100=1, t4=1)
+        await served_by(picker, "a")
+        await space.label(nodes[1], **H100)
+        await has_hardware(picker, h100=2)
+        await served_by(picker, "a", "b")
+        await space.label(nodes[0], **T4)
+        await served_by(picker, "b")
+
+
+async def test_ome_1_class_that_is_created_edited_and_deleted_changes_tags_and_routing(space, fleet, tmp_path):
+    for name, labels in (("a", H100), ("b", T4)):
+        await space.node(node_of(space, name), labels=labels)
+    async with picker_with(space, tmp_path, only("acceleratorClasses: [gold]", fallback="true")) as picker:
+        await served_by(picker, "a", "b")  # there is no such class
+        await space.apply(accelerator_class(H100["nvidia.com/gpu.product"]))
+        await has_hardware(picker, gold=1, t4=1)
+        await served_by(picker, "a")
+        await space.apply(accelerator_class(T4["nvidia.com/gpu.product"]))
+        await served_by(picker, "b")
+        await space.delete(accelerator_class(""))
+        await has_hardware(picker, h100=1, t4=1)
+        await served_by(picker, "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("capabilities", {"memoryGB": "a lot"}), ("capabilities", {"computeCapability": "nine"})],
+    ids=["that cannot be decoded", "with a value that means nothing"],
+)
+async def test_ome_11_invalid_version_of_a_class_leaves_the_one_before_in_effect(space, fleet, tmp_path, field, value):
+    for name, labels in (("a", H100), ("b", T4)):
+        await space.node(node_of(space, name), labels=labels)
+    await space.apply(accelerator_class(H100["nvidia.com/gpu.product"]))
+    async with picker_with(space, tmp_path, only("acceleratorClasses: [gold]")) as picker:
+        await served_by(picker, "a")
+        await space.apply(accelerator_class(T4["nvidia.com/gpu.product"], **{field: value}))
+
+        async def reported() -> bool:
+            _, health = await picker.health()
+            return [(each["file"], each["object"], each["kept"]) for each in health["not_in_effect"]] == [
+                ("cluster", "AcceleratorClass gold", 1)
+            ]
+
+        await until(reported, "the version is reported as not in effect", seconds=PATIENCE_SECONDS)
+        await served_by(picker, "a")
+        await space.apply(accelerator_class(T4["nvidia.com/gpu.product"], capabilities={}))
+        await served_by(picker, "b")
+        _, health = await picker.health()
+        assert health["not_in_effect"] == []
+
+
+async def test_ome_1_class_of_a_file_takes_precedence_over_that_of_the_cluster(space, fleet, tmp_path):
+    for name, labels in (("a", H100), ("b", T4)):
+        await space.node(node_of(space, name), labels=labels)
+    await space.apply(accelerator_class(H100["nvidia.com/gpu.product"]))
+    path = tmp_path / "classes.json"
+    path.write_text(json.dumps(accelerator_class(T4["nvidia.com/gpu.product"])))
+    text = config(
+        f"type: accelerator-data-source, parameters: {{paths: [{path}]}}",
+        "type: accelerator-filter, parameters: {acceleratorClasses: [gold], fallbackOnEmpty: false}",
+    )
+    async with picker_with(space, tmp_path, text) as picker:
+        await served_by(picker, "b")
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": []}))
+        await served_by(picker, "a")
+
+
+async def test_is_4_new_allocation_claim_for_a_pod_changes_its_tag_and_routing(space, fleet, tmp_path):
+    async with (
+        space_in(space.cluster) as operator,
+        picker_with(space, tmp_path, only("migProfiles: [3g.20gb]")) as picker,
+    ):
+        claim = allocation_claim(fleet, "a", "created")
+        await operator.apply(claim)
+        await served_by(picker, "a")
+        await operator.apply(allocation_claim(fleet, "b", "created"))
+        await served_by(picker, "a", "b")
+        await operator.delete({**claim, "metadata": {**claim["metadata"], "namespace": operator.namespace}})
+        await served_by(picker, "b")
+
+
+def allocation_claim(fleet: Fleet, pod: str, state: str) -> dict:
+    metadata = fleet.pods[pod]["metadata"]
+    node = node_of(fleet.space, pod)
+    return {
+        "apiVersion": "inference.redhat.com/v1alpha1",
+        "kind": "AllocationClaim",
+        "metadata": {"name": f"{metadata['uid']}-{node}-vllm-0"},
+        "spec": {
+            "profile": "3g.20gb",
+            "podRef": {"kind": "Pod", "namespace": metadata["namespace"], "name": pod, "uid": metadata["uid"]},
+            "migPlacement": {"size": 4, "start": 0},
+            "gpuUUID": f"GPU-{pod}",
+            "nodename": node,
+        },
+        "status": {"state": state},
+    }
+
+
+async def test_dra_1_claim_and_slice_of_a_pod_change_its_tag_and_routing(space, tmp_path):
+    async with fleet_in(space) as fleet:
+        for name in "ab":
+            claims = [{"name": "gpu", "resourceClaimName": f"{name}-gpu"}]
+            await fleet.start(name, node=node_of(space, name), resourceClaims=claims)
+        await space.pool(ports=fleet.ports)
+        async with picker_with(space, tmp_path, only("models: [h100]")) as picker:
+            for name, product in (("a", "NVIDIA H100 80GB HBM3"), ("b", "Tesla T4")):
+                await space.apply(resource_slice(node_of(space, name), product))
+                await allocate(fleet, name)
+            await has_hardware(picker, h100=1, t4=1)
+            await served_by(picker, "a")
+            await space.apply(resource_slice(node_of(space, "b"), "NVIDIA H100 80GB HBM3", generation=2))
+            await served_by(picker, "a", "b")
+            tainted = [{"key": "gpu.nvidia.com/unhealthy", "effect": "NoExecute"}]
+            await space.apply(resource_slice(node_of(space, "a"), "Tesla T4", generation=2, taints=tainted))
+            await served_by(picker, "b")
+
+
+def resource_slice(node: str, product: str, *, generation: int = 1, **device: object) -> dict:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-gpu.nvidia.com"},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "nodeName": node,
+            "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
+            "devices": [
+                {
+                    "name": "gpu-0",
+                    "attributes": {
+                        "productName": {"string": product},
+                        "uuid": {"string": f"GPU-{node}"},
+                        "type": {"string": "gpu"},
+                    },
+                    "capacity": {"memory": {"value": "80Gi"}},
+                    **device,
+                }
+            ],
+        },
+    }
+
+
+async def allocate(fleet: Fleet, pod: str) -> None:
+    """Create the claim of a pod, with what the scheduler writes into its status."""
+    space, metadata = fleet.space, fleet.pods[pod]["metadata"]
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
+    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": node_of(space, pod), "device": "gpu-0"}
+    await space.apply(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": f"{pod}-gpu"},
+            "spec": {"devices": {"requests": requests}},
+            "status": {
+                "allocation": {"devices": {"results": [result]}},
+                "reservedFor": [{"resource": "pods", "name": pod, "uid": metadata["uid"]}],
+            },
+        }
+    )
+
+
+async def test_picker_without_rights_on_nodes_serves_says_so_once_and_uses_them_once_it_may(space, fleet, tmp_path):
+    for name, labels in (("a", H100), ("b", T4)):
+        await space.node(node_of(space, name), labels=labels)
+    async with picker_with(space, tmp_path, only("models: [h100]", "true"), roles=(PICKER_ROLE,)) as picker:
+        await served_by(picker, "a", "b")
+        line = json.loads(await picker.command.says("optional objects not read"))
+        assert line["level"] == "info"
+        assert "list nodes of group core at cluster scope" in line["forbidden"]
+        assert "list acceleratorclasses of group ome.io at cluster scope" in line["forbidden"]
+        assert f"list resourceclaims of group resource.k8s.io in namespace {space}" in line["forbidden"]
+        found = await states(picker)
+        assert {found["nodes"], found["acceleratorclasses.ome.io"], found["allocationclaims.inference.redhat.com"]} == {
+            "forbidden"
+        }
+        await space.apply(accelerator_class(T4["nvidia.com/gpu.product"]))
+        user = await space.user("picker")
+        await space.grant(user, HARDWARE_ROLE)
+        await has_hardware(picker, gold=1, h100=1)
+        await served_by(picker, "a")
+        await picker.command.says("optional objects readable now")
+        warnings = [line for line in picker.command.err if '"level":"warning"' in line and "forbidden" in line]
+        assert warnings == []
+        assert sum("optional objects not read" in line for line in picker.command.err) == 1
+
+
+async def test_claims_of_the_own_namespace_count_where_those_of_all_are_forbidden(space, fleet, tmp_path):
+    rule = {"apiGroups": ["inference.redhat.com"], "resources": ["allocationclaims"], "verbs": READ}
+    role = {**HARDWARE_ROLE, "kind": "Role", "rules": [rule]}
+    text = only("migProfiles: [3g.20gb]")
+    async with picker_with(space, tmp_path, text, roles=(PICKER_ROLE, role)) as picker:
+        await space.apply(allocation_claim(fleet, "a", "created"))
+        await served_by(picker, "a")
+        assert (await states(picker))[f"allocationclaims.inference.redhat.com in {space}"] == "up to date"
+        line = json.loads(await picker.command.says("optional objects not read"))
+        assert line["only_in_own_namespace"] == [f"allocationclaims.inference.redhat.com in {space}"]
+
+
+async def test_kind_that_is_installed_later_takes_effect(own_cluster, tmp_path):
+    cluster = await own_cluster(crds=("inferencepools",))
+    async with space_in(cluster) as space, fleet_in(space) as fleet:
+        await pods_on_nodes(fleet)
+        for name, labels in (("a", H100), ("b", T4)):
+            await space.node(node_of(space, name), labels=labels)
+        async with picker_with(space, tmp_path, only("acceleratorClasses: [gold]", fallback="true")) as picker:
+            await served_by(picker, "a", "b")
+            line = json.loads(await picker.command.says("optional objects not read"))
+            assert "acceleratorclasses.ome.io" in line["not_installed"]
+            assert "forbidden" not in line
+            await cluster.install("acceleratorclasses")
+            await space.apply(accelerator_class(T4["nvidia.com/gpu.product"]))
+            await served_by(picker, "b")
+            await cluster.uninstall("acceleratorclasses")
+            await served_by(picker, "a", "b")
+
+
+async def test_new_pod_has_the_hardware_that_it_requests_of_its_node(space, fleet, tmp_path):
+    for name, labels in (("a", H100), ("b", T4), ("c", H100)):
+        await space.node(node_of(space, name), labels={**labels, "nvidia.com/gpu.count": "8"})
+    await space.apply(accelerator_class(H100["nvidia.com/gpu.product"], cost={"perHour": "4"}))
+    async with picker_with(space, tmp_path, only("models: [h100], maxCostPerHour: 5")) as picker:
+        await has_hardware(picker, gold=1, t4=1)
+        await fleet.start("c", node=node_of(space, "c"), resources=ONE_GPU)
+        await served_by(picker, "a", "c")  # 4 $ each: one GPU of eight
+
+
+async def test_is_11_node_that_boots_anew_resets_what_is_known_of_its_endpoints(space, tmp_path):
+    async with fleet_in(space) as fleet:
+        node = await space.node(node_of(space, "a"), boot_id="first")
+        await fleet.start("a", node=node_of(space, "a"))
+        await space.pool(ports=fleet.ports)
+        async with picker_with(space, tmp_path, "", "--decision-headers", pods="a") as picker:
+            assert await cached(picker) == "0%"
+            assert await cached(picker) != "0%"
+            await space.label(node, zone="z1")
+            await space.node(node_of(space, "last"))
+            await picker.knows(2, "nodes")
+            assert await cached(picker) != "0%"  # it is the same boot
+            await space.node(node_of(space, "a"), boot_id="second")
+
+            async def forgotten() -> bool:
+                return await cached(picker) == "0%"
+
+            await until(forgotten, "the cache of a node that booted anew counts as empty", seconds=PATIENCE_SECONDS)
+            assert await cached(picker) != "0%"
+
+
+async def cached(picker: Picker) -> str:
+    """Send a prompt; return how much of it the picker takes to be in the cache of the pod."""
+    chat = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "a prompt of many blocks " * 200}],
+        "max_tokens": 2,
+    }
+    async with aiohttp.ClientSession() as http, http.post(f"{picker.url}/v1/chat/completions", json=chat) as answer:
+        assert answer.status == 200
+        (share,) = re.findall(r"\d+%(?= cached)", answer.headers["x-epp-reason"])
+        return share

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Helm chart: what it makes of values, and which values it refuses."""
+
+import json
+
+import pytest
+import typer.main
+import yaml
+from charts import CHART, FLAVOURS, NAMESPACE, RELEASE, SERVERS, container, kinds, one
+
+from epp.cli import go_flags
+from epp.cli.app import application
+from epp.config import Builder, assemble, load_text
+from epp.framework import ManualClock
+from epp.framework.registry import Registry
+
+NAME = f"{RELEASE}-epp"
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_lint_has_nothing_to_say(helm, flavour):
+    values = [word for value in (SERVERS, *FLAVOURS[flavour]) for word in ("--set", value)]
+    ended = helm.run("lint", "--strict", str(CHART), "--kube-version", helm.kube_version, *values)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (("router.epp.relicas=2",), "additional properties 'relicas' not allowed"),
+        (("routter.epp.replicas=2",), "additional properties 'routter' not allowed"),
+        (("router.proxy.mode=daemon",), "value must be one of 'sidecar', 'service'"),
+        (("router.inferencePool.failureMode=FailClosed",), "value must be one of 'FailOpen', 'FailClose'"),
+        (("router.modelServers.targetPorts[0].number=80000",), "maximum: got 80,000, want 65,535"),
+        (("router.modelServers.targetPorts[0].port=8000",), "additional properties 'port' not allowed"),
+        (("router.modelServers.matchLabels.version=1",), "got number, want string"),
+        (("router.epp.image.digest=latest",), "does not match pattern"),
+        (("router.monitoring.prometheus.auth.enabled=true",), "value must be false"),
+        (("router.latencyPredictor.enabled=true",), "additional properties 'latencyPredictor' not allowed"),
+        (("router.modelServers.matchLabels=null",), "router.modelServers.matchLabels is empty"),
+        (("router.epp.flags.grpc-port=9100",), "router.epp.flags has grpc-port, which this chart sets"),
+        (
+            ("router.epp.autoscaling.enabled=true", "router.epp.flags.ha-enable-leader-election=true"),
+            "router.epp.autoscaling cannot help a picker with leader election",
+        ),
+        (("router.epp.autoscaling.enabled=true", "router.epp.autoscaling.minReplicas=9"), "less than minReplicas 9"),
+        (
+            ("router.inferencePool.create=false", *FLAVOURS["objectives"]),
+            "router.inferenceObjectives needs the pool",
+        ),
+        (("router.inferencePool.create=false", "httpRoute.create=true"), "httpRoute.create needs the pool"),
+        (("router.epp.pluginsConfigFile=mine.yaml",), "router.epp.pluginsConfigFile is mine.yaml, which no value has"),
+        (("router.epp.flags.drain-timeout=125s",), "write 135 or more"),
+        (("router.proxy.enabled=true", "router.proxy.drainSeconds=200"), "write 210 or more"),
+    ],
+)
+def test_mistake_is_refused_with_its_place(helm, values, said):
+    assert said in helm.refusal(*values)
+
+
+def test_schema_has_each_value_of_the_file_and_no_other():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert set(_schema_paths(schema, schema)) - {"global"} == set(_value_paths(values, schema, schema))
+
+
+def _schema_paths(schema: dict, root: dict, path: str = "") -> list[str]:
+    """Return the path of each property with no properties of its own."""
+    if "$ref" in schema:
+        return _schema_paths(root["$defs"][schema["$ref"].rpartition("/")[2]], root, path)
+    if schema.get("additionalProperties") is not False:
+        return [path.removeprefix(".")]
+    return [
+        each for name, inner in schema["properties"].items() for each in _schema_paths(inner, root, f"{path}.{name}")
+    ]
+
+
+def _value_paths(values: object, schema: dict, root: dict, path: str = "") -> list[str]:
+    """Return the path of each value that the schema has no properties for."""
+    if "$ref" in schema:
+        return _value_paths(values, root["$defs"][schema["$ref"].rpartition("/")[2]], root, path)
+    if schema.get("additionalProperties") is not False or not isinstance(values, dict):
+        return [path.removeprefix(".")]
+    return [
+        each
+        for name, value in values.items()
+        for each in _value_paths(value, schema["properties"][name], root, f"{path}.{name}")
+    ]
+
+
+def test_default_is_a_pool_and_its_picker(helm):
+    objects = helm.template()
+    always = ("ConfigMap", "Deployment", "Role", "RoleBinding", "Service", "ServiceAccount")
+    assert kinds(objects) == {kind: [NAME] for kind in always} | {"InferencePool": [RELEASE]}
+    pool = one(objects, "InferencePool")["spec"]
+    assert pool == {
+        "selector": {"matchLabels": {"app": "vllm"}},
+        "targetPorts": [{"number": 8000}],
+        "endpointPickerRef": {
+            "group": "",
+            "kind": "Service",
+            "name": NAME,
+            "port": {"number": 9002},
+            "failureMode": "FailOpen",
+        },
+    }
+    ports = {port["name"]: port for port in one(objects, "Service")["spec"]["ports"]}
+    assert ports["grpc-ext-proc"]["appProtocol"] == "kubernetes.io/h2c"
+    assert (ports["grpc-ext-proc"]["port"], ports["http-metrics"]["port"]) == (9002, 9090)
+
+
+def test_picker_is_started_as_llm_ds_chart_starts_it(helm):
+    assert container(helm.template())["args"] == [
+        *("--pool-name", RELEASE, "--pool-namespace", NAMESPACE, "--pool-group", "inference.networking.k8s.io"),
+        *("--zap-encoder", "json", "--config-file", "/config/default-plugins.yaml"),
+        *("--grpc-health-port", "9003", "--drain-timeout=120s", "--tracing=false"),
+    ]
+    assert container(helm.template(*FLAVOURS["without-pool"], "router.modelServers.matchLabels.role=chat"))["args"] == [
+        *("--endpoint-selector", "app=vllm,role=chat", "--endpoint-target-ports", "8001"),
+        *("--zap-encoder", "json", "--config-file", "/config/default-plugins.yaml"),
+        *("--grpc-health-port", "9003", "--drain-timeout=120s", "--tracing=false"),
+    ]
+
+
+def test_flags_reach_the_picker_as_they_are_given(helm):
+    arguments = container(
+        helm.template(
+            "router.epp.flags.v=4",
+            "router.epp.flags.secure-serving=false",
+            "router.epp.flags.drain-timeout=1m",
+            "router.epp.flags.tracing=true",
+        )
+    )["args"]
+    assert arguments[-4:] == ["--drain-timeout=1m", "--secure-serving=false", "--tracing=true", "--v=4"]
+
+
+def test_large_number_of_a_values_file_stays_a_number(helm, tmp_path):
+    """Helm reads it as a float, and would write 3.3554432e+07."""
+    file = tmp_path / "values.yaml"
+    file.write_text(
+        "router:\n"
+        "  epp: {flags: {max-request-body: 33554432, v: 4, refresh-metrics-interval: 0.5s}}\n"
+        "  inferenceObjectives: [{name: first, priority: 1000000}]\n"
+        "  proxy: {enabled: true, maxConnections: 2000000}\n"
+    )
+    objects = helm.template(files=[file])
+    assert {"--max-request-body=33554432", "--v=4", "--refresh-metrics-interval=0.5s"} <= set(
+        container(objects)["args"]
+    )
+    assert one(objects, "InferenceObjective")["spec"]["priority"] == 1_000_000
+    assert (
+        "max_active_downstream_connections: 2000000" in one(objects, "ConfigMap", f"{NAME}-proxy")["data"]["envoy.yaml"]
+    )
+
+
+def test_environment_tells_the_picker_where_it_is(helm):
+    objects = helm.template(*FLAVOURS["traced"], "router.epp.env[0].name=A", "router.epp.env[0].value=b")
+    environment = {each["name"]: each for each in container(objects)["env"]}
+    assert environment["NAMESPACE"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.namespace"
+    assert environment["POD_NAME"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
+    assert environment["OTEL_SERVICE_NAME"]["value"] == "llm-d-router/epp"
+    assert environment["OTEL_TRACES_SAMPLER_ARG"]["value"] == "0.1"
+    assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"]["value"] == "http://localhost:4317"
+    assert environment["A"]["value"] == "b"
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_arguments_are_those_of_the_command_line(helm, flavour):
+    arguments = container(helm.template(*FLAVOURS[flavour]))["args"]
+    if missing := [flag for flag in go_flags.UNSUPPORTED if flag in arguments]:
+        pytest.skip(f"epp serve does not take {missing[0]} yet")
+    serve = typer.main.get_command(application()).commands["serve"]
+    parsed = serve.make_context("serve", [each.replace("/config/", f"{CHART}/files/") for each in arguments])
+    assert parsed.params["grpc_health_port"] in {9003, 9005}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "triton-tensorrt-llm", "trtllm-serve", "triton"])
+def test_configurations_are_valid_for_every_engine(helm, engine):
+    objects = helm.template(
+        f"router.modelServers.type={engine}",
+        "router.epp.parsers={openai-parser,anthropic-parser}",
+        "router.epp.accelerators.clusterObjects=true",
+    )
+    files = one(objects, "ConfigMap")["data"]
+    assert set(files) == {"default-plugins.yaml", "payload-agnostic.yaml"}
+    for text in files.values():
+        assembly = assemble(load_text(text), Builder(Registry(), ManualClock()))
+        assert assembly.warnings == ()
+
+
+def test_configuration_of_the_users_own_is_mounted_as_a_directory(helm, tmp_path):
+    file = tmp_path / "values.yaml"
+    file.write_text(
+        "router: {epp: {pluginsConfigFile: mine.yaml, pluginsCustomConfig: {other.yaml: 'kind: Other'},"
+        " pluginsConfig: {kind: EndpointPickerConfig, plugins: [{type: queue-scorer}]}}}"
+    )
+    objects = helm.template(files=[file])
+    files = one(objects, "ConfigMap")["data"]
+    assert yaml.safe_load(files["mine.yaml"]) == {"kind": "EndpointPickerConfig", "plugins": [{"type": "queue-scorer"}]}
+    assert files["other.yaml"] == "kind: Other\n"
+    picker = container(objects)
+    assert picker["args"][picker["args"].index("--config-file") + 1] == "/config/mine.yaml"
+    (mount,) = [mount for mount in picker["volumeMounts"] if mount["mountPath"] == "/config"]
+    assert "subPath" not in mount  # such a file is never updated
+    assert not any("checksum/config" in name for name in one(objects, "Deployment")["spec"]["template"]["metadata"])
+
+
+def test_model_servers_over_http2_are_a_matter_of_the_pool(helm):
+    objects = helm.template("router.modelServers.protocol=grpc")
+    assert one(objects, "InferencePool")["spec"]["appProtocol"] == "kubernetes.io/h2c"
+
+
+def test_istio_calls_the_picker_over_tls_where_that_is_served(helm):
+    rule = one(helm.template(*FLAVOURS["istio"]), "DestinationRule")["spec"]
+    assert rule == {
+        "host": f"{NAME}.{NAMESPACE}.svc.cluster.local",
+        "trafficPolicy": {"tls": {"mode": "SIMPLE", "insecureSkipVerify": True}},
+    }
+    assert "DestinationRule" not in kinds(helm.template(*FLAVOURS["istio"], "router.epp.flags.secure-serving=false"))
+
+
+def test_route_leads_to_the_pool(helm):
+    route = one(helm.template(*FLAVOURS["istio"]), "HTTPRoute")["spec"]
+    assert route["parentRefs"] == [
+        {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "inference-gateway"}
+    ]
+    (rule,) = route["rules"]
+    assert rule["backendRefs"] == [{"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": RELEASE}]
+    assert rule["matches"][0]["headers"] == [{"type": "Exact", "name": "x-model", "value": "llama"}]
+    assert rule["timeouts"] == {"request": "300s"}

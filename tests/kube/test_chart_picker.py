@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The picker of an installed release: with the arguments and the environment of its Deployment, as its account."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import grpc
+import pytest
+from charts import CHART, FLAVOURS, RELEASE, SERVERS, container, one
+from cluster.space import Space
+from commands import Command, command, free_ports
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from waiting import until
+
+from epp.cli import go_flags
+
+pytestmark = pytest.mark.skipif(
+    "--endpoint-selector" in go_flags.UNSUPPORTED, reason="epp serve does not read a cluster yet"
+)
+NAME = f"{RELEASE}-epp"
+IDLE = {"app": "vllm"}
+
+
+@pytest.fixture
+def started(helm, space: Space, tmp_path: Path):
+    """Install a release; start its picker, with ports that are free and the config map where it is mounted."""
+
+    @contextlib.asynccontextmanager
+    async def start(*values: str) -> AsyncIterator[tuple[Command, int]]:
+        grpc_port, health_port, metrics_port = free_ports(3)
+        health = f"router.epp.grpcHealthPort={health_port}"
+        objects = helm.template(*values, health, namespace=space.namespace)
+        admin = {"HOME": str(tmp_path), "KUBECONFIG": str(space.cluster.kubeconfig(tmp_path / "admin"))}
+        settings = [word for value in (SERVERS, *values, health) for word in ("--set", value)]
+        where = ("--namespace", space.namespace)
+        ended = await asyncio.to_thread(helm.run, "install", RELEASE, str(CHART), *where, *settings, **admin)
+        assert ended.returncode == 0, ended.stderr
+        mounted = tmp_path / "config"
+        mounted.mkdir()
+        for name, text in one(objects, "ConfigMap", NAME)["data"].items():
+            (mounted / name).write_text(text)
+        picker = container(objects)
+        arguments = [each.replace("/config/", f"{mounted}/") for each in picker["args"]]
+        account = await space.user(NAME)  # of the release, with the rights that its Role gives
+        environment = {
+            **environment_of(picker, space.namespace),
+            "KUBECONFIG": str(account.kubeconfig(tmp_path / "account")),
+        }
+        ports = (f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}")
+        async with command("serve", *arguments, *ports, **environment) as running:
+            yield running, health_port
+
+    return start
+
+
+def environment_of(picker: dict, namespace: str) -> Mapping[str, str]:
+    """Return the variables of a container, with what a kubelet fills in."""
+    fields = {"metadata.namespace": namespace, "metadata.name": f"{NAME}-5d8686444f-7rb5w", "spec.nodeName": "node-1"}
+    found: dict[str, str] = {}
+    for each in picker["env"]:
+        value = each.get("value") or fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        for name, known in found.items():
+            value = value.replace(f"$({name})", known)
+        found[each["name"]] = value
+    return found
+
+
+async def answers(port: int, service: str) -> bool:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            return (await HealthStub(channel).Check(HealthCheckRequest(service=service))).status == (
+                HealthCheckResponse.SERVING
+            )
+        except grpc.aio.AioRpcError:
+            return False
+
+
+@pytest.mark.parametrize(
+    "flavour", ["gateway", "without-pool", "leader-election", "accelerators", "monitored", "sidecar"]
+)
+async def test_picker_of_a_release_becomes_ready(started, space, flavour):
+    await space.pod("server", "127.0.0.2", labels=IDLE)
+    async with started(*FLAVOURS[flavour]) as (picker, health_port):
+        probes = {"livenessProbe": "liveness", "readinessProbe": "readiness"}
+        for service in probes.values():
+            await until(lambda name=service: answers(health_port, name), f"{service} is answered", seconds=60)
+        assert picker.running
+        refused = [line for line in picker.err if "forbidden" in line.lower()]
+        assert refused == []

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`/healthz` of a picker in a real cluster: why it is not ready, and what it cannot use."""
+
+from contextlib import suppress
+
+import aiohttp
+import cluster.manifests as write
+import pytest
+from cluster.users import PICKER_ROLE
+from pickers import PATIENCE_SECONDS, picker_as, picker_in
+from waiting import until
+
+
+@pytest.fixture
+def shows():
+    """Wait until the page of a picker fulfils a condition; give its status and content."""
+
+    async def shows(picker, condition, what):
+        found = []
+
+        async def fulfilled():
+            with suppress(aiohttp.ClientConnectorError):  # not open yet
+                found[:] = await picker.health()
+            return found and condition(found[1])
+
+        await until(fulfilled, f"/healthz shows {what}", seconds=PATIENCE_SECONDS)
+        return found
+
+    return shows
+
+
+async def test_picker_that_waits_for_its_api_server_says_so(own_cluster, shows, tmp_path):
+    cluster = await own_cluster(crds=("inferencepools", "inferenceobjectives", "inferencemodelrewrites"))
+    kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
+    cluster.server.kill()
+    async with picker_as(kubeconfig, "--pool-name=pool", ready=False) as picker:
+        status, health = await shows(picker, lambda page: "cannot be reached" in page["reason"], "the absent server")
+        assert (status, health["ready"]) == (503, False)
+        assert health["reason"].startswith("starting: inferenceobjectives.llm-d.ai in default, ")
+        assert f": the API server cannot be reached: {cluster.access.url}: " in health["reason"]
+        await cluster.server.start()
+        status, health = await shows(picker, lambda page: page["ready"], "ready")
+        assert status == 200
+        assert "reason" not in health
+
+
+async def test_picker_that_may_not_list_pods_says_so(space, shows, tmp_path):
+    await space.pool()
+    rules = [rule for rule in PICKER_ROLE["rules"] if "pods" not in rule["resources"]]
+    async with picker_in(space, tmp_path, role={**PICKER_ROLE, "rules": rules}, ready=False) as picker:
+        status, health = await shows(picker, lambda page: "forbidden" in page.get("reason", ""), "what is forbidden")
+        assert status == 503
+        assert health["reason"].startswith(f"starting: pods in {space}: forbidden: pods is forbidden: User ")
+
+
+async def test_picker_without_objectives_does_not_wait_for_them(space, tmp_path):
+    await space.pool()
+    await space.pod("a", "127.0.0.1")
+    rules = [rule for rule in PICKER_ROLE["rules"] if "inferenceobjectives" not in rule["resources"]]
+    async with picker_in(space, tmp_path, role={**PICKER_ROLE, "rules": rules}) as picker:
+        states = {watch["resource"]: watch["state"] for watch in (await picker.health())[1]["kubernetes"]["watches"]}
+        assert states[f"inferenceobjectives.llm-d.ai in {space}"] == "forbidden"
+        assert states[f"pods in {space}"] == "up to date"
+
+
+async def test_pool_without_reachable_endpoints_is_the_reason(space, shows, tmp_path):
+    await space.pool(ports=(1,))
+    await space.pod("a", "127.0.0.1")
+    async with picker_in(space, tmp_path) as picker:
+        status, health = await shows(picker, lambda page: page["unreachable"], "the endpoint")
+        assert (status, health["reason"]) == (503, "no endpoint can be reached")
+
+
+async def test_objects_that_cannot_be_used_are_listed(space, shows, tmp_path):
+    await space.pool()
+    rules = [write.rule("chat", **{"chat-v2": None})]
+    rewrite = await space.apply(write.rewrite("canary", pool="pool", rules=rules))
+    async with picker_in(space, tmp_path) as picker:
+        _, health = await picker.health()
+        assert health["not_in_effect"] == []
+        await space.admin.replace({key: part for key, part in rewrite.items() if key != "spec"})
+        _, health = await shows(picker, lambda page: page["not_in_effect"], "the rewrite")
+        assert health["not_in_effect"] == [
+            {
+                "plugin": "kubernetes",
+                "file": "cluster",
+                "object": f"InferenceModelRewrite {space}/canary",
+                "reason": "spec is missing: add it",
+                "kept": 1,
+            }
+        ]

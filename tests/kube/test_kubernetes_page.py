@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/kubernetes.md, and README.md on Kubernetes: their commands as they are written, on a real API server."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import cluster.manifests as write
+import pytest
+import yaml
+from apart import NAMESPACES, gate
+from cluster.client import RefusedError
+from cluster.space import Space
+from documents import blocks, commands, file_of
+from waiting import until
+
+from epp.kube.needs import Importance, needs_of_picker
+from epp.observability.watches import WatchMetrics
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs" / "kubernetes.md"
+README = REPOSITORY / "README.md"
+CHART = REPOSITORY / "deploy" / "chart"
+NOT_RUN = ("kubectl exec ",)
+"""Commands that need a kubelet."""
+SECONDS = 300
+KUBECTL = f'#!/bin/sh\nexec {sys.executable} {Path(__file__).parent / "kubectl.py"} "$@"\n'
+
+
+@pytest.fixture(scope="module")
+def isolated() -> bool:
+    """Whether this machine lets a process have a network of its own."""
+    try:
+        return subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False, timeout=60).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def script_of(page: Path) -> tuple[str, list[str]]:
+    """Return a shell script of all the commands and files of a page, and the commands."""
+    lines, run = ["set -e", "epp sim-server --port 8000 & model_server=$!"], []
+    for block in blocks(page):
+        if block.language == "console":
+            for command in commands(block):
+                if not command.startswith(NOT_RUN):
+                    lines += [f"echo '@@ {len(run)}'", command]
+                    run.append(command)
+        elif found := file_of(block):
+            name, text = found
+            lines += [f"cat > {name} <<'END OF FILE'\n{text}END OF FILE"]
+    return "\n".join([*lines, "echo '@@ end'", ""]), run
+
+
+async def walk(page: Path, cluster, directory: Path, *, isolated: bool) -> dict[str, str]:
+    """Run a page; return each command with the output from there to the next one."""
+    script, run = script_of(page)
+    (directory / "walk.sh").write_text(script)
+    programs = directory / "programs"
+    programs.mkdir()
+    (programs / "kubectl").write_text(KUBECTL)
+    (programs / "kubectl").chmod(0o755)
+    tests = Path(__file__).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{tests}:{tests.parent / 'e2e'}",
+        "HOME": str(directory),
+        "KUBECONFIG": str(cluster.kubeconfig(directory / "kubeconfig")),
+    }
+    way, port = directory / "api.sock", cluster.access.port
+    apart = (*NAMESPACES, sys.executable, str(tests / "apart.py"), str(port), str(way)) if isolated else ()
+    said = directory / "said.txt"
+    async with gate(port, way):
+        with said.open("w") as output:
+            process = await asyncio.create_subprocess_exec(
+                *apart,
+                "bash",
+                "walk.sh",
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                exit_code = await asyncio.wait_for(process.wait(), SECONDS)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what the script left running
+    text = said.read_text()
+    assert exit_code == 0, text
+    parts = re.split(r"@@ (?:\d+|end)\n", text)[1:-1]  # output need not end a line
+    return dict(zip(run, parts, strict=True))
+
+
+def health_in(output: str) -> dict:
+    """Return the content of `/healthz`, among the log lines of the picker."""
+    (line,) = [line for line in output.splitlines() if line.startswith('{"ready"')]
+    return json.loads(line)
+
+
+async def test_page_works_as_it_is_written(own_cluster, isolated, tmp_path):
+    cluster = await own_cluster()
+    async with cluster.client() as admin:
+        with contextlib.suppress(RefusedError):  # the server makes it, sooner or later
+            await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
+        space = Space(cluster, admin, "default")
+        await space.pod("server", "127.0.0.1", labels={"app": "my-model-server"})
+        applied, found, _, healthy, _, allowed, page, metrics, _ = (
+            await walk(PAGE, cluster, tmp_path, isolated=isolated)
+        ).values()
+    assert applied == "inferencepool/my-pool serverside-applied\n"
+    assert found.endswith("The picker would become ready, with 1 endpoint.\n")
+    assert health_in(healthy)["ready"] is True
+    assert " as system:serviceaccount:default:my-pool-epp: ok" in allowed
+    states = {watch["resource"]: watch["state"] for watch in health_in(page)["kubernetes"]["watches"]}
+    assert states["pods in default"] == "up to date"
+    assert 'llm_d_epp_kubernetes_objects{namespace="default",resource="pods"} 1.0' in metrics
+
+
+@pytest.mark.skipif(not CHART.exists(), reason="deploy/ has no chart")
+async def test_commands_of_the_readme_install_a_picker_and_check_its_account(own_cluster, programs, tmp_path):
+    cluster = await own_cluster()
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig")),
+    }
+    written = [command for block in blocks(README) if block.language == "console" for command in commands(block)]
+    install, check = [command for command in written if command.startswith(("helm ", "epp check --cluster"))]
+
+    async def outcome(command: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_shell(
+            command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), SECONDS)
+        return process.returncode, output.decode()
+
+    exit_code, said = await outcome(check)
+    assert exit_code == 1, said
+    assert "error   pods: list and watch forbidden in namespace default (endpoints): apply the Role below" in said
+    exit_code, said = await outcome(install)
+    assert exit_code == 0, said
+    said = ""
+
+    async def is_allowed() -> bool:
+        nonlocal said
+        exit_code, said = await outcome(check)
+        return exit_code == 0
+
+    await until(is_allowed, "the roles of the release have effect", seconds=120)
+    assert "as system:serviceaccount:default:my-pool-epp: ok" in said
+    assert said.endswith("The picker would become ready without endpoints, and answer 503 until a pod is ready.\n")
+
+
+def test_role_of_the_page_is_what_a_single_picker_needs():
+    (role,) = [
+        document
+        for block in blocks(PAGE)
+        if block.language == "yaml"
+        for document in yaml.safe_load_all(block.text)
+        if document["kind"] == "Role"
+    ]
+    granted = {
+        (verb, group, resource)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    needs = needs_of_picker("default", pool_group=write.POOLS.partition("/")[0])
+    assert granted == {
+        (verb, need.resource.group, need.resource.plural)
+        for need in needs
+        if need.importance is not Importance.OPTIONAL
+        for verb in need.verbs
+    }
+
+
+def test_all_kinds_that_are_read_are_in_the_table_of_rights():
+    _, _, section = PAGE.read_text().partition("## Rights")
+    named = set(re.findall(r"\w+", section.partition("```")[0]))
+    needs = needs_of_picker("default", pool_group=write.POOLS.partition("/")[0], lease="l")
+    assert {need.resource.plural for need in needs} <= named
+
+
+def test_flags_and_metrics_of_the_page_exist():
+    text = PAGE.read_text()
+    flags, metrics = ((REPOSITORY / "docs" / f"{name}.md").read_text() for name in ("flags", "metrics"))
+    for name in set(re.findall(r"`(--[\w-]+)", text)):
+        assert f"`{name}`" in flags, name
+    watches = {f"{each.name}_total" if each.type == "counter" else each.name for each in WatchMetrics(tuple).describe()}
+    for name in set(re.findall(r"`(llm_d_epp_\w+)`", text)):
+        assert name in watches or f"`{name}`" in metrics, name
+
+
+def test_commands_that_are_not_run_are_in_the_page():
+    written = [command for block in blocks(PAGE) if block.language == "console" for command in commands(block)]
+    assert all(any(command.startswith(beginning) for command in written) for beginning in NOT_RUN)

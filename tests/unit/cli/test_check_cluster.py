@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`epp check --cluster`: its text, its JSON and its exit codes; `tests/kube` runs it on a real API server."""
+
+import asyncio
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from epp.cli.app import application
+
+POOL = {
+    "metadata": {"name": "pool", "namespace": "llm"},
+    "spec": {"selector": {"matchLabels": {"app": "vllm"}}, "targetPorts": [{"number": 8000}]},
+}
+POOLS = "/apis/inference.networking.k8s.io/v1/inferencepools"
+READY = """\
+  not installed, and not needed: inferenceobjectives.llm-d.ai, inferenceobjectives.inference.networking.x-k8s.io, \
+inferencemodelrewrites.llm-d.ai, inferencemodelrewrites.inference.networking.x-k8s.io, acceleratorclasses.ome.io, \
+instaslices.inference.redhat.com, nodeaccelerators.inference.redhat.com, allocationclaims.inference.redhat.com, \
+gpus.tensor-fusion.ai, gpunodes.tensor-fusion.ai, resourceslices.resource.k8s.io, resourceclaims.resource.k8s.io, \
+deviceclasses.resource.k8s.io, devicetaintrules.resource.k8s.io, resourceflavors.kueue.x-k8s.io, \
+variantautoscalings.llmd.ai
+  InferencePool pool: pods with app=vllm; ports 8000, http
+  pods: 2 match, 1 ready, 1 not ready; endpoints: 1
+  objectives: 0, rewrites: 0
+"""
+ROLE = """\
+
+# All that the picker needs in its namespace; for kubectl apply -f -
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: endpoint-picker-pool, namespace: llm}
+rules:
+- apiGroups: ['']
+  resources: [pods]
+  verbs: [get, list, watch]
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]
+  verbs: [get, list, watch]
+- apiGroups: ['']
+  resources: [events]
+  verbs: [create, patch]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: endpoint-picker-pool, namespace: llm}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: endpoint-picker-pool}
+subjects:
+- {kind: ServiceAccount, namespace: llm, name: picker}
+
+"""
+
+
+@pytest.fixture
+def check(script, tmp_path):
+    """Run the command against the API server of the script; give exit code and output."""
+    kubeconfig = script.write_kubeconfig(tmp_path / "kubeconfig")
+
+    async def check(*flags):
+        arguments = ["check", "--cluster", f"--kubeconfig={kubeconfig}", "--pool-namespace=llm", *flags]
+        result = await asyncio.to_thread(CliRunner().invoke, application(), arguments)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout
+
+    return check
+
+
+@pytest.fixture
+def cluster(script, pod):
+    """A pool of a ready pod and another one, nodes, and all rights but those on nodes."""
+    script.objects[POOLS] = [POOL]
+    script.objects["/api/v1/pods"] = [pod(name="a"), pod(name="b", ready=False)]
+    script.install("/api/v1/nodes", "/api/v1/events")
+    script.allow("pods", "inferencepools")
+    script.allow("events", verbs=("create", "patch"))
+    return script
+
+
+async def test_access_and_pool_are_shown(check, cluster):
+    exit_code, said = await check("--pool-name=pool")
+    assert exit_code == 0
+    lines = said.splitlines()
+    assert lines[:2] == [
+        f"cluster {cluster.url} as system:serviceaccount:llm:picker: ok",
+        "  note    1 kind is forbidden that the picker does without; the roles below allow them",
+    ]
+    assert [" ".join(line.split()) for line in lines[2:7]] == [
+        "resource where access need for",
+        "pods llm allowed required endpoints",
+        "inferencepools.inference.networking.k8s.io llm allowed required pods and ports of the pool",
+        "events llm allowed recommended problems of the pool in kubectl describe",
+        "nodes cluster no get, list, watch optional hardware",
+    ]
+    assert READY in said
+    assert "\n# Optional, to know the hardware of endpoints; for kubectl apply -f -\napiVersion: " in said
+    assert lines[-1] == "The picker would become ready, with 1 endpoint."
+
+
+async def test_role_is_printed_where_a_right_is_missing(check, cluster):
+    cluster.rights.remove(("watch", "pods"))
+    exit_code, said = await check("--pool-name=pool")
+    assert exit_code == 1
+    head, error = said.splitlines()[:2]
+    assert head.endswith(": refused, 1 error")
+    assert error == "  error   pods: watch forbidden in namespace llm (endpoints): apply the Role below"
+    assert ROLE in said
+    assert said.endswith("\nThe picker would become ready, and see no change of pods.\n")
+
+
+async def test_right_that_the_picker_does_not_use_may_be_missing(check, cluster):
+    cluster.rights.remove(("get", "pods"))
+    exit_code, said = await check("--pool-name=pool", "--strict")
+    assert exit_code == 0
+    assert " pods " in said
+    assert "allowed, without get" in said
+
+
+async def test_warnings_count_where_they_are_asked_for(check, cluster):
+    cluster.objects["/api/v1/pods"] = []
+    exit_code, said = await check("--pool-name=pool")
+    assert exit_code == 0
+    assert said.splitlines()[0].endswith(": ok, 1 warning")
+    assert (await check("--pool-name=pool", "--strict"))[0] == 2
+
+
+async def test_programs_get_access_pool_and_roles(check, cluster):
+    cluster.rights.remove(("list", "pods"))
+    exit_code, said = await check("--pool-name=pool", "--output=json")
+    assert exit_code == 1
+    found = json.loads(said)
+    assert found["files"] == []
+    report = found["cluster"]
+    assert report["access"][0] == {
+        "resource": "pods",
+        "name": None,
+        "namespace": "llm",
+        "importance": "required",
+        "purpose": "endpoints",
+        "verbs": ["get", "list", "watch"],
+        "state": "forbidden",
+        "version": None,
+        "missing": ["list"],
+        "untried": [],
+        "reason": "pods is forbidden",
+    }
+    assert (report["server"], report["namespace"], report["would_be_ready"]) == (cluster.url, "llm", False)
+    assert (report["pool"]["labels"], report["pool"]["pods"]) == ({"app": "vllm"}, None)
+    assert [each["kind"] for each in report["roles"]] == ["Role", "RoleBinding"]
+    assert [each["kind"] for each in report["hardware_roles"]] == ["ClusterRole", "ClusterRoleBinding"]
+
+
+async def test_no_access_is_one_sentence(check, cluster, script):
+    script.answers["/apis/authentication.k8s.io/v1/selfsubjectreviews"] = (
+        401,
+        {"code": 401, "message": "Unauthorized"},
+    )
+    assert await check() == (1, "")

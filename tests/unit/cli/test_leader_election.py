@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lease that the flags of a replica, and its pod, name."""
+
+import pytest
+
+from epp.cli.commands import Serve
+from epp.cli.kubernetes import read_kubernetes
+from epp.cli.options import Switch
+from epp.framework import ConfigurationError
+from epp.kube.lease import LeaseSettings
+
+SELECTOR = {"endpoint_selector": "app=vllm", "endpoint_target_ports": "8000"}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.delenv("POD_NAME", raising=False)
+    monkeypatch.setenv("NAMESPACE", "llm")
+
+
+def settings(**flags):
+    found = read_kubernetes(Serve(ha_enable_leader_election=Switch.TRUE, **flags), None)
+    assert found is not None
+    return found
+
+
+def test_replicas_of_a_pool_share_the_lease_that_llm_d_router_has():
+    expected = LeaseSettings(name="epp-llm-vllm-qwen.llm-d.ai", namespace="llm", seconds=15.0, retry_seconds=2.0)
+    assert settings(pool_name="vllm-qwen").lease == expected
+
+
+def test_replica_is_named_for_its_pod_and_anew_at_each_start(monkeypatch):
+    monkeypatch.setenv("POD_NAME", "epp-7d4b9c6f5-x2x4z")
+    first, second = (settings(pool_name="pool").replica for _ in range(2))
+    assert first.startswith("epp-7d4b9c6f5-x2x4z_")
+    assert second.startswith("epp-7d4b9c6f5-x2x4z_")
+    assert first != second
+
+
+def test_replicas_without_a_pool_share_the_lease_of_their_deployment(monkeypatch):
+    monkeypatch.setenv("POD_NAME", "epp-7d4b9c6f5-x2x4z")
+    assert settings(**SELECTOR).lease == LeaseSettings(name="epp-llm-epp.llm-d.ai", namespace="llm")
+
+
+@pytest.mark.parametrize("pod", ["", "epp-0", "../../pods"])
+def test_replica_that_does_not_know_its_deployment_is_refused(monkeypatch, pod):
+    monkeypatch.setenv("POD_NAME", pod)
+    with pytest.raises(ConfigurationError, match=r"POD_NAME is '.*', not the name of a pod of a Deployment"):
+        settings(**SELECTOR)
+
+
+def test_lease_whose_name_is_too_long_is_refused():
+    with pytest.raises(ConfigurationError, match="cannot be the name of a lease: choose a shorter name"):
+        settings(pool_name="p" * 250)
+
+
+def test_pod_of_a_deployment_with_a_name_that_no_lease_can_have_is_refused(monkeypatch):
+    monkeypatch.setenv("POD_NAME", "a/b-7d4b9c6f5-x2x4z")
+    with pytest.raises(ConfigurationError, match="cannot be the name of a lease"):
+        settings(**SELECTOR)
+
+
+@pytest.mark.parametrize("flags", [{"endpoints": ["127.0.0.1:1"], "pool_name": "pool"}, {}])
+def test_without_a_pool_in_kubernetes_it_is_refused_with_the_remedy(flags):
+    with pytest.raises(ConfigurationError, match=r"needs a pool in Kubernetes.*leave it out, or give --pool-name"):
+        settings(**flags)
+
+
+def test_without_the_flag_there_is_no_lease():
+    found = read_kubernetes(Serve(pool_name="pool"), None)
+    assert found is not None
+    assert found.lease is None

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Label selectors in one line, as Kubernetes reads them."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.framework.label_selectors import LabelSelector
+
+LABELS = {"app": "vllm", "tier": "a", "weight": "10", "empty": "", "disaggregatedset.x-k8s.io/name": "my-set"}
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("", True),
+        ("  ", True),
+        ("app", True),
+        ("gone", False),
+        ("!app", False),
+        ("! gone", True),
+        ("app=vllm", True),
+        ("app==vllm", True),
+        ("app = sglang", False),
+        ("app!=sglang", True),
+        ("app!=vllm", False),
+        ("gone!=x", True),
+        ("gone=", False),
+        ("empty=", True),
+        ("tier in (a, b)", True),
+        ("tier in (b)", False),
+        ("tier notin (b,c)", True),
+        ("gone notin (b)", True),
+        ("gone in (b)", False),
+        ("weight>9", True),
+        ("weight > 10", False),
+        ("weight<11", True),
+        ("app>1", False),
+        ("gone<1", False),
+        ("disaggregatedset.x-k8s.io/name=my-set", True),
+        ("app=vllm,tier in (a, b),!gone", True),
+        ("app=vllm , tier in (b, c)", False),
+    ],
+)
+def test_selector_matches_what_kubernetes_would(text, matches):
+    assert LabelSelector.parse(text).matches(LABELS) is matches
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not a selector!!",
+        "a b",
+        "=x",
+        "app=a b",
+        "tier in a",
+        "tier in (a",
+        "a,,b",
+        ",",
+        "app=-x",
+        "a/b/c",
+        "x>one",
+        "?",
+    ],
+)
+def test_what_is_no_selector_is_refused_with_the_part_that_is_wrong(text):
+    with pytest.raises(ValueError, match="is not a label selector"):
+        LabelSelector.parse(text)
+
+
+names = st.from_regex(r"\A[a-z0-9]([-a-z0-9_.]{0,8}[a-z0-9])?\Z")
+
+
+@given(st.dictionaries(names, names, max_size=4))
+def test_selector_of_all_labels_matches_them(labels):
+    text = ",".join(f"{key}={value}" for key, value in labels.items())
+    assert LabelSelector.parse(text).matches(labels)
+
+
+@given(st.text())
+def test_no_text_fails_in_another_way(text):
+    with contextlib.suppress(ValueError):
+        LabelSelector.parse(text).matches(LABELS)

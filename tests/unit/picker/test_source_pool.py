@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints join in batches between other work, and leave at once."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.datastore import Datastore
+from epp.framework import Endpoint, ManualClock
+from epp.picker.source_pool import SourcePool
+
+
+class Ticking(ManualClock):
+    """Every look at it takes 5 ms: a stretch of 20 ms ends after a few batches."""
+
+    def now(self) -> float:
+        self.advance(0.005)
+        return super().now()
+
+
+def endpoint(number: int, **more: str) -> Endpoint:
+    return Endpoint(f"e{number}", f"10.0.{number // 250}.{number % 250 + 1}", 8000, **more)
+
+
+def endpoints(count: int, start: int = 0) -> list[Endpoint]:
+    return [endpoint(number) for number in range(start, start + count)]
+
+
+@pytest.fixture
+def store() -> Datastore:
+    return Datastore(ManualClock())
+
+
+def names(store: Datastore) -> set[str]:
+    return {one.name for one in store.endpoints}
+
+
+async def opened(store: Datastore, *members: Endpoint) -> SourcePool:
+    pool = SourcePool(store, Ticking())
+    pool.replace(members)
+    await pool.open()
+    return pool
+
+
+async def test_nothing_is_in_the_pool_before_it_is_opened(store):
+    pool = SourcePool(store, Ticking())
+    pool.replace(endpoints(3))
+    pool.update([endpoint(7)], ["default/e0"])
+    assert not store.endpoints
+    await pool.open()
+    assert names(store) == {"e1", "e2", "e7"}
+
+
+async def test_pool_that_is_opened_at_once_takes_the_place_of_the_one_before(store):
+    store.replace(endpoints(3))
+    changes = []
+    store.subscribe(changes.append)
+    pool = SourcePool(store, Ticking())
+    pool.replace(endpoints(1000, start=2))
+    pool.open_at_once()
+    assert len(changes) == 1
+    assert names(store) == {f"e{number}" for number in range(2, 1002)}
+
+
+async def test_small_change_is_one_change_and_has_effect_at_once(store):
+    pool = await opened(store, *endpoints(3))
+    changes = []
+    store.subscribe(changes.append)
+    pool.update([endpoint(3), endpoint(1, uid="u")], ["default/e0"])
+    assert len(changes) == 1
+    assert names(store) == {"e1", "e2", "e3"}
+
+
+async def test_many_join_between_other_work(store):
+    pool = await opened(store)
+    joined = []
+    following = asyncio.create_task(pool.follow())
+    pool.update(endpoints(1000))
+    joined.append(len(store.endpoints))
+    async with asyncio.timeout(60):
+        while len(store.endpoints) < 1000:
+            await asyncio.sleep(0)  # a request, say
+            joined.append(len(store.endpoints))
+    following.cancel()
+    assert 0 < joined[0] < 200
+    assert len(set(joined)) > 5
+
+
+async def test_those_that_leave_or_are_replaced_do_so_at_once_while_others_wait_to_join(store):
+    pool = await opened(store, endpoint(0), endpoint(1, uid="old"), endpoint(2))
+    pool.update([*endpoints(1000, start=10), endpoint(1, uid="new")])  # the last of them is still to come
+    assert names(store) & {"e0", "e1", "e2"} == {"e0", "e2"}
+    pool.update((), ["default/e0", "default/e1009"])
+    assert "e0" not in names(store)
+    following = asyncio.create_task(pool.follow())
+    async with asyncio.timeout(60):
+        while len(store.endpoints) < 1001:  # noqa: ASYNC110  there is no event
+            await asyncio.sleep(0)
+    following.cancel()
+    assert store.endpoint("default/e1") == endpoint(1, uid="new")
+    assert store.endpoint("default/e1009") is None
+
+
+async def test_pool_is_not_empty_for_a_moment_when_all_of_it_is_replaced(store):
+    pool = await opened(store, *endpoints(500))
+    pool.replace(endpoints(500, start=500))
+    assert store.endpoints
+    assert not names(store) & {f"e{number}" for number in range(500)}
+
+
+async def test_source_that_was_closed_changes_nothing_more(store):
+    pool = await opened(store, endpoint(0))
+    pool.update(endpoints(1000, start=1))
+    following = asyncio.create_task(pool.follow())
+    pool.close()
+    before = store.endpoints
+    pool.replace([])
+    pool.update([endpoint(5000)], ["default/e0"])
+    await asyncio.sleep(0.05)
+    following.cancel()
+    assert store.endpoints == before
+
+
+async def test_two_of_one_id_change_nothing(store):
+    pool = await opened(store, endpoint(0))
+    for change in (pool.replace, pool.update):
+        with pytest.raises(ValueError, match="two endpoints are named"):
+            change([endpoint(1), endpoint(1)])
+    assert names(store) == {"e0"}
+
+
+calls = st.lists(
+    st.one_of(
+        st.tuples(st.just("replace"), st.integers(0, 120), st.just(frozenset[int]())),
+        st.tuples(st.just("update"), st.integers(0, 120), st.frozensets(st.integers(0, 120), max_size=60)),
+        st.tuples(st.just("wait"), st.just(0), st.just(frozenset[int]())),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(calls)
+def test_any_calls_lead_to_the_pool_that_the_source_meant(made):
+    async def run() -> None:
+        store = Datastore(ManualClock())
+        pool = await opened(store)
+        following = asyncio.create_task(pool.follow())
+        meant: dict[str, Endpoint] = {}
+        for version, (call, count, numbers) in enumerate(made):
+            given_now = [endpoint(number, uid=str(version % 2)) for number in range(count)]
+            if call == "wait":
+                await asyncio.sleep(0)
+            elif call == "replace":
+                pool.replace(given_now)
+                meant = {one.id: one for one in given_now}
+            else:
+                gone = [f"default/e{number}" for number in numbers]
+                pool.update(given_now, gone)
+                meant = {identity: one for identity, one in meant.items() if identity not in gone}
+                meant |= {one.id: one for one in given_now}
+            members = {one.id: one for one in store.endpoints}
+            assert members.keys() <= meant.keys()  # whatever left or was replaced is out
+            assert all(not meant[identity].identity.is_another_than(one.identity) for identity, one in members.items())
+        async with asyncio.timeout(60):
+            while {one.id: one for one in store.endpoints} != meant:  # noqa: ASYNC110  there is no event
+                await asyncio.sleep(0)
+        following.cancel()
+
+    asyncio.run(run())

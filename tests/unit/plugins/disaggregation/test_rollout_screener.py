@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests stay within one revision while another is rolled out."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.datastore import Datastore
+from epp.framework import Candidates, Endpoint, Headers, ManualClock, Request, Response
+from epp.framework.parameters import ParameterError, read_parameters
+from epp.framework.plugin import Stability
+from epp.framework.snapshot import REFUSES
+from epp.plugins.disaggregation.rollout_parameters import RolloutScreenerParameters
+from epp.plugins.disaggregation.rollout_screener import DisaggregatedSetRolloutScreener
+from epp.plugins.disaggregation.rollout_shares import shares
+
+SET, REVISION, ROLE = (f"disaggregatedset.x-k8s.io/{name}" for name in ("name", "revision", "role"))
+SLICE = "disaggregatedset.x-k8s.io/slice"
+SCOPE = {"labelSelector": f"{SET}=my-set"}
+BY_REVISION = {"name": "revision", "headerName": "X-Disagg-Revision", "labelKey": REVISION, "mode": "strict"}
+BY_SLICE = {"name": "slice", "headerName": "x-disagg-slice", "labelKey": SLICE, "mode": "strict"}
+PREFILL_DECODE = {"mode": "sum", "requireRoles": {"values": ["prefill", "decode"]}}
+
+
+def screener(**parameters) -> DisaggregatedSetRolloutScreener:
+    given_parameters = {"scope": SCOPE, "headerSelectors": [BY_REVISION], "revisionGating": PREFILL_DECODE} | parameters
+    return DisaggregatedSetRolloutScreener(read_parameters(RolloutScreenerParameters, given_parameters))
+
+
+def member(name: str, revision: str = "", role: str = "", *, scope: str = "my-set", uid: str = "", **more) -> Endpoint:
+    labels = {SET: scope, REVISION: revision, ROLE: role, **more}
+    number = sum(map(ord, name)) % 200 + 1
+    return Endpoint(
+        name, f"10.0.0.{number}", 8000, uid=uid, labels={key: value for key, value in labels.items() if value}
+    )
+
+
+def members(**counts: tuple[int, int]) -> list[Endpoint]:
+    """So many prefill and decode endpoints of each revision."""
+    return [
+        member(f"{revision}-{role}-{number}", revision, role)
+        for revision, (prefill, decode) in counts.items()
+        for role, count in (("prefill", prefill), ("decode", decode))
+        for number in range(count)
+    ]
+
+
+def pool(*endpoints: Endpoint) -> Candidates:
+    store = Datastore(ManualClock())
+    store.replace(endpoints)
+    return everyone(store)
+
+
+def everyone(store: Datastore) -> Candidates:
+    snapshot = store.snapshot()
+    return Candidates(snapshot, snapshot.available)
+
+
+def request(seed: int = 0, **headers: str) -> Request:
+    return Request(
+        "r", seed=seed, headers=Headers([(name.replace("_", "-"), value) for name, value in headers.items()])
+    )
+
+
+def kept(plugin: DisaggregatedSetRolloutScreener, candidates: Candidates, asked: Request | None = None) -> set[str]:
+    mask = plugin.mask(asked or request(), candidates)
+    return {endpoint.name for endpoint in candidates.keep(mask).endpoints}
+
+
+def revisions(
+    plugin: DisaggregatedSetRolloutScreener, candidates: Candidates, asked: Request | None = None
+) -> set[str]:
+    mask = plugin.mask(asked or request(), candidates)
+    return {endpoint.labels[REVISION] for endpoint in candidates.keep(mask).endpoints}
+
+
+def picked(plugin: DisaggregatedSetRolloutScreener, candidates: Candidates, requests: int = 2000) -> dict[str, float]:
+    """Share of requests by the one revision that each was kept within."""
+    found: Counter[str] = Counter()
+    for seed in range(requests):
+        (revision,) = revisions(plugin, candidates, request(seed))
+        found[revision] += 1
+    return {revision: count / requests for revision, count in found.items()}
+
+
+def values(plugin: DisaggregatedSetRolloutScreener, name: str) -> dict[tuple[str, ...], float]:
+    return {sample.labels: sample.value for sample in plugin.samples if sample.metric.name == name}
+
+
+def test_it_is_experimental():
+    assert DisaggregatedSetRolloutScreener.stability is Stability.ALPHA
+
+
+def test_revision_without_a_required_role_gets_nothing():
+    candidates = pool(*members(old=(2, 8), new=(0, 2)))
+    plugin = screener()
+    assert all(revisions(plugin, candidates, request(seed)) == {"old"} for seed in range(100))
+
+
+def test_all_of_the_chosen_revision_is_kept_whatever_its_role():
+    assert kept(screener(), pool(*members(old=(1, 2), new=(0, 1)))) == {"old-prefill-0", "old-decode-0", "old-decode-1"}
+
+
+def test_one_request_gets_one_revision_however_often_it_is_asked_for():
+    plugin, candidates = screener(), pool(*members(old=(1, 1), new=(1, 1)))
+    for seed in range(50):
+        first = revisions(plugin, candidates, request(seed))
+        assert len(first) == 1
+        assert revisions(plugin, candidates, request(seed)) == first
+
+
+@pytest.mark.parametrize(
+    ("mode", "old_share"),
+    [
+        ("sum", 11 / 13),  # 2 + 9 of 11 + 2
+        ("max-role", 0.9),  # 10 decode in all against 3 prefill: 9 of 10
+    ],
+)
+def test_shares_follow_the_pods(mode, old_share):
+    plugin = screener(revisionGating={**PREFILL_DECODE, "mode": mode})
+    found = picked(plugin, pool(*members(old=(2, 9), new=(1, 1))))
+    assert found["old"] == pytest.approx(old_share, abs=0.03)  # 4 standard deviations of 2,000 draws
+    shown = values(plugin, "disaggregatedset_revision_gating_share")
+    assert shown == {(mode, "old"): pytest.approx(old_share), (mode, "new"): pytest.approx(1 - old_share)}
+
+
+def test_of_two_roles_with_as_many_pods_the_first_one_counts():
+    counts = np.array([[3, 1], [1, 3]])
+    assert shares(counts, by_largest_role=True).tolist() == [0.75, 0.25]
+    assert shares(counts[:, ::-1], by_largest_role=True).tolist() == [0.25, 0.75]
+
+
+def test_revision_that_lacks_a_role_does_not_decide_which_role_is_largest():
+    counts = np.array([[2, 1], [0, 9], [1, 1]])  # prefill: 3 in complete revisions, decode: 2
+    assert shares(counts, by_largest_role=True).tolist() == pytest.approx([2 / 3, 0, 1 / 3])
+
+
+def test_ranks_of_one_pod_count_once():
+    ranks = [member(f"old-d-rank-{rank}", "old", "decode", uid="d") for rank in range(8)]
+    others = [member("old-p", "old", "prefill", uid="p"), *members(new=(1, 1))]
+    plugin = screener()
+    plugin.screen(request(), pool(*ranks, *others))
+    assert set(values(plugin, "disaggregatedset_revision_gating_share").values()) == {0.5}  # two pods each
+
+
+def test_endpoints_that_refuse_connections_do_not_count():
+    store = Datastore(ManualClock())
+    store.replace(members(old=(1, 1), new=(1, 1)))
+    plugin = screener()
+    assert len({frozenset(revisions(plugin, everyone(store), request(seed))) for seed in range(50)}) == 2
+    store.mark(members(new=(1, 0))[0], REFUSES)
+    assert all(revisions(plugin, everyone(store), request(seed)) == {"old"} for seed in range(50))
+
+
+def test_rollout_moves_shares_as_the_pool_changes():
+    store, plugin = Datastore(ManualClock()), screener()
+    seen = []
+    for old, new in (((2, 8), (0, 2)), ((1, 4), (1, 4)), ((0, 0), (2, 10))):
+        store.replace(members(old=old, new=new))
+        plugin.screen(request(), everyone(store))
+        shown = values(plugin, "disaggregatedset_revision_gating_share")
+        seen.append((shown.get(("sum", "old")), shown.get(("sum", "new"))))
+    assert seen == [(1.0, 0.0), (0.5, 0.5), (None, 1.0)]
+
+
+def test_endpoints_beyond_the_scope_lend_no_role_to_a_revision():
+    foreign = member("foreign", "new", "prefill", scope="another-set")
+    assert revisions(screener(), pool(*members(old=(1, 1), new=(0, 3)), foreign)) == {"old"}
+
+
+def test_endpoints_without_a_revision_get_nothing_while_revisions_are_gated():
+    plain = member("plain", scope="")
+    assert "plain" not in kept(screener(), pool(*members(old=(1, 1)), plain))
+    assert "plain" in kept(screener(revisionGating={"mode": "disabled"}), pool(*members(old=(1, 1)), plain))
+
+
+def test_no_complete_revision_leaves_nobody():
+    plugin = screener()
+    assert kept(plugin, pool(*members(old=(1, 0), new=(0, 1)))) == set()
+    assert kept(plugin, pool(member("plain"))) == set()
+    assert kept(plugin, pool()) == set()
+
+
+def test_gateways_subset_leaves_the_shares_of_the_rest():
+    candidates = pool(*members(old=(1, 1), new=(1, 1)))
+    of_old = candidates.keep(np.array([e.labels[REVISION] == "old" for e in candidates.endpoints]))
+    plugin = screener()
+    assert all(revisions(plugin, of_old, request(seed)) == {"old"} for seed in range(20))
+
+
+def test_strict_header_keeps_its_revision_alone():
+    plugin, candidates = screener(), pool(*members(old=(9, 9), new=(1, 1)))
+    asked = [request(seed, x_disagg_revision="new") for seed in range(20)]
+    assert all(revisions(plugin, candidates, each) == {"new"} for each in asked)
+
+
+@pytest.mark.parametrize("wanted", ["gone", "new", "\udcff"])
+def test_strict_header_that_nobody_matches_leaves_nobody_and_is_counted(wanted):
+    plugin, candidates = screener(), pool(*members(old=(1, 1), new=(0, 1)))  # `new` cannot serve yet
+    assert kept(plugin, candidates, request(x_disagg_revision=wanted)) == set()
+    assert values(plugin, "disaggregatedset_strict_header_no_match") == {("revision",): 1}
+
+
+def test_empty_header_counts_as_none():
+    assert kept(screener(), pool(*members(old=(1, 1))), request(x_disagg_revision="")) != set()
+
+
+def test_strict_header_of_another_label_leaves_one_revision_among_those_that_match():
+    endpoints = [
+        member(f"{revision}-{role}-{part}", revision, role, **{SLICE: part})
+        for revision in ("old", "new")
+        for role in ("prefill", "decode")
+        for part in ("0", "1")
+    ]
+    plugin = screener(headerSelectors=[BY_REVISION, BY_SLICE])
+    seen = {frozenset(kept(plugin, pool(*endpoints), request(seed, x_disagg_slice="1"))) for seed in range(50)}
+    assert seen == {frozenset({"old-prefill-1", "old-decode-1"}), frozenset({"new-prefill-1", "new-decode-1"})}
+
+
+def test_preferred_header_excludes_nobody():
+    plugin = screener(headerSelectors=[{**BY_SLICE, "mode": "prefer"}])
+    endpoints = [member("p", "old", "prefill", **{SLICE: "0"}), member("d", "old", "decode", **{SLICE: "1"})]
+    assert kept(plugin, pool(*endpoints), request(x_disagg_slice="1")) == {"p", "d"}
+    assert not values(plugin, "disaggregatedset_strict_header_no_match")
+
+
+def test_without_gating_only_strict_headers_exclude():
+    plugin = screener(revisionGating={"mode": "disabled"})
+    candidates = pool(*members(old=(1, 0), new=(0, 1)))
+    assert revisions(plugin, candidates) == {"old", "new"}
+    assert revisions(plugin, candidates, request(x_disagg_revision="new")) == {"new"}
+    assert not values(plugin, "disaggregatedset_revision_gating_share")
+
+
+def test_labels_of_the_endpoint_that_served_are_response_headers():
+    plugin = screener(headerSelectors=[BY_REVISION, {**BY_SLICE, "mode": "prefer"}])
+    served = member("d", "old", "decode", **{SLICE: "1"})
+    assert plugin.response_headers(request(), Response(served)) == {"x-disagg-revision": "old", "x-disagg-slice": "1"}
+    assert plugin.response_headers(request(), Response(member("plain"))) == {}
+    odd = Endpoint("odd", "10.0.0.1", 1, labels={REVISION: "a\r\nset-cookie: x"})
+    assert plugin.response_headers(request(), Response(odd)) == {}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({}, "scope"),
+        ({"scope": {}}, "labelSelector"),
+        ({"scope": {"labelSelector": ""}}, "labelSelector"),
+        ({"scope": {"labelSelector": "not a selector!!"}}, "not a label selector"),
+        ({"scope": SCOPE}, "neither headerSelectors nor revisionGating"),
+        ({"scope": SCOPE, "revisionGating": {"mode": "disabled"}}, "neither headerSelectors nor revisionGating"),
+        ({"scope": SCOPE, "revisionGating": {"mode": "sum"}}, "requireRoles is missing"),
+        ({"scope": SCOPE, "revisionGating": {"mode": "bogus"}}, "bogus"),
+        ({"scope": SCOPE, "revisionGating": {"mode": "sum", "requireRoles": {"values": []}}}, "values"),
+        (
+            {"scope": SCOPE, "revisionGating": {"mode": "sum", "requireRoles": {"values": ["a", "a"]}}},
+            "'a' is there twice",
+        ),
+        ({"scope": SCOPE, "headerSelectors": [{**BY_REVISION, "mode": "loose"}]}, "loose"),
+        ({"scope": SCOPE, "headerSelectors": [{**BY_REVISION, "name": ""}]}, "name"),
+        ({"scope": SCOPE, "headerSelectors": [{**BY_REVISION, "headerName": "a b"}]}, "headerName"),
+        (
+            {"scope": SCOPE, "headerSelectors": [BY_REVISION, {**BY_SLICE, "name": "revision"}]},
+            "name 'revision' is there",
+        ),
+        (
+            {"scope": SCOPE, "headerSelectors": [BY_REVISION, {**BY_SLICE, "headerName": "x-disagg-revision"}]},
+            "headerName 'x-disagg-revision' is there twice",
+        ),
+    ],
+)
+def test_parameters_that_cannot_be_meant_are_refused(parameters, sentence):
+    with pytest.raises(ParameterError, match=sentence):
+        read_parameters(RolloutScreenerParameters, parameters)
+
+
+labelled = st.builds(
+    lambda revision, role, scope, uid: (revision, role, scope, uid),
+    st.sampled_from(["", "a", "b", "c"]),
+    st.sampled_from(["", "prefill", "decode", "encode"]),
+    st.sampled_from(["my-set", "another"]),
+    st.sampled_from(["", "u1", "u2"]),
+)
+
+
+@given(
+    st.lists(labelled, max_size=12),
+    st.integers(0, 2**32),
+    st.sampled_from(["", "a", "b", "x"]),
+    st.sampled_from(["sum", "max-role"]),
+)
+def test_whatever_the_pool_one_complete_revision_is_kept_or_nothing(found, seed, wanted, mode):
+    endpoints = [
+        member(f"e{number}", revision, role, scope=scope, uid=uid)
+        for number, (revision, role, scope, uid) in enumerate(found)
+    ]
+    complete = {
+        revision
+        for revision in "abc"
+        if {"prefill", "decode"}
+        <= {e.labels.get(ROLE) for e in endpoints if e.labels.get(REVISION) == revision and e.labels[SET] == "my-set"}
+    }
+    candidates = pool(*endpoints)
+    plugin = screener(revisionGating={**PREFILL_DECODE, "mode": mode})
+    left = candidates.keep(plugin.mask(request(seed, x_disagg_revision=wanted), candidates)).endpoints
+    allowed = complete & {wanted} if wanted else complete
+    assert len({e.labels[REVISION] for e in left}) == (1 if allowed else 0)
+    assert {e.labels[REVISION] for e in left} <= allowed
+    for revision in {e.labels[REVISION] for e in left}:
+        assert [e.name for e in left] == [e.name for e in candidates.endpoints if e.labels.get(REVISION) == revision]
