@@ -8,12 +8,15 @@ from pathlib import Path
 from secrets import token_hex
 from socket import gethostname
 
+import structlog
+
 from epp.cli.commands import Check, Serve
 from epp.cli.inputs import split_list
 from epp.config import LoadedConfig
 from epp.discovery import PodTarget, PoolName
 from epp.framework import ConfigurationError
 from epp.kube.lease import LeaseSettings
+from epp.objects.inference import POOL_GROUP
 from epp.picker import KubernetesSettings
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -23,6 +26,7 @@ _NUMBER = re.compile(r"[0-9]{1,5}")
 _LABEL_NAME = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_log = structlog.get_logger()
 _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
 
 
@@ -35,12 +39,16 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
             f"give --pool-name{f' and leave {elsewhere} out' if elsewhere else ''}"
         )
     if elsewhere:
-        if flags.endpoint_selector is not None or flags.endpoint_target_ports is not None:
+        if flags.endpoint_selector or flags.endpoint_target_ports:
             raise ConfigurationError(f"--endpoint-selector has no effect with {elsewhere}: leave one of them out")
+        _warn_of_unused(flags)
         return None
     source = read_source(flags)
     if source is None:
-        return None
+        raise ConfigurationError(
+            "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; or "
+            "in Kubernetes --pool-name, or --endpoint-selector with --endpoint-target-ports"
+        )
     if flags.objects:
         raise ConfigurationError(
             "--objects has no effect where the pool is in a cluster: its objectives and rewrites are read from there; "
@@ -57,15 +65,14 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
 
 
 def read_source(flags: Serve | Check) -> PoolName | PodTarget | None:
-    """Return the pool or the pods that are named, None for neither; raises ConfigurationError."""
-    selector, ports = flags.endpoint_selector, flags.endpoint_target_ports
-    if selector is None and ports is None:
-        if flags.pool_name is None:
-            return None
-        if not _OBJECT_NAME.fullmatch(flags.pool_name):
-            raise ConfigurationError(f"--pool-name: {flags.pool_name!r} is not the name of an object")
-        return PoolName(flags.pool_name, read_namespace(flags), flags.pool_group)
-    if flags.pool_name is not None:
+    """Return the pool or the pods that are named, None for neither; raises ConfigurationError.
+
+    An empty flag is one that is left out, as in llm-d-router.
+    """
+    selector, ports = flags.endpoint_selector or "", flags.endpoint_target_ports or ""
+    if not selector and not ports:
+        return _pool(flags) if flags.pool_name else None
+    if flags.pool_name:
         raise ConfigurationError(
             "--pool-name and --endpoint-selector exclude each other: the pods are those of an InferencePool, or "
             "those with labels; give one"
@@ -78,16 +85,36 @@ def read_source(flags: Serve | Check) -> PoolName | PodTarget | None:
 
 def lease_name(flags: Check, namespace: str) -> str:
     """Return the name of the lease that all replicas of the pool share; empty where nothing names the pool."""
-    return "" if flags.pool_name is None else _lease_name(namespace, flags.pool_name)
+    return _lease_name(namespace, flags.pool_name) if flags.pool_name else ""
 
 
 def pool_title(flags: Serve) -> str:
     """Return the name of the pool in metrics and leases: its own, or that of the Deployment this pod belongs to."""
-    if flags.pool_name is not None:
+    if flags.pool_name:
         return flags.pool_name
-    pod = os.environ.get("POD_NAME", "") if flags.endpoint_selector is not None else ""
+    pod = os.environ.get("POD_NAME", "") if flags.endpoint_selector else ""
     found = _POD_OF_DEPLOYMENT.fullmatch(pod)
     return found[1] if found else pod or "default"
+
+
+def _pool(flags: Serve | Check) -> PoolName:
+    name, group = flags.pool_name or "", flags.pool_group or POOL_GROUP
+    if not _OBJECT_NAME.fullmatch(name):
+        raise ConfigurationError(f"--pool-name: {name!r} is not the name of an object")
+    if not _OBJECT_NAME.fullmatch(group):
+        raise ConfigurationError(f"--pool-group: {group!r} is not an API group: leave it out for {POOL_GROUP}")
+    return PoolName(name, read_namespace(flags), group)
+
+
+def _warn_of_unused(flags: Serve) -> None:
+    """Name the flags that are for a pool in a cluster: deployments may have them beside endpoints of other sources."""
+    given = {
+        "--pool-namespace": flags.pool_namespace is not None,
+        "--pool-group": flags.pool_group != POOL_GROUP,
+        "--kubeconfig": flags.kubeconfig is not None,
+    }
+    for flag in (flag for flag, is_given in given.items() if is_given):
+        _log.warning("flag has no effect", flag=flag)
 
 
 def _lease_name(namespace: str, pool: str) -> str:
@@ -97,7 +124,7 @@ def _lease_name(namespace: str, pool: str) -> str:
 def _lease(flags: Serve, namespace: str) -> LeaseSettings:
     """Return the lease that all replicas of the pool share; raises ConfigurationError where it is not known."""
     pod = os.environ.get("POD_NAME", "")
-    if flags.pool_name is None and not _POD_OF_DEPLOYMENT.fullmatch(pod):
+    if not flags.pool_name and not _POD_OF_DEPLOYMENT.fullmatch(pod):
         raise ConfigurationError(
             f"--ha-enable-leader-election: POD_NAME is {pod!r}, not the name of a pod of a Deployment, from which "
             "replicas without a pool know that they belong together: set it to metadata.name in the Deployment"

@@ -82,6 +82,13 @@ class PodDiscovery(Discovery[Parameters]):
         return PodTarget(found.spec.selector.match_labels, tuple(port.number for port in found.spec.target_ports))
 
     @property
+    def _title(self) -> str:
+        """The pool, or the labels, for messages."""
+        if isinstance(self._source, PodTarget):
+            return self._source.selector["labelSelector"]
+        return f"{self._source.namespace}/{self._source.name}"
+
+    @property
     def found_pool(self) -> InferencePool | None:
         """The InferencePool in effect; None where there is none, or none is read."""
         return None if self._pools is None else next(iter(self._pools.objects.values()), None)
@@ -130,7 +137,7 @@ class PodDiscovery(Discovery[Parameters]):
         self._pool_changed.clear()
         target, before = self.target, self._selection
         if target is None:
-            _log.info("no InferencePool, so no endpoints", pool=self._source)
+            _log.info("no InferencePool, so no endpoints", pool=self._title)
             self._replace(None, pool)
             return True
         if before is not None and before.target == target:

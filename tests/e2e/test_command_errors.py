@@ -15,7 +15,7 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
     [
         (
             ["serve"],
-            "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery",
+            "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; ",
         ),
         (
             ["serve", "--endpoints", "10.0.0.1"],
@@ -119,7 +119,7 @@ async def test_deployment_of_the_go_picker_keeps_its_flags():
     flags = "--pool-namespace x --pool-group=y --tracing=false --zap-encoder json --ha-enable-leader-election=false"
     ours = "--secure-serving --health-checking=false --pool-name=z --refresh-metrics-interval=50ms -v=1"
     async with command("serve", ENDPOINTS, *ANY_PORT, *flags.split(), *ours.split()) as running:
-        for flag in ("--tracing", "--zap-encoder"):
+        for flag in ("--pool-namespace", "--pool-group", "--tracing", "--zap-encoder"):
             assert '"event":"flag has no effect"' in await running.says(f'"flag":"{flag}"')
         await running.says('"event":"ready"')
         assert running.out == []

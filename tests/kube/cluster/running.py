@@ -59,9 +59,13 @@ class Cluster:
 
     async def install(self, *names: str) -> None:
         """Install the definitions whose file names begin so, all without a name, and wait until they are served."""
+        definitions = [definition for definition in definitions_in(CRDS) if _is_named(definition, names)]
+        assert definitions, f"no file in {CRDS} begins with one of {names}"
+        await self.define(*definitions)
+
+    async def define(self, *definitions: Manifest) -> None:
+        """Install definitions, and wait until they are served."""
         async with self.client() as admin:
-            definitions = [definition for definition in definitions_in(CRDS) if _is_named(definition, names)]
-            assert definitions, f"no file in {CRDS} begins with one of {names}"
             await asyncio.gather(*(admin.apply(definition) for definition in definitions))
             await asyncio.gather(*(_served(admin, definition) for definition in definitions))
 

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool in a cluster that a command line and an environment name."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from epp.cli.commands import Serve
+from epp.cli.kubernetes import pool_title, read_kubernetes
+from epp.config import load_text
+from epp.discovery import PodTarget, PoolName
+from epp.framework import ConfigurationError
+from epp.picker import KubernetesSettings
+
+DISCOVERY = load_text(
+    """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: queue-scorer}, {type: file-discovery, parameters: {path: endpoints.yaml}}]
+dataLayer: {discovery: {pluginRef: file-discovery}}
+"""
+)
+PODS = {"endpoint_selector": "app=vllm", "endpoint_target_ports": "8000"}
+
+
+@pytest.fixture(autouse=True)
+def service_account(monkeypatch, tmp_path):
+    """The file with the namespace of the pod, which is not there until a test writes it."""
+    for name in ("NAMESPACE", "POD_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "namespace"
+    monkeypatch.setattr("epp.cli.kubernetes._NAMESPACE_FILE", path)
+    return path
+
+
+def read(**flags) -> KubernetesSettings:
+    found = read_kubernetes(Serve(**flags), None)
+    assert found is not None
+    return found
+
+
+def problem(**flags) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        read_kubernetes(Serve(**flags), None)
+    return str(refused.value)
+
+
+def test_pool_has_a_name_a_namespace_and_a_group():
+    flags = {"pool_name": "p", "pool_namespace": "ns", "pool_group": "example.com"}
+    assert read(**flags).source == PoolName("p", "ns", "example.com")
+    assert read(pool_name="p", pool_group="").source == PoolName("p", "default", "inference.networking.k8s.io")
+
+
+def test_pods_have_labels_and_ports():
+    flags = {"endpoint_selector": " app=vllm, a.b/tier = gold ,empty=", "endpoint_target_ports": "8000, 8001"}
+    assert read(**flags).source == PodTarget({"app": "vllm", "a.b/tier": "gold", "empty": ""}, (8000, 8001))
+
+
+def test_namespace_is_that_of_the_flag_the_variable_the_pod_or_default(monkeypatch, service_account):
+    assert read(pool_name="p").namespace == "default"
+    service_account.write_text("of-the-pod\n")
+    assert read(pool_name="p").namespace == "of-the-pod"
+    monkeypatch.setenv("NAMESPACE", "of-the-variable")
+    assert read(pool_name="p").namespace == "of-the-variable"
+    assert read(pool_name="p", pool_namespace="").namespace == "of-the-variable"
+    assert read(pool_name="p", pool_namespace="of-the-flag").namespace == "of-the-flag"
+    service_account.write_bytes(b"\xff")
+    monkeypatch.delenv("NAMESPACE")
+    assert read(pool_name="p").namespace == "default"
+
+
+def test_namespace_of_pods_is_found_in_the_same_way(monkeypatch):
+    monkeypatch.setenv("NAMESPACE", "ours")
+    assert read(**PODS).namespace == "ours"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({}, "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; "),
+        ({"pool_name": ""}, "no endpoints to pick from: "),
+        ({"pool_name": "P"}, "--pool-name: 'P' is not the name of an object"),
+        ({"pool_name": "p/../q"}, "--pool-name: 'p/../q' is not the name of an object"),
+        (
+            {"pool_name": "p", "pool_group": "a/b"},
+            "--pool-group: 'a/b' is not an API group: leave it out for ",
+        ),
+        ({"pool_name": "p", "pool_namespace": "a/b"}, "--pool-namespace: 'a/b' is not the name of a namespace"),
+        ({"pool_name": "p", **PODS}, "--pool-name and --endpoint-selector exclude each other: "),
+        ({"pool_name": "p", "objects": "x.yaml"}, "--objects has no effect where the pool is in a cluster: "),
+        ({"endpoint_selector": "a=b"}, "--endpoint-target-ports is missing: --endpoint-selector app=vllm "),
+        ({"endpoint_target_ports": "8000"}, "--endpoint-selector is missing: --endpoint-selector app=vllm "),
+        ({**PODS, "endpoint_selector": ","}, "--endpoint-selector is empty, and would select every pod: write "),
+        ({**PODS, "endpoint_selector": "app"}, "--endpoint-selector: 'app' is not a label: write name=value, with "),
+        ({**PODS, "endpoint_selector": "a b=c"}, "--endpoint-selector: 'a b=c' is not a label: "),
+        ({**PODS, "endpoint_selector": "a in (b)"}, "--endpoint-selector: 'a in (b)' is not a label: "),
+        ({**PODS, "endpoint_selector": "a=b=c"}, "--endpoint-selector: 'a=b=c' is not a label: "),
+        ({**PODS, "endpoint_selector": "a=b,a=c"}, "--endpoint-selector: 'a=c' occurs twice: "),
+        ({**PODS, "endpoint_target_ports": "x"}, "--endpoint-target-ports: 'x': write ports from 1 to 65535, with "),
+        ({**PODS, "endpoint_target_ports": "0"}, "--endpoint-target-ports: '0': write ports from 1 to 65535, with "),
+        ({**PODS, "endpoint_target_ports": "65536"}, "--endpoint-target-ports: '65536': write ports from 1 to 65535"),
+        ({**PODS, "endpoint_target_ports": "1,1"}, "--endpoint-target-ports: '1,1': write one to eight ports, each "),
+        ({**PODS, "endpoint_target_ports": ","}, "--endpoint-target-ports: ',': write one to eight ports, each once"),
+        (
+            {**PODS, "endpoint_target_ports": "1,2,3,4,5,6,7,8,9"},
+            "--endpoint-target-ports: '1,2,3,4,5,6,7,8,9': write one to eight ports, each once",
+        ),
+    ],
+)
+def test_mistake_is_one_sentence(flags, said):
+    assert problem(**flags).startswith(said)
+
+
+def test_endpoints_of_other_sources_make_the_pool_a_name_alone():
+    assert read_kubernetes(Serve(endpoints="127.0.0.1:1", pool_name="p"), None) is None
+    assert read_kubernetes(Serve(pool_name="p"), DISCOVERY) is None
+
+
+def test_selector_beside_endpoints_of_other_sources_is_refused():
+    assert problem(endpoints="127.0.0.1:1", **PODS) == (
+        "--endpoint-selector has no effect with --endpoints: leave one of them out"
+    )
+    with pytest.raises(ConfigurationError, match=r"no effect with dataLayer\.discovery of the configuration"):
+        read_kubernetes(Serve(**PODS), DISCOVERY)
+
+
+def test_flags_of_a_pool_in_a_cluster_beside_endpoints_of_other_sources_are_a_warning(tmp_path):
+    flags = Serve(endpoints="127.0.0.1:1", pool_namespace="x", pool_group="y", kubeconfig=tmp_path)
+    with capture_logs() as logs:
+        read_kubernetes(flags, None)
+    assert [each["flag"] for each in logs] == ["--pool-namespace", "--pool-group", "--kubeconfig"]
+    assert {each["event"] for each in logs} == {"flag has no effect"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "title"),
+    [
+        ("vllm-epp-7c9d8f6b5d-x2x7k", "vllm-epp"),
+        ("by-hand", "by-hand"),
+        ("", "default"),
+    ],
+)
+def test_title_of_a_pool_of_pods_is_that_of_the_deployment(monkeypatch, pod, title):
+    monkeypatch.setenv("POD_NAME", pod)
+    assert pool_title(Serve(**PODS)) == title
+    assert pool_title(Serve(pool_name="p")) == "p"
+    assert pool_title(Serve(endpoints="127.0.0.1:1")) == "default"
