@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from epp.accelerators.inventory import Inventory, gpu_users
 from epp.framework.cluster import ObjectsOfKind
-from epp.framework.datalayer import Concerns, every_endpoint, no_endpoint
+from epp.framework.datalayer import Concerns, EveryEndpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.objects.base import Object
 from epp.objects.cluster_objects import ClusterObjects
@@ -24,10 +24,6 @@ class Places:
     """UIDs."""
     nodes: frozenset[str] = frozenset()
 
-    def __or__(self, other: "Places") -> "Places":
-        """Return the places of both."""
-        return Places(self.pods | other.pods, self.nodes | other.nodes)
-
     def __contains__(self, endpoint: Endpoint) -> bool:
         """Return whether the endpoint is there."""
         return (endpoint.uid in self.pods and endpoint.uid != "") or endpoint.node in self.nodes
@@ -40,13 +36,13 @@ def concerns_of(
     inventories: tuple[Inventory, Inventory],
 ) -> Concerns:
     """Return the endpoints that objects concern, as they were before the changes or as they are after them."""
-    found = Places()
-    for each in _versions(changes, before, after):
-        places = places_of(each, inventories)
-        if places is None:
-            return every_endpoint
-        found |= places
-    return found.__contains__ if found != Places() else no_endpoint
+    places = [places_of(each, inventories) for each in _versions(changes, before, after)]
+    known = [each for each in places if each is not None]
+    found = Places(
+        frozenset[str]().union(*(each.pods for each in known)), frozenset[str]().union(*(each.nodes for each in known))
+    )
+    concerns = found.__contains__ if found != Places() else no_endpoint
+    return concerns if len(known) == len(places) else EveryEndpoint(first=concerns)
 
 
 def places_of(each: Object, inventories: Iterable[Inventory]) -> Places | None:

@@ -2,13 +2,14 @@
 """All cluster objects in effect at one moment, with indexes for tagging."""
 
 import contextlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from epp.accelerators.classes.faults import device_expression, doubts_of
 from epp.accelerators.dra.pools import DevicePool, PoolName, device_pools
+from epp.accelerators.index import difference, reindexed
 from epp.accelerators.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.objects.base import Object
@@ -21,6 +22,7 @@ from epp.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.objects.tensor_fusion import Gpu, GpuNode
 
 HOSTNAME = "kubernetes.io/hostname"
+_NOTHING: frozenset[str] = frozenset()
 
 _O = TypeVar("_O", bound=Object)
 _T = TypeVar("_T")
@@ -33,9 +35,10 @@ class Inventory:
 
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """By `namespace/name`."""
-    pods_by_uid: Mapping[str, Pod] = field(default_factory=dict)
-    pods_by_ip: Mapping[str, Pod] = field(default_factory=dict)
-    """Without addresses that several pods share on the network of their host."""
+    pods_by_uid: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    """One pod for each, unless a file has it under another name."""
+    pods_by_ip: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    """Without ended pods; several pods have one address on the network of their host."""
     pods_by_node: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
     """Without ended pods."""
     pods_by_claim: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
@@ -47,6 +50,8 @@ class Inventory:
     expressions: Mapping[str, DeviceExpression] = field(default_factory=dict)
     """CEL device selectors of classes, by name of the class; without those that cannot be evaluated."""
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
+    instaslices: Mapping[str, Instaslice] = field(default_factory=dict)
+    allocation_claims: Mapping[str, AllocationClaim] = field(default_factory=dict)
     slice_claims_by_pod: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
     """By PodReference.keys, as all `..._by_pod`."""
     slice_claims_by_node: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
@@ -55,9 +60,9 @@ class Inventory:
     """By `namespace/name`."""
     resource_claims_by_pod: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
     claims_by_device: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
-    """By `driver/pool/device`, without admin access, as device_users."""
-    device_users: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """UIDs of the pods that use a device."""
+    """By `driver/pool/device`, without admin access."""
+    claims_by_pool: Mapping[PoolName, tuple[ResourceClaim, ...]] = field(default_factory=dict)
+    resource_slices: Mapping[str, ResourceSlice] = field(default_factory=dict)
     pools: Mapping[PoolName, DevicePool] = field(default_factory=dict)
     device_classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     taint_rules: tuple[DeviceTaintRule, ...] = ()
@@ -80,43 +85,39 @@ class Inventory:
     def build(cls, files: Iterable[FileObjects], previous: "Inventory | None" = None) -> "Inventory":
         """Return the inventory of the files; of two objects with one name, the later one counts.
 
-        Device pools that are incomplete now are kept from `previous`, the inventory before.
+        Indexes are those of `previous`, the inventory before, as far as their objects are the same; device pools that
+        are incomplete now are kept from it.
         """
-        files = tuple(files)
-        objects = [held.object for file in files for held in file.held]
+        files, before = tuple(files), previous or cls()
         problems = [problem for file in files for problem in (*map(str, file.problems), *file.notes)]
-
-        def by_id(kind: type[_O]) -> dict[str, _O]:
-            found = [each for each in objects if isinstance(each, kind)]
-            twice = [name for name, count in Counter(each.id for each in found).items() if count > 1]
-            problems.extend(f"{kind.__name__} {name} occurs more than once: the last one counts" for name in twice)
-            return {each.id: each for each in found}
-
-        pods, nodes = by_id(Pod), by_id(Node)
-        classes, flavors = by_id(AcceleratorClass), by_id(ResourceFlavor)
-        instaslices = by_id(Instaslice).values()
-        claims = slice_claims(instaslices, by_id(AllocationClaim).values())
-        resource_claims = by_id(ResourceClaim)
-        gpus = by_id(Gpu)
-        pools = device_pools(
-            by_id(ResourceSlice).values(),
-            {} if previous is None else previous.pools,
-            frozenset(PoolName(each.driver, each.pool) for claim in resource_claims.values() for each in claim.results),
-        )
+        found = _ByKind(files)
+        problems += found.problems
+        pods, nodes, gpus = found.of(Pod), found.of(Node), found.of(Gpu)
+        classes, flavors = found.of(AcceleratorClass), found.of(ResourceFlavor)
+        instaslices, allocation_claims = found.of(Instaslice), found.of(AllocationClaim)
+        slices, resource_claims = found.of(ResourceSlice), found.of(ResourceClaim)
+        of_pods, of_gpus = difference(before.pods, pods), difference(before.gpus, gpus)
+        of_claims = difference(before.resource_claims, resource_claims)
+        claims_by_pool = reindexed(before.claims_by_pool, of_claims, _pools_of)
+        pools = before.pools
+        if difference(before.resource_slices, slices) or claims_by_pool.keys() != before.claims_by_pool.keys():
+            pools = device_pools(slices.values(), before.pools, frozenset(claims_by_pool))
+        by_pod, by_node = before.slice_claims_by_pod, before.slice_claims_by_node
+        same_nodes = not difference(before.instaslices, instaslices)
+        if not same_nodes or difference(before.allocation_claims, allocation_claims):
+            claims = slice_claims(instaslices.values(), allocation_claims.values())
+            by_pod = _grouped(claims, lambda claim: claim.pod.keys)
+            by_node = _grouped(claims, lambda claim: {claim.node} - {""})
         problems.extend(_pool_problems(pools.values()))
         problems.extend(_class_problems(classes.values(), flavors))
-        claims_by_device = _grouped(
-            resource_claims.values(), lambda claim: {result.id for result in claim.results if not result.admin_access}
-        )
-        running = [pod for pod in pods.values() if not pod.ended]
         return cls(
             pods=pods,
-            pods_by_uid={uid: pod for pod in pods.values() if (uid := pod.metadata.uid)},
-            pods_by_ip={
-                ip: owners[0] for ip, owners in _grouped(running, lambda pod: pod.addresses).items() if len(owners) == 1
-            },
-            pods_by_node=_grouped(running, lambda pod: {pod.spec.node_name} - {""}),
-            pods_by_claim=_grouped(pods.values(), lambda pod: set(pod.claims)),
+            pods_by_uid=reindexed(before.pods_by_uid, of_pods, lambda pod: {pod.metadata.uid} - {""}),
+            pods_by_ip=reindexed(before.pods_by_ip, of_pods, lambda pod: _NOTHING if pod.ended else pod.addresses),
+            pods_by_node=reindexed(
+                before.pods_by_node, of_pods, lambda pod: _NOTHING if pod.ended else {pod.spec.node_name} - {""}
+            ),
+            pods_by_claim=reindexed(before.pods_by_claim, of_pods, lambda pod: frozenset(pod.claims)),
             nodes=nodes,
             nodes_by_hostname={
                 name: node for node in reversed(nodes.values()) if (name := node.metadata.labels.get(HOSTNAME, ""))
@@ -124,36 +125,71 @@ class Inventory:
             classes=classes,
             expressions=_expressions(classes.values()),
             flavors=flavors,
-            slice_claims_by_pod=_grouped(claims, lambda claim: claim.pod.keys),
-            slice_claims_by_node=_grouped(claims, lambda claim: {claim.node} - {""}),
-            slice_nodes=slice_nodes(instaslices, by_id(NodeAccelerator).values()),
+            instaslices=instaslices,
+            allocation_claims=allocation_claims,
+            slice_claims_by_pod=by_pod,
+            slice_claims_by_node=by_node,
+            slice_nodes=slice_nodes(instaslices.values(), found.of(NodeAccelerator).values()),
             resource_claims=resource_claims,
-            resource_claims_by_pod=_grouped(
-                resource_claims.values(), lambda claim: {key for user in claim.reserved_for for key in user.keys}
-            ),
-            claims_by_device=claims_by_device,
-            device_users={
-                device: frozenset(user.uid for claim in owners for user in claim.reserved_for)
-                for device, owners in claims_by_device.items()
-            },
+            resource_claims_by_pod=reindexed(before.resource_claims_by_pod, of_claims, _users_of),
+            claims_by_device=reindexed(before.claims_by_device, of_claims, _devices_of),
+            claims_by_pool=claims_by_pool,
+            resource_slices=slices,
             pools=pools,
-            device_classes=by_id(DeviceClass),
-            taint_rules=tuple(by_id(DeviceTaintRule).values()),
+            device_classes=found.of(DeviceClass),
+            taint_rules=tuple(found.of(DeviceTaintRule).values()),
             gpus=gpus,
-            gpus_by_pod=_grouped(gpus.values(), lambda gpu: {key for pod in gpu_users(gpu) for key in pod.keys}),
-            gpus_by_uuid=_grouped(gpus.values(), lambda gpu: {gpu.status.uuid} - {""}),
-            gpus_by_node=_grouped(gpus.values(), lambda gpu: {gpu.node} - {""}),
-            gpu_nodes=by_id(GpuNode),
-            unit_costs={name: cost for each in by_id(UnitCosts).values() for name, cost in each.costs.items()},
-            variants=tuple(by_id(VariantAutoscaling).values()),
+            gpus_by_pod=reindexed(
+                before.gpus_by_pod, of_gpus, lambda gpu: {key for pod in gpu_users(gpu) for key in pod.keys}
+            ),
+            gpus_by_uuid=reindexed(before.gpus_by_uuid, of_gpus, lambda gpu: {gpu.status.uuid} - {""}),
+            gpus_by_node=reindexed(before.gpus_by_node, of_gpus, lambda gpu: {gpu.node} - {""}),
+            gpu_nodes=found.of(GpuNode),
+            unit_costs={name: cost for each in found.of(UnitCosts).values() for name, cost in each.costs.items()},
+            variants=tuple(found.of(VariantAutoscaling).values()),
             problems=tuple(problems),
             skipped=sum(len(file.problems) for file in files),
         )
+
+    def device_users(self, device: str) -> frozenset[str]:
+        """Return the UIDs of the pods that use a device, `driver/pool/device`."""
+        return frozenset(user.uid for claim in self.claims_by_device.get(device, ()) for user in claim.reserved_for)
 
     def all_by_pod(self, index: Mapping[str, tuple[_T, ...]], keys: Iterable[str]) -> tuple[_T, ...]:
         """Return the entries of an index by pod under any of the keys, without duplicates."""
         found = [item for key in keys for item in index.get(key, ())]
         return tuple({id(item): item for item in found}.values())
+
+
+class _ByKind:
+    """Objects of all files by kind and id, and remarks on those that occur more than once."""
+
+    def __init__(self, files: Iterable[FileObjects]) -> None:
+        self._found: defaultdict[type[Object], dict[str, Object]] = defaultdict(dict)
+        twice: dict[str, None] = {}
+        for file in files:
+            for held in file.held:
+                each, name = held.object, held.object.id
+                of_kind = self._found[type(each)]
+                if name in of_kind:
+                    twice[f"{type(each).__name__} {name} occurs more than once: the last one counts"] = None
+                of_kind[name] = each
+        self.problems = tuple(twice)
+
+    def of(self, kind: type[_O]) -> dict[str, _O]:
+        return cast("dict[str, _O]", self._found[kind])
+
+
+def _users_of(claim: ResourceClaim) -> set[str]:
+    return {key for user in claim.reserved_for for key in user.keys}
+
+
+def _devices_of(claim: ResourceClaim) -> set[str]:
+    return {result.id for result in claim.results if not result.admin_access}
+
+
+def _pools_of(claim: ResourceClaim) -> set[PoolName]:
+    return {PoolName(each.driver, each.pool) for each in claim.results}
 
 
 def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[_K]]) -> dict[_K, tuple[_T, ...]]:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from epp.datastore import Datastore
-from epp.framework.datalayer import Concerns, Report, Tagger, every_endpoint
+from epp.framework.datalayer import Concerns, EveryEndpoint, Report, Tagger
 from epp.framework.endpoint import Endpoint
 
 _SHARE = 0.2
@@ -48,11 +48,12 @@ class Retagging:
 
     def want(self, tagger: Tagger[Any], concerns: Concerns) -> None:
         """Have the endpoints concerned tagged again; all of them in a round."""
-        if concerns is every_endpoint:
-            self._next[tagger] = None
-            self._wanted.set()
-        else:
-            self.want_these(tagger, filter(concerns, self._store.endpoints))
+        if isinstance(concerns, EveryEndpoint):
+            if self._store.endpoints:  # those that join are tagged as they do
+                self._next[tagger] = None
+                self._wanted.set()
+            concerns = concerns.first
+        self.want_these(tagger, filter(concerns, self._store.endpoints))
 
     def want_these(self, tagger: Tagger[Any], endpoints: Iterable[Endpoint]) -> None:
         """Have these endpoints tagged again."""

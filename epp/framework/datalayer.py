@@ -151,14 +151,25 @@ Concerns: TypeAlias = Callable[[Endpoint], bool]
 """Whether an endpoint may be tagged otherwise than before."""
 
 
-def every_endpoint(_endpoint: Endpoint) -> bool:
-    """Return True: any endpoint may be tagged otherwise than before."""
-    return True
-
-
 def no_endpoint(_endpoint: Endpoint) -> bool:
     """Return False: all endpoints are tagged as before."""
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class EveryEndpoint:
+    """All endpoints, which takes a while in a large pool."""
+
+    first: Concerns = no_endpoint
+    """Those that are to be tagged before the others: new ones, say."""
+
+    def __call__(self, _endpoint: Endpoint, /) -> bool:
+        """Return True."""
+        return True
+
+
+every_endpoint = EveryEndpoint()
+"""Any endpoint may be tagged otherwise than before."""
 
 
 class FollowingTagger(Tagger[P]):

@@ -16,7 +16,9 @@ SETTLING_SECONDS = 5.0
 """Longest wait for the first objects of all kinds; those of a kind that is late are a change."""
 _GATHERING_SECONDS = 0.1
 _PAUSE = 4.0
-"""Pause after a call, in times of its duration: a plugin takes a fifth of the time at most."""
+"""Pause after a call, in times of its duration: a plugin takes a fifth of the time at most ..."""
+_LONGEST_PAUSE_SECONDS = 0.5
+"""... as long as this pause is enough for that: what changes should not wait for longer."""
 
 Retag: TypeAlias = Callable[[ObjectReader[Any], Concerns], None]
 """Has the endpoints concerned tagged again, if the plugin is a tagger."""
@@ -97,7 +99,7 @@ class ReadingTask:
             started = time.perf_counter()
             await self._tell()
             elapsed = time.perf_counter() - started
-            await asyncio.sleep(max(_GATHERING_SECONDS, elapsed * _PAUSE))
+            await asyncio.sleep(max(_GATHERING_SECONDS, min(elapsed * _PAUSE, _LONGEST_PAUSE_SECONDS)))
 
     def _open(self, kind: ObjectKind) -> None:
         stream, close = self._open_stream(kind)

@@ -65,11 +65,11 @@ class ClusterObjects(msgspec.Struct, frozen=True):
 
     def as_file(self, *, without: Collection[ObjectKey] = ()) -> FileObjects:
         """Return the objects as those of a file, without some."""
-        held = {each.key: each for kind in self.kinds.values() for each in kind.held.values()}
+        kinds = {kind[:2]: objects for kind, objects in self.kinds.items()}.values()  # one that is read twice, once
         inputs = self.inputs
         return FileObjects(
             file=SOURCE,
-            held=tuple(each for key, each in held.items() if key not in without),
+            held=tuple(each for kind in kinds for each in kind.held.values() if not without or each.key not in without),
             problems=inputs.problems,
             rejected=self.rejected,
         )

@@ -134,7 +134,7 @@ def _sharers(each: Allocated, inventory: Inventory) -> int:
     """Return the number of pods that share the device by turns; 1 if each has a capacity of its own."""
     if each.result.consumed_capacity:
         return 1
-    return max(len(inventory.device_users.get(each.result.id, ())), 1)
+    return max(len(inventory.device_users(each.result.id)), 1)
 
 
 def _share_of_counters(each: Allocated) -> float:

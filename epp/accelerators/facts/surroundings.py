@@ -60,10 +60,13 @@ def surroundings_of(endpoint: Endpoint, inventory: Inventory, *, trust_pod_label
 
 def _pod_of(endpoint: Endpoint, inventory: Inventory) -> Pod | None:
     """Return the pod with the UID of the endpoint, or else with its name or address and no UID that differs."""
-    if endpoint.uid and (found := inventory.pods_by_uid.get(endpoint.uid)) is not None:
-        return found
-    alike = (inventory.pods.get(endpoint.id), inventory.pods_by_ip.get(endpoint.address))
-    return next((pod for pod in alike if pod is not None and _may_be(pod, endpoint)), None)
+    if endpoint.uid and (found := inventory.pods_by_uid.get(endpoint.uid)):
+        return found[-1]
+    named = inventory.pods.get(endpoint.id)
+    if named is not None and _may_be(named, endpoint):
+        return named
+    here = inventory.pods_by_ip.get(endpoint.address, ())
+    return here[0] if len(here) == 1 and _may_be(here[0], endpoint) else None
 
 
 def _may_be(pod: Pod, endpoint: Endpoint) -> bool:

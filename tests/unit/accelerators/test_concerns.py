@@ -11,7 +11,7 @@ from epp.accelerators.concerns import concerns_of
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.tag_builder import TagBuilder
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
-from epp.framework.datalayer import every_endpoint, no_endpoint
+from epp.framework.datalayer import EveryEndpoint, every_endpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.objects.cluster_objects import ClusterObjects
 from epp.objects.decode import decode_object
@@ -234,10 +234,19 @@ def test_claim_concerns_those_that_share_its_device():
     assert [concerns(endpoint) for endpoint in ENDPOINTS] == [True, True, False]
 
 
+def test_where_all_are_concerned_those_of_pods_that_changed_are_the_first():
+    documents = {"AcceleratorClass": [accelerator_class("gold", "Tesla-T4", "1")], "Pod": [pod("b", "", "")]}
+    after, changes = state_of(documents, ClusterObjects())
+    concerns = concerns_of(changes, ClusterObjects(), after, (Inventory(), Inventory.build([after.as_file()])))
+    assert isinstance(concerns, EveryEndpoint)
+    assert [concerns(endpoint) for endpoint in ENDPOINTS] == [True, True, True]
+    assert [concerns.first(endpoint) for endpoint in ENDPOINTS] == [False, True, False]
+
+
 def test_class_concerns_all_and_an_object_that_did_not_change_none():
     documents = {"AcceleratorClass": [accelerator_class("gold", "Tesla-T4", "1")]}
     before, changes = state_of(documents, ClusterObjects())
-    assert concerns_of(changes, ClusterObjects(), before, (Inventory(), Inventory())) is every_endpoint
+    assert concerns_of(changes, ClusterObjects(), before, (Inventory(), Inventory())) == every_endpoint
     (again,) = changes
     same = ObjectsOfKind(again.kind, {"gold": before.find(again.kind, "gold")}, frozenset({"gold"}))
     after = before.take([same])

@@ -112,7 +112,7 @@ def test_change_of_a_node_concerns_its_endpoints_and_that_of_a_class_all(source)
     only_one = ObjectsOfKind(NODE, of(NODE, node("n1", H100), node("n2", T4)).objects, frozenset({"n1"}))
     concerns = take(tagger, only_one)
     assert (concerns(ENDPOINT), concerns(OTHER)) == (True, False)
-    assert take(tagger, of(CLASS, gold(H100))) is every_endpoint
+    assert take(tagger, of(CLASS, gold(H100))) == every_endpoint
     assert tag(tagger).primary_class == "gold"
 
 

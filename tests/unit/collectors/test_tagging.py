@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from epp.collectors import CollectorObserver, Tagging
 from epp.datastore import Datastore
 from epp.framework import Candidates, Column, Endpoint, ManualClock, Topology
-from epp.framework.datalayer import Report, Tagger, every_endpoint
+from epp.framework.datalayer import EveryEndpoint, Report, Tagger, every_endpoint
 from epp.framework.snapshot import TOPOLOGY
 
 LENGTH = Column("length", "letters")
@@ -214,6 +214,14 @@ async def test_some_endpoints_need_not_wait_for_the_round_through_all(store, wea
         assert zones(store).count("rain") == 18
         await step(lambda: "rain" not in zones(store))
     assert zones(store)[0] == zones(store)[19] == "snow"  # nothing older is written over them
+
+
+async def test_round_through_all_tags_some_of_them_first(store, weather):
+    tagger, tagging = weather
+    tagging.retag(tagger, EveryEndpoint(first=lambda endpoint: endpoint.name == "e19"))
+    async with followed(tagging):
+        await step(lambda: zones(store) == [*["rain"] * 19, "sun"])
+        await step(lambda: zones(store) == ["sun"] * 20)
 
 
 async def test_of_two_taggers_only_the_one_that_knows_more_is_asked(store):
