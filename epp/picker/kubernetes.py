@@ -19,7 +19,7 @@ from epp.kube.event_writer import EventWriter, Subject
 from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, Topic, message_of
 from epp.kube.lease import LeaseSettings
 from epp.kube.readers import ClusterReaders, SharedObjects
-from epp.kube.resources import PODS, pools
+from epp.kube.resources import ACCELERATORS, PODS, pools
 from epp.kube.watched import Watched, WatchState
 from epp.objects.decode import decode_object
 from epp.policies import PoolIdentity
@@ -94,8 +94,9 @@ class Kubernetes:
 
     @property
     def inputs(self) -> InputState:
-        """Objects whose newest version is not in effect."""
-        return InputState(tuple(problem for watch in self.watches for problem in watch.problems))
+        """Objects whose newest version is not in effect, without those that `accelerator-data-source` reports."""
+        own = (watch for watch in self.watches if watch.resource not in ACCELERATORS)
+        return InputState(tuple(problem for watch in own for problem in watch.problems))
 
     @property
     def health(self) -> dict[str, object]:
