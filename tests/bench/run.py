@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs every bench of this directory and prints the machine: `make bench`. Takes about four minutes."""
+"""Runs every bench of this directory and prints the machine: `make bench`. Takes about five minutes."""
 
 import os
 import platform
