@@ -96,7 +96,8 @@ class Kubernetes:
     def inputs(self) -> InputState:
         """Objects whose newest version is not in effect, without those that `accelerator-data-source` reports."""
         own = (watch for watch in self.watches if watch.resource not in ACCELERATORS)
-        return InputState(tuple(problem for watch in own for problem in watch.problems))
+        rules = () if self._policies is None else self._policies.problems
+        return InputState((*(problem for watch in own for problem in watch.problems), *rules))
 
     @property
     def health(self) -> dict[str, object]:
@@ -174,8 +175,11 @@ class Kubernetes:
 
     def _problems(self, config_problem: str) -> Mapping[Topic, str]:
         lost = self.discovery.found_pool is None
-        refused = [f"{problem.object}: {problem.reason}" for watch in self.watches for problem in watch.problems]
-        warnings = () if self._policies is None else self._policies.warnings
+        policies = self._policies
+        warnings = () if policies is None else policies.warnings
+        rules = () if policies is None else [each for each in policies.problems if each.kept]  # warnings tell of others
+        problems = [*(problem for watch in self.watches for problem in watch.problems), *rules]
+        refused = [f"{problem.object}: {problem.reason}" for problem in problems]
         return {
             CONFIGURATION: message_of(config_problem.splitlines()),
             POOL: "there is no such pool, so it has no endpoints" if lost else "",

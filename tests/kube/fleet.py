@@ -12,14 +12,15 @@ from cluster.space import Space
 from commands import free_ports
 from world import FAST
 
-from epp.sim import RunningSim, running
+from epp.sim import RunningSim, SimProfile, running
 
 
 class Fleet:
     """Each pod has a loopback address of its own, and a server named `<pod>-rank-<i>` at each of the ports."""
 
-    def __init__(self, space: Space, stack: AsyncExitStack, ports: Sequence[int]) -> None:
+    def __init__(self, space: Space, stack: AsyncExitStack, ports: Sequence[int], profile: SimProfile) -> None:
         self.space = space
+        self.profile = profile
         self.ports = tuple(ports)
         self.pods: dict[str, Manifest] = {}
         self.servers: dict[str, RunningSim] = {}
@@ -44,7 +45,7 @@ class Fleet:
         """Start the servers of a pod at an address."""
         self._running[name] = stack = await self._stack.enter_async_context(AsyncExitStack())
         for rank, port in enumerate(self.ports):
-            server = msgspec.structs.replace(FAST, name=f"{name}-rank-{rank}")
+            server = msgspec.structs.replace(self.profile, name=f"{name}-rank-{rank}")
             self.servers[server.name] = await stack.enter_async_context(running(server, address, port))
 
     async def stop(self, name: str) -> None:
@@ -73,7 +74,7 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet_in(space: Space, *, ports: int = 1) -> AsyncIterator[Fleet]:
-    """Open a fleet without pods, whose servers have so many ports."""
+async def fleet_in(space: Space, *, ports: int = 1, profile: SimProfile = FAST) -> AsyncIterator[Fleet]:
+    """Open a fleet without pods, whose servers have so many ports each, and are like the profile."""
     async with AsyncExitStack() as stack:
-        yield Fleet(space, stack, free_ports(ports))
+        yield Fleet(space, stack, free_ports(ports), profile)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objectives and rewrites of a cluster decide on requests, from the moment they are written until they are deleted."""
+
+import asyncio
+from collections import Counter
+
+import cluster.manifests as write
+import pytest
+from cluster.space import space_in
+from policed import policed_pool
+
+POOLS = "inferencepools"
+LEGACY = ("inferenceobjectives.inference", "inferencemodelrewrites.inference")
+CURRENT = ("inferenceobjectives.llm-d.ai", "inferencemodelrewrites.llm-d.ai")
+BLUE, GREEN = write.rule("canary", blue=None), write.rule("canary", green=None)
+INSTALLED_SECONDS = 180.0
+"""A kind that was absent is looked for once a minute."""
+
+
+@pytest.fixture
+async def pool(space, tmp_path):
+    async with policed_pool(space, tmp_path) as pool:
+        yield pool
+
+
+async def test_exact_rule_counts_before_a_generic_one_which_takes_requests_without_a_model_too(pool):
+    await pool.rewrite("any", write.rule(None, blue=None), GREEN)
+    await pool.asks_for("green")
+    assert [await pool.target(model) for model in ("made up", None, "canary")] == ["blue", "blue", "green"]
+
+
+async def test_requests_are_shared_out_by_weight_anew_after_each_edit(pool):
+    await pool.rewrite("canary", write.rule("canary", blue=1, green=3), write.rule("marker", blue=None))
+    await pool.asks_for("blue", "marker")
+    shares = Counter([await pool.target() for _ in range(120)])
+    assert shares.keys() == {"blue", "green"}
+    assert 5 <= shares["blue"] <= 60  # 30 expected, with a standard deviation of 4.7
+    await pool.rewrite("canary", write.rule("canary", blue=1), write.rule("marker", green=None))
+    await pool.asks_for("green", "marker")
+    assert {await pool.target() for _ in range(20)} == {"blue"}
+    decisions = (await pool.picker.metrics())["llm_d_epp_model_rewrite_decisions_total"]
+    labels = {"model_rewrite_name=canary", "model_name=canary"}
+    assert decisions[frozenset({*labels, "target_model=green"})] == shares["green"]
+    assert decisions[frozenset({*labels, "target_model=blue"})] == shares["blue"] + 20
+
+
+async def test_rewrite_takes_effect_when_it_is_written_edited_and_deleted(pool):
+    assert await pool.target() == ""
+    written = await pool.rewrite("canary", BLUE)
+    await pool.asks_for("blue")
+    await pool.rewrite("canary", GREEN)
+    await pool.asks_for("green")
+    await pool.space.delete(written)
+    await pool.asks_for("")
+
+
+async def test_oldest_of_the_rewrites_for_a_model_counts(pool):
+    oldest = await pool.rewrite("z-oldest", BLUE)
+    await asyncio.sleep(1.1)  # creation times are whole seconds; of equal ones, the name decides
+    await pool.rewrite("a-newest", GREEN, write.rule("marker", green=None))
+    await pool.asks_for("green", "marker")
+    assert await pool.target() == "blue"
+    await pool.space.delete(oldest)
+    await pool.asks_for("green")
+
+
+async def test_rewrite_of_another_pool_has_no_effect(pool):
+    await pool.rewrite("a", BLUE, pool="elsewhere")
+    await pool.rewrite("b", write.rule("marker", green=None))
+    await pool.asks_for("green", "marker")
+    assert await pool.target() == ""
+
+
+async def test_invalid_version_of_a_rewrite_leaves_the_one_before_in_effect(pool):
+    await pool.rewrite("canary", BLUE)
+    await pool.asks_for("blue")
+    await pool.rewrite("canary", write.rule("canary", **{"": None}))  # the definition allows it
+    (problem,) = await pool.not_in_effect(1)
+    assert problem["object"] == f"InferenceModelRewrite {pool.space}/canary"
+    assert problem["reason"] == "spec.rules[0].targets[0].modelRewrite is '': write the name of a model"
+    assert await pool.target() == "blue"
+    await pool.rewrite("canary", GREEN)
+    await pool.asks_for("green")
+    assert await pool.not_in_effect() == []
+
+
+async def test_invalid_rule_of_a_new_rewrite_leaves_its_requests_to_no_other_rule(pool):
+    await pool.rewrite("canary", {"matches": [{"model": {"value": "blue"}}]}, write.rule(None, green=None))
+    (problem,) = await pool.not_in_effect(0)
+    assert problem["reason"].startswith("spec.rules[0].targets is missing")
+    await pool.asks_for("green")
+    assert await pool.target("blue") == "blue"
+
+
+async def test_sheddable_requests_are_refused_while_the_pool_is_saturated_and_others_are_not(pool):
+    await pool.objective("elsewhere", -1, pool="elsewhere")
+    await pool.objective("plain", None)
+    await pool.objective("chat", 5)
+    await pool.objective("batch", -1)
+    unset = write.objective("unset-group", pool="pool", priority=-2)
+    del unset["spec"]["poolRef"]["group"]
+    stored = await pool.space.apply(unset)
+    assert stored["spec"]["poolRef"]["group"] == "llm-d.ai"  # the default of the definition
+    await pool.picker.knows(5, "inferenceobjectives.llm-d.ai")
+    await pool.busy(5)
+    await pool.has_status(429, "batch")
+    await pool.has_status(429, "unset-group")
+    others = ("elsewhere", "plain", "chat", "", "unheard-of")
+    assert [await pool.status(objective) for objective in others] == [200] * 5
+    found = [label for labels in (await pool.picker.metrics())["llm_d_epp_request_total"] for label in labels]
+    assert {"priority=-1", "priority=-2", "priority=0", "priority=5"} <= set(found)
+    await pool.busy(0)
+    await pool.has_status(200, "batch")
+
+
+async def test_objective_takes_effect_when_it_is_edited_and_deleted(pool):
+    await pool.busy(5)
+    batch = await pool.objective("batch", -1)
+    await pool.has_status(429, "batch")
+    await pool.objective("batch", 0)
+    await pool.has_status(200, "batch")
+    await pool.objective("batch", -1)
+    await pool.has_status(429, "batch")
+    await pool.space.delete(batch)
+    await pool.has_status(200, "batch")
+
+
+async def test_legacy_kinds_count_until_the_current_ones_are_installed(own_cluster, tmp_path):
+    cluster = await own_cluster(crds=(POOLS, *LEGACY))
+    async with space_in(cluster) as space, policed_pool(space, tmp_path) as pool:
+        await pool.rewrite("canary", BLUE, api=write.LEGACY_POLICIES)
+        await pool.asks_for("blue")
+        await pool.busy(5)
+        await pool.objective("batch", -1, api=write.LEGACY_POLICIES)
+        await pool.has_status(429, "batch")
+        await cluster.install(*CURRENT)
+        await pool.asks_for("", seconds=INSTALLED_SECONDS)
+        await pool.rewrite("other", write.rule("canary", green=None))
+        await pool.asks_for("green")
+        await cluster.uninstall(*CURRENT)
+        await pool.asks_for("blue", seconds=INSTALLED_SECONDS)
+
+
+async def test_legacy_kinds_do_not_count_where_the_current_ones_are_installed(pool):
+    await pool.rewrite("canary", BLUE, api=write.LEGACY_POLICIES)
+    await pool.objective("batch", -1, api=write.LEGACY_POLICIES)
+    await pool.picker.knows(1, "inferencemodelrewrites.inference.networking.x-k8s.io")
+    await pool.picker.knows(1, "inferenceobjectives.inference.networking.x-k8s.io")
+    await pool.busy(5)
+    await pool.objective("other", -1)
+    await pool.has_status(429, "other")
+    assert await pool.status("batch") == 200
+    assert await pool.target() == ""
