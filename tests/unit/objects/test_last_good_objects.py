@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from epp.accelerators.tagger import AcceleratorTagger
 from epp.framework import ConfigurationError, ManualClock
-from epp.framework.datalayer import Concerns
 from epp.framework.inputs import InputProblem
 from epp.framework.registry import Registry
 
@@ -400,7 +399,7 @@ def test_first_version_is_used_as_far_as_it_is_understood(objects):
 async def test_directory_that_comes_back_is_followed_on(started):
     changed = asyncio.Event()
 
-    def notify(_concerns: Concerns) -> None:
+    def notify(_concerns) -> None:
         changed.set()
 
     async def until(condition) -> None:
