@@ -75,9 +75,11 @@ async def test_server_that_hangs_is_waited_for(start):
     fleet, _, picker = await start()
     async with load_on(picker.url) as load:
         fleet.space.cluster.server.pause()
-        deleting = asyncio.create_task(fleet.delete("a"))
-        await load.reaches("a-rank-0", "b-rank-0")
-        fleet.space.cluster.server.resume()
+        try:
+            deleting = asyncio.create_task(fleet.delete("a"))
+            await load.reaches("a-rank-0", "b-rank-0")
+        finally:
+            fleet.space.cluster.server.resume()
         await deleting
         await picker.uses("b-rank-0")
         await load.reaches("b-rank-0")

@@ -12,7 +12,7 @@ from epp.kube.errors import ApiError, ApiUnreachableError
 
 
 class FakeApi:
-    """Answers lists and watches; the tests in `tests/kube` have a real one."""
+    """Answers lists and watches by name and by label, and remembers all events; `tests/kube` has a real one."""
 
     server = "https://fake"
 
@@ -25,7 +25,8 @@ class FakeApi:
         self.is_away = False
         self.requests: list[str] = []
         self._version = 1
-        self._watches: defaultdict[str, set[asyncio.Queue[bytes | Exception | None]]] = defaultdict(set)
+        self._watches: defaultdict[str, set[_Watch]] = defaultdict(set)
+        self._events: defaultdict[str, list[tuple[int, str, Mapping[str, Any]]]] = defaultdict(list)
 
     def put(self, path: str, name: str, **content: Any) -> None:
         """Create or change an object."""
@@ -39,7 +40,8 @@ class FakeApi:
 
     def delete(self, path: str, name: str) -> None:
         self._version += 1
-        self._send(path, "DELETED", self.collections[path].pop(name))
+        gone = self.collections[path].pop(name)
+        self._send(path, "DELETED", {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self._version)}})
 
     def install(self, *paths: str) -> None:
         for path in paths:
@@ -50,13 +52,13 @@ class FakeApi:
         self.forbidden.update(paths)
         for path in paths:
             for watch in self._watches[path]:
-                watch.put_nowait(ApiError(403, "Forbidden", "no"))
+                watch.queue.put_nowait(ApiError(403, "Forbidden", "no"))
 
     def end_watches(self) -> None:
         """End all watches as a server does whose time for them is over."""
         for watches in self._watches.values():
             for watch in watches:
-                watch.put_nowait(None)
+                watch.queue.put_nowait(None)
 
     def watches(self, path: str) -> int:
         """Return how many watches of a path are open."""
@@ -72,19 +74,23 @@ class FakeApi:
             return json.dumps(self.documents[path]).encode()
         found = self._collection(path)
         metadata = {"resourceVersion": str(self._version)}
-        return json.dumps({"metadata": metadata, "items": list(found.values())}).encode()
+        items = [each for each in found.values() if _is_selected(each, params or {})]
+        return json.dumps({"metadata": metadata, "items": items}).encode()
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[AsyncIterator[list[bytes]]]:
         await asyncio.sleep(0)
         self._refuse(path)
         self._collection(path)
-        queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
-        self._watches[path].add(queue)
+        watch = _Watch(params)
+        for version, kind, document in self._events[path]:
+            if version > int(params["resourceVersion"]):
+                watch.send(kind, document)
+        self._watches[path].add(watch)
         try:
-            yield _lines(queue)
+            yield _lines(watch.queue)
         finally:
-            self._watches[path].discard(queue)
+            self._watches[path].discard(watch)
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""
@@ -102,8 +108,27 @@ class FakeApi:
         return self.collections[path]
 
     def _send(self, path: str, kind: str, document: Mapping[str, Any]) -> None:
+        self._events[path].append((self._version, kind, document))
         for watch in self._watches[path]:
-            watch.put_nowait(json.dumps({"type": kind, "object": document}).encode())
+            watch.send(kind, document)
+
+
+class _Watch:
+    def __init__(self, params: Mapping[str, str]) -> None:
+        self.queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        self._params = params
+
+    def send(self, kind: str, document: Mapping[str, Any]) -> None:
+        """Send an event of an object that is selected; its labels never change."""
+        if _is_selected(document, self._params):
+            self.queue.put_nowait(json.dumps({"type": kind, "object": document}).encode())
+
+
+def _is_selected(document: Mapping[str, Any], params: Mapping[str, str]) -> bool:
+    metadata = document["metadata"]
+    name = params.get("fieldSelector", "").removeprefix("metadata.name=")
+    wanted = [pair.split("=") for pair in params.get("labelSelector", "").split(",") if pair]
+    return name in {"", metadata["name"]} and all(metadata.get("labels", {}).get(key) == value for key, value in wanted)
 
 
 async def _lines(queue: "asyncio.Queue[bytes | Exception | None]") -> AsyncIterator[list[bytes]]:

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pods of an InferencePool: whatever changes in whatever order, the endpoints are those of the pool as it is."""
+
+import asyncio
+
+import pytest
+from fake_api import FakeApi
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+from waiting import until
+
+from epp.datastore import Datastore
+from epp.discovery import PodDiscovery, PodTarget, PoolName
+from epp.framework import ManualClock, SystemClock
+from epp.kube.cluster import Cluster
+from epp.supervisor import Supervisor
+
+PODS = "/api/v1/namespaces/llm/pods"
+POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/llm/inferencepools"
+NODES = "/api/v1/nodes"
+
+
+class Place:
+    """An API server with pods and a pool, and discovery of its endpoints."""
+
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.api.install(PODS, POOLS, NODES)
+        self.store = Datastore(ManualClock())
+        self.supervisor = Supervisor()
+        self.cluster = Cluster(self.api, clock=SystemClock(), supervisor=self.supervisor)
+        self.discovery = PodDiscovery(self.cluster, "llm", PoolName("pool", "llm"))
+
+    async def start(self) -> None:
+        await self.discovery.start(self.store)
+        self.supervisor.start("discovery", lambda: self.discovery.follow(self.store))
+
+    async def close(self) -> None:
+        await self.cluster.close()
+        await self.supervisor.stop()
+
+    def pod(self, name: str, *, ready: bool = True, app: str = "vllm", uid: str = "") -> None:
+        self.api.put(
+            PODS,
+            name,
+            apiVersion="v1",
+            kind="Pod",
+            metadata={"namespace": "llm", "uid": uid or f"uid-{name}", "labels": {"app": app}},
+            spec={"containers": []},
+            status={"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": str(ready)}]},
+        )
+
+    def pool(self, *ports: int, app: str = "vllm") -> None:
+        targets = [{"number": port} for port in ports]
+        spec = {"selector": {"matchLabels": {"app": app}}, "targetPorts": targets}
+        self.api.put(POOLS, "pool", metadata={"namespace": "llm"}, spec=spec)
+
+    @property
+    def endpoints(self) -> set[tuple[str, int]]:
+        return {(endpoint.name, endpoint.port) for endpoint in self.store.endpoints}
+
+    async def has(self, *endpoints: tuple[str, int]) -> None:
+        await until(lambda: self.endpoints == set(endpoints), f"the endpoints are {endpoints}")
+
+
+@pytest.fixture
+async def place():
+    place = Place()
+    yield place
+    await place.close()
+
+
+async def test_pods_and_ports_are_those_of_the_pool_from_the_start(place):
+    place.pod("a")
+    place.pod("b", ready=False)
+    place.pool(8000, 8001)
+    await place.start()
+    assert place.endpoints == {("a-rank-0", 8000), ("a-rank-1", 8001)}
+
+
+async def test_pool_that_is_not_there_has_no_endpoints_until_it_comes_and_after_it_goes(place):
+    place.pod("a")
+    with capture_logs() as logs:
+        await place.start()
+    assert place.endpoints == set()
+    assert {"event": "no InferencePool, so no endpoints", "pool": "llm/pool", "log_level": "info"} in logs
+    place.pool(8000)
+    await place.has(("a-rank-0", 8000))
+    place.api.delete(POOLS, "pool")
+    await place.has()
+    place.pool(8000)
+    await place.has(("a-rank-0", 8000))
+
+
+async def test_former_pods_stay_until_those_that_are_wanted_now_are_known(place):
+    place.pod("a")
+    place.pod("b", app="other")
+    place.pool(8000)
+    await place.start()
+    place.api.forbid(PODS)
+    place.pool(8000, app="other")
+    await until(lambda: place.api.requests.count(PODS) >= 3, "the others are asked for, in vain")
+    assert place.endpoints == {("a-rank-0", 8000)}
+    place.api.forbidden.clear()
+    await place.has(("b-rank-0", 8000))
+
+
+async def test_pool_that_selects_yet_others_while_the_first_others_are_awaited_has_the_last(place):
+    place.pod("a")
+    place.pod("b", app="other")
+    place.pool(8000)
+    await place.start()
+    place.api.forbid(PODS)
+    place.pool(8000, app="third")
+    await until(lambda: place.api.requests.count(PODS) >= 3, "the third are asked for, in vain")
+    place.pool(8002, app="other")
+    await until(lambda: place.discovery.target.ports == (8002,), "the pool is read")
+    place.api.forbidden.clear()
+    await place.has(("b-rank-0", 8002))
+
+
+async def test_watch_of_pods_that_are_not_wanted_any_more_is_ended(place):
+    place.pod("a")
+    place.pool(8000)
+    await place.start()
+    for app in ("other", "third", "vllm"):
+        place.pool(8000, app=app)
+        await until(lambda app=app: dict(place.discovery.target.labels) == {"app": app}, "the pool is read")
+        await until(lambda: sum(watch.title == "pods in llm" for watch in place.cluster.watches) == 1, "one watch")
+
+
+async def test_pods_without_a_pool_are_those_with_the_labels(place):
+    place.pod("a")
+    discovery = PodDiscovery(place.cluster, "llm", PodTarget({"app": "vllm"}, (9000,)))
+    await discovery.start(place.store)
+    assert place.endpoints == {("a-rank-0", 9000)}
+    assert discovery.target == PodTarget({"app": "vllm"}, (9000,))
+
+
+async def test_invalid_pool_stays_as_it_was(place):
+    place.pod("a")
+    place.pool(8000)
+    await place.start()
+    await until(lambda: place.api.watches(POOLS), "the pool is watched")
+    with capture_logs() as logs:
+        place.pool(*range(1, 10))
+        await until(lambda: any(each["event"] == "object not in effect" for each in logs), "the mistake is said")
+    assert place.endpoints == {("a-rank-0", 8000)}
+
+
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("pod"), st.sampled_from("abc"), st.booleans(), st.integers(1, 2)),
+        st.tuples(st.just("delete"), st.sampled_from("abc")),
+        st.tuples(st.just("pool"), st.sampled_from([(8000,), (8001, 8000), (8000, 8001, 8002)])),
+        st.tuples(st.just("no pool")),
+        st.tuples(st.just("end watches")),
+        st.tuples(st.just("wait")),
+    ),
+    max_size=25,
+)
+
+
+@given(CHANGES)
+@settings(max_examples=40, deadline=None)
+def test_any_sequence_of_changes_ends_in_the_endpoints_of_the_pool_as_it_is(changes):
+    asyncio.run(_follow(changes))
+
+
+async def _follow(changes) -> None:
+    place = Place()
+    pods: dict[str, bool] = {}
+    ports: tuple[int, ...] | None = (8000,)
+    place.pool(8000)
+    try:
+        await place.start()
+        for change in changes:
+            match change:
+                case ("pod", name, ready, number):
+                    place.pod(name, ready=ready, uid=f"{name}-{number}")
+                    pods[name] = ready
+                case ("delete", name) if name in pods:
+                    place.api.delete(PODS, name)
+                    del pods[name]
+                case ("pool", wanted):
+                    place.pool(*wanted)
+                    ports = wanted
+                case ("no pool",) if ports is not None:
+                    place.api.delete(POOLS, "pool")
+                    ports = None
+                case ("end watches",):
+                    place.api.end_watches()
+                case ("wait",):
+                    await asyncio.sleep(0)
+        ready = [name for name, is_ready in pods.items() if is_ready]
+        await place.has(*((f"{name}-rank-{rank}", port) for name in ready for rank, port in enumerate(ports or ())))
+        uids = {endpoint.uid for endpoint in place.store.endpoints}
+        assert uids <= {item["metadata"]["uid"] for item in place.api.collections[PODS].values()}
+    finally:
+        await place.close()

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Those who want the same objects share a watch, which ends with the last of them."""
+
+import pytest
+from fake_api import FakeApi
+from waiting import until
+
+from epp.framework import SystemClock
+from epp.kube.cluster import Cluster
+from epp.kube.resources import PODS
+from epp.objects.decode import decode_object
+from epp.supervisor import Supervisor
+
+PATH = "/api/v1/namespaces/llm/pods"
+GOLD = {"labelSelector": "tier=gold"}
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    api = FakeApi()
+    api.install(PATH)
+    return api
+
+
+@pytest.fixture
+async def cluster(api):
+    supervisor = Supervisor()
+    cluster = Cluster(api, clock=SystemClock(), supervisor=supervisor)
+    yield cluster
+    await cluster.close()
+    await supervisor.stop()
+    assert not supervisor.count
+    assert not api.watches(PATH)
+
+
+async def test_same_objects_have_one_watch_until_the_last_user_releases_it(api, cluster):
+    first = cluster.watch(PODS, decode_object, namespace="llm", selector=GOLD)
+    second = cluster.watch(PODS, decode_object, namespace="llm", selector=dict(GOLD))
+    assert first is second
+    await first.first_list()
+    await until(lambda: api.watches(PATH) == 1, "the pods are watched")
+    cluster.release(first)
+    assert cluster.watches == (second,)
+    cluster.release(second)
+    assert cluster.watches == ()
+    await until(lambda: not api.watches(PATH), "the watch has ended")
+
+
+async def test_other_labels_other_decoders_and_other_namespaces_have_watches_of_their_own(api, cluster):
+    watches = {
+        cluster.watch(PODS, decode_object, namespace="llm"),
+        cluster.watch(PODS, decode_object, namespace="llm", selector=GOLD),
+        cluster.watch(PODS, decode_object, namespace="other"),
+        cluster.watch(PODS, lambda _: None, namespace="llm"),
+    }
+    assert set(cluster.watches) == watches
+    assert len(watches) == 4
+
+
+async def test_released_watch_begins_anew_for_the_next_user(api, cluster):
+    first = cluster.watch(PODS, decode_object, namespace="llm")
+    await first.first_list()
+    cluster.release(first)
+    second = cluster.watch(PODS, decode_object, namespace="llm")
+    await second.first_list()
+    assert second is not first
