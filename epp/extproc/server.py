@@ -18,13 +18,13 @@ from epp.extproc.modes import GatewayTraits
 from epp.extproc.open_streams import OpenStreams
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.session import Session
-from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
+from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.host_port import parse_host_port, shown_listening
 
 _log = structlog.get_logger()
 
 if TYPE_CHECKING:
-    _Context: TypeAlias = grpc.aio.ServicerContext[ProcessingRequest, ProcessingResponse]
+    _Context: TypeAlias = grpc.aio.ServicerContext[ProcessingRequest, bytes]
 
 _HEADROOM_BYTES = 1024 * 1024
 _GRPC_MOST_BYTES = 2**31 - 1
@@ -204,9 +204,9 @@ async def _send(context: "_Context", session: Session, answers: Iterable[Answer]
 
 
 def _handler(carry: Callable[..., object]) -> grpc.GenericRpcHandler:
-    method = grpc.stream_stream_rpc_method_handler(
+    method: grpc.RpcMethodHandler[ProcessingRequest, bytes] = grpc.stream_stream_rpc_method_handler(
         carry,
         request_deserializer=ProcessingRequest.FromString,
-        response_serializer=ProcessingResponse.SerializeToString,
+        response_serializer=None,  # replies are bytes already
     )
     return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
