@@ -19,6 +19,8 @@ class Observers(DirectorObserver):
     def __init__(self, *observers: DirectorObserver) -> None:
         self._observers = observers
         self._timers = [each for each in observers if type(each).plugin_called is not PluginObserver.plugin_called]
+        if len(self._timers) == 1:
+            self.plugin_called = self._timers[0].plugin_called  # type: ignore[method-assign]  # many for each request
 
     def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
         """Tell of an error of a plugin."""
