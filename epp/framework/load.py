@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from epp.framework.arrays import Floats
+from epp.framework.arrays import Floats, lowest
 from epp.framework.candidates import Candidates
 from epp.framework.snapshot import IN_FLIGHT, KV_USAGE, RUNNING, WAITING, Column
 
@@ -81,7 +81,7 @@ def fill_unknown(load: Floats, candidates: Candidates, *, per_request: float = 1
 
 
 def _estimated(candidates: Candidates, load: Floats, measure: _Measure | None) -> Floats:
-    if measure is None or not len(load) or not isnan(load.min()):  # which is NaN where any is
+    if measure is None or not len(load) or not isnan(lowest(load)):
         return load
     every = candidates.derive(_requests_with_others if measure.others else _requests)
     unknown = np.isnan(load)

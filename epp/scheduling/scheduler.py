@@ -2,10 +2,10 @@
 """The loop over profiles: choose, run, aggregate."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import replace
 
 from epp.framework.arrays import ResultError
 from epp.framework.candidates import Candidates
@@ -37,6 +37,7 @@ class Scheduler:
         self.aggregator = aggregator
         self._observer = observer or SchedulingObserver()
         self._guard = Guard(self._observer)
+        self._cycles = {name: Cycle(profile, self._guard, self._observer) for name, profile in self.profiles.items()}
         self._max_iterations = max_iterations
 
     def schedule(self, request: Request, candidates: Candidates) -> SchedulingResult:
@@ -66,21 +67,19 @@ class Scheduler:
         results: dict[str, ProfileResult | None],
         errors: dict[str, RequestError],
     ) -> None:
-        unknown = chosen - self.profiles.keys()
+        unknown = [name for name in chosen if name not in self._cycles]
         if unknown:
             raise InternalError(
                 f"profile picker {self.profile_picker.name!r} chose {sorted(unknown)}, "
                 f"which are not among the profiles {sorted(self.profiles)}"
             )
-        for name, profile in self.profiles.items():  # in configuration order, whatever order was asked for
+        for name, cycle in self._cycles.items():  # in configuration order, whatever order was asked for
             if name not in chosen:
                 continue
             if results.get(name) is not None:
                 raise InternalError(f"profile picker {self.profile_picker.name!r} chose {name!r} a second time")
             try:
-                draw = partial(request.generator, name)
-                cycle = Cycle(profile, request, draw, self._guard, self._observer)
-                results[name] = cycle.run(candidates.within(name, _peer(results)))
+                results[name] = cycle.run(request, candidates.within(name, _peer(results)))
                 errors.pop(name, None)
             except RequestError as error:
                 results[name] = None
@@ -139,4 +138,7 @@ def _destination(
 
 def _peer(results: Mapping[str, ProfileResult | None]) -> int | None:
     """Return the slot that the first profile with a result picked."""
-    return next((result.slot for result in results.values() if result is not None), None)
+    for result in results.values():
+        if result is not None:
+            return result.slot
+    return None
