@@ -22,7 +22,8 @@ class Ledger:
         self._sequence += 1
         self._table.put(LAST_PICKED, slot, self._sequence)
         self._table.add(IN_FLIGHT, slot, 1)
-        self._table.add(IN_FLIGHT_TOKENS, slot, tokens)
+        if tokens:
+            self._table.add(IN_FLIGHT_TOKENS, slot, tokens)
         return Ticket(self, slot, self._epochs.get(slot, 0), tokens)
 
     def forget(self, slot: int) -> None:

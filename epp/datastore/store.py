@@ -56,7 +56,6 @@ class Datastore:
         self._by_address: dict[str, list[int]] = {}
         self._free: list[int] = []
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
-        self._published_attributes: dict[str, Records[object]] = {}
         self._listeners: list[Callable[[Change], None]] = []
         self._pool_changed = True
         self._attributes_changed: set[str] = set()
@@ -166,17 +165,19 @@ class Datastore:
         columns = self._table.publish()
         if membership_changed:
             available = read_only(_available(slots, columns[REACHABLE.name][slots]))
-        for name in self._attributes_changed:
-            self._published_attributes[name] = Records(tuple(self._attributes[name][1]))
+        attributes = last.attributes
+        if self._attributes_changed:
+            changed = {name: Records(tuple(self._attributes[name][1])) for name in self._attributes_changed}
+            attributes = MappingProxyType({**attributes, **changed})
+            self._attributes_changed.clear()
         self._pool_changed = False
-        self._attributes_changed.clear()
         self._snapshot = Snapshot(
             generation=last.generation + 1,
             slots=slots,
             available=available,
             endpoints=endpoints,
             columns=columns,
-            attributes=MappingProxyType(dict(self._published_attributes)),
+            attributes=attributes,
         )
         return self._snapshot
 

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from epp.framework.errors import NoParserError
 from epp.framework.headers import is_control
@@ -84,14 +84,15 @@ class Pipeline:
 
     parsers: ParserTable
     scheduler: Scheduler
-    plugins: Mapping[type[Plugin[Any]], tuple[Plugin[Any], ...]] = field(default_factory=dict)
+    plugins: Mapping[type[Plugin[Any]], tuple[Any, ...]] = field(default_factory=dict)
     """By role; producers in an order in which each finds what it reads."""
     sets_headers: frozenset[str] = frozenset()
     """Request headers that the plugins declare to set."""
 
     def of(self, role: type[R]) -> tuple[R, ...]:
         """Return the plugins of a role, in the order in which they run."""
-        return cast("tuple[R, ...]", self.plugins.get(role, ()))
+        found: tuple[R, ...] = self.plugins.get(role, ())
+        return found
 
     def control_names(self, headers: Headers) -> list[str]:
         """Return the names present that must not reach an endpoint: those of the protocol, and those plugins set."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The array types that cross plugin boundaries."""
 
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ Positions: TypeAlias = NDArray[np.intp]
 """Positions within the candidates, or slots of the snapshot where said."""
 
 
+_FLOAT64, _INTP = np.dtype(np.float64), np.dtype(np.intp)
 ROUNDING = 1e-9
 """Distance of a score from [0, 1] that sums of floats cause."""
 
@@ -62,6 +63,17 @@ def as_mask(value: object, count: int) -> Mask:
     return mask
 
 
+def are_scores(value: object, count: int) -> TypeGuard[Floats]:
+    """Return whether this is an array of `count` numbers in [0, 1]: what nearly every scorer returns."""
+    return (
+        type(value) is np.ndarray
+        and value.dtype is _FLOAT64
+        and value.shape == (count,)
+        and value.item(value.argmin()) >= 0.0  # neither holds where a NaN is
+        and value.item(value.argmax()) <= 1.0
+    )
+
+
 def as_scores(value: object, count: int, *, strict: bool = False) -> Floats:
     """Return an array of `count` numbers, from an array or a list; raises ResultError.
 
@@ -89,7 +101,7 @@ def as_positions(value: object, count: int) -> Positions:
         raise ResultError("returned no position; a picker picks at least one candidate")
     if lowest(positions) < 0 or highest(positions) >= count:
         raise ResultError(f"returned positions {positions.tolist()} among {count} candidates, counted from 0")
-    return positions.astype(np.intp, copy=False)
+    return positions if positions.dtype is _INTP else positions.astype(np.intp)
 
 
 def _described(array: NDArray[np.generic]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from epp.framework.accelerators.arrays import relative_capacity
-from epp.framework.arrays import Floats, highest, lowest
+from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.plugin import Datum, Parameters
 from epp.framework.rates import ENDPOINT_RATES, EndpointRates
@@ -34,7 +34,7 @@ def lower_is_better(values: Floats) -> Floats:
 
     A candidate with an unknown value (NaN) gets 0.5 beside others that are known, and 1 where none is known.
     """
-    low, high = lowest(values), highest(values)
+    low, high = values[values.argmin()], values[values.argmax()]  # NaN where any is
     if low == high:
         return np.ones(len(values))
     if low < high:  # not so where a NaN is

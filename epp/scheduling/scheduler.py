@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop over profiles: choose, run, aggregate."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +17,8 @@ from epp.scheduling.cycle import Cycle
 from epp.scheduling.guard import Failure, Guard
 from epp.scheduling.observer import SchedulingObserver
 from epp.scheduling.profile import Profile
+
+_NO_ERRORS: Mapping[str, RequestError] = MappingProxyType({})
 
 
 class Scheduler:
@@ -61,7 +63,7 @@ class Scheduler:
 
     def _run(
         self,
-        chosen: set[str],
+        chosen: Collection[str],
         request: Request,
         candidates: Candidates,
         results: dict[str, ProfileResult | None],
@@ -99,12 +101,13 @@ class Scheduler:
         destination = self._declared(destination)
         primary = destination.primary
         final = {**results, **destination.repicked, primary.profile: primary}
-        return SchedulingResult(
-            destination, MappingProxyType(final), MappingProxyType(dict(errors)), self.aggregator.name
-        )
+        failed = MappingProxyType(dict(errors)) if errors else _NO_ERRORS
+        return SchedulingResult(destination, MappingProxyType(final), failed, self.aggregator.name)
 
     def _declared(self, destination: Destination) -> Destination:
         """Drop headers that the aggregator does not declare: a client's own of that name would pass."""
+        if not destination.headers:
+            return destination
         undeclared = destination.headers.keys() - self.aggregator.sets_headers
         if not undeclared:
             return destination
@@ -120,8 +123,10 @@ def _chosen(
     request: Request,
     names: Sequence[str],
     results: Mapping[str, ProfileResult | None],
-) -> set[str]:
+) -> Collection[str]:
     chosen: object = picker.pick_profiles(request, names, results)
+    if isinstance(chosen, (tuple, list)):
+        return chosen
     if isinstance(chosen, str) or not isinstance(chosen, Iterable):
         raise ResultError(f"returned {chosen!r} instead of a list of profiles")
     return set(chosen)
