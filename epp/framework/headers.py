@@ -51,6 +51,13 @@ PREFER = "prefer"
 ENDPOINT_SELECTION = "test-epp-endpoint-selection"
 """The endpoints among which to pick; for conformance tests."""
 
+# From the gateway to the picker, in the trailers of a response.
+
+END_MARK_PREFIX = "x-epp"
+"""Beginning of the trailers, if any, with which our gateway marks a response as complete."""
+END_MARKS = (f"{END_MARK_PREFIX}-bandwidth-response-delay-ms", f"{END_MARK_PREFIX}-bandwidth-response-filter-delay-ms")
+"""The names of these trailers, none of which reaches the client."""
+
 # Between the client and the picker, both ways.
 
 REQUEST_ID = "x-request-id"

@@ -20,6 +20,7 @@ from epp.gateway.errors import (
     SettingsError,
 )
 from epp.gateway.settings import (
+    Bodies,
     BodyMode,
     ClusterType,
     FailureMode,
@@ -30,6 +31,7 @@ from epp.gateway.settings import (
 from epp.gateway.standalone import standalone_override_host_yaml, standalone_yaml
 
 __all__ = [
+    "Bodies",
     "BodyMode",
     "ClusterType",
     "EdsFile",

@@ -95,6 +95,7 @@ class EndpointRatesProducer(
         self._fleet = RateFleet(given.engine_label_key, given.default_engine)
         half_life = parse_duration(given.half_life)
         window = max(given.window, given.min_samples)
+        self.reads_response_body = given.learn
         self._prefill, self._itl = (
             RateLearner(half_life_seconds=half_life, min_samples=given.min_samples, window=window) for _ in range(2)
         )
