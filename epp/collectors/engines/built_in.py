@@ -26,7 +26,7 @@ BUILT_IN: Mapping[str, EngineConfig] = MappingProxyType(
                 name="sglang",
                 queued_requests_spec="sglang:num_queue_reqs",
                 running_requests_spec="sglang:num_running_reqs",
-                kv_usage_spec="sglang:response_usage",
+                kv_usage_spec="sglang:token_usage",
                 # Gauges since 0.5.11, labels of one series before.
                 cache_block_size_spec="sglang:page_size",
                 cache_num_blocks_spec="sglang:num_pages",
