@@ -7,7 +7,7 @@ is in full duplex, and unless its filter has `allow_mode_override`.
 
 from enum import StrEnum
 
-from epp.extproc.modes import BodyMode, GatewayTraits, Modes
+from epp.extproc.modes import BodyMode, Modes
 
 
 class ResponseUsage(StrEnum):
@@ -27,9 +27,9 @@ _FIXED = (None, BodyMode.FULL_DUPLEX_STREAMED)
 """Modes beside which no other can be asked for."""
 
 
-def response_mode(modes: Modes, traits: GatewayTraits, *, needed: bool, read: bool) -> BodyMode | None:
+def response_mode(modes: Modes, *, needed: bool, read: bool) -> BodyMode | None:
     """Return the mode to ask for, or None to leave it: a body that is needed is shown, one that nobody reads is not."""
-    if modes.request in _FIXED or modes.response in _FIXED or traits.takes_overrides is False:
+    if modes.request in _FIXED or modes.response in _FIXED:
         return None
     if modes.response is BodyMode.NONE:
         return BodyMode.STREAMED if needed else None

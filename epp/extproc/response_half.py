@@ -71,9 +71,12 @@ class ResponseHalf:
     @property
     def seen_whole(self) -> bool:
         """Whether the stream may end now: in body mode NONE, headers may be all that is shown."""
-        perhaps_unseen = self._asked is BodyMode.STREAMED and not self._traits.takes_overrides
-        unseen = self._mode is BodyMode.NONE or perhaps_unseen
-        return unseen and self._progress is Progress.BODY and not self._traits.marks_ends
+        return self._unseen and self._progress is Progress.BODY and not self._traits.marks_ends
+
+    @property
+    def _unseen(self) -> bool:
+        """Whether the body is not shown, as far as is known: perhaps it is only not granted."""
+        return self._mode is BodyMode.NONE or self._asked is BodyMode.STREAMED
 
     def on_headers(self, message: HttpHeaders, routing: Routing | None) -> Iterator[ProcessingResponse]:
         """Read the status and the kind of body."""
@@ -109,8 +112,9 @@ class ResponseHalf:
         if self._progress is Progress.EXPECTED:  # the gateway does not send response headers
             self._progress = Progress.BODY
         expect("response_body", self._progress, Progress.BODY)
-        if self._asked is not None:
-            self._see_whether_granted()
+        if self._asked is BodyMode.NONE:  # not granted
+            self._mode = self._modes.response
+        self._asked = None
         piece, last = message.body, message.end_of_stream
         if last:
             self._progress = Progress.ENDED
@@ -135,9 +139,9 @@ class ResponseHalf:
         """Let the trailers pass, after whatever of the body was held back."""
         expect("response_trailers", self._progress, Progress.EXPECTED, Progress.BODY)
         self._progress = Progress.ENDED
-        if self._mode is BodyMode.NONE:
-            self._traits.marks_ends |= _only_marks(message)
-        elif routing is not None and not self._whole:
+        if self._unseen and _only_marks(message):
+            self._traits.end_of_unseen(marked=True)
+        if self._mode is not BodyMode.NONE and routing is not None and not self._whole:
             routing.response_piece(b"", last=True, now=self._clock.now())
         if self._restorer is not None and self._mode not in IN_PLACE:
             rest = self._restorer.feed(b"", last=True)
@@ -153,16 +157,9 @@ class ResponseHalf:
         if counts and self._response_usage is ResponseUsage.ALWAYS:
             needed = True
         if self._progress is Progress.BODY:
-            self._asked = response_mode(self._modes, self._traits, needed=needed, read=needed or counts)
+            self._asked = response_mode(self._modes, needed=needed, read=needed or counts)
             self._mode = self._mode if self._asked is None else self._asked
         return needed or counts
-
-    def _see_whether_granted(self) -> None:
-        """Learn from the first piece whether the gateway heeds what it is asked; go by its own mode where not."""
-        self._traits.takes_overrides = granted = self._asked is not BodyMode.NONE
-        self._asked = None
-        if not granted:
-            self._mode = self._modes.response
 
     def assume(self, mode: BodyMode) -> None:
         """Use this mode if the gateway states none."""
@@ -171,6 +168,8 @@ class ResponseHalf:
 
     def end(self) -> None:
         """Accept no more messages."""
+        if self._unseen and self._progress is Progress.BODY:
+            self._traits.end_of_unseen(marked=False)
         self._progress = Progress.ENDED
 
     def check_headers_shown(self) -> None:
