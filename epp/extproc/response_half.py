@@ -14,7 +14,7 @@ from epp.extproc.modes import BodyMode, GatewayTraits, Modes
 from epp.extproc.overrides import IN_PLACE, ResponseUsage, response_mode
 from epp.extproc.wire import HttpBody, HttpHeaders, HttpTrailers, ProcessingResponse
 from epp.framework.clock import Clock
-from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, END_MARK_PREFIX, ONLY_OURS, SERVED_ENDPOINT
+from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, END_MARKS, ONLY_OURS, SERVED_ENDPOINT
 from epp.framework.printable import printable
 from epp.framework.roles import Metadata
 
@@ -192,7 +192,7 @@ class ResponseHalf:
 
 def _only_marks(trailers: HttpTrailers) -> bool:
     """Whether the trailers, if any, are those that our gateway adds."""
-    return all(field.key.startswith(END_MARK_PREFIX) for field in trailers.trailers.headers)
+    return all(field.key in END_MARKS for field in trailers.trailers.headers)
 
 
 def _decision(routing: Routing) -> dict[str, str]:

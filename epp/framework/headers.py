@@ -53,10 +53,8 @@ ENDPOINT_SELECTION = "test-epp-endpoint-selection"
 
 # From the gateway to the picker, in the trailers of a response.
 
-END_MARK_PREFIX = "x-epp"
-"""Beginning of the trailers, if any, with which our gateway marks a response as complete."""
-END_MARKS = (f"{END_MARK_PREFIX}-bandwidth-response-delay-ms", f"{END_MARK_PREFIX}-bandwidth-response-filter-delay-ms")
-"""The names of these trailers, none of which reaches the client."""
+END_MARKS = ("x-epp-bandwidth-response-delay-ms", "x-epp-bandwidth-response-filter-delay-ms")
+"""What the trailers hold, if anything, that an Envoy of ours adds to each complete response; not sent to the client."""
 
 # Between the client and the picker, both ways.
 

@@ -28,7 +28,7 @@ from epp.gateway.settings import (
     HeaderMode,
     PipeAddress,
 )
-from epp.gateway.standalone import standalone_override_host_yaml, standalone_yaml
+from epp.gateway.standalone import standalone_buffered_yaml, standalone_override_host_yaml, standalone_yaml
 
 __all__ = [
     "Bodies",
@@ -51,6 +51,7 @@ __all__ = [
     "bootstrap_json",
     "bootstrap_yaml",
     "chart_proxy_yaml",
+    "standalone_buffered_yaml",
     "standalone_override_host_yaml",
     "standalone_yaml",
 ]

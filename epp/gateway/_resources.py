@@ -45,7 +45,6 @@ from epp.framework.headers import (
     DESTINATION,
     DESTINATION_NAMESPACE,
     DROPPED_REASON,
-    END_MARK_PREFIX,
     END_MARKS,
     OBEYED_BY_ENDPOINTS,
     REQUEST_ID,
@@ -75,6 +74,7 @@ __all__ = ["Casing", "build_bootstrap"]
 
 _NEVER = timedelta(0)
 _NO_LIMIT_KBPS = 1_000_000_000
+_END_MARK_PREFIX = "x-epp"  # makes the names in END_MARKS
 _ACCESS_LOG = {
     "time": "%START_TIME%",
     "request_id": f"%REQ({REQUEST_ID})%",
@@ -222,7 +222,7 @@ def _end_marks(settings: GatewaySettings) -> list[HttpFilter]:
         enable_mode=BandwidthLimitEnableMode.RESPONSE,
         limit_kbps=_NO_LIMIT_KBPS,
         enable_response_trailers=True,
-        response_trailer_prefix=END_MARK_PREFIX,
+        response_trailer_prefix=_END_MARK_PREFIX,
     )
     return [HttpFilter(name="envoy.filters.http.bandwidth_limit", typed_config=Any.pack(marks))]
 
