@@ -76,6 +76,14 @@ class PickerFlags:
             "Tell clients which endpoint served and why, in the response headers x-epp-endpoint and x-epp-reason."
         ),
     ] = Switch.FALSE
+    response_usage: Annotated[
+        Literal["auto", "always", "never"],
+        typer.Option(
+            help="Read the tokens of responses, for metrics and log lines. auto: where the gateway shows their bodies. "
+            "always: ask it for those that it does not show. never: ask it not to show those that nothing else needs. "
+            "Envoy has to allow that (allow_mode_override), and does not while bodies are in full duplex."
+        ),
+    ] = "auto"
     v: Verbosity = 2
     refresh_metrics_interval: Annotated[float, duration_option("Time between two polls of an endpoint.")] = Seconds(
         0.05
@@ -167,6 +175,16 @@ class Gateway(PickerFlags):
             "override-host if an endpoint is https, which original-dst cannot do."
         ),
     ] = "auto"
+    body_mode: Annotated[
+        Literal["full-duplex", "buffered"] | None,
+        typer.Option(
+            help="How bodies come to the picker. full-duplex: in pieces, both ways. buffered: requests whole, of "
+            "--max-request-body at most, and of responses only those that are needed, to put back the name of a "
+            "rewritten model or for a plugin; about half the CPU time of a request and nothing for the pieces of its "
+            "response, but no tokens in metrics and log lines, nor the time to the first token of a stream. By default "
+            "full-duplex; with FailOpen, requests whole and responses in pieces."
+        ),
+    ] = None
     failure_mode: Annotated[
         Literal["FailClose", "FailOpen"],
         typer.Option(

@@ -78,6 +78,18 @@ class ParserTable:
         return None
 
 
+class ResponseNeeds(NamedTuple):
+    """What plugins need of the bodies of responses."""
+
+    body: bool = False
+    """Times, tokens or the end."""
+    first_token: bool = False
+    """When a stream begins, since prompts count as in flight until then."""
+
+
+NO_NEEDS = ResponseNeeds()
+
+
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """Immutable; a request keeps the one it started with."""
@@ -88,6 +100,7 @@ class Pipeline:
     """By role; producers in an order in which each finds what it reads."""
     sets_headers: frozenset[str] = frozenset()
     """Request headers that the plugins declare to set."""
+    response_needs: ResponseNeeds = NO_NEEDS
 
     def of(self, role: type[R]) -> tuple[R, ...]:
         """Return the plugins of a role, in the order in which they run."""

@@ -80,6 +80,13 @@ class RequestHalf:
         if self._progress is not Progress.EXPECTED and not self._asked:
             self._refuse(ClientGoneError("before its request was complete"))
 
+    def answered_by_gateway(self, response: HttpHeaders) -> None:
+        """Record a request that the gateway refused by itself, since its buffer does not hold the body."""
+        if self._asked or self._mode not in _BUFFERED:
+            return
+        if read_headers(response.headers).get(":status") == str(BodyTooLargeError.status):
+            self._refuse(BodyTooLargeError(self._options.max_body_bytes))
+
     def fail(self, error: RequestError) -> None:
         """Record an error of this program, unless the request has been routed."""
         if self.routing is None:

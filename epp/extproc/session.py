@@ -14,6 +14,7 @@ from epp.director import Cause, Director, Held
 from epp.extproc.exchange import Answer, ProtocolError, Reply
 from epp.extproc.headers import read_served, read_subset
 from epp.extproc.modes import BodyMode, GatewayTraits, UnknownModeError, read_modes
+from epp.extproc.overrides import ResponseUsage
 from epp.extproc.refusals import refusal
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES, RequestHalf, RequestOptions
 from epp.extproc.response_half import ResponseHalf
@@ -40,6 +41,7 @@ class Session:
         "_plain_errors",
         "_request",
         "_response",
+        "_response_usage",
         "_suspended",
         "_traits",
     )
@@ -53,8 +55,10 @@ class Session:
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         traits: GatewayTraits | None = None,
         decision_headers: bool = False,
+        response_usage: ResponseUsage = ResponseUsage.AUTO,
     ) -> None:
         self._decision_headers = decision_headers
+        self._response_usage = response_usage
         self._director = director
         self._traits = traits or GatewayTraits()
         self._options = RequestOptions(emit_scores, max_body_bytes)
@@ -145,9 +149,10 @@ class Session:
             case "request_trailers":
                 yield from request.on_trailers()
             case "response_headers":
+                request.answered_by_gateway(message.response_headers)
                 yield from response.on_headers(message.response_headers, request.routing)
             case "response_trailers":
-                yield from response.on_trailers(request.routing)
+                yield from response.on_trailers(message.response_trailers, request.routing)
             case _:
                 raise ProtocolError(f"unexpected message: {kind} is none of the six parts of an HTTP exchange")
         if response.ended:
@@ -159,7 +164,11 @@ class Session:
             modes = read_modes(message)
             self._request = RequestHalf(self._director, modes.request, self._options, self._traits)
             self._response = ResponseHalf(
-                modes.response, self._director.clock, decision_headers=self._decision_headers, traits=self._traits
+                modes,
+                self._director.clock,
+                decision_headers=self._decision_headers,
+                response_usage=self._response_usage,
+                traits=self._traits,
             )
         return self._request, self._response
 

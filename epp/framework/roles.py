@@ -245,6 +245,9 @@ class ResponseHeaders(Plugin[P], role=Role(title="Response headers", stage=Stage
 class ResponseTiming(Plugin[P], role=Role(title="Response times", stage=Stage.RESPONSE_BODY, hook=True)):
     """Measures how long endpoints take."""
 
+    reads_response_body: bool = True
+    """Whether a gateway that shows no bodies of responses is asked for them, as it must be for these times."""
+
     @abstractmethod
     def first_token(self, request: Request, response: Response, seconds: float) -> None:
         """Record the time from the whole request to the first byte of the response body.
@@ -264,6 +267,8 @@ Metadata: TypeAlias = Mapping[str, Mapping[str, MetadataValue]]
 class ResponseReporter(Plugin[P], role=Role(title="Response reports", stage=Stage.RESPONSE_END, hook=True)):
     """Sends dynamic metadata about a finished response to the gateway, for its access log or rate limits."""
 
+    reads_response_body: bool = True
+    """Whether a gateway that shows no bodies of responses is asked for them: for tokens, or the end of the response."""
     namespaces: tuple[str, ...] = (DESTINATION_NAMESPACE,)
     """Namespaces written to; a gateway accepts only those that its configuration lists."""
 
