@@ -9,6 +9,7 @@ import structlog
 from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.frames import DATA, END_STREAM, frame, rst_stream_frame
 from epp.grpc_http2.heads import Head
+from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.receiving import Receiving
 from epp.grpc_http2.sending import Sending
 from epp.grpc_http2.service import Answers, Call, Host, Methods
@@ -22,9 +23,18 @@ class Calls:
     """Opens, drives and closes the calls; an exception of one ends that one."""
 
     def __init__(
-        self, methods: Methods, sending: Sending, receiving: Receiving, table: StreamTable, *, host: Host, peer: str
+        self,
+        methods: Methods,
+        limits: Limits,
+        *,
+        sending: Sending,
+        receiving: Receiving,
+        table: StreamTable,
+        host: Host,
+        peer: str,
     ) -> None:
         self._methods = methods
+        self._limits = limits
         self._sending = sending
         self._receiving = receiving
         self._table = table
@@ -91,7 +101,7 @@ class Calls:
             self._sending.out.append(self._sending.headers(stream.id, block))
             self._sending.data(stream, body)
             stream.ending = b""
-            self.proceed(stream)
+            self._end_when_sent(stream)
         else:
             self.pump(stream)
 
@@ -131,8 +141,7 @@ class Calls:
         self.leave(stream)
         block = trailers_block(status, message)
         stream.ending = block if stream.headers_sent else HEADERS_BLOCK + block
-        if not stream.outbox:
-            self._end(stream, stream.ending)
+        self._end_when_sent(stream)
 
     def leave(self, stream: Stream) -> None:
         """Close the call of a stream, now or once it no longer waits."""
@@ -226,7 +235,15 @@ class Calls:
         _log.error("call failed", error=f"{type(error).__name__}: {error}", peer=self._peer, exc_info=error)
         self.finish(stream, Status.INTERNAL, f"{type(error).__name__} in the server")
 
+    def _end_when_sent(self, stream: Stream) -> None:
+        if not stream.outbox:
+            self._end(stream, stream.ending or b"")
+        else:
+            stream.deadline = self._host.after(self._limits.write_stall_seconds, partial(self._expired, stream))
+
     def _end(self, stream: Stream, block: bytes) -> None:
+        if stream.deadline is not None:
+            stream.deadline.cancel()
         out = self._sending.out
         if block:
             out.append(self._sending.headers(stream.id, block, END_STREAM))

@@ -36,12 +36,20 @@ class Connection:
         self._started = now
         self._idle_since = now
         self._last_id_seen = 0
-        self._table = StreamTable()
+        self._table = StreamTable(Budget(limits.strays, "frames on closed streams"))
         self._streams = self._table.open
         self._sending = Sending()
         self._receiving = Receiving(self._sending, limits)
-        self._calls = Calls(methods, self._sending, self._receiving, self._table, host=host, peer=peer)
-        self._control = Control(self._sending, self._table, limits)
+        self._calls = Calls(
+            methods,
+            limits,
+            sending=self._sending,
+            receiving=self._receiving,
+            table=self._table,
+            host=host,
+            peer=peer,
+        )
+        self._control = Control(self._sending, self._receiving, self._table, limits)
         self._incoming = Incoming(
             self._table,
             sending=self._sending,
@@ -50,7 +58,7 @@ class Connection:
             control=self._control,
             limits=limits,
         )
-        self._strays = Budget(limits.strays, "streams that break a rule")
+        self._faults = Budget(limits.strays, "streams that break a rule")
         self._preface = PREFACE
         self._rest = b""
         self._plain = False  # whether a DATA frame may come: after SETTINGS, outside of a header block
@@ -206,7 +214,7 @@ class Connection:
         try:
             self._incoming.frame(kind, flags, stream_id, payload, self._now)
         except ResetError as fault:
-            self._strays.spend(self._now)
+            self._faults.spend(self._now)
             self._sending.out.append(rst_stream_frame(fault.stream_id, fault.code))
             stream = self._streams.get(fault.stream_id)
             if stream is not None:

@@ -21,6 +21,7 @@ from epp.grpc_http2.frames import (
     window_update_frame,
 )
 from epp.grpc_http2.limits import Budget, Limits
+from epp.grpc_http2.receiving import Receiving
 from epp.grpc_http2.sending import Sending
 from epp.grpc_http2.streams import Stream, StreamTable
 
@@ -33,12 +34,14 @@ _DRAIN: Final = b"epp-last"
 class Control:
     """Answers SETTINGS and PING, and says GOAWAY; expects acknowledgements of its own."""
 
-    def __init__(self, sending: Sending, table: StreamTable, limits: Limits) -> None:
+    def __init__(self, sending: Sending, receiving: Receiving, table: StreamTable, limits: Limits) -> None:
         self._sending = sending
+        self._receiving = receiving
         self._table = table
         self._limits = limits
         self._pings = Budget(limits.pings, "PING frames")
         self._settings = Budget(limits.settings, "SETTINGS frames")
+        self._windows = (0, 0)  # at the last PING; data changes them
         self.settings_seen = False
         self.settings_due: float | None = None
         """When the acknowledgement of our SETTINGS must have come; None once it has."""
@@ -91,7 +94,10 @@ class Control:
         if len(payload) != _PING_BYTES:
             raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "PING of a wrong length")
         if not flags & ACK:
-            self._pings.spend(now)
+            windows = self._sending.window, self._receiving.window
+            if windows == self._windows:
+                self._pings.spend(now)
+            self._windows = windows
             self._sending.out.append(frame(PING, ACK, 0, payload))
         elif payload == _DRAIN and self.going_away:
             self.last_call()

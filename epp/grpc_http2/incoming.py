@@ -46,7 +46,6 @@ class Incoming:
         self._priorities = Budget(limits.priorities, "PRIORITY and unknown frames")
         self._resets = Budget(limits.resets, "streams that are reset before an answer")
         self._small_updates = Budget(limits.small_updates, "small WINDOW_UPDATE frames")
-        self._strays = Budget(limits.strays, "frames on closed streams")
         self._actions: dict[int, Callable[[int, int, bytes, float], None]] = {
             frames.DATA: self._on_data,
             frames.HEADERS: self._on_headers,
@@ -193,7 +192,7 @@ class Incoming:
         elif self._table.fate(stream_id) is Fate.IDLE:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on a stream that was never opened")
         else:
-            self._strays.spend(now)
+            self._table.strays.spend(now)
 
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes, now: float) -> None:
         if len(payload) != _WORD_BYTES:
@@ -212,7 +211,7 @@ class Incoming:
         elif self._table.fate(stream_id) is Fate.IDLE:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE on a stream that was never opened")
         else:  # on its way as the stream was closed
-            self._strays.spend(now)
+            self._table.strays.spend(now)
 
     def _on_priority(self, _flags: int, stream_id: int, payload: bytes, now: float) -> None:
         if not stream_id:
@@ -231,7 +230,7 @@ class Incoming:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, f"{kind} on a stream that was never opened")
         if fate is not Fate.ABANDONED:
             raise ResetError(stream_id, ErrorCode.STREAM_CLOSED, f"{kind} on a closed stream")
-        self._strays.spend(now)
+        self._table.strays.spend(now)
 
     @staticmethod
     def _count(stream: Stream, length: int, *, ended: bool) -> None:

@@ -47,11 +47,13 @@ class Limits:
     write_stall_seconds: float = 60.0
     """A peer that reads nothing for so long while there is something to read is cut off."""
     pings: Rate = Rate(100, 20)
+    """Beyond one for each time that data was sent or received: clients measure the bandwidth by pings."""
     settings: Rate = Rate(50, 5)
     resets: Rate = Rate(2000, 500)
     """Streams that the client resets before it got any answer."""
     strays: Rate = Rate(2000, 500)
-    """Frames on streams that are closed, and streams that break a rule."""
+    """Frames on streams that are closed, beyond those that may be under way as we end a stream; and streams that break
+    a rule."""
     empty_frames: Rate = Rate(1000, 100)
     """DATA without bytes or end."""
     priorities: Rate = Rate(2000, 200)
@@ -77,3 +79,7 @@ class Budget:
         self._left = min(self._left + earned, float(self._rate.burst)) - 1.0
         if self._left < 0:
             raise GoawayError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {self._kind}")
+
+    def earn(self, events: int) -> None:
+        """Allow for events that are to be expected."""
+        self._left = min(self._left + events, float(self._rate.burst))

@@ -38,8 +38,8 @@ class Receiving:
         self.give_back()
 
     def give_back(self) -> None:
-        """Widen the connection's window if half of it has been consumed."""
+        """Widen the connection's window if half of what is not held back has been consumed."""
         room = self._limits.connection_window - self._held
-        if self.window < self.low and room - self.window >= self.low:
+        if 2 * self.window <= room and self.window < room:
             self._sending.out.append(window_update_frame(0, room - self.window))
             self.window = room

@@ -6,9 +6,12 @@ from enum import IntEnum
 from typing import Final
 
 from epp.grpc_http2.inbox import Inbox
+from epp.grpc_http2.limits import Budget
 from epp.grpc_http2.service import Call, Cancellable
 
 _REMEMBERED: Final = 4096
+_UNDER_WAY: Final = 8
+"""Frames that a client may have sent before it knows that we have ended a stream."""
 
 
 class Stream:
@@ -85,7 +88,9 @@ class Fate(IntEnum):
 class StreamTable:
     """Open streams by number, and the fates of the last few thousand closed ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, strays: Budget) -> None:
+        self.strays = strays
+        """Frames on closed streams that are put up with."""
         self.open: dict[int, Stream] = {}
         self.last_id = 0
         """The highest number that the peer has used."""
@@ -103,6 +108,8 @@ class StreamTable:
 
     def note(self, stream_id: int, fate: Fate) -> None:
         """Remember how a stream was closed."""
+        if fate is Fate.ABANDONED:
+            self.strays.earn(_UNDER_WAY)
         self._fates[(stream_id >> 1) % _REMEMBERED] = stream_id << 3 | fate
 
     def fate(self, stream_id: int) -> Fate:
