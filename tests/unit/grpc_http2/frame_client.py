@@ -97,13 +97,9 @@ class Echo:
             case b"end":
                 self.done = True
                 return [b"last"]
-            case b"quiet":
-                self.silence_timeout = 0.1
-                return []
-            case b"nothing":
-                return []
-            case b"stay":
-                self.stays_open = True
+            case b"quiet" | b"nothing" | b"stay":
+                self.silence_timeout = 0.1 if content == b"quiet" else self.silence_timeout
+                self.stays_open = content == b"stay"
                 return []
             case b"twice":
                 return [b"one", b"two"]
