@@ -96,7 +96,7 @@ async def service():
 
 def talking(port: int):
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=APART)
-    return channel, lambda **options: channel.stream_stream(ECHO)(**options)
+    return channel, channel.stream_stream(ECHO)
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_379, 16_380, 65_535, 3_000_000])
