@@ -84,7 +84,7 @@ class Echo:
         self.silence_timeout: float | None = None
         self.stays_open = False
 
-    def receive(self, content: bytes):
+    def receive(self, content: bytes):  # noqa: PLR0911  one for each word
         assert not self.closed
         self.received.append(content)
         match content:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads of requests, and when a header block that was decoded before means the same again."""
 
-from contextlib import suppress
+import contextlib
+from urllib.parse import unquote
 
 from hpack import Decoder, Encoder
 from hypothesis import given
@@ -71,7 +72,7 @@ def test_block_that_leaves_the_table_does_so(block):
     decoder.decode(Encoder().encode([("x-a", "1"), ("x-b", "2")]))
     before = list(decoder.header_table.dynamic_entries), decoder.header_table_size
     if leaves_table(block):
-        with suppress(Exception):  # an error of the whole connection
+        with contextlib.suppress(Exception):  # which ends the connection
             decoder.decode(block, raw=True)
         assert (list(decoder.header_table.dynamic_entries), decoder.header_table_size) == before
 
@@ -88,8 +89,6 @@ def test_any_list_of_fields_is_read_or_malformed(fields):
 @given(st.text())
 def test_any_message_of_a_status_survives_the_wire(text):
     decoded = dict(Decoder().decode(trailers_block(Status.INTERNAL, text)))
-    from urllib.parse import unquote  # noqa: PLC0415
-
     sent = text.encode("utf-8", "replace")[:1024].decode("utf-8", "ignore")
     assert unquote(decoded.get("grpc-message", "")) == sent
     assert decoded.get("grpc-message", "").isascii()
