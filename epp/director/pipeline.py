@@ -12,6 +12,8 @@ from epp.framework.request import Headers, RequestBody
 from epp.framework.roles import Parser, ResponseReporter
 from epp.scheduling.scheduler import Scheduler
 
+_MOST_PATHS = 16
+
 
 class Parsed(NamedTuple):
     """What a parser made of a body."""
@@ -27,7 +29,7 @@ class ParserTable:
     Of parsers of one type, of several claims to one path and of several fallbacks, the first counts.
     """
 
-    __slots__ = ("_by_path", "_by_suffix", "_fallback", "_longest", "parsers")
+    __slots__ = ("_by_path", "_by_suffix", "_fallback", "_found", "_longest", "parsers")
 
     def __init__(self, parsers: Sequence[Parser[Any]]) -> None:
         self._by_path: dict[str, Parser[Any]] = {}
@@ -46,10 +48,18 @@ class ParserTable:
                 else:
                     self._by_suffix.setdefault(tuple(suffix.split("/")), (suffix, parser))
         self._longest = max(map(len, self._by_suffix), default=0)
+        self._found: dict[str, tuple[str, Parser[Any]]] = {}
+        """The last few paths, and the claim that matches each: clients name them."""
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Parsed:
         """Return what routing needs of a body; raises a BadRequestError."""
-        suffix, parser = self._find(path)
+        found = self._found.get(path)
+        if found is None:
+            found = self._find(path)
+            if len(self._found) >= _MOST_PATHS:
+                self._found.clear()
+            self._found[path] = found
+        suffix, parser = found
         return Parsed(parser.parse(suffix, headers, body), parser.names_model)
 
     def claims(self, path: str) -> bool:

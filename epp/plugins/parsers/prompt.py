@@ -90,6 +90,9 @@ class PromptWriter:
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
         """Write one message of a conversation."""
+        if isinstance(content, str) and tool_calls is ABSENT:  # as most are
+            self.text(f"{role}\n{content}\n")
+            return
         self.text(role + "\n")
         self.content(content)
         self.json(tool_calls)
@@ -136,6 +139,8 @@ class PromptWriter:
 
     def json(self, raw: msgspec.Raw) -> bool:
         """Write JSON unchanged and return whether there was any; absent, null and the empty list count as none."""
+        if raw is ABSENT:
+            return False
         found = bytes(raw)
         if found in _EMPTY_JSON:
             return False
