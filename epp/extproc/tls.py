@@ -26,7 +26,7 @@ def server_credentials(cert_path: Path | None, *, reload: bool = True) -> grpc.S
     Raises ConfigurationError when the files cannot be read or are no pair.
     """
     if cert_path is None:
-        return grpc.ssl_server_credentials([_self_signed()])
+        return grpc.ssl_server_credentials([self_signed()])
     files = CertificateFiles(cert_path)
     if not reload:
         return grpc.ssl_server_credentials([files.pair])
@@ -103,14 +103,14 @@ def _configuration(pair: tuple[bytes, bytes]) -> grpc.ServerCertificateConfigura
     return grpc.ssl_server_certificate_configuration([pair])
 
 
-def _self_signed() -> tuple[bytes, bytes]:
+def self_signed() -> tuple[bytes, bytes]:
     """Return a new key and its certificate, PEM: from a child process, since the library would stay in this one."""
     command = [sys.executable, "-m", "epp.extproc.certificates"]
     try:
         made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_MOST_SECONDS)  # noqa: S603
     except (OSError, subprocess.SubprocessError):  # no interpreter of its own, as in a bundle
-        from epp.extproc.certificates import self_signed  # noqa: PLC0415  loads cryptography
+        from epp.extproc import certificates  # noqa: PLC0415  loads cryptography
 
-        return self_signed()
+        return certificates.self_signed()
     key, begin, rest = made.stdout.partition(b"-----BEGIN CERTIFICATE-----")
     return key, begin + rest

@@ -11,7 +11,7 @@ from cryptography import x509
 from structlog.testing import capture_logs
 
 from epp.extproc.certificates import check_pair, expiry
-from epp.extproc.tls import CertificateFiles, _self_signed
+from epp.extproc.tls import CertificateFiles, self_signed
 from epp.framework import ConfigurationError
 
 TAKEN = "certificate renewed"
@@ -110,8 +110,8 @@ def test_files_of_another_kind_are_named(tmp_path, key, certificate, problem):
 
 
 @pytest.mark.parametrize("executable", [sys.executable, "/there/is/no/python"])
-def test_self_signed_certificate_is_a_pair_with_or_without_a_child_process(executable, monkeypatch):
+def testself_signed_certificate_is_a_pair_with_or_without_a_child_process(executable, monkeypatch):
     monkeypatch.setattr("epp.extproc.tls.sys.executable", executable)
-    key, certificate = _self_signed()
+    key, certificate = self_signed()
     check_pair(key, certificate)
     assert dt.datetime.fromisoformat(expiry(certificate)) > dt.datetime.now(dt.UTC) + dt.timedelta(days=3600)
