@@ -208,7 +208,7 @@ class Request(msgspec.Struct, eq=False):
         """Return a number in [0, 1) from the seed: the same at every call, independent between purposes."""
         return float(self._digest(purpose) >> 11) * 2.0**-53  # as many bits as a float has
 
-    def generator(self, purpose: str) -> np.random.Generator:
+    def generator(self, purpose: str) -> "np.random.Generator":  # a name in quotes is imported when it is used
         """Return a random generator from the seed: the same at every call, independent between purposes."""
         return np.random.default_rng(self._digest(purpose))
 
