@@ -154,9 +154,7 @@ class Asker:
                         raise NotAskedError(f"{self.attempt.url}: {error.error.strerror}") from None
                     raise
                 outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-                connection.ask(
-                    self.target.request, lambda got: None if outcome.done() else outcome.set_result(got)
-                )
+                connection.ask(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
                 return page_of(await outcome, self.attempt.url)
         except BaseException:
             self._disconnect()
