@@ -68,7 +68,8 @@ def moving() -> list[bytes]:
 def varied(line: bytes, number: int) -> bytes:
     def other(found: re.Match[bytes]) -> bytes:
         start, end = (place - found.start() for place in found.span(1))
-        value = b"%.1f" % (float(found[1]) + number)
+        counted = found[1].endswith(b".0")
+        value = b"%.1f" % (float(found[1]) + number) if counted else found[1][:-1] + b"%d" % number
         return found[0][:start] + value + found[0][end:]
 
     return re.sub(line, other, PAGE, flags=re.MULTILINE)

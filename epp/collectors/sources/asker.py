@@ -87,14 +87,15 @@ class Asker:
         self._disconnect()
         self._start(TimeoutError())
 
-    def close(self) -> None:
-        """Close the connection; an answer that is due is not reported."""
+    def close(self) -> asyncio.Task[None] | None:
+        """Close the connection; an answer that is due is not reported. Return the task that is about to end, if any."""
         self._done = None
         self._link.deadlines.end(self)
         self._disconnect()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
+        return task
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
