@@ -81,7 +81,10 @@ class CacheInfo:
     def read(self, page: bytes, layout: Layout) -> Mapping[Column, float]:
         """Return the columns; none without any series."""
         series = _first(self.selectors, page, layout)
-        return {signal.column: signal.folded(series, _label_value(label)) for label, signal in self.signals if series}
+        return layout.derived(series, self._numbers) if series else {}
+
+    def _numbers(self, series: Sequence[Series]) -> Mapping[Column, float]:
+        return {signal.column: signal.folded(series, _label_value(label)) for label, signal in self.signals}
 
 
 @dataclass(frozen=True, slots=True)
