@@ -4,8 +4,8 @@
 _STEP_SECONDS = 1.0
 """Time without an event after which polls become rarer, once more after each further one."""
 SLOWEST_SECONDS = 0.15
-"""Longest time between two polls of an endpoint at rest, unless all are asked less often: the age from which
-utilization-detector distrusts metrics is 200 ms by default."""
+"""Longest time between two polls of an endpoint at rest, unless less is asked for at any rate: at 200 ms,
+utilization-detector distrusts metrics by default."""
 
 
 class Cadence:
