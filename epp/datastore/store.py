@@ -20,6 +20,8 @@ from epp.framework.snapshot import (
     ANSWERS,
     CORE_ATTRIBUTES,
     CORE_COLUMNS,
+    IN_FLIGHT,
+    LAST_PICKED,
     METRICS_AT,
     REACHABLE,
     REFUSES,
@@ -185,6 +187,16 @@ class Datastore:
         """Return the endpoint of this id; None when there is none."""
         slot = self._slots.get(identity)
         return None if slot is None else self._endpoints[slot]
+
+    def in_flight(self, identity: str) -> float:
+        """Return how many requests the picker has in flight at the endpoint of this id."""
+        slot = self._slots.get(identity)
+        return 0.0 if slot is None else self._table.get(IN_FLIGHT, slot)
+
+    def picked_since(self, sequence: int) -> list[Endpoint]:
+        """Return the endpoints that were sent a request after the one of this number: see `Ledger.sequence`."""
+        slots = self._table.above(LAST_PICKED, sequence)
+        return [endpoint for slot in slots if (endpoint := self._endpoints[slot]) is not None]
 
     def find(self, hostport: str) -> tuple[int, Endpoint] | None:
         """Return the endpoint with this address and its slot; None when there is none."""

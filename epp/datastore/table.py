@@ -45,6 +45,11 @@ class ColumnTable:
         """Return the working value."""
         return self._cells[column.name][slot]
 
+    def above(self, column: Column, value: float) -> list[int]:
+        """Return the slots with a working value above this one."""
+        found: list[int] = np.flatnonzero(self._working[column.name] > value).tolist()
+        return found
+
     def put(self, column: Column, slot: int, value: float) -> None:
         """Write one value; a column not seen before is added, unknown elsewhere."""
         name = column.name
