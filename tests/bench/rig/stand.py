@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One picker behind an Envoy, with model servers of its own; the load is shared by all that take turns."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from epp.framework.headers import DESTINATION
+from epp.gateway import GatewaySettings
+from rig.envoy import FULL_DUPLEX, Envoy
+from rig.pickers import Picker, PickerKind, address
+from rig.processes import BenchError, Program
+
+NO_CHOICE: Mapping[str, GatewaySettings] = {"": FULL_DUPLEX}
+_RIG = Path(__file__).parent
+_RUN_SECONDS = 60.0
+"""Longest time for one run of the load."""
+_POLLED_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests of one run; open loop with a rate, else closed."""
+
+    requests: int
+    connections: int = 16
+    prompt_bytes: int = 400
+    pieces: int = 0
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run: how long it took in all, times of requests, and what the picker used, its idle rate included."""
+
+    requests: int
+    seconds: float
+    p50: float
+    p99: float
+    cpu_seconds: float = 0.0
+    messages: int = 0
+    """What Envoy sent to the picker."""
+
+
+class Loader:
+    """The process that sends requests."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    async def run(self, envoy: Envoy, load: Load, first: int, headers: Mapping[str, str] | None = None) -> Outcome:
+        """Send requests, numbered from `first`, and wait for the last response."""
+        order = asdict(load) | {"port": envoy.port, "first": first, "headers": headers or {}, "seconds": _RUN_SECONDS}
+        return Outcome(**await self._program.ask(order, within_seconds=_RUN_SECONDS + 10))
+
+
+class Stand:
+    """A picker that takes turns with others."""
+
+    def __init__(self, loader: Loader, servers: Program, picker: Picker, envoys: Mapping[str, Envoy]) -> None:
+        self.picker = picker
+        self._envoys = envoys
+        self._servers = servers
+        self._loader = loader
+
+    @property
+    def name(self) -> str:
+        return self.picker.kind.name
+
+    async def polls(self) -> int:
+        """Return how often metrics pages were read so far."""
+        return int((await self._servers.ask())["polls"])
+
+    async def until_polled(self, count: int) -> None:
+        """Wait until so many pages were read; raises BenchError if they are not."""
+        try:
+            async with asyncio.timeout(_POLLED_SECONDS):
+                while await self.polls() < count:
+                    self.picker.child.check()
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise BenchError(
+                f"{self.name} read {await self.polls()} metrics pages in {_POLLED_SECONDS:g} s, not {count}:\n"
+                f"{self.picker.child.log}"
+            ) from None
+
+    async def moving_gauges(self) -> None:
+        """Let the gauges of all servers be others at each poll from now on."""
+        await self._servers.ask({"moving": True})
+
+    async def idle_cores(self, seconds: float) -> float:
+        """Return the share of a core that the picker takes without requests."""
+        started, before = time.perf_counter(), self.picker.cpu_seconds
+        await asyncio.sleep(seconds)
+        return (self.picker.cpu_seconds - before) / (time.perf_counter() - started)
+
+    async def run(self, load: Load, first: int, mode: str = "") -> Outcome:
+        """Run a load, through the Envoy of that mode."""
+        envoy = self._envoys[mode]
+        messages, before = await envoy.messages(), self.picker.cpu_seconds
+        found = await self._loader.run(envoy, load, first)
+        used = self.picker.cpu_seconds - before
+        sent = await envoy.messages() - messages
+        return Outcome(found.requests, found.seconds, found.p50, found.p99, used, sent)
+
+
+class Alone:
+    """Envoy with no picker: clients name the endpoint."""
+
+    def __init__(self, loader: Loader, port: int, envoy: Envoy) -> None:
+        self._loader = loader
+        self._headers = {DESTINATION: f"{address(0)}:{port}"}
+        self._envoy = envoy
+
+    async def run(self, load: Load, first: int) -> Outcome:
+        """Run a load."""
+        return await self._loader.run(self._envoy, load, first, self._headers)
+
+
+@contextlib.asynccontextmanager
+async def loader() -> AsyncIterator[Loader]:
+    """Run the process that sends requests until the block ends."""
+    async with await Program.run(_RIG / "load.py") as program:
+        yield Loader(program)
+
+
+@contextlib.asynccontextmanager
+async def stand(
+    with_loader: Loader,
+    kind: PickerKind,
+    *,
+    servers: int,
+    settings: Mapping[str, GatewaySettings] = NO_CHOICE,
+    verbosity: int = 0,
+) -> AsyncIterator[Stand]:
+    """Run servers, a picker, and an Envoy for each mode, until the block ends.
+
+    All are ready, and every server has been polled.
+    """
+    async with AsyncExitStack() as stack:
+        program = await stack.enter_async_context(await Program.run(_RIG / "model_servers.py"))
+        port = (await program.ask())["port"]
+        picker = await Picker.start(kind, servers=servers, server_port=port, verbosity=verbosity)
+        stack.push_async_callback(picker.stop)
+        envoys = {}
+        for mode, each in settings.items():
+            envoys[mode] = envoy = await Envoy.start(each, picker.grpc_port)
+            stack.push_async_callback(envoy.stop)
+            await envoy.ready()
+        found = Stand(with_loader, program, picker, envoys)
+        await found.until_polled(2 * servers)
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def alone(with_loader: Loader) -> AsyncIterator[Alone]:
+    """Run a server and an Envoy without a picker until the block ends."""
+    async with AsyncExitStack() as stack:
+        program = await stack.enter_async_context(await Program.run(_RIG / "model_servers.py"))
+        envoy = await Envoy.start(FULL_DUPLEX, None)
+        stack.push_async_callback(envoy.stop)
+        await envoy.ready()
+        yield Alone(with_loader, (await program.ask())["port"], envoy)
