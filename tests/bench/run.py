@@ -15,11 +15,16 @@ from report.samples import Samples
 from report.table import table
 from rig.pickers import FIELDS, FLAGS, PickerKind, own, peers, transports
 from rig.processes import BenchError
-from rows import wire
+from rows import idle, inner, kube, latency, streams, wire
 from rows.plan import Plan
 
 GROUPS: dict[str, Callable[[Plan, Samples], Awaitable[None]]] = {
     "wire": wire.measure,
+    "idle": idle.measure,
+    "streams": streams.measure,
+    "latency": latency.measure,
+    "inner": inner.measure,
+    "kube": kube.measure,
 }
 REPOSITORY = Path(__file__).parents[2]
 
@@ -92,7 +97,7 @@ def main() -> None:
     given = arguments()
     try:
         kinds = pickers(given)
-        plan = Plan(kinds, given.rounds or (2 if given.quick else 5), given.quick, program(given.wrk))
+        plan = Plan(kinds, given.quick, given.rounds, program(given.wrk))
         samples = asyncio.run(measure(plan, given.group or list(GROUPS)))
     except BenchError as error:
         sys.exit(f"bench: {error}")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of the table: what each measures, and its target."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -25,14 +26,73 @@ class Row:
         return self.most
 
 
-WIRE = (
-    Row("request-16", "400 B prompt, full duplex, 16 connections", "us", reference=187, share=0.8),
-    Row("request-64", "the same, 64 connections", "us", reference=177, share=0.8),
-    Row("request-320", "the same at 320 requests/s", "us", reference=273, share=0.8),
-    Row("piece", "response piece of an SSE stream", "us", reference=15.6, share=0.5),
-    Row("prompt-64k", "64 KB prompt", "us", reference=1437, share=0.25),
-    Row("prompt-1m", "1 MB prompt", "us", reference=14_700, share=0.1),
-    Row("few-16", "400 B prompt, 16 connections, request body BUFFERED, response body NONE", "us"),
-)
-ROWS = (*WIRE,)
-BY_ID = {row.id: row for row in ROWS}
+def _sizes(sizes: Iterable[int], id_start: str, title: str, unit: str, most: Mapping[int, float]) -> tuple[Row, ...]:
+    return tuple(Row(f"{id_start}-{size}", title.format(size), unit, most=most.get(size)) for size in sizes)
+
+
+_FEW = "request body BUFFERED, response body NONE"
+_POOLS = (8, 100, 1000, 10_000)
+
+GROUPS: dict[str, tuple[Row, ...]] = {
+    "wire": (
+        Row("request-16", "400 B prompt, full duplex, 16 connections", "us", reference=187, share=0.8),
+        Row("request-64", "the same, 64 connections", "us", reference=177, share=0.8),
+        Row("request-320", "the same at 320 requests/s", "us", reference=273, share=0.8),
+        Row("piece", "response piece of an SSE stream", "us", reference=15.6, share=0.5),
+        Row("prompt-64k", "64 KB prompt", "us", reference=1437, share=0.25),
+        Row("prompt-1m", "1 MB prompt", "us", reference=14_700, share=0.1),
+        Row("few-16", f"400 B prompt, 16 connections, {_FEW}", "us"),
+        Row("few-stream", f"SSE stream of 300 pieces, {_FEW}: each piece", "us"),
+        Row("logged-16", "400 B prompt, full duplex, 16 connections, a log line for each (-v 2)", "us"),
+    ),
+    "idle": (
+        Row("idle-8", "idle, 8 servers with a 51 KB metrics page at 20 Hz", "cores", reference=0.26, share=0.03),
+        Row("idle-100", "idle, 100 servers", "cores", reference=1.9, share=0.03),
+        Row("idle-1000", "idle, 1,000 servers", "cores", reference=1.9, share=0.2),
+        Row("idle-5000", "idle, 5,000 servers, and 5,000 that refuse connections", "cores"),
+        Row("memory-8", "memory, 8 servers", "MiB", reference=80, share=0.9),
+        Row("memory-100", "memory, 100 servers", "MiB"),
+        Row("memory-1000", "memory, 1,000 servers", "MiB", reference=371, share=0.3),
+        Row("memory-5000", "memory, 5,000 servers, and 5,000 that refuse connections", "MiB"),
+        Row("scrape", "poll of a 51 KB metrics page whose gauges move, all in", "us", most=40),
+    ),
+    "streams": (Row("stream", "memory of an open stream with a body of 3 KiB", "KiB"),),
+    "latency": (
+        Row("added-p50-100-8", "added latency at 100 requests/s, median", "ms"),
+        Row("added-p99-100-8", "the same, p99", "ms"),
+        Row("added-p50-320-8", "added latency at 320 requests/s, median", "ms"),
+        Row("added-p99-320-8", "the same, p99", "ms"),
+        Row("added-p50-1000-8", "added latency at 1,000 requests/s, median", "ms"),
+        Row("added-p99-1000-8", "the same, p99", "ms"),
+        Row("added-p50-1000-1000", "added latency at 1,000 requests/s, 1,000 servers being polled, median", "ms"),
+        Row("added-p99-1000-1000", "the same, p99", "ms", most=3),
+        Row("failed-1000", "the same, requests that fail", "%", most=0),
+    ),
+    "inner": (
+        *_sizes(_POOLS, "schedule", "schedule(), {:,} endpoints", "us", {8: 40, 1000: 100, 10_000: 800}),
+        *_sizes(_POOLS, "route", "a routed request without the wire, {:,} endpoints", "us", {}),
+        Row("route-reported-1000", "the same after a report of an endpoint, 1,000 endpoints", "us"),
+        Row("route-220k-1000", "the same with a prompt of 220 KB, 1,000 endpoints", "us"),
+        Row("prefix-block", "prefix index, memory of a block, of a million", "B", most=64),
+        Row("tag", "tag of an endpoint, from labels of its node", "us"),
+        Row("filter-bounds", "accelerator filter, bounds, 1,000 endpoints", "us"),
+        Row("filter-expression", "the same, CEL expression", "us"),
+        Row("filter-override", "the same, bounds, and an override in a header", "us"),
+        Row("filter-spill", "cost-aware spill, 1,000 endpoints", "us"),
+        Row("reload", "reload of a configuration with other plugins, 1,000 endpoints", "ms"),
+        Row("reload-turn", "the same, longest turn of the event loop", "ms", most=5),
+        Row("change-5000", "one of 5,000 endpoints changes, with the next request", "ms"),
+        Row("join-turn-5000", "5,000 endpoints with hardware tags join, longest turn of the event loop", "ms"),
+    ),
+    "kube": (
+        Row("kube-known", "pool of 5,000 pods of a Kubernetes API server: time until all are known", "s"),
+        Row("kube-change-p50", "the same, from a change to routing, median", "ms"),
+        Row("kube-change-p95", "the same, 95 %", "ms"),
+        Row("kube-memory", "the same, memory", "MiB"),
+    ),
+}
+"""The rows of each group, in the order in which they are shown."""
+
+NEEDS_API_SERVER = frozenset(row.id for row in GROUPS["kube"])
+"""Rows that are left out where no Kubernetes API server is built."""
+BY_ID = {row.id: row for rows in GROUPS.values() for row in rows}

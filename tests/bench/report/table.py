@@ -5,8 +5,6 @@ from collections.abc import Iterator
 
 from report.document import Document, Figures, RowFigures
 
-_UNITS = {"us": "us"}
-
 
 def table(document: Document) -> str:
     """Return the machine, and a line for each row."""
@@ -21,6 +19,8 @@ def _intro(document: Document) -> Iterator[str]:
     yield f"{machine['processor']}, {machine['cpus']} CPUs, {machine['system']} {machine['kernel']}, {document.date}"
     yield ", ".join(f"{name} {version}" for name, version in document.versions.items())
     yield "CPU time of the picker's process, net of idle: median (least to greatest of n turns)"
+    if document.quick:
+        yield "--quick: small pools and few repetitions; no figure to go by"
     yield ""
 
 

@@ -6,6 +6,7 @@ due at a fixed rate, and the time of each counts from when it was due, whether a
 """
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections import deque
@@ -29,11 +30,7 @@ class Prompts:
     """Requests with prompts of a size: their first halves are alike, then each has a number of its own."""
 
     def __init__(self, prompt_bytes: int, pieces: int, first: int, headers: dict[str, str]) -> None:
-        filler = _WORDS * (prompt_bytes // len(_WORDS) + 1)
-        half = prompt_bytes // 2
-        stream = b'"stream":true,"stream_options":{"include_usage":true},' if pieces else b""
-        before = b'{"model":"tiny",%s"messages":[{"role":"user","content":"%s' % (stream, filler[: half - 16])
-        self._after = filler[half:prompt_bytes] + b'"}],"max_tokens":500}'
+        before, self._after = self.body(prompt_bytes, streamed=pieces > 0)
         lines = [
             "POST /v1/chat/completions HTTP/1.1",
             "host: bench",
@@ -44,6 +41,15 @@ class Prompts:
         ]
         self._head = "\r\n".join(lines).encode() + _END + before
         self._next = first
+
+    @staticmethod
+    def body(prompt_bytes: int, *, streamed: bool) -> tuple[bytes, bytes]:
+        """Return what is before the number, which has 16 digits, and after it."""
+        filler = _WORDS * (prompt_bytes // len(_WORDS) + 1)
+        half = prompt_bytes // 2
+        stream = b'"stream":true,"stream_options":{"include_usage":true},' if streamed else b""
+        before = b'{"model":"tiny",%s"messages":[{"role":"user","content":"%s' % (stream, filler[: half - 16])
+        return before, filler[half:prompt_bytes] + b'"}],"max_tokens":500}'
 
     def next(self) -> bytes:
         """Return the next request."""
@@ -60,6 +66,9 @@ class Client(asyncio.Protocol):
         self._head = b""
         self._left = 0
         self._tail = b""
+        self._failed = False
+        self._closing = False
+        """Whether the gateway closes the connection after this response."""
         self._since: float | None = None
         """When the open request was due; None while there is none."""
 
@@ -90,9 +99,10 @@ class Client(asyncio.Protocol):
             return
         head, rest = self._head[: end + 2], self._head[end + 4 :]
         self._head = b""
-        if not head.startswith(b"HTTP/1.1 200 "):
-            self._run.fail(f"{head.splitlines()[0].decode()}: {rest[:300].decode(errors='replace')}")
-            return
+        self._failed = not head.startswith(b"HTTP/1.1 200 ")
+        if self._failed:
+            self._run.refused(head + rest[:300])
+        self._closing = b"\r\nconnection: close" in head
         found = head.find(b"\r\ncontent-length: ")
         if found >= 0:
             self._left = int(head[found + 18 : head.index(b"\r\n", found + 18)])
@@ -119,19 +129,26 @@ class Client(asyncio.Protocol):
     def _ended(self) -> None:
         since, self._since = self._since, None
         if since is not None:
-            self._run.ended(self, time.perf_counter() - since)
+            took = None if self._failed else time.perf_counter() - since
+            self._run.ended(None if self._closing else self, took)
 
 
 class Run:
     """One run of so many requests."""
 
-    def __init__(self, prompts: Prompts, requests: int) -> None:
+    def __init__(self, prompts: Prompts, requests: int, port: int) -> None:
+        self.failed = 0
+        """Responses with another status than 200."""
+        self.problem = ""
+        """One of them."""
         self._prompts = prompts
         self._to_send = requests
         self._to_end = requests
         self._idle: deque[Client] = deque()
         self._due: deque[float] = deque()
         self._clients: set[Client] = set()
+        self._port = port
+        self._connecting: set[asyncio.Task[None]] = set()
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.latencies: list[float] = []
 
@@ -144,13 +161,27 @@ class Run:
         if client in self._idle:
             self._idle.remove(client)
 
-    def ended(self, client: Client, seconds: float) -> None:
-        self.latencies.append(seconds)
+    def refused(self, response: bytes) -> None:
+        self.failed += 1
+        self.problem = response.decode(errors="replace")
+
+    def ended(self, client: Client | None, seconds: float | None) -> None:
+        """Note the end of a request, with its time if it succeeded; the connection is None where it ends too."""
+        if seconds is not None:
+            self.latencies.append(seconds)
         self._to_end -= 1
         if not self._to_end:
             if not self._done.done():
                 self._done.set_result(None)
-        elif self._due:
+        elif client is None:
+            task = asyncio.create_task(self.connect(1))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+        else:
+            self._free(client)
+
+    def _free(self, client: Client) -> None:
+        if self._due:
             client.send(self._prompts.next(), self._due.popleft())
         else:
             self._idle.append(client)
@@ -159,28 +190,32 @@ class Run:
     def on_idle(self) -> None:
         """Do what a free connection is for."""
 
-    async def connect(self, port: int, count: int) -> None:
+    async def connect(self, count: int) -> None:
+        """Open so many connections, and use them."""
         loop = asyncio.get_running_loop()
-        for _ in range(count):
-            _, client = await loop.create_connection(lambda: Client(self), "127.0.0.1", port)
-            self._clients.add(client)
-            self._idle.append(client)
+        opened = [await loop.create_connection(lambda: Client(self), "127.0.0.1", self._port) for _ in range(count)]
+        self._clients.update(client for _, client in opened)
+        for _, client in opened:
+            self._free(client)
 
     async def finish(self, seconds: float) -> dict[str, Any]:
-        """Wait for the last response; return what there is to tell."""
+        """Wait for the last response, so long at the most; return what there is to tell."""
         started = time.perf_counter()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._done
-        except TimeoutError:
-            raise RuntimeError(f"{self._to_end} requests are not answered after {seconds:g} s") from None
-        finally:
-            for client in list(self._clients):
-                client.close()
-        times = sorted(self.latencies)
+        took = time.perf_counter() - started
+        for client in list(self._clients):
+            client.close()
+        if self._to_end:
+            self.problem = f"{self._to_end} requests were not answered within {seconds:g} s"
+        failed = self.failed + self._to_end
+        times = sorted([*self.latencies, *[took] * failed])  # what failed is as bad as no answer
         return {
             "requests": len(times),
-            "seconds": time.perf_counter() - started,
+            "failed": failed,
+            "problem": self.problem,
+            "seconds": took,
             "p50": times[len(times) // 2],
             "p99": times[len(times) * 99 // 100],
         }
@@ -217,16 +252,15 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
     prompts = Prompts(order["prompt_bytes"], order["pieces"], order["first"], order["headers"])
     requests, seconds = order["requests"], order["seconds"]
     if rate := order.get("rate"):
-        paced = OpenLoop(prompts, requests)
-        await paced.connect(order["port"], min(MOST_CONNECTIONS, order["connections"]))
+        paced = OpenLoop(prompts, requests, order["port"])
+        await paced.connect(min(MOST_CONNECTIONS, order["connections"]))
         pacing = asyncio.create_task(paced.pace(rate))
         try:
             return await paced.finish(seconds)
         finally:
             pacing.cancel()
-    closed = ClosedLoop(prompts, requests)
-    await closed.connect(order["port"], order["connections"])
-    closed.on_idle()
+    closed = ClosedLoop(prompts, requests, order["port"])
+    await closed.connect(order["connections"])
     return await closed.finish(seconds)
 
 

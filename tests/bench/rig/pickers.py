@@ -51,6 +51,14 @@ class PickerKind:
     command: str
     ours: bool = True
 
+    @property
+    def python(self) -> str | None:
+        """The interpreter that has this program installed; None for another program."""
+        if self.ours:
+            return sys.executable
+        beside = Path(shlex.split(self.command)[0])
+        return str(beside.with_name("python")) if beside.name == "epp" and beside.with_name("python").exists() else None
+
     def arguments(self, **fields: object) -> list[str]:
         """Return the command line; raises BenchError for a field that there is not."""
         try:
@@ -108,24 +116,23 @@ class Picker:
         self._directory = directory
 
     @classmethod
-    async def start(cls, kind: PickerKind, *, servers: int, server_port: int, verbosity: int = 0) -> "Picker":
-        """Run one for so many model servers."""
+    async def start(
+        cls, kind: PickerKind, *, servers: int, server_port: int, refusing: int = 0, verbosity: int = 0
+    ) -> "Picker":
+        """Run one for so many model servers, and others of which every connection is refused."""
         directory = tempfile.TemporaryDirectory(prefix="epp-bench-")
         endpoints_file, config_file = Path(directory.name) / "endpoints.yaml", Path(directory.name) / "config.yaml"
-        pool = [address(number) for number in range(servers)]
+        pool = [(address(number), server_port if number < servers else 1) for number in range(servers + refusing)]
         endpoints_file.write_text(
             "endpoints:\n"
-            + "".join(
-                f'- {{name: server-{number}, address: {each}, port: "{server_port}"}}\n'
-                for number, each in enumerate(pool)
-            )
+            + "".join(f'- {{name: s{n}, address: {host}, port: "{port}"}}\n' for n, (host, port) in enumerate(pool))
         )
         config_file.write_text(CONFIG.format(endpoints_file=endpoints_file))
         grpc_port, health_port, metrics_port = free_ports(3)
         command = kind.arguments(
             config_file=config_file,
             endpoints_file=endpoints_file,
-            endpoints=",".join(f"{each}:{server_port}" for each in pool),
+            endpoints=",".join(f"{host}:{port}" for host, port in pool),
             grpc_port=grpc_port,
             health_port=health_port,
             metrics_port=metrics_port,

@@ -43,7 +43,9 @@ class Child:
         self._log = log
 
     @classmethod
-    async def start(cls, name: str, *command: str, orders: bool = False) -> Self:
+    async def start(
+        cls, name: str, *command: str, orders: bool = False, environment: Mapping[str, str] | None = None
+    ) -> Self:
         """Run a command; with `orders`, its standard input and output are pipes."""
         log = tempfile.TemporaryFile()  # noqa: SIM115  closed by stop()
         pipe = asyncio.subprocess.PIPE if orders else None
@@ -52,6 +54,7 @@ class Child:
             stdin=pipe or asyncio.subprocess.DEVNULL,
             stdout=pipe or log,
             stderr=log,
+            env=environment,
             start_new_session=True,
         )
         return cls(name, process, log)
@@ -97,25 +100,34 @@ class Program(Child):
     """A program of this directory: each line of JSON that it is told is answered with one."""
 
     @classmethod
-    async def run(cls, path: Path, *arguments: str, python: str = sys.executable) -> Self:
-        """Start it with an interpreter."""
-        return await cls.start(path.stem, python, str(path), *arguments, orders=True)
+    async def run(cls, path: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Self:
+        """Start it."""
+        command = (sys.executable, str(path), *arguments)
+        return await cls.start(path.stem, *command, orders=True, environment=environment)
+
+    async def says(self, line: str, *, within_seconds: float = 30.0) -> None:
+        """Wait for this line; raises BenchError for any other, and for none in time."""
+        said = await self._line(line, within_seconds)
+        if said != line.encode() + b"\n":
+            raise BenchError(f"{self.name} says {said!r} instead of {line!r}:\n{self.log}")
 
     async def ask(self, order: Mapping[str, Any] | None = None, *, within_seconds: float = 30.0) -> dict[str, Any]:
         """Return the answer to an order; raises BenchError if there is none in time."""
-        writer, reader = self.process.stdin, self.process.stdout
-        assert writer is not None
-        assert reader is not None
-        writer.write(json.dumps(order or {}).encode() + b"\n")
-        try:
-            async with asyncio.timeout(within_seconds):
-                line = await reader.readline()
-        except TimeoutError:
-            raise BenchError(f"{self.name} did not do {order} within {within_seconds:g} s:\n{self.log}") from None
-        if not line:
-            await self.process.wait()
-            raise BenchError(f"{self.name} ended at {order}:\n{self.log}")
-        answer: dict[str, Any] = json.loads(line)
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order or {}).encode() + b"\n")
+        answer: dict[str, Any] = json.loads(await self._line(order, within_seconds))
         if "error" in answer:
             raise BenchError(f"{self.name}, {order}: {answer['error']}")
         return answer
+
+    async def _line(self, awaited: object, within_seconds: float) -> bytes:
+        assert self.process.stdout is not None
+        try:
+            async with asyncio.timeout(within_seconds):
+                line = await self.process.stdout.readline()
+        except TimeoutError:
+            raise BenchError(f"{self.name}: no {awaited} within {within_seconds:g} s:\n{self.log}") from None
+        if not line:
+            await self.process.wait()
+            raise BenchError(f"{self.name} ended at {awaited}:\n{self.log}")
+        return line

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run is to do."""
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rig.pickers import PickerKind
+from rig.stand import Loader, loader
+from rig.wrk import WrkLoader
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -13,19 +19,26 @@ class Plan:
     """Pickers that take turns, and how much of everything."""
 
     kinds: Sequence[PickerKind]
-    rounds: int
-    quick: bool
+    quick: bool = False
+    rounds: int | None = None
+    """Turns of each picker; None for what each group of rows needs."""
     wrk: str | None = None
-    """The program of that name, to take the place of our own load where it can."""
+    """Path of `wrk`, to take the place of our own load where it can."""
+
+    @contextlib.asynccontextmanager
+    async def loader(self) -> AsyncIterator[Loader]:
+        """Run what sends requests until the block ends."""
+        async with loader() as ours:
+            yield ours if self.wrk is None else WrkLoader(ours, self.wrk)
 
     def scaled(self, full: int, quick: int) -> int:
         """Return the number for this run."""
         return quick if self.quick else full
 
-    def turns(self, number: int) -> Sequence[PickerKind]:
-        """Return the pickers in the order of a round: each begins in its turn."""
-        start = number % len(self.kinds)
-        return [*self.kinds[start:], *self.kinds[:start]]
+    def turns(self, each: Sequence[T], number: int) -> Sequence[T]:
+        """Return them in the order of a round: each begins in its turn."""
+        start = number % len(each)
+        return [*each[start:], *each[:start]]
 
     def tell(self, text: str) -> None:
         """Show how far the run is."""
