@@ -61,8 +61,20 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--group", action="append", choices=GROUPS, help="a group of rows; may be repeated")
     parser.add_argument("--rounds", type=int, help="turns of each picker")
     parser.add_argument("--wrk", nargs="?", const="wrk", metavar="PROGRAM", help="load from wrk, where it can do that")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "bench.json", help="where the figures are written")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="where the figures are written; by default bench.json of the repository for a run of everything",
+    )
     return parser.parse_args()
+
+
+def output(given: argparse.Namespace) -> Path | None:
+    """Return where the figures go; None for a run that does not stand for this program."""
+    if given.output is not None:
+        return Path(given.output)
+    partial = given.quick or given.transport or given.peer or given.group or given.rounds or given.wrk
+    return None if partial else REPOSITORY / "bench.json"
 
 
 def pickers(given: argparse.Namespace) -> list[PickerKind]:
@@ -82,14 +94,17 @@ def program(name: str | None) -> str | None:
     return path
 
 
-async def measure(plan: Plan, groups: Sequence[str]) -> Samples:
-    """Run the groups, one after the other."""
-    samples = Samples()
+async def measure(plan: Plan, groups: Sequence[str]) -> tuple[Samples, list[str]]:
+    """Run the groups, one after the other; return the figures, and why groups ended early."""
+    samples, problems = Samples(), []
     for name in groups:
         started = time.monotonic()
-        await GROUPS[name](plan, samples)
+        try:
+            await GROUPS[name](plan, samples)
+        except BenchError as error:
+            problems.append(f"{name}: {error}")
         plan.tell(f"{name}: {time.monotonic() - started:.0f} s")
-    return samples
+    return samples, problems
 
 
 def main() -> None:
@@ -98,17 +113,21 @@ def main() -> None:
     try:
         kinds = pickers(given)
         plan = Plan(kinds, given.quick, given.rounds, program(given.wrk))
-        samples = asyncio.run(measure(plan, given.group or list(GROUPS)))
+        samples, problems = asyncio.run(measure(plan, given.group or list(GROUPS)))
     except BenchError as error:
         sys.exit(f"bench: {error}")
     found = document(
         samples,
         kinds=kinds,
         quick=given.quick,
-        load=f"wrk ({plan.wrk})" if plan.wrk else "tests/bench/rig/load.py",
+        load="wrk" if plan.wrk else "tests/bench/rig/load.py",
     )
     print(table(found))
-    given.output.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    path = output(given)
+    if path is not None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    if problems:
+        sys.exit("\n".join(f"bench: {problem}" for problem in problems))
 
 
 if __name__ == "__main__":

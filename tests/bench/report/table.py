@@ -16,7 +16,7 @@ def table(document: Document) -> str:
 
 def _intro(document: Document) -> Iterator[str]:
     machine = document.machine
-    yield f"{machine['processor']}, {machine['cpus']} CPUs, {machine['system']} {machine['kernel']}, {document.date}"
+    yield f"{machine['processor']}, {machine['cpus']} CPUs, {machine['system']}, {document.date}"
     yield ", ".join(f"{name} {version}" for name, version in document.versions.items())
     yield "CPU time of the picker's process, net of idle: median (least to greatest of n turns)"
     if document.quick:

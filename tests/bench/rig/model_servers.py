@@ -37,7 +37,7 @@ _USAGE = (
     b'data: {"id":"chatcmpl-819ce61cc55f6c29","object":"chat.completion.chunk","created":1795188068,"model":"tiny",'
     b'"choices":[],"usage":{"prompt_tokens":100,"total_tokens":600,"completion_tokens":500}}\n\n'
 )
-_GAUGES = rb"vllm:num_requests_(?:running|waiting)\{[^}]*\} \d+"
+_GAUGES = rb"(?m)^vllm:num_requests_(?:running|waiting)\{[^}]*\} [\d.]+$"
 
 
 def chunk(data: bytes) -> bytes:
@@ -47,6 +47,16 @@ def chunk(data: bytes) -> bytes:
 def response(content: bytes, content_type: bytes) -> bytes:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n" % (content_type, len(content))
     return head + content
+
+
+def _template(page: bytes, *values: int) -> bytes:
+    """Return the response with a page that has places for these values, of the same length whatever they are."""
+    size = len(page % values)
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4; charset=utf-8\r\ncontent-length: %d\r\n\r\n"
+        % size
+    )
+    return head + page
 
 
 JSON = response(_JSON, b"application/json")
@@ -61,12 +71,11 @@ class Pages:
         self.count = 0
         self.moving = False
         """Whether the gauges are others each time, as those of a busy server."""
-        page = response(PAGE.read_bytes(), b"text/plain; version=0.0.4; charset=utf-8")
-        self.size = len(page)
-        self._still = re.sub(rb"(?m)^process_cpu_seconds_total [\d.]+$", b"process_cpu_seconds_total %06d.5", page)
-        marked = re.sub(_GAUGES, lambda found: found[0].rpartition(b" ")[0] + b" %d", self._still.replace(b"%", b"%%"))
-        self._moving = marked.replace(b"%%06d", b"%06d")
-        self._still = self._still.replace(b"%", b"%%").replace(b"%%06d", b"%06d")
+        page = PAGE.read_bytes().replace(b"%", b"%%")
+        still = re.sub(rb"(?m)^process_cpu_seconds_total [\d.]+$", b"process_cpu_seconds_total %06d.5", page)
+        moving = re.sub(_GAUGES, lambda found: found[0].rpartition(b" ")[0] + b" %d.0", still)
+        self._still, self._moving = _template(still, 0), _template(moving, 0, 0, 0)
+        self.size = len(self._still % 0)
 
     def next(self) -> bytes:
         """Return the page as it is now, of the same length each time."""

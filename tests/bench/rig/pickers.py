@@ -40,6 +40,8 @@ schedulingProfiles:
   - {{pluginRef: prefix-cache-scorer, weight: 3}}
   - {{pluginRef: max-score-picker}}
 """
+_MODULE = ("-P", "-m", "epp")
+"""This program, as it is installed: not the one of the current directory."""
 _NAMED = re.compile(r"([A-Za-z][\w.-]*)=(.+)", re.DOTALL)
 
 
@@ -50,6 +52,11 @@ class PickerKind:
     name: str
     command: str
     ours: bool = True
+
+    @property
+    def shown(self) -> str:
+        """The command, without the places of this machine where it is this program."""
+        return "epp" + self.command.partition(" epp")[2] if self.ours else self.command
 
     @property
     def python(self) -> str | None:
@@ -73,7 +80,7 @@ class PickerKind:
 
 def transports() -> tuple[str, ...]:
     """Return the carriers that `epp serve` offers, the default first; none where there is no choice."""
-    shown = subprocess.run([sys.executable, "-m", "epp", "serve", "--help"], capture_output=True, text=True, check=True)
+    shown = subprocess.run([sys.executable, *_MODULE, "serve", "--help"], capture_output=True, text=True, check=True)
     text = " ".join(shown.stdout.split())
     found = re.search(r"--transport \[([\w|]+)\](.*?)(?: --|$)", text)
     if found is None:
@@ -86,7 +93,7 @@ def transports() -> tuple[str, ...]:
 def own(transport: str = "") -> PickerKind:
     """Return this program over a carrier; without a name, over the only one."""
     flag = f" --transport={transport}" if transport else ""
-    return PickerKind(transport or "grpcio", f"{shlex.quote(sys.executable)} -m epp serve {FLAGS}{flag}")
+    return PickerKind(transport or "grpcio", f"{shlex.join([sys.executable, *_MODULE])} serve {FLAGS}{flag}")
 
 
 def peers(given: list[str]) -> Iterator[PickerKind]:

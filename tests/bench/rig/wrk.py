@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rig.envoy import Envoy
-from rig.load import Prompts
 from rig.processes import BenchError, Child
+from rig.prompts import Prompts
 from rig.stand import Load, Loader, Outcome
 
 _SECONDS = 2

@@ -11,7 +11,8 @@ from rig.stand import Loader, Stand, stand
 
 from rows.plan import Plan
 
-SIZES = (8, 100, 1000)
+SMALL = 8
+SIZES = (SMALL, 100, 1000)
 POLLED = 100
 """Size of the pool whose polls are counted."""
 _ROUNDS = 3
@@ -31,7 +32,7 @@ async def measure(plan: Plan, samples: Samples) -> None:
         for number in range(plan.rounds or plan.scaled(_ROUNDS, 1)):
             for size in SIZES:
                 plan.tell(f"idle, round {number + 1}: {size} servers")
-                for kind in plan.turns(plan.kinds, number):
+                for kind in plan.turns(plan.kinds if size == SMALL else plan.programs, number):
                     await _one(load, kind, size, extent, samples)
         most = plan.scaled(5000, 200)
         plan.tell(f"idle: {most} servers, and as many that refuse")

@@ -29,7 +29,7 @@ async def measure(plan: Plan, samples: Samples) -> None:
         await alone.run(_WARM, sent)
         for size, rates in RATES.items():
             async with AsyncExitStack() as stack:
-                kinds = plan.kinds if size == SMALL else plan.kinds[:1]
+                kinds = plan.kinds if size == SMALL else plan.kinds[:1]  # the polls of one are load enough
                 stands = [
                     await stack.enter_async_context(stand(load, kind, servers=min(size, plan.scaled(size, 100))))
                     for kind in kinds

@@ -31,6 +31,11 @@ class Plan:
         async with loader() as ours:
             yield ours if self.wrk is None else WrkLoader(ours, self.wrk)
 
+    @property
+    def programs(self) -> Sequence[PickerKind]:
+        """The pickers without all carriers of this program but the first, for what does not depend on them."""
+        return [kind for number, kind in enumerate(self.kinds) if number == 0 or not kind.ours]
+
     def scaled(self, full: int, quick: int) -> int:
         """Return the number for this run."""
         return quick if self.quick else full

@@ -15,7 +15,7 @@ SERVERS = 8
 _FEW, _LOGGED = "few", "logged"
 _MODES = {"": FULL_DUPLEX, _FEW: FEW_MESSAGES}
 _WARM = Load(64)
-_ROUNDS = 8
+_ROUNDS = 6
 
 
 def _cases(plan: Plan) -> dict[str, Load]:
