@@ -3,6 +3,7 @@
 
 import ast
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from itertools import groupby, pairwise
@@ -40,6 +41,10 @@ from epp.observability.leadership import LeaderMetrics
 from epp.observability.plugin_metrics import family_of
 from epp.observability.watches import WatchMetrics
 from epp.picker import Picker, PickerSettings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import figures
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = "inference-epp"
@@ -354,6 +359,7 @@ def _schema_json() -> str:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "README.md": lambda: figures.document("README.md"),
     "deploy/chart/files/envoy-fail-close.yaml": lambda: chart_proxy_yaml(FailureMode.FAIL_CLOSE),
     "deploy/chart/files/envoy-fail-close-buffered.yaml": lambda: chart_proxy_yaml(
         FailureMode.FAIL_CLOSE, Bodies.BUFFERED
@@ -371,11 +377,12 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/headers.md": headers_markdown,
     "docs/licences.md": licences_markdown,
     "docs/metrics.md": metrics_markdown,
+    "docs/sizing.md": lambda: figures.document("docs/sizing.md"),
     "docs/plugin-data.md": lambda: data_markdown(Registry()),
     "epp/samples/PLUGINS.md": lambda: plugin_markdown(plugin_reference(Registry()).plugins),
     "epp/samples/endpointpickerconfig.schema.json": _schema_json,
 }
-"""Path of each generated file to its contents."""
+"""Path of each generated file to its contents; README.md and docs/sizing.md have but figures from here."""
 
 
 def main() -> None:
