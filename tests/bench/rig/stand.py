@@ -89,7 +89,8 @@ class Stand:
                     await asyncio.sleep(0.1)
         if not await self.polls():
             raise BenchError(
-                f"{self.name} has read no metrics page of its endpoints in {_POLLED_SECONDS:g} s:\n{self.picker.child.log}"
+                f"{self.name} has read no metrics page of its endpoints in {_POLLED_SECONDS:g} s:\n"
+                f"{self.picker.child.log}"
             )
 
     async def moving_gauges(self) -> None:

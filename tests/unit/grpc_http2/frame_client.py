@@ -84,7 +84,7 @@ class Echo:
         self.silence_timeout: float | None = None
         self.stays_open = False
 
-    def receive(self, content: bytes):  # noqa: PLR0911  one for each word
+    def receive(self, content: bytes):
         assert not self.closed
         self.received.append(content)
         match content:
