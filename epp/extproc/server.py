@@ -12,11 +12,10 @@ import structlog
 
 from epp.director import Cause, Held
 from epp.extproc.binding import bind
-from epp.extproc.exchange import Answer, ProtocolError
+from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES, Answer, ProtocolError
 from epp.extproc.health import Health
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.open_streams import OpenStreams
-from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.session import Session
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.host_port import parse_host_port, shown_listening
