@@ -12,6 +12,7 @@ import structlog
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Director
+from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
@@ -42,6 +43,13 @@ class Picker:
     def __init__(self, settings: PickerSettings) -> None:
         """Build everything that the configuration names; raises ConfigurationError."""
         self._settings = settings
+        self._exchange = ExchangeSettings(
+            emit_scores=settings.emit_endpoint_scores,
+            plain_errors=settings.plain_errors,
+            max_body_bytes=settings.max_body_bytes,
+            decision_headers=settings.decision_headers,
+            response_usage=settings.response_usage,
+        )
         self._clock = SystemClock()
         self._registry = Registry(modules=settings.plugin_modules)
         self.metrics = Metrics(settings.pool_name, self._clock)
@@ -266,13 +274,4 @@ class Picker:
         return f"starting: {awaited}" if awaited else "starting"
 
     def _session(self, traits: GatewayTraits) -> Session:
-        settings = self._settings
-        return Session(
-            self.director,
-            emit_scores=settings.emit_endpoint_scores,
-            plain_errors=settings.plain_errors,
-            max_body_bytes=settings.max_body_bytes,
-            traits=traits,
-            decision_headers=settings.decision_headers,
-            response_usage=settings.response_usage,
-        )
+        return Session(self.director, self._exchange, traits)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from epp.config import LoadedConfig
 from epp.director import DirectorObserver
+from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.overrides import ResponseUsage
-from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.settings import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
