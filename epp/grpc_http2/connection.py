@@ -4,10 +4,9 @@
 from struct import Struct
 from typing import Final
 
-import structlog
-
 from epp.grpc_http2.calls import Calls
 from epp.grpc_http2.codes import ErrorCode, GoawayError, ResetError
+from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.control import Control
 from epp.grpc_http2.frames import DATA, HEAD, HEAD_BYTES, MESSAGE_HEAD, PREFACE, goaway_frame, rst_stream_frame
 from epp.grpc_http2.inbox import PREFIX_BYTES
@@ -19,8 +18,6 @@ from epp.grpc_http2.service import Host, Methods
 from epp.grpc_http2.status import Status
 from epp.grpc_http2.streams import Fate, Stream, StreamTable
 
-_log = structlog.get_logger()
-
 _FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
 _LENGTH: Final = Struct(">BH")
 _ID_MASK: Final = 0x7FFF_FFFF
@@ -29,7 +26,17 @@ _ID_MASK: Final = 0x7FFF_FFFF
 class Connection:
     """`start` once, then `receive` what comes, `check` the time, and `lose` it at the end."""
 
-    def __init__(self, methods: Methods, limits: Limits, host: Host, peer: str, now: float) -> None:
+    def __init__(
+        self,
+        methods: Methods,
+        limits: Limits,
+        host: Host,
+        peer: str,
+        now: float,
+        *,
+        complaints: Complaints | None = None,
+    ) -> None:
+        self._complaints = complaints or Complaints()
         self._limits = limits
         self._peer = peer
         self._now = now
@@ -121,7 +128,7 @@ class Connection:
         if self.closed:
             return
         if code is not ErrorCode.NO_ERROR:
-            _log.warning("gRPC connection ended", code=code.name, problem=problem, peer=self._peer)
+            self._complaints.warn("gRPC connection ended", self._now, code=code.name, problem=problem, peer=self._peer)
         self.lose()
         self._sending.out.append(goaway_frame(self._table.last_id, code, problem))
 
