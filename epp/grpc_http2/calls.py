@@ -57,7 +57,7 @@ class Calls:
                 return
             stream.deadline = self._host.after(head.timeout, partial(self._expired, stream))
         try:
-            stream.call = method(_CallOutlet(self._sending, self._host, self, stream, self._peer))
+            stream.call = method(_Outlet(self, stream, self._peer))
         except Exception as error:  # noqa: BLE001  one call fails, the process stays up
             self._fail(stream, error)
             return
@@ -171,6 +171,18 @@ class Calls:
         self._table.remove(stream, fate)
         self._receiving.release(stream)
 
+    def push(self, stream: Stream, message: bytes) -> None:
+        """Send a message that the client did not prompt, if its call is open."""
+        if stream.call is not None:
+            self._sending.message(stream, message)
+            self._host.flush()
+
+    def stop(self, stream: Stream) -> None:
+        """End a call with OK, if it is open."""
+        if stream.call is not None:
+            self.finish(stream)
+            self._host.flush()
+
     def _reply(self, stream: Stream, call: Call, answers: Answers) -> None:
         sending = self._sending
         for answer in answers:
@@ -260,27 +272,21 @@ class Calls:
         self._receiving.release(stream)
 
 
-class _CallOutlet:
+class _Outlet:
     """The way back to the client of one call."""
 
-    __slots__ = ("_calls", "_host", "_sending", "_stream", "peer")
+    __slots__ = ("_calls", "_stream", "peer")
 
-    def __init__(self, sending: Sending, host: Host, calls: Calls, stream: Stream, peer: str) -> None:
-        self._sending = sending
-        self._host = host
+    def __init__(self, calls: Calls, stream: Stream, peer: str) -> None:
         self._calls = calls
         self._stream = stream
         self.peer = peer
 
     def send(self, message: bytes) -> None:
-        if self._stream.call is not None:
-            self._sending.message(self._stream, message)
-            self._host.flush()
+        self._calls.push(self._stream, message)
 
     def finish(self) -> None:
-        if self._stream.call is not None:
-            self._calls.finish(self._stream)
-            self._host.flush()
+        self._calls.stop(self._stream)
 
 
 def _close(call: Call) -> None:

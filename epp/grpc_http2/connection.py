@@ -12,6 +12,7 @@ from epp.grpc_http2.frames import DATA, HEAD, HEAD_BYTES, MESSAGE_HEAD, PREFACE,
 from epp.grpc_http2.inbox import PREFIX_BYTES
 from epp.grpc_http2.incoming import Incoming
 from epp.grpc_http2.limits import Budget, Limits
+from epp.grpc_http2.liveness import Liveness
 from epp.grpc_http2.receiving import Receiving
 from epp.grpc_http2.sending import Sending
 from epp.grpc_http2.service import Host, Methods
@@ -40,9 +41,6 @@ class Connection:
         self._limits = limits
         self._peer = peer
         self._now = now
-        self._started = now
-        self._idle_since = now
-        self._last_id_seen = 0
         self._table = StreamTable(Budget(limits.strays, "frames on closed streams"))
         self._streams = self._table.open
         self._sending = Sending()
@@ -57,6 +55,7 @@ class Connection:
             peer=peer,
         )
         self._control = Control(self._sending, self._receiving, self._table, limits)
+        self._liveness = Liveness(self._control, self._table, limits, now)
         self._incoming = Incoming(
             self._table,
             sending=self._sending,
@@ -141,32 +140,10 @@ class Connection:
 
     def check(self, now: float) -> float:
         """Act on what is overdue; return the seconds until the next check."""
-        limits, control = self._limits, self._control
-        heard = self._now
-        if self._streams or self._table.last_id != self._last_id_seen:
-            self._last_id_seen = self._table.last_id
-            self._idle_since = now
-        if control.ping_due is not None and heard >= control.ping_due - limits.keepalive_timeout_seconds:
-            control.ping_due = None
-        if not control.settings_seen and now >= self._started + limits.preface_seconds:
-            self.fail(ErrorCode.PROTOCOL_ERROR, "no preface and SETTINGS in time")
-        elif control.settings_due is not None and now >= control.settings_due:
-            self.fail(ErrorCode.SETTINGS_TIMEOUT, "no acknowledgement of SETTINGS in time")
-        elif control.ping_due is not None and now >= control.ping_due:
-            self.fail(ErrorCode.NO_ERROR, "no answer to PING in time")
-        elif now >= self._idle_since + limits.idle_seconds:
-            self.fail(ErrorCode.NO_ERROR, "no streams for a long time")
-        elif control.ping_due is None and now >= heard + limits.keepalive_seconds:
-            control.ask_alive(now)
-        dues = [
-            heard + limits.keepalive_seconds if control.ping_due is None else control.ping_due,
-            self._idle_since + limits.idle_seconds,
-        ]
-        if control.settings_due is not None:
-            dues.append(control.settings_due)
-        if not control.settings_seen:
-            dues.append(self._started + limits.preface_seconds)
-        return max(min(dues) - now, 0.0)
+        overdue = self._liveness.overdue(now, heard_at=self._now)
+        if overdue is not None:
+            self.fail(overdue.code, str(overdue))
+        return max(self._liveness.next_due(heard_at=self._now) - now, 0.0)
 
     @property
     def finished(self) -> bool:
