@@ -8,6 +8,7 @@ from epp.grpc_http2.calls import Calls
 from epp.grpc_http2.codes import ErrorCode, GoawayError, ResetError
 from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.control import Control
+from epp.grpc_http2.endings import Endings
 from epp.grpc_http2.frames import DATA, HEAD, HEAD_BYTES, MESSAGE_HEAD, PREFACE, goaway_frame, rst_stream_frame
 from epp.grpc_http2.inbox import PREFIX_BYTES
 from epp.grpc_http2.incoming import Incoming
@@ -45,9 +46,17 @@ class Connection:
         self._streams = self._table.open
         self._sending = Sending()
         self._receiving = Receiving(self._sending, limits)
+        self._endings = Endings(
+            limits,
+            sending=self._sending,
+            receiving=self._receiving,
+            table=self._table,
+            host=host,
+            peer=peer,
+        )
         self._calls = Calls(
             methods,
-            limits,
+            self._endings,
             sending=self._sending,
             receiving=self._receiving,
             table=self._table,
@@ -61,6 +70,7 @@ class Connection:
             sending=self._sending,
             receiving=self._receiving,
             calls=self._calls,
+            endings=self._endings,
             control=self._control,
             limits=limits,
         )
@@ -116,10 +126,9 @@ class Connection:
         self._control.last_call()
         for stream in list(self._streams.values()):
             if stream.outbox:
-                self._sending.out.append(rst_stream_frame(stream.id, ErrorCode.CANCEL))
-                self._calls.drop(stream, Fate.ABANDONED)
+                self._endings.reset(stream, ErrorCode.CANCEL)
             else:
-                self._calls.finish(stream, Status.UNAVAILABLE, "the server shuts down")
+                self._endings.finish(stream, Status.UNAVAILABLE, "the server shuts down")
         self.lose()
 
     def fail(self, code: ErrorCode, problem: str) -> None:
@@ -136,7 +145,7 @@ class Connection:
         self.closed = True
         self._rest = b""
         for stream in list(self._streams.values()):
-            self._calls.drop(stream, Fate.RESET)
+            self._endings.drop(stream, Fate.RESET)
 
     def check(self, now: float) -> float:
         """Act on what is overdue; return the seconds until the next check."""
@@ -201,12 +210,13 @@ class Connection:
             self._incoming.frame(kind, flags, stream_id, payload, self._now)
         except ResetError as fault:
             self._faults.spend(self._now)
-            self._sending.out.append(rst_stream_frame(fault.stream_id, fault.code))
             stream = self._streams.get(fault.stream_id)
             if stream is not None:
-                self._calls.drop(stream, Fate.ABANDONED)
-            elif self._table.fate(fault.stream_id) is not Fate.IDLE:
-                self._table.note(fault.stream_id, Fate.ABANDONED)
+                self._endings.reset(stream, fault.code)
+            else:
+                self._sending.out.append(rst_stream_frame(fault.stream_id, fault.code))
+                if self._table.fate(fault.stream_id) is not Fate.IDLE:
+                    self._table.note(fault.stream_id, Fate.ABANDONED)
         self._plain = self._incoming.takes_data
 
     def _give_back(self, stream: Stream) -> None:
