@@ -77,9 +77,9 @@ class PickerFlags:
         ),
     ] = Switch.FALSE
     v: Verbosity = 2
-    refresh_metrics_interval: Annotated[float, duration_option("Time between two polls of an endpoint.")] = Seconds(
-        0.05
-    )
+    refresh_metrics_interval: Annotated[
+        float, duration_option("Time between two polls of an endpoint; up to 150ms while it is at rest.")
+    ] = Seconds(0.05)
     refresh_prometheus_metrics_interval: Annotated[
         float, duration_option("Time between two updates of the pool's gauges.")
     ] = Seconds(5)
