@@ -92,9 +92,9 @@ class PickerFlags:
             help="The gRPC server: asyncio, on the event loop, for the least CPU time; grpcio, the gRPC project's own."
         ),
     ] = "asyncio"
-    refresh_metrics_interval: Annotated[float, duration_option("Time between two polls of an endpoint.")] = Seconds(
-        0.05
-    )
+    refresh_metrics_interval: Annotated[
+        float, duration_option("Time between two polls of an endpoint; up to 150ms while it is at rest.")
+    ] = Seconds(0.05)
     refresh_prometheus_metrics_interval: Annotated[
         float, duration_option("Time between two updates of the pool's gauges.")
     ] = Seconds(5)
