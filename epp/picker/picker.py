@@ -169,6 +169,7 @@ class Picker:
             self._supervisor.start("configuration", self._follow_config)
         if self._settings.policies is not None:
             self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
+        self._settings.before_ready()
         self._is_started = True
         if self._kubernetes is not None:
             self._kubernetes.write_events(lambda: self.config.refused)

@@ -23,6 +23,10 @@ def _none() -> int:
     return 0
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickerSettings:
     """One picker process."""
@@ -73,3 +77,5 @@ class PickerSettings:
     """Whether responses tell the endpoint that served, and why."""
     lost_log_lines: Callable[[], int] = _none
     """Number of log lines that could not be written."""
+    before_ready: Callable[[], None] = _nothing
+    """Called once, when the pool is filled and before the picker is ready: what would hold requests up later."""

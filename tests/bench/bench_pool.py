@@ -24,7 +24,7 @@ sys.path += [str(TESTS / "e2e"), str(TESTS / "unit" / "extproc")]
 from config_files import endpoints_file, with_pool  # noqa: E402  found by the lines above
 from serving import PLAIN, Served, answer, ask, exchange, serving  # noqa: E402
 
-from epp.cli.running import collect_rarely  # noqa: E402
+from epp.cli.heap import collect_rarely  # noqa: E402
 from epp.config import Builder, assemble, load_file  # noqa: E402
 from epp.datastore import Datastore  # noqa: E402
 from epp.descriptors import raise_limit  # noqa: E402
