@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Garbage collection and heap of a process that runs for long."""
+"""Garbage collection of a process that runs for long."""
 
 import gc
-import sys
 
 _YOUNG = 5_000
 """Net new objects between two collections; Python has 700. Requests leave no cycles, and need fewer while in flight."""
@@ -18,12 +17,9 @@ def collect_rarely() -> None:
 
 
 def freeze() -> None:
-    """Leave all that exists now out of collections for good, and give memory that start-up freed to the system."""
+    """Leave all that exists now out of collections for good.
+
+    Not after later changes of the configuration: what has been frozen is never collected again.
+    """
     gc.collect()
     gc.freeze()
-    if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415  not for other commands
-
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
-        if trim is not None:
-            trim(0)
