@@ -22,6 +22,7 @@ from epp.framework.registry import Registry
 from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
 from epp.observability.leadership import LeaderMetrics
+from epp.observability.loop_lag import follow_loop_lag
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
 from epp.observability.plugin_metrics import PluginMetrics
@@ -177,6 +178,8 @@ class Picker:
             self._supervisor.start("configuration", self._follow_config)
         if self._settings.policies is not None:
             self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
+        self._supervisor.start("event loop lag", partial(follow_loop_lag, self.metrics.loop_lagged))
+        self._settings.before_ready()
         self._is_started = True
         if self._kubernetes is not None:
             self._kubernetes.write_events(lambda: self.config.refused)

@@ -24,6 +24,10 @@ def _none() -> int:
     return 0
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickerSettings:
     """One picker process."""
@@ -76,3 +80,5 @@ class PickerSettings:
     """Whether tokens are counted in responses, for metrics and log lines."""
     lost_log_lines: Callable[[], int] = _none
     """Number of log lines that could not be written."""
+    before_ready: Callable[[], None] = _nothing
+    """Called once, when the pool is filled and before the picker is ready: what would hold requests up later."""
