@@ -88,9 +88,7 @@ class Stand:
                     self.picker.child.check()
                     await asyncio.sleep(0.1)
         if not await self.polls():
-            raise BenchError(
-                f"{self.name} has read no metrics page of its endpoints in {_POLLED_SECONDS:g} s:\n{self.picker.child.log}"
-            )
+            raise BenchError(f"{self.name} has read no metrics page in {_POLLED_SECONDS:g} s:\n{self.picker.child.log}")
 
     async def moving_gauges(self) -> None:
         """Let the gauges of all servers be others at each poll from now on."""

@@ -15,7 +15,7 @@ SERVERS = 8
 _FEW, _LOGGED = "few", "logged"
 _MODES = {"": FULL_DUPLEX, _FEW: FEW_MESSAGES}
 _WARM = Load(64)
-_ROUNDS = 6
+_ROUNDS, _SECONDS = 8, 160.0
 
 
 def _cases(plan: Plan) -> dict[str, Load]:
@@ -46,8 +46,7 @@ async def measure(plan: Plan, samples: Samples) -> None:
                 await found.served(_WARM, sent, mode)
         await logging.served(_WARM, sent)
         sent += _WARM.requests
-        for number in range(plan.rounds or plan.scaled(_ROUNDS, 2)):
-            plan.tell(f"wire, round {number + 1}")
+        for number in plan.rounds_of("wire", _ROUNDS, seconds=_SECONDS, quick=2):
             idle = {found: await found.idle_cores(plan.scaled(10, 5) / 10) for found in (*stands, logging)}
             for row, case in _cases(plan).items():
                 for found in [logging] if row.startswith(_LOGGED) else plan.turns(stands, number):
