@@ -24,11 +24,18 @@ from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import plugin_reference
 from epp.config.schema import config_schema
 from epp.discovery import StaticDiscovery
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
-from epp.gateway import FailureMode, chart_proxy_yaml, standalone_override_host_yaml, standalone_yaml
+from epp.gateway import (
+    Bodies,
+    FailureMode,
+    chart_proxy_yaml,
+    standalone_buffered_yaml,
+    standalone_override_host_yaml,
+    standalone_yaml,
+)
 from epp.gateway.eds_file import discovery_response
 from epp.observability.leadership import LeaderMetrics
 from epp.observability.plugin_metrics import family_of
@@ -354,9 +361,16 @@ def _schema_json() -> str:
 PAGES: Mapping[str, Callable[[], str]] = {
     "README.md": lambda: figures.document("README.md"),
     "deploy/chart/files/envoy-fail-close.yaml": lambda: chart_proxy_yaml(FailureMode.FAIL_CLOSE),
+    "deploy/chart/files/envoy-fail-close-buffered.yaml": lambda: chart_proxy_yaml(
+        FailureMode.FAIL_CLOSE, Bodies.BUFFERED
+    ),
     "deploy/chart/files/envoy-fail-open.yaml": lambda: chart_proxy_yaml(FailureMode.FAIL_OPEN),
+    "deploy/chart/files/envoy-fail-open-buffered.yaml": lambda: chart_proxy_yaml(
+        FailureMode.FAIL_OPEN, Bodies.BUFFERED
+    ),
     "deploy/endpoints.json": _endpoints_json,
     "deploy/envoy.yaml": standalone_yaml,
+    "deploy/envoy-buffered.yaml": standalone_buffered_yaml,
     "deploy/envoy-override-host.yaml": standalone_override_host_yaml,
     "docs/errors.md": errors_markdown,
     "docs/flags.md": flags_markdown,

@@ -76,7 +76,21 @@ class PickerFlags:
             "Tell clients which endpoint served and why, in the response headers x-epp-endpoint and x-epp-reason."
         ),
     ] = Switch.FALSE
+    response_usage: Annotated[
+        Literal["auto", "always", "never"],
+        typer.Option(
+            help="Read the tokens of responses, for metrics and log lines. auto: where the gateway shows their bodies. "
+            "always: ask it for those that it does not show. never: ask it not to show those that nothing else needs. "
+            "Envoy has to allow that (allow_mode_override), and does not while bodies are in full duplex."
+        ),
+    ] = "auto"
     v: Verbosity = 2
+    transport: Annotated[
+        Literal["asyncio", "grpcio"],
+        typer.Option(
+            help="The gRPC server: asyncio, on the event loop, for the least CPU time; grpcio, the gRPC project's own."
+        ),
+    ] = "asyncio"
     refresh_metrics_interval: Annotated[float, duration_option("Time between two polls of an endpoint.")] = Seconds(
         0.05
     )
@@ -130,7 +144,6 @@ class Serve(PickerFlags):
         Switch, switch_option("Reload tls.crt and tls.key of --cert-path when they change.")
     ] = Switch.TRUE
     tls_min_version: Annotated[str, tls_version_option("Minimum TLS version.")] = "VersionTLS12"
-    """Only checked: gRPC has this minimum anyway."""
     grpc_max_recv_msg_size: Annotated[
         int | None, size_option("Largest message accepted; by default 1Mi more than a body.")
     ] = None
@@ -167,6 +180,16 @@ class Gateway(PickerFlags):
             "override-host if an endpoint is https, which original-dst cannot do."
         ),
     ] = "auto"
+    body_mode: Annotated[
+        Literal["full-duplex", "buffered"] | None,
+        typer.Option(
+            help="How bodies come to the picker. full-duplex: in pieces, both ways. buffered: requests whole, of "
+            "--max-request-body at most, and of responses only those that are needed, to put back the name of a "
+            "rewritten model or for a plugin; about half the CPU time of a request and nothing for the pieces of its "
+            "response, but no tokens in metrics and log lines, nor the time to the first token of a stream. By default "
+            "full-duplex; with FailOpen, requests whole and responses in pieces."
+        ),
+    ] = None
     failure_mode: Annotated[
         Literal["FailClose", "FailOpen"],
         typer.Option(

@@ -13,9 +13,17 @@ from epp.cli.inputs import read_bind_address, read_targets, read_trust
 from epp.cli.output import exit_on
 from epp.cli.running import run
 from epp.cli.settings import picker_settings
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings, Transport
 from epp.framework import ConfigurationError
-from epp.gateway import ClusterType, FailureMode, GatewayError, GatewaySettings, SettingsError, bootstrap_yaml
+from epp.gateway import (
+    Bodies,
+    ClusterType,
+    FailureMode,
+    GatewayError,
+    GatewaySettings,
+    SettingsError,
+    bootstrap_yaml,
+)
 from epp.gateway.settings import parse_tcp_address
 from epp.host_port import HostPort, is_ip
 from epp.local import LocalGateway, local_gateway, with_tls
@@ -35,7 +43,8 @@ def gateway(flags: Gateway) -> None:
     writer = logs.configure(flags.v)
 
     async def work(stop: asyncio.Event) -> None:
-        picker = picker_settings(flags, ServerSettings("unix:unset"), host=_page_host(flags), log=writer)
+        server = ServerSettings("unix:unset", transport=Transport(flags.transport))
+        picker = picker_settings(flags, server, host=_page_host(flags), log=writer)
         with _flags_in_errors():
             async with local_gateway(picker, _settings(flags)) as running:
                 typer.echo(_start_line(running))
@@ -69,6 +78,7 @@ def _settings(flags: Gateway) -> GatewaySettings:
         listen_port=address.port,
         concurrency=flags.concurrency,
         cluster_type=ClusterType(flags.cluster_type),
+        body_mode=None if flags.body_mode is None else Bodies(flags.body_mode),
         failure_mode=FailureMode(flags.failure_mode),
         eds_file=None if flags.eds_file is None else flags.eds_file.absolute(),
         max_body_bytes=flags.max_request_body,

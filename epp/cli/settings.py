@@ -3,7 +3,8 @@
 
 from epp.cli.commands import PickerFlags
 from epp.cli.inputs import read_config, read_endpoints, read_policies, split_list
-from epp.extproc.server import ServerSettings
+from epp.extproc.overrides import ResponseUsage
+from epp.extproc.settings import ServerSettings
 from epp.observability import logs
 from epp.observability.log_writer import LogWriter
 from epp.observability.request_log import request_log
@@ -28,6 +29,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         max_body_bytes=flags.max_request_body,
         observers=request_log(flags.v),
         decision_headers=bool(flags.decision_headers),
+        response_usage=ResponseUsage(flags.response_usage),
         lost_log_lines=lambda: log.lost,
         terminal=logs.terminal(log),
     )

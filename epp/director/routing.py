@@ -129,11 +129,18 @@ class Routing:
             self.served = served
             self._credit.move(slot)
 
-    def response_started(self, status: int, headers: Headers, *, event_stream: bool) -> dict[str, str]:
+    def needs_response(self, *, event_stream: bool) -> bool:
+        """Whether plugins need the body of the response to be shown."""
+        needs = self._pipeline.response_needs
+        return needs.body or (needs.first_token and event_stream)
+
+    def response_started(
+        self, status: int, headers: Headers, *, event_stream: bool, count_tokens: bool = True
+    ) -> dict[str, str]:
         """Record status, headers and kind of body of the response; return the headers that plugins add."""
         self.status = status
         self._response_headers = headers
-        if not self.request.body.skip_response:
+        if count_tokens and not self.request.body.skip_response:
             self._usage = UsageReader(event_stream=event_stream)
         added: dict[str, str] = {}
         for plugin in self._pipeline.of(ResponseHeaders):
@@ -168,9 +175,13 @@ class Routing:
         if last and self.first_byte_at is not None:
             self._time("ended", now - self.first_byte_at)
 
-    def response_unseen(self, now: float) -> None:
-        """Record that the body will not be shown: the headers stand for its first byte."""
-        self.first_byte_at = now
+    def response_unseen(self, now: float, *, event_stream: bool) -> None:
+        """Record that the body will not be shown: the headers stand for its first byte.
+
+        Not for that of an event stream, whose headers most servers send before the first token is there.
+        """
+        if not event_stream:
+            self.first_byte_at = now
         self._credit.first_token()
 
     def complete(self, cause: Cause) -> None:

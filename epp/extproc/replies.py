@@ -4,6 +4,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from epp.extproc.modes import BodyMode
 from epp.extproc.wire import (
     BodyMutation,
     BodyResponse,
@@ -14,6 +15,7 @@ from epp.extproc.wire import (
     HeaderValueOption,
     HttpStatus,
     ImmediateResponse,
+    ProcessingMode,
     ProcessingResponse,
     StreamedBodyResponse,
     TrailersResponse,
@@ -102,6 +104,19 @@ def response_headers_pass(added: Mapping[str, str], remove: Sequence[str]) -> Pr
     setting = {WENT_INTO_RESPONSE_HEADERS: "true", **added}
     mutation = HeaderMutation(set_headers=[_set(name, value) for name, value in setting.items()], remove_headers=remove)
     return ProcessingResponse(response_headers=HeadersResponse(response=CommonResponse(header_mutation=mutation)))
+
+
+def with_modes(reply: ProcessingResponse, request: BodyMode, response: BodyMode) -> ProcessingResponse:
+    """Ask for these body modes from now on; trailers tell the end of a response whose body is not shown."""
+    reply.mode_override.CopyFrom(
+        ProcessingMode(
+            request_body_mode=request.name,
+            response_body_mode=response.name,
+            response_header_mode=ProcessingMode.SEND,
+            response_trailer_mode=ProcessingMode.SEND,
+        )
+    )
+    return reply
 
 
 def response_body_pass(changed: bytes | None) -> ProcessingResponse:

@@ -10,39 +10,50 @@ from epp.director import Cause, Routing
 from epp.extproc import replies
 from epp.extproc.exchange import Progress, expect
 from epp.extproc.headers import read_headers
-from epp.extproc.modes import BodyMode, GatewayTraits
-from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
+from epp.extproc.modes import BodyMode, GatewayTraits, Modes
+from epp.extproc.overrides import IN_PLACE, ResponseUsage, response_mode
+from epp.extproc.wire import HttpBody, HttpHeaders, HttpTrailers, ProcessingResponse
 from epp.framework.clock import Clock
-from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, ONLY_OURS, SERVED_ENDPOINT
+from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, END_MARKS, ONLY_OURS, SERVED_ENDPOINT
 from epp.framework.printable import printable
 from epp.framework.roles import Metadata
 
 _log = structlog.get_logger()
 
 _MOST_ENDPOINT = 128
-_IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
-"""Modes in which each piece gets one answer that may change it."""
 
 
 class ResponseHalf:
     """Answers response messages, and reports them to the routing, if there is one."""
 
     __slots__ = (
+        "_asked",
         "_bytes_left",
         "_clock",
         "_decision_headers",
         "_headers_shown",
         "_mode",
+        "_modes",
         "_progress",
+        "_response_usage",
         "_restorer",
         "_traits",
         "_whole",
     )
 
     def __init__(
-        self, mode: BodyMode | None, clock: Clock, *, decision_headers: bool = False, traits: GatewayTraits
+        self,
+        modes: Modes,
+        clock: Clock,
+        *,
+        decision_headers: bool = False,
+        response_usage: ResponseUsage = ResponseUsage.AUTO,
+        traits: GatewayTraits,
     ) -> None:
-        self._mode = mode
+        self._modes = modes
+        self._mode = modes.response
+        self._asked: BodyMode | None = None
+        self._response_usage = response_usage
         self._clock = clock
         self._decision_headers = decision_headers
         self._traits = traits
@@ -59,8 +70,13 @@ class ResponseHalf:
 
     @property
     def seen_whole(self) -> bool:
-        """Whether the stream may end now: in body mode NONE, headers are all that is shown."""
-        return self._mode is BodyMode.NONE and self._progress is Progress.BODY
+        """Whether the stream may end now: in body mode NONE, headers may be all that is shown."""
+        return self._unseen and self._progress is Progress.BODY and not self._traits.marks_ends
+
+    @property
+    def _unseen(self) -> bool:
+        """Whether the body is not shown, as far as is known: perhaps it is only not granted."""
+        return self._mode is BodyMode.NONE or self._asked is BodyMode.STREAMED
 
     def on_headers(self, message: HttpHeaders, routing: Routing | None) -> Iterator[ProcessingResponse]:
         """Read the status and the kind of body."""
@@ -76,21 +92,29 @@ class ResponseHalf:
         added: dict[str, str] = {}
         if routing is not None:
             code = int(status) if status.isdecimal() else 0
-            added = routing.response_started(code, headers, event_stream=event_stream)
-            if routing.request.rewrites_model and routing.request.body.model:
-                self._restorer = ModelRestorer(routing.request.body.model, event_stream=event_stream)
-                remove.append(CONTENT_LENGTH)  # another name is of another length
+            restored = routing.request.body.model if routing.request.rewrites_model else ""
+            read = self._ask(routing, restored=bool(restored), event_stream=event_stream)
+            added = routing.response_started(code, headers, event_stream=event_stream, count_tokens=read)
             if self._mode is BodyMode.NONE:
-                routing.response_unseen(self._clock.now())
+                routing.response_unseen(self._clock.now(), event_stream=event_stream)
+            elif restored:
+                self._restorer = ModelRestorer(restored, event_stream=event_stream)
+                remove.append(CONTENT_LENGTH)  # another name is of another length
             if self._decision_headers:
                 added |= _decision(routing)
-        yield replies.response_headers_pass(added, [name for name in remove if name not in added])
+        reply = replies.response_headers_pass(added, [name for name in remove if name not in added])
+        if self._asked is not None and self._modes.request is not None:
+            replies.with_modes(reply, self._modes.request, self._asked)
+        yield reply
 
     def on_body(self, message: HttpBody, routing: Routing | None) -> Iterator[ProcessingResponse]:
         """Let one piece pass."""
         if self._progress is Progress.EXPECTED:  # the gateway does not send response headers
             self._progress = Progress.BODY
         expect("response_body", self._progress, Progress.BODY)
+        if self._asked is BodyMode.NONE:  # not granted
+            self._mode = self._modes.response
+        self._asked = None
         piece, last = message.body, message.end_of_stream
         if last:
             self._progress = Progress.ENDED
@@ -103,7 +127,7 @@ class ResponseHalf:
             if self._whole:  # a client that has it all may cut the stream before its end is shown
                 report = routing.report()
                 routing.complete(Cause.NATURAL)
-        if self._mode in _IN_PLACE:
+        if self._mode in IN_PLACE:
             yield replies.with_metadata(replies.response_body_pass(self._restored_in_place(piece, last=last)), report)
         else:
             restored = piece if self._restorer is None else self._restorer.feed(piece, last=last)
@@ -111,16 +135,31 @@ class ResponseHalf:
             yield from pieces
             yield replies.with_metadata(final, report)
 
-    def on_trailers(self, routing: Routing | None) -> Iterator[ProcessingResponse]:
+    def on_trailers(self, message: HttpTrailers, routing: Routing | None) -> Iterator[ProcessingResponse]:
         """Let the trailers pass, after whatever of the body was held back."""
         expect("response_trailers", self._progress, Progress.EXPECTED, Progress.BODY)
         self._progress = Progress.ENDED
-        if self._restorer is not None and self._mode not in _IN_PLACE:
+        if self._unseen and _only_marks(message):
+            self._traits.end_of_unseen(marked=True)
+        if self._mode is not BodyMode.NONE and routing is not None and not self._whole:
+            routing.response_piece(b"", last=True, now=self._clock.now())
+        if self._restorer is not None and self._mode not in IN_PLACE:
             rest = self._restorer.feed(b"", last=True)
             if rest:
                 yield from replies.response_body_pieces(rest, end_of_stream=False)
         report = {} if routing is None or self._whole else routing.report()
         yield replies.with_metadata(replies.response_trailers_pass(), report)
+
+    def _ask(self, routing: Routing, *, restored: bool, event_stream: bool) -> bool:
+        """Ask for another body mode where one is better; return whether tokens are to be counted."""
+        counts = self._response_usage is not ResponseUsage.NEVER and not routing.request.body.skip_response
+        needed = restored or routing.needs_response(event_stream=event_stream)
+        if counts and self._response_usage is ResponseUsage.ALWAYS:
+            needed = True
+        if self._progress is Progress.BODY:
+            self._asked = response_mode(self._modes, needed=needed, read=needed or counts)
+            self._mode = self._mode if self._asked is None else self._asked
+        return needed or counts
 
     def assume(self, mode: BodyMode) -> None:
         """Use this mode if the gateway states none."""
@@ -129,6 +168,8 @@ class ResponseHalf:
 
     def end(self) -> None:
         """Accept no more messages."""
+        if self._unseen and self._progress is Progress.BODY:
+            self._traits.end_of_unseen(marked=False)
         self._progress = Progress.ENDED
 
     def check_headers_shown(self) -> None:
@@ -147,6 +188,11 @@ class ResponseHalf:
         whole = last or self._mode is not BodyMode.STREAMED  # what follows a buffered piece is not shown
         restored = self._restorer.feed(piece, last=whole)
         return None if restored == piece else restored
+
+
+def _only_marks(trailers: HttpTrailers) -> bool:
+    """Whether the trailers, if any, are those that our gateway adds."""
+    return all(field.key in END_MARKS for field in trailers.trailers.headers)
 
 
 def _decision(routing: Routing) -> dict[str, str]:

@@ -1,40 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server credentials: a certificate from files, reloaded as they change, or a self-signed one."""
+"""Certificates of the server: from files, read again as they change, or self-signed."""
 
-import datetime as dt
+import subprocess
+import sys
 from pathlib import Path
 from threading import Lock
 
-import grpc
 import structlog
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from epp.framework import ConfigurationError
 
 _log = structlog.get_logger()
 
-_VALID_FOR = dt.timedelta(days=3650)
+_MOST_SECONDS = 60
 _FILES = ("tls.key", "tls.crt")
 
 _Marks = tuple[tuple[int, int, int, int], ...]
-
-
-def server_credentials(cert_path: Path | None, *, reload: bool = True) -> grpc.ServerCredentials:
-    """Return credentials from `tls.crt` and `tls.key` in a directory, self-signed ones where there is none.
-
-    With `reload`, every new connection gets the pair that is in the files by then; open ones stay as they are.
-    Raises ConfigurationError when the files cannot be read or are no pair.
-    """
-    if cert_path is None:
-        return grpc.ssl_server_credentials([_self_signed()])
-    files = CertificateFiles(cert_path)
-    if not reload:
-        return grpc.ssl_server_credentials([files.pair])
-    # None is "no change" to gRPC, which the stubs do not know
-    return grpc.dynamic_ssl_server_credentials(_configuration(files.pair), lambda: _renewed(files))  # type: ignore[arg-type,return-value]
 
 
 class CertificateFiles:
@@ -80,7 +61,9 @@ class CertificateFiles:
             renewed = pair != self.pair
             self.pair = pair
         if renewed:
-            _log.info("certificate renewed", cert_path=str(self._directory), expires=_expiry(pair[1]))
+            from epp.extproc.certificates import expiry  # noqa: PLC0415  loads cryptography
+
+            _log.info("certificate renewed", cert_path=str(self._directory), expires=expiry(pair[1]))
         return renewed
 
     def _look(self) -> _Marks:
@@ -90,53 +73,20 @@ class CertificateFiles:
 
     def _read(self) -> tuple[bytes, bytes]:
         key, certificate = ((self._directory / name).read_bytes() for name in _FILES)
-        _check_pair(key, certificate)
+        from epp.extproc.certificates import check_pair  # noqa: PLC0415  loads cryptography
+
+        check_pair(key, certificate)
         return key, certificate
 
 
-def _renewed(files: CertificateFiles) -> grpc.ServerCertificateConfiguration | None:
-    return _configuration(files.pair) if files.renew() else None
-
-
-def _configuration(pair: tuple[bytes, bytes]) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([pair])
-
-
-def _check_pair(key: bytes, certificate: bytes) -> None:
+def self_signed() -> tuple[bytes, bytes]:
+    """Return a new key and its certificate, PEM: from a child process, since the library would stay in this one."""
+    command = [sys.executable, "-P", "-m", "epp.extproc.certificates"]  # -P: nothing from the working directory
     try:
-        private = serialization.load_pem_private_key(key, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ValueError("tls.key holds no unencrypted private key in PEM") from error
-    try:
-        leaf, *_ = x509.load_pem_x509_certificates(certificate)
-        public = leaf.public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise ValueError("tls.crt holds no certificate in PEM") from error
-    if public != private.public_key():
-        raise ValueError("tls.key does not belong to the first certificate of tls.crt")
+        made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_MOST_SECONDS)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):  # no interpreter of its own, as in a bundle
+        from epp.extproc import certificates  # noqa: PLC0415  loads cryptography
 
-
-def _expiry(certificate: bytes) -> str:
-    leaf, *_ = x509.load_pem_x509_certificates(certificate)
-    return leaf.not_valid_after_utc.isoformat()
-
-
-def _self_signed() -> tuple[bytes, bytes]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "inference-epp")])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(minutes=5))
-        .not_valid_after(now + _VALID_FOR)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return (
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-        certificate.public_bytes(serialization.Encoding.PEM),
-    )
+        return certificates.self_signed()
+    key, begin, rest = made.stdout.partition(b"-----BEGIN CERTIFICATE-----")
+    return key, begin + rest

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import P, Plugin, Role
@@ -129,6 +129,15 @@ class Extractor(Plugin[P], role=Role(title="Extractors")):
     @abstractmethod
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         """Return what the page says; raises PageError when it says nothing this extractor understands."""
+
+
+@runtime_checkable
+class TrustsMetrics(Protocol):
+    """A plugin for which metrics of a certain age count for nothing: endpoints are polled accordingly."""
+
+    @property
+    def oldest_metrics_seconds(self) -> float:
+        """The age up to which metrics count."""
 
 
 class Tagger(Plugin[P], role=Role(title="Taggers")):

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -107,14 +107,19 @@ class DataKey(Generic[T]):
     """Plugin type that is added when a configured plugin reads this key and no plugin writes it; empty for none."""
     producer: str = ""
     """Name of the producer instance; empty for the default one."""
+    id: str = field(init=False, repr=False, compare=False)
+    """Name and producer in one."""
+
+    def __post_init__(self) -> None:
+        """Derive the id."""
+        object.__setattr__(self, "id", self.name + "@" + self.producer)
 
     def produced_by(self, producer: str) -> "DataKey[T]":
         """Return the same key as written by the producer instance of that name."""
         return replace(self, producer="" if producer == self.default_producer else producer)
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
+class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
     """How much of the prompt each endpoint is believed to hold in its KV cache."""
 
     matched_blocks: NDArray[np.int32]
@@ -127,7 +132,7 @@ class PrefixMatch:
 
     def __post_init__(self) -> None:
         """Keep others from writing to the array."""
-        object.__setattr__(self, "matched_blocks", read_only(self.matched_blocks.view()))
+        msgspec.structs.force_setattr(self, "matched_blocks", read_only(self.matched_blocks.view()))
 
     def matched_tokens(self, candidates: Candidates) -> NDArray[np.float64]:
         """Leading tokens held, one number for each candidate; a short last block may count in full."""
@@ -146,8 +151,7 @@ class PrefixMatch:
         return self.matched_blocks[candidates.slots]
 
 
-@dataclass(frozen=True, slots=True)
-class PromptTokens:
+class PromptTokens(msgspec.Struct, frozen=True):
     """The prompt in the model's own tokens."""
 
     count: int
@@ -171,13 +175,12 @@ AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity", "agent-identity")
 """Identifier of the agent that sent the request: its flow, unless a header names another."""
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One request on its way; one owner, never shared between requests."""
 
     id: str
-    body: RequestBody = field(default_factory=RequestBody)
-    headers: Headers = field(default_factory=Headers)
+    body: RequestBody = RequestBody()
+    headers: Headers = msgspec.field(default_factory=Headers)
     path: str = ""
     """Without the query."""
     size_bytes: int = 0
@@ -194,7 +197,7 @@ class Request:
     """Priority by its objective; negative for requests that are refused while the pool is saturated."""
     objective: str = ""
     """Name of the InferenceObjective that gave the priority; empty for none."""
-    _data: dict[str, object] = field(default_factory=dict, repr=False)
+    _data: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def model(self) -> str:
@@ -205,7 +208,7 @@ class Request:
         """Return a number in [0, 1) from the seed: the same at every call, independent between purposes."""
         return float(self._digest(purpose) >> 11) * 2.0**-53  # as many bits as a float has
 
-    def generator(self, purpose: str) -> np.random.Generator:
+    def generator(self, purpose: str) -> "np.random.Generator":  # a name in quotes is imported when it is used
         """Return a random generator from the seed: the same at every call, independent between purposes."""
         return np.random.default_rng(self._digest(purpose))
 
@@ -225,8 +228,9 @@ class Request:
 
     def put(self, key: DataKey[T], value: T) -> None:
         """Publish what a producer computed."""
-        self._data[key.name + "@" + key.producer] = value
+        self._data[key.id] = value
 
     def get(self, key: DataKey[T]) -> T | None:
         """Return what a producer computed; None when it did not."""
-        return cast("T | None", self._data.get(key.name + "@" + key.producer))
+        found: T | None = self._data.get(key.id)
+        return found

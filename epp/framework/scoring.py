@@ -34,7 +34,7 @@ def lower_is_better(values: Floats) -> Floats:
 
     A candidate with an unknown value (NaN) gets 0.5 beside others that are known, and 1 where none is known.
     """
-    low, high = values.min(), values.max()
+    low, high = values[values.argmin()], values[values.argmax()]  # NaN where any is
     if low == high:
         return np.ones(len(values))
     if low < high:  # not so where a NaN is

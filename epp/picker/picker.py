@@ -274,4 +274,5 @@ class Picker:
             max_body_bytes=settings.max_body_bytes,
             traits=traits,
             decision_headers=settings.decision_headers,
+            response_usage=settings.response_usage,
         )

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from epp.config import LoadedConfig
 from epp.director import DirectorObserver
+from epp.extproc.overrides import ResponseUsage
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.plugin import Parameters
@@ -71,5 +72,7 @@ class PickerSettings:
     """Told of every request, beside the metrics: log lines, say."""
     decision_headers: bool = False
     """Whether responses tell the endpoint that served, and why."""
+    response_usage: ResponseUsage = ResponseUsage.AUTO
+    """Whether tokens are counted in responses, for metrics and log lines."""
     lost_log_lines: Callable[[], int] = _none
     """Number of log lines that could not be written."""

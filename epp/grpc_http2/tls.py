@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS with HTTP/2: the context of a server, and a listener that shakes hands."""
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+_log = structlog.get_logger()
+
+ALPN = "h2"
+_TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Forward secrecy and authenticated encryption, as RFC 9113 demands; those of TLS 1.3 are all so."""
+
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_SECONDS = 1.0
+
+
+def server_context(key: bytes, certificates: bytes, min_version: ssl.TLSVersion) -> ssl.SSLContext:
+    """Return a context for a key and its certificate chain, both PEM."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = min_version
+    context.set_alpn_protocols([ALPN])
+    context.set_ciphers(_TLS_1_2_CIPHERS)
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    with _file(certificates + b"\n" + key) as path:
+        context.load_cert_chain(path)
+    return context
+
+
+@contextmanager
+def _file(content: bytes) -> Iterator[str]:
+    """Yield the path of a file with this content: in memory where the system can, else private and short-lived."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("epp-tls")
+        try:
+            os.write(descriptor, content)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            yield file.name
+
+
+def speaks_http2(session: ssl.SSLObject | None) -> bool:
+    """Whether a connection is plaintext, or the client has chosen HTTP/2 in the handshake."""
+    return session is None or session.selected_alpn_protocol() == ALPN
+
+
+class TlsListener:
+    """Accepts connections and shakes hands, each with the context that it is given by then."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        contexts: Callable[[], Awaitable[ssl.SSLContext]],
+        protocol: Callable[[], asyncio.Protocol],
+        handshake_seconds: float,
+    ) -> None:
+        self._sock = sock
+        self._contexts = contexts
+        self._protocol = protocol
+        self._handshake_seconds = handshake_seconds
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        sock.setblocking(False)  # noqa: FBT003  its own way
+        self._accepting = self._loop.create_task(self._accept())
+
+    def close(self) -> None:
+        """Accept no more, and give up unfinished handshakes."""
+        self._accepting.cancel()
+        for task in list(self._handshakes):
+            task.cancel()
+        self._accepting.add_done_callback(lambda _: self._sock.close())
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(self._sock)
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    _log.warning("no connection accepted", problem=error.strerror)
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            task = self._loop.create_task(self._shake_hands(connection))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, connection: socket.socket) -> None:
+        try:
+            async with asyncio.timeout(self._handshake_seconds):
+                context = await self._contexts()
+            await self._loop.connect_accepted_socket(
+                self._protocol, connection, ssl=context, ssl_handshake_timeout=self._handshake_seconds
+            )
+        except (OSError, TimeoutError):  # of the client's making; ssl.SSLError is an OSError
+            connection.close()
+        except BaseException:
+            connection.close()
+            raise
