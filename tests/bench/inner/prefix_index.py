@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a block in the prefix index, when prompts of 2,048 blocks have left a million of them for eight servers."""
+"""Memory of a block in the prefix index, when prompts of 4 KB have left a million of them for eight servers."""
 
 import gc
 from collections import Counter
@@ -16,8 +16,8 @@ from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
 
 SERVERS = 8
-CHAIN = 2048
-"""Blocks of one prompt, as many as are matched by default."""
+CHAIN = 16
+"""Blocks of one prompt."""
 BLOCK_BYTES = 256
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
@@ -27,6 +27,7 @@ plugins:
   parameters: {{autoTune: false, lruCapacityPerServer: {capacity}, maxBytesPerServer: {most_bytes}}}
 - type: prefix-cache-scorer
 """
+NO_PROMPT = Headers([(":method", "GET"), (":path", "/v1/models")])
 HEADERS = Headers([(":path", "/v1/completions"), ("x-request-id", "bench")])
 
 
@@ -55,16 +56,14 @@ def main() -> None:
         sent[routing.result.targets[0].name] += 1  # type: ignore[union-attr]
         routing.complete(Cause.NATURAL)  # type: ignore[union-attr]
 
-    for number in range(SERVERS):  # what a first request makes is not counted
-        route(number)
+    director.route(NO_PROMPT, b"", None).complete(Cause.NATURAL)  # type: ignore[union-attr]
     gc.collect()
-    before, first = resident_bytes(), dict(sent)
-    for number in range(SERVERS, SERVERS * capacity // CHAIN):
+    before = resident_bytes()
+    for number in range(SERVERS * capacity // CHAIN):
         route(number)
     gc.collect()
     grown = resident_bytes() - before
-    blocks = sum(min(count * CHAIN, capacity) - first.get(name, 0) * CHAIN for name, count in sent.items())
-    tell({"prefix-block": grown / blocks})
+    tell({"prefix-block": grown / sum(min(count * CHAIN, capacity) for count in sent.values())})
 
 
 if __name__ == "__main__":

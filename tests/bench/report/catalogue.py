@@ -73,7 +73,7 @@ GROUPS: dict[str, tuple[Row, ...]] = {
         *_sizes(_POOLS, "route", "a routed request without the wire, {:,} endpoints", "us", {}),
         Row("route-reported-1000", "a routed request without the wire, 1,000 endpoints, after a poll of one", "us"),
         Row("route-220k-1000", "a routed request without the wire, 1,000 endpoints, 220 KB prompt", "us"),
-        Row("prefix-block", "prefix index, memory of a block, of a million", "B", most=64),
+        Row("prefix-block", "prefix index, memory of a block, of a million in prompts of 4 KB", "B", most=64),
         Row("tag", "tag of an endpoint, from labels of its node", "us"),
         Row("filter-bounds", "accelerator filter, bounds, 1,000 endpoints", "us"),
         Row("filter-expression", "accelerator filter, CEL expression, 1,000 endpoints", "us"),

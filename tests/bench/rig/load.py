@@ -45,9 +45,11 @@ class Client(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._since is not None:
-            self._run.fail(f"a connection was cut with a request on it: {error}")
         self._run.lost(self)
+        if self._since is not None:
+            self._since = None
+            self._run.refused(b"the connection was cut with a request on it")
+            self._run.ended(None, None)
 
     def send(self, request: bytes, since: float) -> None:
         """Send a request that was due then."""
@@ -107,9 +109,9 @@ class Run:
 
     def __init__(self, prompts: Prompts, requests: int, port: int) -> None:
         self.failed = 0
-        """Responses with another status than 200."""
+        """Responses with another status than 200, and those that were cut."""
         self.problem = ""
-        """One of them."""
+        """The last of them."""
         self._prompts = prompts
         self._to_send = requests
         self._to_end = requests
@@ -121,16 +123,13 @@ class Run:
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.latencies: list[float] = []
 
-    def fail(self, problem: str) -> None:
-        if not self._done.done():
-            self._done.set_exception(RuntimeError(problem))
-
     def lost(self, client: Client) -> None:
         self._clients.discard(client)
         if client in self._idle:
             self._idle.remove(client)
 
     def refused(self, response: bytes) -> None:
+        """Note a request that failed."""
         self.failed += 1
         self.problem = response.decode(errors="replace")
 

@@ -82,7 +82,7 @@ def transports() -> tuple[str, ...]:
     """Return the carriers that `epp serve` offers, the default first; none where there is no choice."""
     shown = subprocess.run([sys.executable, *_MODULE, "serve", "--help"], capture_output=True, text=True, check=True)
     text = " ".join(shown.stdout.split())
-    found = re.search(r"--transport \[([\w|]+)\](.*?)(?: --|$)", text)
+    found = re.search(r"--transport [<\[]([\w|]+)[>\]](.*?)(?: --|$)", text)
     if found is None:
         return ()
     names = found[1].split("|")

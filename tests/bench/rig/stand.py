@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from epp.framework.headers import DESTINATION
 from epp.gateway import GatewaySettings
@@ -46,13 +47,20 @@ class Outcome:
     messages: int = 0
     """What Envoy sent to the picker."""
     failed: int = 0
-    """Responses with another status than 200."""
+    """Requests without a whole response of status 200."""
     problem: str = ""
-    """One of them."""
+    """The last of them."""
 
 
-class Loader:
-    """The process that sends requests."""
+class Loader(Protocol):
+    """A process that sends requests."""
+
+    async def run(self, envoy: Envoy, load: Load, first: int, headers: Mapping[str, str] | None = None) -> Outcome:
+        """Send requests, numbered from `first`, and wait for the last response."""
+
+
+class OwnLoader:
+    """The program of this directory."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -88,10 +96,7 @@ class Stand:
                     self.picker.child.check()
                     await asyncio.sleep(0.1)
         if not await self.polls():
-            raise BenchError(
-                f"{self.name} has read no metrics page of its endpoints in {_POLLED_SECONDS:g} s:\n"
-                f"{self.picker.child.log}"
-            )
+            raise BenchError(f"{self.name} has read no metrics page in {_POLLED_SECONDS:g} s:\n{self.picker.child.log}")
 
     async def moving_gauges(self) -> None:
         """Let the gauges of all servers be others at each poll from now on."""
@@ -141,10 +146,10 @@ class Alone:
 
 
 @contextlib.asynccontextmanager
-async def loader() -> AsyncIterator[Loader]:
+async def loader() -> AsyncIterator[OwnLoader]:
     """Run the process that sends requests until the block ends."""
     async with await Program.run(_RIG / "load.py") as program:
-        yield Loader(program)
+        yield OwnLoader(program)
 
 
 @contextlib.asynccontextmanager

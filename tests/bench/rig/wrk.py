@@ -10,7 +10,7 @@ from pathlib import Path
 from rig.envoy import Envoy
 from rig.processes import BenchError, Child
 from rig.prompts import Prompts
-from rig.stand import Load, Loader, Outcome
+from rig.stand import Load, Outcome, OwnLoader
 
 _SECONDS = 2
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
@@ -26,10 +26,10 @@ end
 """
 
 
-class WrkLoader(Loader):
+class WrkLoader:
     """Runs wrk for closed loops without streamed responses, our own load for all else."""
 
-    def __init__(self, ours: Loader, program: str) -> None:
+    def __init__(self, ours: OwnLoader, program: str) -> None:
         self._ours = ours
         self._wrk = program
 

@@ -15,7 +15,7 @@ SMALL = 8
 SIZES = (SMALL, 100, 1000)
 POLLED = 100
 """Size of the pool whose polls are counted."""
-_ROUNDS = 3
+_ROUNDS, _SECONDS = 3, 70.0
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,8 @@ async def measure(plan: Plan, samples: Samples) -> None:
     """Start each picker with each pool, so many rounds."""
     extent = _Extent(settle=plan.scaled(20, 5) / 10, idle=plan.scaled(40, 10) / 10, most_servers=plan.scaled(1000, 200))
     async with plan.loader() as load:
-        for number in range(plan.rounds or plan.scaled(_ROUNDS, 1)):
+        for number in plan.rounds_of("idle", _ROUNDS, seconds=_SECONDS):
             for size in SIZES:
-                plan.tell(f"idle, round {number + 1}: {size} servers")
                 for kind in plan.turns(plan.kinds if size == SMALL else plan.programs, number):
                     await _one(load, kind, size, extent, samples)
         most = plan.scaled(5000, 200)

@@ -18,14 +18,13 @@ from rows.plan import Plan
 PROGRAMS = ("decision", "prefix_index", "pool", "filters")
 _INNER = Path(__file__).parents[1] / "inner"
 _SECONDS = 120.0
-_ROUNDS = 3
+_ROUNDS, _ROUNDS_SECONDS = 3, 40.0
 
 
 async def measure(plan: Plan, samples: Samples) -> None:
     """Run each program for each checkout, in turns."""
-    for number in range(plan.rounds or plan.scaled(_ROUNDS, 1)):
+    for _ in plan.rounds_of("inner", _ROUNDS, seconds=_ROUNDS_SECONDS):
         for program in PROGRAMS:
-            plan.tell(f"inner, round {number + 1}: {program}")
             for names, python in _interpreters(plan):
                 figures = await figures_of(program, python, quick=plan.quick)
                 if figures is None and python == sys.executable:

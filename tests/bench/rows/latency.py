@@ -18,7 +18,7 @@ RATES = {SMALL: (100, 320, 1000), LARGE: (1000,)}
 """Requests a second, by the size of the pool."""
 _CONNECTIONS = 64
 _WARM = Load(64)
-_ROUNDS = 3
+_ROUNDS, _SECONDS = 3, 45.0
 
 
 async def measure(plan: Plan, samples: Samples) -> None:
@@ -36,8 +36,7 @@ async def measure(plan: Plan, samples: Samples) -> None:
                 ]
                 for found in stands:
                     await found.run(_WARM, sent)
-                for number in range(plan.rounds or plan.scaled(_ROUNDS, 1)):
-                    plan.tell(f"latency, round {number + 1}: {size} servers")
+                for number in plan.rounds_of(f"latency, {size} servers", _ROUNDS, seconds=_SECONDS):
                     for rate in rates:
                         paced = Load(int(rate * seconds), connections=_CONNECTIONS, rate=rate)
                         base = await alone.run(paced, sent)

@@ -3,7 +3,8 @@
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -39,6 +40,16 @@ class Plan:
     def scaled(self, full: int, quick: int) -> int:
         """Return the number for this run."""
         return quick if self.quick else full
+
+    def rounds_of(self, title: str, full: int, *, seconds: float, quick: int = 1) -> Iterator[int]:
+        """Yield the numbers of the rounds of a group; none begins after so many seconds, on a machine that is slow."""
+        started = time.monotonic()
+        for number in range(self.rounds or self.scaled(full, quick)):
+            if number and self.rounds is None and time.monotonic() - started > seconds:
+                self.tell(f"{title}: no more rounds, the time is up")
+                return
+            self.tell(f"{title}, round {number + 1}")
+            yield number
 
     def turns(self, each: Sequence[T], number: int) -> Sequence[T]:
         """Return them in the order of a round: each begins in its turn."""

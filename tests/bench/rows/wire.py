@@ -14,8 +14,10 @@ from rows.plan import Plan
 SERVERS = 8
 _FEW, _LOGGED = "few", "logged"
 _MODES = {"": FULL_DUPLEX, _FEW: FEW_MESSAGES}
+_REQUESTS = ("request-16", "few-16")
+"""Rows of requests like those of the streams, without the stream: what is deducted from these."""
 _WARM = Load(64)
-_ROUNDS = 6
+_ROUNDS, _SECONDS = 8, 160.0
 
 
 def _cases(plan: Plan) -> dict[str, Load]:
@@ -41,21 +43,26 @@ async def measure(plan: Plan, samples: Samples) -> None:
         stands = [await stack.enter_async_context(_stand(load, kind)) for kind in plan.kinds]
         logging = await stack.enter_async_context(stand(load, plan.kinds[0], servers=SERVERS, verbosity=2))
         sent = 0
+        requests: dict[tuple[Stand, str], tuple[float, float]] = {}
         for found in stands:
             for mode in _MODES:
                 await found.served(_WARM, sent, mode)
         await logging.served(_WARM, sent)
         sent += _WARM.requests
-        for number in range(plan.rounds or plan.scaled(_ROUNDS, 2)):
-            plan.tell(f"wire, round {number + 1}")
+        for number in plan.rounds_of("wire", _ROUNDS, seconds=_SECONDS, quick=2):
             idle = {found: await found.idle_cores(plan.scaled(10, 5) / 10) for found in (*stands, logging)}
             for row, case in _cases(plan).items():
                 for found in [logging] if row.startswith(_LOGGED) else plan.turns(stands, number):
-                    outcome = await found.served(case, sent, _FEW if row.startswith(_FEW) else "")
+                    mode = _FEW if row.startswith(_FEW) else ""
+                    outcome = await found.served(case, sent, mode)
                     each = (outcome.cpu_seconds - idle[found] * outcome.seconds) / outcome.requests * 1e6
-                    if case.pieces:
-                        request = "few-16" if row.startswith(_FEW) else "request-16"
-                        each = (each - samples.of(request)[found.name][-1]) / case.pieces
+                    messages = outcome.messages / outcome.requests
+                    if row in _REQUESTS:
+                        requests[found, mode] = each, messages
+                    elif case.pieces:
+                        request, without = requests[found, mode]
+                        # Envoy may have read two pieces as one; with few messages it shows none.
+                        each = (each - request) / (messages - without if mode != _FEW else case.pieces)
                     samples.add(row, found.name, each)
                 sent += case.requests
 

@@ -106,6 +106,13 @@ async def test_refused_requests_are_counted_and_the_connection_is_replaced():
     assert found["p99"] == found["seconds"]  # as bad as no answer
 
 
+async def test_request_whose_connection_is_cut_has_failed():
+    async with gateway(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 9\r\n\r\nhalf") as there:
+        found = await load.run(order(there.port, 4))
+    assert (found["requests"], found["failed"], there.connections) == (4, 1, 3)
+    assert found["problem"] == "the connection was cut with a request on it"
+
+
 async def test_requests_without_an_answer_in_time_have_failed():
     async with gateway(b"", b"") as there:
         found = await load.run(order(there.port, 5, seconds=0.5))
