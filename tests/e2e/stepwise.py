@@ -6,13 +6,14 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import aiohttp
 import msgspec
 from aiohttp import web
 from waiting import until
 
-from epp.config import load_text
+from epp.config import load_file, load_text
 from epp.director import Cause, DirectorObserver, Refusal, Routing
 from epp.discovery import StaticDiscovery, parse_targets
 from epp.extproc.overrides import ResponseUsage
@@ -32,6 +33,8 @@ plugins: [{type: openai-parser}, {type: passthrough-parser}, {type: queue-scorer
 requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: passthrough-parser}]}
 dataLayer: {injectDefaults: false}
 """
+RATES = CONFIG.replace("{type: queue-scorer}]", "{type: endpoint-rates-producer}, {type: queue-scorer}]")
+"""One whose plugin times all responses."""
 
 
 @dataclass
@@ -160,6 +163,7 @@ async def stepwise(
     *,
     usage: ResponseUsage = ResponseUsage.AUTO,
     config: str = CONFIG,
+    config_file: Path | None = None,
     **picker,
 ) -> AsyncIterator[Setup]:
     server = Stepwise()
@@ -174,7 +178,8 @@ async def stepwise(
         admin = f"{directory}/admin.sock"
         picker_settings = PickerSettings(
             server=ServerSettings("unix:unset"),
-            config=load_text(config),
+            config=load_text(config) if config_file is None else load_file(config_file),
+            watch_config=config_file,
             discovery=StaticDiscovery(parse_targets(server.address)),
             observers=(endings,),
             response_usage=usage,

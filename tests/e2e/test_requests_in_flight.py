@@ -6,7 +6,8 @@ import tempfile
 
 import aiohttp
 import pytest
-from stepwise import LAST, PIECE, Setup, stepwise
+from config_files import replace
+from stepwise import CONFIG, LAST, PIECE, RATES, Setup, stepwise
 from waiting import until
 
 from epp.director import Cause
@@ -113,6 +114,37 @@ async def test_server_that_is_lost_before_its_response(setup: Setup):
     assert (await setup.ask(hang_up=True))[0] == 503
     assert await ended(setup) == (Cause.NATURAL, 503)
     assert setup.served_and_failed == (2, 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_stream_under_way_while_the_configuration_changes(mode, tmp_path):
+    """It needs no responses before, and times them all after: what holds for a request is what it began with."""
+    settings, usage = MODES[mode]
+    file = tmp_path / "config.yaml"
+    replace(file, CONFIG)
+    with tempfile.TemporaryDirectory() as directory:
+        async with stepwise(directory, settings, usage=usage, config_file=file) as setup:
+            await setup.ask()
+            async with setup.asking(stream=True) as response:
+                assert await response.content.readuntil(b"\n\n") == PIECE
+                replace(file, RATES)
+                await until(lambda: setup.gateway.picker.config.generation == 2, "the new one is in effect")
+                assert setup.in_flight[0] == 1
+                status, _ = await another_answer(setup)
+                assert status == 200
+                assert setup.in_flight[0] == 1
+                setup.server.finish.set()
+                assert await response.read() == LAST
+            await until(lambda: len(setup.endings.completed_as) == 3, "all have ended")
+            await setup.settled()
+            assert setup.endings.completed_as == [(Cause.NATURAL, 200)] * 3
+            assert setup.endings.routings[1].usage is not None  # under the new configuration
+
+
+async def another_answer(setup: Setup) -> tuple[int, bytes]:
+    """Ask once while another request is open."""
+    async with setup.asking() as response:
+        return response.status, await response.read()
 
 
 async def test_client_that_leaves_before_the_response(setup: Setup):
