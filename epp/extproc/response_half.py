@@ -12,9 +12,9 @@ from epp.extproc.exchange import Progress, expect
 from epp.extproc.headers import read_headers
 from epp.extproc.modes import BodyMode, GatewayTraits, Modes
 from epp.extproc.overrides import IN_PLACE, ResponseUsage, response_mode
-from epp.extproc.wire import HttpBody, HttpHeaders, HttpTrailers, ProcessingResponse
+from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
 from epp.framework.clock import Clock
-from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, END_MARKS, ONLY_OURS, SERVED_ENDPOINT
+from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, ONLY_OURS, SERVED_ENDPOINT
 from epp.framework.printable import printable
 from epp.framework.roles import Metadata
 
@@ -69,14 +69,10 @@ class ResponseHalf:
         return self._progress is Progress.ENDED
 
     @property
-    def seen_whole(self) -> bool:
-        """Whether the stream may end now: in body mode NONE, headers may be all that is shown."""
-        return self._unseen and self._progress is Progress.BODY and not self._traits.marks_ends
-
-    @property
-    def _unseen(self) -> bool:
-        """Whether the body is not shown, as far as is known: perhaps it is only not granted."""
-        return self._mode is BodyMode.NONE or self._asked is BodyMode.STREAMED
+    def unseen(self) -> bool:
+        """Whether headers are all that the gateway shows of this response, for all that is known."""
+        hidden = self._mode is BodyMode.NONE or self._asked is BodyMode.STREAMED
+        return hidden and self._progress is Progress.BODY
 
     def on_headers(self, message: HttpHeaders, routing: Routing | None) -> Iterator[ProcessingResponse]:
         """Read the status and the kind of body."""
@@ -135,12 +131,10 @@ class ResponseHalf:
             yield from pieces
             yield replies.with_metadata(final, report)
 
-    def on_trailers(self, message: HttpTrailers, routing: Routing | None) -> Iterator[ProcessingResponse]:
+    def on_trailers(self, routing: Routing | None) -> Iterator[ProcessingResponse]:
         """Let the trailers pass, after whatever of the body was held back."""
         expect("response_trailers", self._progress, Progress.EXPECTED, Progress.BODY)
         self._progress = Progress.ENDED
-        if self._unseen and _only_marks(message):
-            self._traits.end_of_unseen(marked=True)
         if self._mode is not BodyMode.NONE and routing is not None and not self._whole:
             routing.response_piece(b"", last=True, now=self._clock.now())
         if self._restorer is not None and self._mode not in IN_PLACE:
@@ -168,8 +162,6 @@ class ResponseHalf:
 
     def end(self) -> None:
         """Accept no more messages."""
-        if self._unseen and self._progress is Progress.BODY:
-            self._traits.end_of_unseen(marked=False)
         self._progress = Progress.ENDED
 
     def check_headers_shown(self) -> None:
@@ -188,11 +180,6 @@ class ResponseHalf:
         whole = last or self._mode is not BodyMode.STREAMED  # what follows a buffered piece is not shown
         restored = self._restorer.feed(piece, last=whole)
         return None if restored == piece else restored
-
-
-def _only_marks(trailers: HttpTrailers) -> bool:
-    """Whether the trailers, if any, are those that our gateway adds."""
-    return all(field.key in END_MARKS for field in trailers.trailers.headers)
 
 
 def _decision(routing: Routing) -> dict[str, str]:

@@ -99,8 +99,8 @@ class Session:
         """Complete the routed request with `cause` if it is still open; one that is not routed yet was abandoned."""
         if self._request is not None:
             if self._request.routing is not None:
-                whole = self._response is not None and self._response.seen_whole
-                self._request.routing.complete(Cause.NATURAL if whole else cause)
+                unseen = self._response is not None and self._response.unseen
+                self._request.routing.complete(Cause.UNSEEN if unseen and cause is Cause.CLIENT_DISCONNECT else cause)
                 if self._response is not None:
                     self._response.check_headers_shown()
             elif cause is Cause.CLIENT_DISCONNECT:
@@ -152,7 +152,7 @@ class Session:
                 request.answered_by_gateway(message.response_headers)
                 yield from response.on_headers(message.response_headers, request.routing)
             case "response_trailers":
-                yield from response.on_trailers(message.response_trailers, request.routing)
+                yield from response.on_trailers(request.routing)
             case _:
                 raise ProtocolError(f"unexpected message: {kind} is none of the six parts of an HTTP exchange")
         if response.ended:

@@ -52,6 +52,8 @@ _TOKENS = (1, *(8.0 * 2**power for power in range(12)), 32778, *(65536.0 * 2**po
 _OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))
 _SERIES: DataKey[Series] = DataKey("metrics-series")
 """The series of a routed request, from its start to its end."""
+_ANSWERED = (Cause.NATURAL, Cause.UNSEEN)
+"""Ends that count by their status."""
 
 
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObserver):
@@ -192,15 +194,17 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         if series is None:
             return
         series.of(self._duration).observe(self._clock.now() - request.received_at)
-        series.of(self._response_size).observe(routing.response_bytes)
+        if cause is not Cause.UNSEEN:
+            series.of(self._response_size).observe(routing.response_bytes)
         if routing.first_byte_at is not None:
             streaming = str(request.body.streaming).lower()
             series.of(self._ttft, streaming).observe(routing.first_byte_at - request.received_at)
         self._count_usage(routing, series)
-        outcome = f"{routing.status // 100}xx" if cause is Cause.NATURAL else cause.value
+        answered = cause in _ANSWERED
+        outcome = f"{routing.status // 100}xx" if answered else cause.value
         self._endpoint_responses.labels(routing.served.name, outcome).inc()
         self._outcomes.add((routing.served.name, outcome))
-        if cause is not Cause.NATURAL:
+        if not answered:
             series.of(self._errors, cause.value).inc()
         elif routing.status >= 400:  # noqa: PLR2004
             series.of(self._errors, str(routing.status)).inc()

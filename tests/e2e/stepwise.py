@@ -19,7 +19,7 @@ from epp.discovery import StaticDiscovery, parse_targets
 from epp.extproc.overrides import ResponseUsage
 from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
-from epp.gateway import GatewaySettings
+from epp.gateway import BodyMode, GatewaySettings
 from epp.local import LocalGateway, local_gateway
 from epp.picker import PickerSettings
 
@@ -114,6 +114,8 @@ class Setup:
     endings: Endings
     http: aiohttp.ClientSession
     admin: str
+    shows_headers_alone: bool
+    """Whether Envoy shows the picker no body of a response that no plugin needs."""
 
     @property
     def url(self) -> str:
@@ -187,6 +189,8 @@ async def stepwise(
         )
         envoy = msgspec.structs.replace(settings, listen_port=0, admin_address=f"unix:{admin}")
         async with local_gateway(picker_settings, envoy) as gateway, aiohttp.ClientSession() as http:
-            yield Setup(server, gateway, endings, http, admin)
+            shown = settings.body_modes.response is BodyMode.STREAMED and usage is ResponseUsage.NEVER
+            hidden = settings.body_modes.response is BodyMode.NONE and usage is not ResponseUsage.ALWAYS
+            yield Setup(server, gateway, endings, http, admin, shows_headers_alone=shown or hidden)
     finally:
         await runner.cleanup()

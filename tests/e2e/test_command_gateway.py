@@ -112,7 +112,7 @@ async def test_each_request_has_one_line_and_its_answer_tells_where_it_came_from
 
 
 @pytest.mark.parametrize("usage", ["auto", "always"])
-async def test_buffered_gateway_tells_who_left_and_counts_tokens_where_it_is_told_to(endpoints, usage):
+async def test_buffered_gateway_sees_ends_and_tokens_where_it_is_told_to(endpoints, usage):
     flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints, "--body-mode=buffered", f"--response-usage={usage}")
     async with command("gateway", *flags) as gateway, aiohttp.ClientSession() as http:
         url = f"{await url_of(gateway)}/v1/chat/completions"
@@ -125,10 +125,11 @@ async def test_buffered_gateway_tells_who_left_and_counts_tokens_where_it_is_tol
             response.close()
         await gateway.says('"request_id":"left"')
         *answered, left = request_lines(gateway)
-    counted = 3 if usage == "always" else None
-    assert [(line["outcome"], line["completion_tokens"]) for line in answered] == [("natural", counted)] * 2
-    assert (left["status"], left["outcome"]) == (200, "client-disconnect")
-    assert (left["ttft_seconds"] is None) == (usage == "auto")
+    ends = [(line["outcome"], line["completion_tokens"], line["ttft_seconds"] is None) for line in (*answered, left)]
+    if usage == "always":
+        assert ends == [("natural", 3, False), ("natural", 3, False), ("client-disconnect", None, False)]
+    else:
+        assert ends == [("unseen", None, False), ("unseen", None, False), ("unseen", None, True)]
 
 
 async def test_full_duplex_bodies_cannot_be_open(endpoints):

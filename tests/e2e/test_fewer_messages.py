@@ -17,8 +17,8 @@ SHOWN = GatewaySettings(body_mode=Bodies.BUFFERED, response_body_mode=BodyMode.S
 FIRM = GatewaySettings(request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.STREAMED)
 """One that lets the picker choose no mode."""
 AUTO, ALWAYS, NEVER = ResponseUsage
-# Headers and body of the request, headers and end of the response; the end is marked by trailers.
-FEWEST = 4
+FEWEST = 3
+"""Headers and body of the request, and headers of the response."""
 REWRITE = {"x-llm-d-model-name-rewrite": "other-name"}
 SETTLED_RATES = RATES.replace("endpoint-rates-producer", "endpoint-rates-producer, parameters: {learn: false}")
 TOKENS = CONFIG.replace("{type: queue-scorer}]", "{type: prefix-cache-affinity-filter}, {type: queue-scorer}]")
