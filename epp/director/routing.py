@@ -27,6 +27,8 @@ class Cause(StrEnum):
     """The response is complete."""
     CLIENT_DISCONNECT = "client-disconnect"
     """The gateway closed the exchange before that: the client left, or the model server was lost."""
+    UNSEEN = "unseen"
+    """The gateway closed the exchange after the headers of a response whose body it does not show: complete or cut."""
     ERROR = "error"
     """The exchange broke, or this program failed."""
 

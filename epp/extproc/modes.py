@@ -36,20 +36,12 @@ _TELLING_EXCHANGES = 10
 class GatewayTraits:
     """Observed behaviour of one gateway, shared by its streams."""
 
-    __slots__ = ("_ends_without_mark", "_exchanges_without_headers", "marks_ends", "streams_body_unprompted")
+    __slots__ = ("_exchanges_without_headers", "streams_body_unprompted")
 
     def __init__(self) -> None:
         self._exchanges_without_headers: int | None = 0  # None once it is known what the gateway shows
         self.streams_body_unprompted = False
         """Whether it has sent a body before its headers were answered: such a gateway never waits for that answer."""
-        self.marks_ends = False
-        """Whether it adds trailers to complete responses, so that one without them was cut."""
-        self._ends_without_mark = 0
-
-    def end_of_unseen(self, *, marked: bool) -> None:
-        """Count the end of a response whose body was not shown; a gateway may have another configuration by now."""
-        self._ends_without_mark = 0 if marked else self._ends_without_mark + 1
-        self.marks_ends = marked or (self.marks_ends and self._ends_without_mark < _TELLING_EXCHANGES)
 
     def end_of_exchange(self, *, headers_shown: bool) -> bool:
         """Count an exchange that ended; return True once, as it becomes plain that no response headers are shown.

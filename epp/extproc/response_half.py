@@ -13,9 +13,9 @@ from epp.extproc.exchange import ExchangeSettings, Progress, expect
 from epp.extproc.headers import read_headers, read_some
 from epp.extproc.modes import BodyMode, GatewayTraits, Modes
 from epp.extproc.overrides import IN_PLACE, ResponseUsage, response_mode
-from epp.extproc.wire import HttpBody, HttpHeaders, HttpTrailers
+from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework.clock import Clock
-from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, END_MARKS, ONLY_OURS, SERVED_ENDPOINT
+from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, ONLY_OURS, SERVED_ENDPOINT
 from epp.framework.printable import printable
 
 _log = structlog.get_logger()
@@ -61,14 +61,10 @@ class ResponseHalf:
         self._whole = False
 
     @property
-    def seen_whole(self) -> bool:
-        """Whether the stream may end now: in body mode NONE, headers may be all that is shown."""
-        return self._unseen and self.progress is _BODY and not self._traits.marks_ends
-
-    @property
-    def _unseen(self) -> bool:
-        """Whether the body is not shown, as far as is known: perhaps it is only not granted."""
-        return self._mode is BodyMode.NONE or self._asked is BodyMode.STREAMED
+    def unseen(self) -> bool:
+        """Whether headers are all that the gateway shows of this response, for all that is known."""
+        hidden = self._mode is BodyMode.NONE or self._asked is BodyMode.STREAMED
+        return hidden and self.progress is _BODY
 
     def on_headers(self, message: HttpHeaders, routing: Routing | None) -> Sequence[bytes]:
         """Read the status and the kind of body."""
@@ -122,12 +118,10 @@ class ResponseHalf:
             answers[-1] += report
         return answers
 
-    def on_trailers(self, message: HttpTrailers, routing: Routing | None) -> Sequence[bytes]:
+    def on_trailers(self, routing: Routing | None) -> Sequence[bytes]:
         """Let the trailers pass, after whatever of the body was held back."""
         expect("response_trailers", self.progress, _EXPECTED, _BODY)
         self.progress = _ENDED
-        if self._unseen and _only_marks(message):
-            self._traits.end_of_unseen(marked=True)
         if self._mode is not BodyMode.NONE and routing is not None and not self._whole:
             routing.response_piece(b"", last=True, now=self._now)
         answers: list[bytes] = []
@@ -157,8 +151,6 @@ class ResponseHalf:
 
     def end(self) -> None:
         """Accept no more messages."""
-        if self._unseen and self.progress is _BODY:
-            self._traits.end_of_unseen(marked=False)
         self.progress = _ENDED
 
     def check_headers_shown(self) -> None:
@@ -207,11 +199,6 @@ class ResponseHalf:
         whole = last or self._mode is not BodyMode.STREAMED  # what follows a buffered piece is not shown
         restored = restorer.feed(piece, last=whole)
         return [replies.RESPONSE_BODY_PASS if restored == piece else replies.response_body_replaced(restored)]
-
-
-def _only_marks(trailers: HttpTrailers) -> bool:
-    """Whether the trailers, if any, are those that our gateway adds."""
-    return all(field.key in END_MARKS for field in trailers.trailers.headers)
 
 
 def _decision(routing: Routing) -> dict[str, str]:

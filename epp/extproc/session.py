@@ -96,8 +96,8 @@ class Session:
         request, response = self._request, self._response
         if request is not None:
             if request.routing is not None:
-                whole = response is not None and response.seen_whole
-                request.routing.complete(Cause.NATURAL if whole else cause)
+                unseen = response is not None and response.unseen
+                request.routing.complete(Cause.UNSEEN if unseen and cause is Cause.CLIENT_DISCONNECT else cause)
                 if response is not None:
                     response.check_headers_shown()
             elif cause is Cause.CLIENT_DISCONNECT:
@@ -130,7 +130,7 @@ class Session:
             case "response_body":
                 return response.on_body(message.response_body, request.routing)
             case "response_trailers":
-                return response.on_trailers(message.response_trailers, request.routing)
+                return response.on_trailers(request.routing)
             case _:
                 raise ProtocolError(f"unexpected message: {kind} is none of the six parts of an HTTP exchange")
 

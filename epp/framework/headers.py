@@ -54,11 +54,6 @@ PREFER = "prefer"
 ENDPOINT_SELECTION = "test-epp-endpoint-selection"
 """The endpoints among which to pick; for conformance tests."""
 
-# From the gateway to the picker, in the trailers of a response.
-
-END_MARKS = ("x-epp-bandwidth-response-delay-ms", "x-epp-bandwidth-response-filter-delay-ms")
-"""What the trailers hold, if anything, that an Envoy of ours adds to each complete response; not sent to the client."""
-
 # Between the client and the picker, both ways.
 
 REQUEST_ID = "x-request-id"

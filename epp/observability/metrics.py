@@ -54,6 +54,8 @@ _TOKENS = (1, *(8.0 * 2**power for power in range(12)), 32778, *(65536.0 * 2**po
 _OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))
 _SERIES: DataKey[Series] = DataKey("metrics-series")
 """The series of a routed request, from its start to its end."""
+_ANSWERED = (Cause.NATURAL, Cause.UNSEEN)
+"""Ends that count by their status."""
 
 
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObserver):
@@ -200,16 +202,17 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         now = self._clock.now()
         seconds = now - request.received_at
         series.of(self._duration).observe(seconds)
-        series.of(self._response_size).observe(routing.response_bytes)
+        if cause is not Cause.UNSEEN:
+            series.of(self._response_size).observe(routing.response_bytes)
         if first_byte_at is not None:
             streaming = "true" if request.body.streaming else "false"
             series.with_more(self._ttft, streaming).observe(first_byte_at - request.received_at)
         if (usage := routing.usage) is not None:
             self._count_usage(usage, seconds, series)
-        ended = cause is Cause.NATURAL
-        outcome = f"{status // 100}xx" if ended else cause.value
+        answered = cause in _ANSWERED
+        outcome = f"{status // 100}xx" if answered else cause.value
         self._endpoint_responses.labels(routing.served.name, outcome).inc()
-        if not ended:
+        if not answered:
             series.with_more(self._errors, cause.value).inc()
         elif status >= 400:  # noqa: PLR2004
             series.with_more(self._errors, str(status)).inc()
