@@ -9,12 +9,14 @@ from epp.framework.headers import DESTINATION_NAMESPACE, DESTINATION_SERVED, SUB
 
 def read_headers(headers: HeaderMap) -> Headers:
     """Return the fields of a header message; bytes that are not UTF-8 are replaced."""
-    return Headers.of_lower(
-        [
-            (field.key.lower(), raw.decode("utf-8", "replace") if (raw := field.raw_value) else field.value)
-            for field in headers.headers
-        ]
-    )
+    fields = headers.headers
+    found = {
+        field.key.lower(): raw.decode("utf-8", "replace") if (raw := field.raw_value) else field.value
+        for field in fields
+    }
+    if len(found) == len(fields):
+        return Headers.unique(found)
+    return Headers((field.key, field.raw_value.decode("utf-8", "replace") or field.value) for field in fields)
 
 
 def read_some(headers: HeaderMap, names: frozenset[str]) -> dict[str, str]:

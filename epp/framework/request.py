@@ -27,20 +27,17 @@ class Headers(Mapping[str, str]):
     __slots__ = ("_fields", "_first")
 
     def __init__(self, fields: Iterable[tuple[str, str]] = ()) -> None:
-        self._keep(tuple((name.lower(), value) for name, value in fields))
+        self._fields: tuple[tuple[str, str], ...] | None = tuple((name.lower(), value) for name, value in fields)
+        self._first: dict[str, str] = {}
+        for name, value in self._fields:
+            self._first.setdefault(name, value)
 
     @classmethod
-    def of_lower(cls, fields: Iterable[tuple[str, str]]) -> Self:
-        """Return fields whose names are known to be lower-case: the same, sooner."""
+    def unique(cls, fields: dict[str, str]) -> Self:
+        """Return fields of different names, which are lower-case already: the same, sooner. Takes the dict over."""
         headers = cls.__new__(cls)
-        headers._keep(tuple(fields))  # noqa: SLF001  another constructor
+        headers._fields, headers._first = None, fields  # noqa: SLF001  another constructor
         return headers
-
-    def _keep(self, fields: tuple[tuple[str, str], ...]) -> None:
-        self._fields = fields
-        self._first = first = dict(fields)
-        if len(first) < len(fields):
-            first.update(reversed(fields))
 
     def __getitem__(self, name: str) -> str:
         return self._first[name]
@@ -64,6 +61,8 @@ class Headers(Mapping[str, str]):
 
     def fields(self) -> tuple[tuple[str, str], ...]:
         """Every field, duplicates included, in the order of arrival."""
+        if self._fields is None:
+            self._fields = tuple(self._first.items())
         return self._fields
 
     def first_of(self, *names: str) -> str | None:

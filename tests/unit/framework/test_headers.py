@@ -72,7 +72,8 @@ def test_control_names_are_found_by_one_search_whatever_is_beside_them(fields):
 def test_first_of_several_values_answers_and_all_are_kept_in_order(fields):
     expected = {name: next(value for other, value in fields if other == name) for name, _ in fields}
     upper = Headers([(name.upper(), value) for name, value in fields])
-    for made in (upper, Headers.of_lower(fields)):
+    same = [Headers.unique(dict(fields))] if len(expected) == len(fields) else []
+    for made in (upper, *same):
         assert dict(made) == expected
         assert list(made) == list(dict.fromkeys(name for name, _ in fields))
         assert made.fields() == tuple(fields)
