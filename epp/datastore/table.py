@@ -51,12 +51,14 @@ class ColumnTable:
         return found
 
     def put(self, column: Column, slot: int, value: float) -> None:
-        """Write one value; a column not seen before is added, unknown elsewhere."""
+        """Write one value; a column not seen before is added, unknown elsewhere. The same value changes nothing."""
         name = column.name
         if name not in self._cells:
             self._add_column(column)
-        self._cells[name][slot] = value
-        self._dirty.add(name)
+        cells = self._cells[name]
+        if cells[slot] != value:
+            cells[slot] = value
+            self._dirty.add(name)
 
     def add(self, column: Column, slot: int, amount: float) -> None:
         """Add to one value."""

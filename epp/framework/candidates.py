@@ -29,7 +29,8 @@ class Candidates:
 
     def __init__(self, snapshot: Snapshot, slots: Positions, *, profile: str = "", peer: int | None = None) -> None:
         self.snapshot = snapshot
-        self.slots = read_only(slots)
+        slots.setflags(write=False)
+        self.slots = slots
         self._memo: dict[Callable[[Candidates], object], object] | None = None
         self.profile = profile
         """Name of the profile that runs; empty outside of profiles."""

@@ -62,7 +62,7 @@ class ProfileResult(msgspec.Struct, frozen=True, eq=False):
     @property
     def slot(self) -> int:
         """The slot of the endpoint picked first."""
-        return int(self.candidates.slots[self.picked[0]])
+        return self.candidates.slots.item(self.picked.item(0))
 
 
 class Destination(msgspec.Struct, frozen=True, eq=False):

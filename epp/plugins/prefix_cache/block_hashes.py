@@ -3,6 +3,7 @@
 
 import sys
 from array import array
+from struct import iter_unpack
 
 import xxhash
 
@@ -26,4 +27,8 @@ def block_hashes(prompt: bytes, *, seed: int, block_tokens: int, max_blocks: int
     size = block_tokens * BYTES_PER_TOKEN
     end = min(len(prompt), max_blocks * size)
     digest = xxhash.xxh3_64_intdigest
-    return array("Q", [seed := digest(prompt[start : start + size], seed) for start in range(0, end, size)])
+    whole = end - end % size
+    hashes = [seed := digest(block, seed) for (block,) in iter_unpack(f"{size}s", memoryview(prompt)[:whole])]
+    if whole < end:
+        hashes.append(digest(prompt[whole:end], seed))
+    return array("Q", hashes)

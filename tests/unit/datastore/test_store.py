@@ -60,8 +60,18 @@ def test_gie_6_snapshot_has_generation_and_age_and_is_the_same_until_something_c
     first = store.snapshot()
     assert store.snapshot() is first
     assert first.age_seconds(now=102.5)[0] == 2.5  # reported at 100
-    store.report(a, Report({WAITING: 3}))
+    store.report(a, Report({WAITING: 4}))
     assert store.snapshot().generation == first.generation + 1
+
+
+def test_columns_are_the_same_for_as_long_as_the_same_is_reported(store):
+    a = endpoint("a")
+    store.replace([a])
+    store.report(a, Report({WAITING: 3, KV_USAGE: 0.5}))
+    first = store.snapshot()
+    store.report(a, Report({WAITING: 3, KV_USAGE: 0.75}))
+    assert store.snapshot().column(WAITING) is first.column(WAITING)
+    assert store.snapshot().column(KV_USAGE)[0] == 0.75
 
 
 def test_report_leaves_alone_what_it_does_not_mention(store):
