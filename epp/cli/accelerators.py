@@ -13,9 +13,10 @@ from rich.table import Table
 from epp.accelerators.reports import ClassTotal, class_totals, fit_report
 from epp.accelerators.tagger import AcceleratorTagger
 from epp.cli.commands import Accelerators
+from epp.cli.errors import exit_on
 from epp.cli.inputs import read_config, read_endpoints, split_list
 from epp.cli.options import Output
-from epp.cli.output import exit_on, indented, new_console, print_json
+from epp.cli.output import indented, new_console, print_json
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.datastore import Datastore
 from epp.framework import Candidates, ConfigurationError, SystemClock

@@ -11,10 +11,11 @@ from rich.tree import Tree
 
 from epp.cli.check_files import FileReport, check_all
 from epp.cli.commands import POOL_GROUP, Check
+from epp.cli.errors import exit_on
 from epp.cli.findings import show_findings
 from epp.cli.inputs import split_list
 from epp.cli.options import Output
-from epp.cli.output import exit_on, new_console, print_json
+from epp.cli.output import new_console, print_json
 from epp.config import Builder
 from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph
 from epp.framework import ConfigurationError, SystemClock

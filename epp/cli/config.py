@@ -5,7 +5,8 @@ import typer
 from rich.table import Table
 
 from epp.cli.commands import ConfigList, ConfigSchema, ConfigShow
-from epp.cli.output import exit_on, new_console, print_json
+from epp.cli.errors import exit_on
+from epp.cli.output import new_console, print_json
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.samples import sample_texts, summary

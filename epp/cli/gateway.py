@@ -9,8 +9,8 @@ import structlog
 import typer
 
 from epp.cli.commands import Gateway
+from epp.cli.errors import exit_on
 from epp.cli.inputs import read_bind_address, read_targets, read_trust
-from epp.cli.output import exit_on
 from epp.cli.running import run
 from epp.cli.settings import picker_settings
 from epp.extproc.settings import ServerSettings, Transport

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of commands: tables for terminals, JSON for programs, and errors as one line."""
+"""Output of commands: tables for terminals, and JSON for programs."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import msgspec
 import typer
@@ -43,13 +41,3 @@ def indented(markup: str, columns: int) -> Padding:
 def print_json(value: object) -> None:
     """Print a value as indented JSON."""
     typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
-
-
-@contextmanager
-def exit_on(*expected: type[Exception]) -> Iterator[None]:
-    """Print an expected error as one line and exit with code 1."""
-    try:
-        yield
-    except expected as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error

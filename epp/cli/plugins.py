@@ -8,7 +8,8 @@ import typer
 from rich.markup import escape
 
 from epp.cli.commands import PluginOutput, Plugins
-from epp.cli.output import exit_on, indented, new_console, print_json
+from epp.cli.errors import exit_on
+from epp.cli.output import indented, new_console, print_json
 from epp.config.plugin_data import data_markdown
 from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import ParameterEntry, PluginEntry, Reference, plugin_reference

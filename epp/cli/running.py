@@ -6,8 +6,8 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 
+from epp.cli.errors import exit_on
 from epp.cli.heap import collect_rarely
-from epp.cli.output import exit_on
 from epp.descriptors import raise_limit
 
 _SWITCH_SECONDS = 0.001

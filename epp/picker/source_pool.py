@@ -10,9 +10,9 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Pool
 from epp.framework.endpoint import Endpoint
 
-_BATCH = 32
+_BATCH = 8
 """Endpoints that join at once; tagging one can take half a millisecond."""
-_STRETCH_SECONDS = 0.02
+_STRETCH_SECONDS = 0.004
 """Time after which the event loop runs other tasks before further endpoints join."""
 
 
@@ -90,8 +90,10 @@ class SourcePool(Pool):
 
     def _join_for_a_stretch(self) -> None:
         until = self._clock.now() + _STRETCH_SECONDS
-        while self._waiting and self._clock.now() < until:
+        while self._waiting:  # one batch at least, however busy the machine is
             self._store.update(self._next_batch())
+            if self._clock.now() >= until:
+                return
 
     def _next_batch(self) -> list[Endpoint]:
         batch = list(islice(self._waiting.values(), _BATCH))

@@ -2,6 +2,7 @@
 """The command line as a whole: version, help, completion, and what is imported for them."""
 
 import re
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -15,6 +16,8 @@ from epp.cli.commands import COMMANDS
 
 HEAVY = ("aiohttp", "grpc", "numpy", "prometheus_client", "rich", "structlog", "google.protobuf")
 NETWORK = ("aiohttp", "grpc", "prometheus_client")
+UNUSED = ("cryptography", "lightkube", "numpy.random", "pygments", "rich", "watchfiles")
+"""Of a picker with the default configuration and a certificate of its own."""
 DEFAULT_CONFIG = Path(__file__).parents[3] / "epp" / "samples" / "default.yaml"
 ASKED = [["--version"], ["--help"], *([*name.split(), "--help"] for name in COMMANDS)]
 
@@ -49,6 +52,25 @@ def test_completion_imports_nothing_heavy(words):
 @pytest.mark.parametrize("arguments", [["check", str(DEFAULT_CONFIG)], ["plugins"], ["plugins", "metrics-data-source"]])
 def test_check_and_plugins_import_nothing_that_talks_to_a_network(arguments):
     assert imported(arguments, NETWORK) == []
+
+
+def test_picker_without_a_cluster_or_files_loads_no_libraries_for_these():
+    program = (
+        "import atexit, sys\n"
+        f"atexit.register(lambda: print('loaded:', *(set({UNUSED!r}) & sys.modules.keys()), file=sys.stderr))\n"
+        "from epp.cli.app import main\n"
+        "main()\n"
+    )
+    ports = ["--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--drain-quiet-period=0s"]
+    command = [sys.executable, "-c", program, "serve", "--endpoints=127.0.0.1:9", "--bind-address=127.0.0.1", *ports]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as picker:
+        assert picker.stderr is not None
+        lines = []
+        for line in picker.stderr:
+            lines.append(line)
+            if '"event":"ready"' in line:
+                picker.send_signal(signal.SIGTERM)
+    assert lines[-1] == "loaded:\n", lines
 
 
 def test_version_is_that_of_the_package():
