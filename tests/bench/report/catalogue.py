@@ -30,7 +30,7 @@ def _sizes(sizes: Iterable[int], id_start: str, title: str, unit: str, most: Map
     return tuple(Row(f"{id_start}-{size}", title.format(size), unit, most=most.get(size)) for size in sizes)
 
 
-_FEW = "request body BUFFERED, response body NONE"
+_FEW = "`--body-mode buffered`"
 _POOLS = (8, 100, 1000, 10_000)
 
 GROUPS: dict[str, tuple[Row, ...]] = {
