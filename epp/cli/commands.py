@@ -33,6 +33,7 @@ from epp.cli.options import (
     Seconds,
     Switch,
     Verbosity,
+    cipher_suites_option,
     duration_option,
     port_option,
     size_option,
@@ -91,9 +92,9 @@ class PickerFlags:
             help="The gRPC server: asyncio, on the event loop, for the least CPU time; grpcio, the gRPC project's own."
         ),
     ] = "asyncio"
-    refresh_metrics_interval: Annotated[float, duration_option("Time between two polls of an endpoint.")] = Seconds(
-        0.05
-    )
+    refresh_metrics_interval: Annotated[
+        float, duration_option("Time between two polls of an endpoint; up to 150ms while it is at rest.")
+    ] = Seconds(0.05)
     refresh_prometheus_metrics_interval: Annotated[
         float, duration_option("Time between two updates of the pool's gauges.")
     ] = Seconds(5)
@@ -144,6 +145,9 @@ class Serve(PickerFlags):
         Switch, switch_option("Reload tls.crt and tls.key of --cert-path when they change.")
     ] = Switch.TRUE
     tls_min_version: Annotated[str, tls_version_option("Minimum TLS version.")] = "VersionTLS12"
+    tls_cipher_suites: Annotated[
+        str, cipher_suites_option("Cipher suites of TLS 1.2; by default all that HTTP/2 allows.")
+    ] = ""
     grpc_max_recv_msg_size: Annotated[
         int | None, size_option("Largest message accepted; by default 1Mi more than a body.")
     ] = None
@@ -185,9 +189,10 @@ class Gateway(PickerFlags):
         typer.Option(
             help="How bodies come to the picker. full-duplex: in pieces, both ways. buffered: requests whole, of "
             "--max-request-body at most, and of responses only those that are needed, to put back the name of a "
-            "rewritten model or for a plugin; about half the CPU time of a request and nothing for the pieces of its "
-            "response, but no tokens in metrics and log lines, nor the time to the first token of a stream. By default "
-            "full-duplex; with FailOpen, requests whole and responses in pieces."
+            "rewritten model or for a plugin; that saves about half the CPU time of a request, and the pieces of its "
+            "response cost nothing, but there are no tokens in metrics and log lines, no time to the first token of a "
+            "stream, and no telling whether a response that ended was complete. By default full-duplex; with FailOpen, "
+            "requests whole and responses in pieces."
         ),
     ] = None
     failure_mode: Annotated[

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of a picker, from the flags that `epp serve` and `epp gateway` share."""
 
+from epp.cli import heap
 from epp.cli.commands import PickerFlags
 from epp.cli.inputs import read_config, read_endpoints, read_policies, split_list
 from epp.extproc.overrides import ResponseUsage
@@ -32,4 +33,5 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         response_usage=ResponseUsage(flags.response_usage),
         lost_log_lines=lambda: log.lost,
         terminal=logs.terminal(log),
+        before_ready=heap.freeze,
     )

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from epp.framework.errors import NoParserError
-from epp.framework.headers import is_control
+from epp.framework.headers import is_control, may_hold_control
 from epp.framework.plugin import Plugin, R
 from epp.framework.request import Headers, RequestBody
-from epp.framework.roles import Parser, ResponseReporter
+from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.scheduling.scheduler import Scheduler
 
 _MOST_PATHS = 16
@@ -119,7 +119,15 @@ class Pipeline:
 
     def control_names(self, headers: Headers) -> list[str]:
         """Return the names present that must not reach an endpoint: those of the protocol, and those plugins set."""
+        if not may_hold_control(headers) and self.sets_headers.isdisjoint(headers):
+            return []
         return [name for name in headers if is_control(name) or name in self.sets_headers]
+
+    @property
+    def sees_responses(self) -> bool:
+        """Whether a plugin is shown the headers of responses."""
+        plugins = self.plugins
+        return ResponseHeaders in plugins or ResponseTiming in plugins or ResponseReporter in plugins
 
     @property
     def metadata_namespaces(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Body modes of a gateway, and the traits of one that does not state its modes."""
 
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from epp.extproc.wire import ProcessingRequest
 
@@ -22,34 +22,26 @@ class BodyMode(IntEnum):
     """Piece by piece, answered whenever the picker likes; the headers wait for their own answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Modes:
+class Modes(NamedTuple):
     """Modes that the gateway states on the first message of a stream; None where it states none."""
 
     request: BodyMode | None = None
     response: BodyMode | None = None
 
 
+_MODES = tuple(BodyMode)
 _TELLING_EXCHANGES = 10
 
 
 class GatewayTraits:
     """Observed behaviour of one gateway, shared by its streams."""
 
-    __slots__ = ("_ends_without_mark", "_exchanges_without_headers", "marks_ends", "streams_body_unprompted")
+    __slots__ = ("_exchanges_without_headers", "streams_body_unprompted")
 
     def __init__(self) -> None:
         self._exchanges_without_headers: int | None = 0  # None once it is known what the gateway shows
         self.streams_body_unprompted = False
         """Whether it has sent a body before its headers were answered: such a gateway never waits for that answer."""
-        self.marks_ends = False
-        """Whether it adds trailers to complete responses, so that one without them was cut."""
-        self._ends_without_mark = 0
-
-    def end_of_unseen(self, *, marked: bool) -> None:
-        """Count the end of a response whose body was not shown; a gateway may have another configuration by now."""
-        self._ends_without_mark = 0 if marked else self._ends_without_mark + 1
-        self.marks_ends = marked or (self.marks_ends and self._ends_without_mark < _TELLING_EXCHANGES)
 
     def end_of_exchange(self, *, headers_shown: bool) -> bool:
         """Count an exchange that ended; return True once, as it becomes plain that no response headers are shown.
@@ -72,20 +64,21 @@ class UnknownModeError(ValueError):
     """A mode that this picker does not support."""
 
 
+_NO_MODES = Modes()
+
+
 def read_modes(message: ProcessingRequest) -> Modes:
     """Return the modes of a stream from its first message; raises UnknownModeError."""
     if not message.HasField("protocol_config"):
-        return Modes()
+        return _NO_MODES
     said = message.protocol_config
     return Modes(_mode(said.request_body_mode, "request"), _mode(said.response_body_mode, "response"))
 
 
 def _mode(number: int, side: str) -> BodyMode:
-    try:
-        return BodyMode(number)
-    except ValueError:
-        known = ", ".join(BodyMode.__members__)
-        raise UnknownModeError(
-            f"{side}_body_mode {number} is not supported: set one of {known} in processing_mode of the gateway's "
-            "ext_proc filter"
-        ) from None
+    if 0 <= number < len(_MODES):
+        return _MODES[number]
+    raise UnknownModeError(
+        f"{side}_body_mode {number} is not supported: set one of {', '.join(BodyMode.__members__)} in processing_mode "
+        "of the gateway's ext_proc filter"
+    )

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -27,13 +27,34 @@ class Headers(Mapping[str, str]):
     __slots__ = ("_fields", "_first")
 
     def __init__(self, fields: Iterable[tuple[str, str]] = ()) -> None:
-        self._fields = tuple((name.lower(), value) for name, value in fields)
-        self._first: dict[str, str] = {}
-        for name, value in self._fields:
-            self._first.setdefault(name, value)
+        self._keep(tuple((name.lower(), value) for name, value in fields))
+
+    @classmethod
+    def of_lower(cls, fields: Iterable[tuple[str, str]]) -> Self:
+        """Return fields whose names are known to be lower-case: the same, sooner."""
+        headers = cls.__new__(cls)
+        headers._keep(tuple(fields))  # noqa: SLF001  another constructor
+        return headers
+
+    def _keep(self, fields: tuple[tuple[str, str], ...]) -> None:
+        self._fields = fields
+        self._first = first = dict(fields)
+        if len(first) < len(fields):
+            first.update(reversed(fields))
 
     def __getitem__(self, name: str) -> str:
         return self._first[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._first
+
+    @overload
+    def get(self, name: str, default: None = None, /) -> str | None: ...
+    @overload
+    def get(self, name: str, default: str | T, /) -> str | T: ...
+    def get(self, name: str, default: str | T | None = None, /) -> str | T | None:
+        """Return the value of a name, or the default."""
+        return self._first.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._first)

@@ -20,7 +20,6 @@ from envoy_data_plane.envoy.config.route.v3 import (
     VirtualHost,
 )
 from envoy_data_plane.envoy.extensions.access_loggers.stream.v3 import StdoutAccessLog
-from envoy_data_plane.envoy.extensions.filters.http.bandwidth_limit.v3 import BandwidthLimit, BandwidthLimitEnableMode
 from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
     ExternalProcessor,
     MetadataOptions,
@@ -45,7 +44,6 @@ from epp.framework.headers import (
     DESTINATION,
     DESTINATION_NAMESPACE,
     DROPPED_REASON,
-    END_MARKS,
     OBEYED_BY_ENDPOINTS,
     REQUEST_ID,
     SUBSET_NAMESPACE,
@@ -73,8 +71,6 @@ from epp.gateway.settings import (
 __all__ = ["Casing", "build_bootstrap"]
 
 _NEVER = timedelta(0)
-_NO_LIMIT_KBPS = 1_000_000_000
-_END_MARK_PREFIX = "x-epp"  # makes the names in END_MARKS
 _ACCESS_LOG = {
     "time": "%START_TIME%",
     "request_id": f"%REQ({REQUEST_ID})%",
@@ -136,7 +132,6 @@ def _listener(settings: GatewaySettings) -> Listener:
         http_filters=[
             HttpFilter(name="envoy.filters.http.header_mutation", typed_config=Any.pack(_header_removal(settings))),
             HttpFilter(name="envoy.filters.http.ext_proc", typed_config=Any.pack(_external_processor(settings))),
-            *_end_marks(settings),
             HttpFilter(name="envoy.filters.http.router", typed_config=Any.pack(Router())),
         ],
         # The first token may take minutes.
@@ -209,34 +204,10 @@ def _external_processor(settings: GatewaySettings) -> ExternalProcessor:
     )
 
 
-def _end_marks(settings: GatewaySettings) -> list[HttpFilter]:
-    """Return the filter that adds trailers, perhaps empty ones, to each complete response.
-
-    A picker that is not shown the body sees the end by them: without trailers Envoy just closes the exchange, after a
-    complete response and after one that was cut. The limit itself never acts.
-    """
-    if settings.body_mode is not Bodies.BUFFERED:
-        return []
-    marks = BandwidthLimit(
-        stat_prefix="end_marks",
-        enable_mode=BandwidthLimitEnableMode.RESPONSE,
-        limit_kbps=_NO_LIMIT_KBPS,
-        enable_response_trailers=True,
-        response_trailer_prefix=_END_MARK_PREFIX,
-    )
-    return [HttpFilter(name="envoy.filters.http.bandwidth_limit", typed_config=Any.pack(marks))]
-
-
 def _header_removal(settings: GatewaySettings) -> HeaderMutation:
     # Envoy connects to the address in the destination header. When a request passes without the picker, a client could
     # otherwise choose its server, and those that the server's sidecar calls.
     names = [DESTINATION]
     if settings.failure_mode is FailureMode.FAIL_OPEN:
         names += sorted(OBEYED_BY_ENDPOINTS)
-    marks = END_MARKS if settings.body_mode is Bodies.BUFFERED else ()
-    return HeaderMutation(
-        mutations=Mutations(
-            request_mutations=[OneHeaderMutation(remove=name) for name in names],
-            response_trailers_mutations=[OneHeaderMutation(remove=name) for name in marks],
-        )
-    )
+    return HeaderMutation(mutations=Mutations(request_mutations=[OneHeaderMutation(remove=name) for name in names]))

@@ -39,8 +39,7 @@ _BUFFERED = (
 # Bodies       Requests go to the picker whole: 32 MiB at most, larger ones get 413 (request_body_buffer_limit, and
 #              --max-request-body of the picker). The bodies of responses pass it by, but for those that it asks for
 #              (allow_mode_override), so it counts no tokens unless it is told to: --response-usage=always.
-# Ends         The filter bandwidth_limit limits nothing. It adds trailers to each complete response, and they tell the
-#              picker that the response was not cut; header_mutation removes them.
+# Ends         Without bodies the picker sees when a response ends, but not whether it was complete or cut.
 """
 )
 

@@ -5,19 +5,21 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, cast
 
-import structlog
-
-from epp.grpc_http2.codes import ErrorCode
+from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.service import Cancellable, Methods, Waiting
 from epp.grpc_http2.tls import speaks_http2
 
-_log = structlog.get_logger()
+_LINGER_SECONDS = 1.0
 
 
 class Registry(Protocol):
     """Keeps track of the connections of a server."""
+
+    @property
+    def complaints(self) -> Complaints:
+        """Takes warnings about clients."""
 
     def connection_opened(self, protocol: "GrpcProtocol") -> None:
         """Take note of a connection."""
@@ -41,21 +43,22 @@ class GrpcProtocol(asyncio.Protocol):
         self._checking: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._flushing = False
-        self._draining = False
+        self._closing = False
 
     # what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the client."""
         if not speaks_http2(transport.get_extra_info("ssl_object")):
-            _log.warning(
-                "TLS connection refused: the client does not offer the protocol h2 (ALPN)", peer=_peer(transport)
-            )
+            problem = "TLS connection refused: the client must offer the protocol h2 (ALPN)"
+            self._registry.complaints.warn(problem, self._time(), peer=_peer(transport))
             transport.close()
             return
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
-        self._connection = Connection(self._methods, self._limits, self, _peer(transport), self._time())
+        self._connection = Connection(
+            self._methods, self._limits, self, _peer(transport), self._time(), complaints=self._registry.complaints
+        )
         self._registry.connection_opened(self)
         self._connection.start()
         self._check()
@@ -88,7 +91,8 @@ class GrpcProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Read no more while the client reads nothing."""
         if self._transport is not None:
-            self._transport.pause_reading()
+            if not self._closing:
+                self._transport.pause_reading()
             self._expect_progress()
 
     def resume_writing(self) -> None:
@@ -123,7 +127,6 @@ class GrpcProtocol(asyncio.Protocol):
     def go_away(self) -> None:
         """Ask the client to open no more streams, and close when there are none."""
         if self._connection is not None:
-            self._draining = True
             self._connection.go_away()
             self._write()
 
@@ -146,12 +149,25 @@ class GrpcProtocol(asyncio.Protocol):
         if out:
             transport.write(b"".join(out))
             out.clear()
-        if self._draining and connection.finished:
-            connection.fail(ErrorCode.NO_ERROR, "")
-            out.clear()
-        if connection.closed and not transport.is_closing():
+        if connection.finished:
+            connection.lose()
+        if connection.closed and not self._closing:
+            self._closing = True
+            self._close(transport)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        """Close once all is written, and not before the client has had time to read why."""
+        self._expect_progress()
+        if transport.is_closing() or not transport.can_write_eof():
             transport.close()
-            self._expect_progress()
+            return
+        try:
+            transport.write_eof()  # closing with bytes unread would reset the connection, and GOAWAY with it
+        except OSError:  # the client has closed
+            transport.close()
+        else:
+            transport.resume_reading()
+            self._loop.call_later(_LINGER_SECONDS, transport.close)
 
     def _flush(self) -> None:
         self._flushing = False

@@ -45,6 +45,7 @@ _SECONDS = (
 )  # fmt: skip
 _LONG_SECONDS = (*_SECONDS, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
 _SCHEDULING_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+_LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _REQUEST_BYTES = tuple(64.0 * 2**power for power in range(25))  # 64 B to 1 GiB
 _RESPONSE_BYTES = tuple(2.0**power for power in range(17))
 _NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -53,6 +54,8 @@ _TOKENS = (1, *(8.0 * 2**power for power in range(12)), 32778, *(65536.0 * 2**po
 _OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))
 _SERIES: DataKey[Series] = DataKey("metrics-series")
 """The series of a routed request, from its start to its end."""
+_ANSWERED = (Cause.NATURAL, Cause.UNSEEN)
+"""Ends that count by their status."""
 
 
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObserver):
@@ -143,6 +146,11 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._task_failures = self._counter(
             "background_task_failures_total", "Restarts of background tasks after an error.", ("task",)
         )
+        self._loop_lag = self._histogram(
+            "event_loop_lag_seconds",
+            "Delay of a timer of the event loop, ten times a second: requests that arrive meanwhile wait as long.",
+            _LAG_SECONDS,
+        ).labels()
         self._accelerator_picks = self._counter(
             "accelerator_selections_total",
             "Picks by accelerator class (or model, without a class) and profile.",
@@ -194,16 +202,17 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         now = self._clock.now()
         seconds = now - request.received_at
         series.of(self._duration).observe(seconds)
-        series.of(self._response_size).observe(routing.response_bytes)
+        if cause is not Cause.UNSEEN:
+            series.of(self._response_size).observe(routing.response_bytes)
         if first_byte_at is not None:
             streaming = "true" if request.body.streaming else "false"
             series.with_more(self._ttft, streaming).observe(first_byte_at - request.received_at)
         if (usage := routing.usage) is not None:
             self._count_usage(usage, seconds, series)
-        ended = cause is Cause.NATURAL
-        outcome = f"{status // 100}xx" if ended else cause.value
+        answered = cause in _ANSWERED
+        outcome = f"{status // 100}xx" if answered else cause.value
         self._endpoint_responses.labels(routing.served.name, outcome).inc()
-        if not ended:
+        if not answered:
             series.with_more(self._errors, cause.value).inc()
         elif status >= 400:  # noqa: PLR2004
             series.with_more(self._errors, str(status)).inc()
@@ -265,6 +274,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
     def task_failed(self, kind: str, error: Exception) -> None:  # noqa: ARG002  the supervisor logs it
         """Count an error of a background task."""
         self._task_failures.labels(kind).inc()
+
+    def loop_lagged(self, seconds: float) -> None:
+        """Record a delay of the event loop."""
+        self._loop_lag.observe(seconds)
 
     def count_lost_log_lines(self, lost: Callable[[], int]) -> None:
         """Add the number of lost log lines to the metrics."""

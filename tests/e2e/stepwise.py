@@ -6,19 +6,20 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import aiohttp
 import msgspec
 from aiohttp import web
 from waiting import until
 
-from epp.config import load_text
+from epp.config import load_file, load_text
 from epp.director import Cause, DirectorObserver, Refusal, Routing
 from epp.discovery import StaticDiscovery, parse_targets
 from epp.extproc.overrides import ResponseUsage
 from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
-from epp.gateway import GatewaySettings
+from epp.gateway import BodyMode, GatewaySettings
 from epp.local import LocalGateway, local_gateway
 from epp.picker import PickerSettings
 
@@ -32,6 +33,8 @@ plugins: [{type: openai-parser}, {type: passthrough-parser}, {type: queue-scorer
 requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: passthrough-parser}]}
 dataLayer: {injectDefaults: false}
 """
+RATES = CONFIG.replace("{type: queue-scorer}]", "{type: endpoint-rates-producer}, {type: queue-scorer}]")
+"""One whose plugin times all responses."""
 
 
 @dataclass
@@ -111,6 +114,8 @@ class Setup:
     endings: Endings
     http: aiohttp.ClientSession
     admin: str
+    shows_headers_alone: bool
+    """Whether Envoy shows the picker no body of a response that no plugin needs."""
 
     @property
     def url(self) -> str:
@@ -160,6 +165,7 @@ async def stepwise(
     *,
     usage: ResponseUsage = ResponseUsage.AUTO,
     config: str = CONFIG,
+    config_file: Path | None = None,
     **picker,
 ) -> AsyncIterator[Setup]:
     server = Stepwise()
@@ -174,7 +180,8 @@ async def stepwise(
         admin = f"{directory}/admin.sock"
         picker_settings = PickerSettings(
             server=ServerSettings("unix:unset"),
-            config=load_text(config),
+            config=load_text(config) if config_file is None else load_file(config_file),
+            watch_config=config_file,
             discovery=StaticDiscovery(parse_targets(server.address)),
             observers=(endings,),
             response_usage=usage,
@@ -182,6 +189,8 @@ async def stepwise(
         )
         envoy = msgspec.structs.replace(settings, listen_port=0, admin_address=f"unix:{admin}")
         async with local_gateway(picker_settings, envoy) as gateway, aiohttp.ClientSession() as http:
-            yield Setup(server, gateway, endings, http, admin)
+            shown = settings.body_modes.response is BodyMode.STREAMED and usage is ResponseUsage.NEVER
+            hidden = settings.body_modes.response is BodyMode.NONE and usage is not ResponseUsage.ALWAYS
+            yield Setup(server, gateway, endings, http, admin, shows_headers_alone=shown or hidden)
     finally:
         await runner.cleanup()

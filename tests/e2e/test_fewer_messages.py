@@ -4,7 +4,7 @@
 import tempfile
 
 import pytest
-from stepwise import CONFIG, LAST, PIECE, Setup, stepwise
+from stepwise import CONFIG, LAST, PIECE, RATES, Setup, stepwise
 from waiting import until
 
 from epp.extproc.overrides import ResponseUsage
@@ -17,10 +17,9 @@ SHOWN = GatewaySettings(body_mode=Bodies.BUFFERED, response_body_mode=BodyMode.S
 FIRM = GatewaySettings(request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.STREAMED)
 """One that lets the picker choose no mode."""
 AUTO, ALWAYS, NEVER = ResponseUsage
-# Headers and body of the request, headers and end of the response; the end is marked by trailers.
-FEWEST = 4
+FEWEST = 3
+"""Headers and body of the request, and headers of the response."""
 REWRITE = {"x-llm-d-model-name-rewrite": "other-name"}
-RATES = CONFIG.replace("{type: queue-scorer}]", "{type: endpoint-rates-producer}, {type: queue-scorer}]")
 SETTLED_RATES = RATES.replace("endpoint-rates-producer", "endpoint-rates-producer, parameters: {learn: false}")
 TOKENS = CONFIG.replace("{type: queue-scorer}]", "{type: prefix-cache-affinity-filter}, {type: queue-scorer}]")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of inference engines: the source of their pages, and the extractor of the core metrics."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from epp.collectors.engines.built_in import BUILT_IN, HOST, SERIES_PREFIXES
@@ -86,6 +86,11 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         self._last: dict[str, _Last] = {}
         """By id of the endpoint."""
         self.writes = tuple(dict.fromkeys(datum for engine in self._engines.values() for datum in engine.fills))
+
+    @property
+    def series(self) -> Collection[str]:
+        """Names of the series of all engines."""
+        return {name for engine in self._engines.values() for name in engine.series_names}
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         """Return the metrics; raises PageError for an unreadable page or an unknown engine."""

@@ -3,14 +3,19 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
+from epp.collectors.http.cost import ReadingCost
 from epp.collectors.polling.cadence import Cadence
 from epp.collectors.polling.poll import Poll
+from epp.collectors.sieve import LARGE_BYTES, Sieve
 from epp.collectors.sources.asker import Asker
 from epp.collectors.sources.http import HttpSource
 from epp.datastore import Datastore
 from epp.framework.datalayer import DataSource
 from epp.framework.endpoint import Endpoint
+
+Done: TypeAlias = Callable[["Member", bytes | Exception], None]
 
 
 class Member:
@@ -37,7 +42,7 @@ class Member:
         self._asker: Asker | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, done: Callable[["Member", bytes | Exception], None]) -> None:
+    def begin(self, done: Done) -> None:
         """Begin a poll, and call `done` with its outcome, never before this returns."""
         source = self.poll.source
         if isinstance(source, HttpSource):
@@ -46,7 +51,7 @@ class Member:
                 if asker is not None:
                     asker.close()
                 self._asker = asker = source.asker(self.endpoint)
-            asker.ask(lambda outcome: done(self, outcome))
+            asker.ask(lambda outcome: self._received(source, outcome, done))
         else:
             name = f"collect {source.name} of {self.endpoint.id}"
             self._task = asyncio.get_running_loop().create_task(self._fetch(source, done), name=name)
@@ -66,14 +71,40 @@ class Member:
         self.gone = True
         asker, self._asker = self._asker, None
         task, self._task = self._task, None
-        if asker is not None:
-            task = asker.close() or task
-        elif task is not None:
-            task.cancel()
         if task is not None:
+            task.cancel()
             yield task
+        if asker is not None and (asking := asker.close()) is not None:
+            yield asking
 
-    async def _fetch(self, source: DataSource, done: Callable[["Member", bytes | Exception], None]) -> None:
+    def _received(
+        self,
+        source: HttpSource,
+        outcome: bytes | Exception,
+        done: Done,
+    ) -> None:
+        if not isinstance(outcome, Exception) and len(outcome) > LARGE_BYTES:
+            names = self.poll.series
+            if names:
+                name = f"collect {source.name} of {self.endpoint.id}"
+                self._task = asyncio.get_running_loop().create_task(
+                    self._sift(Sieve(names), outcome, source.cost, done), name=name
+                )
+                return
+        done(self, outcome)
+
+    async def _sift(
+        self,
+        sieve: Sieve,
+        page: bytes,
+        cost: ReadingCost,
+        done: Done,
+    ) -> None:
+        lines = await sieve.sift(page, cost)
+        self._task = None
+        done(self, lines)
+
+    async def _fetch(self, source: DataSource, done: Done) -> None:
         outcome: bytes | Exception
         try:
             outcome = await source.fetch(self.endpoint)

@@ -2,6 +2,7 @@
 """Polls of one feed of one endpoint."""
 
 import logging
+from collections.abc import Collection
 from typing import Any
 
 import structlog
@@ -91,6 +92,16 @@ class Poll:
     def source(self) -> DataSource[Any]:
         """The source of the pages."""
         return self._feed.source
+
+    @property
+    def series(self) -> Collection[str] | None:
+        """Names of the series that are read of a page, by all extractors; None for whole pages."""
+        names: set[str] = set()
+        for extractor in self._feed.extractors:
+            if extractor.series is None:
+                return None
+            names.update(extractor.series)
+        return names
 
     async def collect_once(self, endpoint: Endpoint, delay_seconds: float = 0.0) -> float:
         """Fetch once and settle the outcome."""

@@ -14,7 +14,7 @@ import uvloop
 from timing import microseconds, no_log_lines, quick, tell
 
 import epp
-from epp.cli.running import collect_rarely
+from epp.cli.heap import collect_rarely
 from epp.config import Assembly, Builder, assemble, load_file
 from epp.director import Cause
 from epp.framework import Endpoint, Headers, SystemClock

@@ -19,9 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.director import Cause
-from epp.extproc.modes import GatewayTraits
 from epp.extproc.overrides import ResponseUsage
-from epp.extproc.wire import HttpHeaders, HttpTrailers, ProcessingMode, ProcessingRequest, ProtocolConfiguration
+from epp.extproc.wire import HttpHeaders, ProcessingMode, ProcessingRequest, ProtocolConfiguration
 
 MODES = ["NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED"]
 AUTO, ALWAYS, NEVER = ResponseUsage
@@ -38,10 +37,6 @@ plugins: [{type: endpoint-rates-producer}, {type: queue-scorer}]
 def answered(headers: dict[str, str] | None = None, *, end: bool = False) -> ProcessingRequest:
     fields = header_map({":status": "200", **(headers or {})})
     return ProcessingRequest(response_headers=HttpHeaders(headers=fields, end_of_stream=end))
-
-
-def marked(*names: str) -> ProcessingRequest:
-    return ProcessingRequest(response_trailers=HttpTrailers(trailers=header_map(dict.fromkeys(names, "1"))))
 
 
 def routed(bench: Bench, request_mode: str | None, response_mode: str = "NONE", *, rewrite: bool = False, **options):
@@ -158,54 +153,32 @@ def test_first_byte_of_a_stream_that_is_not_shown_is_unknown(bench):
     assert stream.first_byte_at is None
 
 
-def test_stream_that_just_ends_was_complete_for_all_that_is_known(bench):
-    for usage in ResponseUsage:
-        session = routed(bench, "BUFFERED", response_usage=usage)
-        session.receive(answered())
-        assert bench.in_flight == 1
-        session.close()
-        assert bench.endings.causes.pop() is Cause.NATURAL
-        assert bench.in_flight == 0
+@pytest.mark.parametrize("usage", ResponseUsage)
+def test_response_of_which_only_headers_are_shown_may_have_been_complete_or_cut(bench, usage):
+    session = routed(bench, "BUFFERED", response_usage=usage)
+    session.receive(answered())
+    assert bench.in_flight == 1
+    session.close()
+    assert bench.endings.causes == [Cause.UNSEEN]
+    assert bench.in_flight == 0
 
 
-@pytest.mark.parametrize("marks", [(), ("x-epp-bandwidth-response-delay-ms",)])
-@pytest.mark.parametrize("usage", [AUTO, ALWAYS])
-def test_stream_that_just_ends_was_cut_where_the_gateway_marks_complete_responses(bench, marks, usage):
-    traits = GatewayTraits()
-    session = routed(bench, "BUFFERED", traits=traits)
+def test_response_that_is_granted_and_not_seen_to_its_end_was_cut(bench):
+    session = routed(bench, "BUFFERED", response_usage=ALWAYS)
     session.receive(answered())
-    (reply,) = session.receive(marked(*marks))
-    assert reply.HasField("response_trailers")
-    assert session.done
-    assert bench.endings.causes.pop() is Cause.NATURAL
-    session = routed(bench, "BUFFERED", traits=traits, response_usage=usage)
-    session.receive(answered())
+    session.receive(response_body(b"x"))
     session.close()
     assert bench.endings.causes == [Cause.CLIENT_DISCONNECT]
 
 
-def test_trailers_of_a_model_server_are_no_marks(bench):
-    traits = GatewayTraits()
-    session = routed(bench, "BUFFERED", traits=traits)
+@pytest.mark.parametrize("usage", ResponseUsage)
+def test_trailers_tell_that_a_response_was_complete(bench, usage):
+    session = routed(bench, "BUFFERED", response_usage=usage)
     session.receive(answered())
-    session.receive(marked("grpc-status"))
-    assert bench.endings.causes.pop() is Cause.NATURAL
-    session = routed(bench, "BUFFERED", traits=traits)
-    session.receive(answered())
-    session.close()
+    (reply,) = session.receive(response_trailers())
+    assert reply.HasField("response_trailers")
+    assert session.done
     assert bench.endings.causes == [Cause.NATURAL]
-
-
-def test_gateway_that_marks_no_longer_is_noticed(bench):
-    traits = GatewayTraits()
-    session = routed(bench, "BUFFERED", traits=traits)
-    session.receive(answered())
-    session.receive(marked())
-    for _ in range(12):
-        session = routed(bench, "BUFFERED", traits=traits)
-        session.receive(answered())
-        session.close()
-    assert bench.endings.causes == [Cause.NATURAL, *[Cause.CLIENT_DISCONNECT] * 10, Cause.NATURAL, Cause.NATURAL]
 
 
 @pytest.mark.parametrize("mode", ["STREAMED", "FULL_DUPLEX_STREAMED"])
@@ -232,16 +205,15 @@ def test_body_that_the_gateway_refused_by_itself_is_counted_as_too_large(bench):
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32))
 def test_books_balance_whatever_the_gateway_makes_of_what_it_is_asked(seed):
-    """Gateways that heed wishes and that do not, with marks and without, and clients that stay and that leave."""
+    """Gateways that heed wishes and that do not, trailers and none, and clients that stay and that leave."""
     random = Random(seed)
     bench = new_bench()
     for _ in range(10):
-        traits = GatewayTraits()
         request_mode, response_mode = random.choice(MODES), random.choice(MODES)
-        heeds, marks = random.random() < 0.5, random.random() < 0.5
+        heeds, trailers = random.random() < 0.5, random.random() < 0.5
         for _ in range(5):
-            options = {"traits": traits, "response_usage": random.choice(list(ResponseUsage))}
-            session = routed(bench, request_mode, response_mode, rewrite=random.random() < 0.3, **options)
+            usage, rewrite = random.choice(list(ResponseUsage)), random.random() < 0.3
+            session = routed(bench, request_mode, response_mode, rewrite=rewrite, response_usage=usage)
             (reply,) = session.receive(answered(random.choice([{}, STREAM])))
             asked = reply.mode_override.response_body_mode if reply.HasField("mode_override") else None
             shown = MODES[asked] if heeds and asked is not None else response_mode
@@ -249,14 +221,15 @@ def test_books_balance_whatever_the_gateway_makes_of_what_it_is_asked(seed):
             pieces = random.randint(1, 3) if shown != "NONE" else 0
             for number in range(pieces):
                 assert bench.in_flight == 1
-                (answer,) = session.receive(response_body(b"{}", end=number == pieces - 1 and not cut and not marks))
+                (answer,) = session.receive(response_body(b"{}", end=number == pieces - 1 and not cut and not trailers))
                 assert answer.HasField("response_body")
-            if marks and not cut:
+            if trailers and not cut:
                 assert bench.in_flight == 1
-                session.receive(marked())
+                session.receive(response_trailers())
             session.close()
             assert bench.in_flight == 0
             cause = bench.endings.causes.pop()
-            assert cause is Cause.NATURAL or cut
-            if cut and (shown != "NONE" or traits.marks_ends):
-                assert cause is Cause.CLIENT_DISCONNECT
+            if shown != "NONE" or (trailers and not cut):
+                assert cause is (Cause.CLIENT_DISCONNECT if cut else Cause.NATURAL)
+            else:
+                assert cause is Cause.UNSEEN
