@@ -126,8 +126,7 @@ class Pipeline:
     @property
     def sees_responses(self) -> bool:
         """Whether a plugin is shown the headers of responses."""
-        plugins = self.plugins
-        return ResponseHeaders in plugins or ResponseTiming in plugins or ResponseReporter in plugins
+        return bool(self.of(ResponseHeaders) or self.of(ResponseTiming) or self.of(ResponseReporter))
 
     @property
     def metadata_namespaces(self) -> frozenset[str]:

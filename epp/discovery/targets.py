@@ -77,6 +77,9 @@ class Resolver:
     def __init__(self, lookup: Lookup, targets: Sequence[Target] = ()) -> None:
         self.targets = tuple(targets)
         self._lookup = lookup
+        self._names_of: tuple[Target, ...] = ()
+        self._names: frozenset[str] = frozenset()
+        """Host names of these targets: whether a host is an address is found out once."""
         self._addresses: dict[str, str] = {}
         self._failing: dict[str, str] = {}
         """Why, by host."""
@@ -150,11 +153,14 @@ class Resolver:
         self._repeated = repeated
         return list(firsts.values())
 
-    def _hosts(self) -> set[str]:
-        return {target.host for target in self.targets if not is_ip(target.host)}
+    def _hosts(self) -> frozenset[str]:
+        if self._names_of is not self.targets:
+            self._names_of = self.targets
+            self._names = frozenset(target.host for target in self.targets if not is_ip(target.host))
+        return self._names
 
     def _address_of(self, host: str) -> str | None:
-        return host if is_ip(host) else self._addresses.get(host)
+        return self._addresses.get(host) if host in self._hosts() else host
 
     async def _resolve(self, host: str) -> None:
         try:

@@ -97,6 +97,7 @@ class EndpointReport:
         self._terminal = terminal
         self._changed = asyncio.Event()
         self._told: dict[str, Contact] = {}
+        self._told_unresolved: set[str] = set()
         conditions.subscribe(self._changed.set)
 
     @property
@@ -125,6 +126,7 @@ class EndpointReport:
         if contacts == self._told:
             return False
         self._told = contacts
+        self._told_unresolved = {name for name, contact in contacts.items() if contact is Contact.UNRESOLVED}
         if self._terminal is not None:
             from epp.observability.endpoint_table import as_text  # noqa: PLC0415  loads rich
 
@@ -148,7 +150,7 @@ class EndpointReport:
                 async with asyncio.timeout(_UNRESOLVED_CHECK_SECONDS):
                     await self._changed.wait()
             unresolved = {_name(one.id) for one in self._unresolved()}
-            if unresolved != {name for name, contact in self._told.items() if contact is Contact.UNRESOLVED}:
+            if unresolved != self._told_unresolved:
                 return
 
     async def _wait_for_first_answers(self) -> None:

@@ -290,8 +290,8 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         up = snapshot.column(REACHABLE) == ANSWERS
         self._ready.labels(self._pool_name).set(int(up[snapshot.slots].sum()))
         self._accelerator_endpoints.clear()
-        tags = snapshot.records(ACCELERATOR).values
-        for name, count in Counts(_hardware(tags[slot]) for slot in snapshot.available).items():
+        hardware = snapshot.records(ACCELERATOR).derive(_hardware_names)
+        for name, count in Counts(map(hardware.__getitem__, snapshot.available.tolist())).items():
             self._accelerator_endpoints.labels(self._pool_name, name).set(count)
         for column, gauge in self._averages.items():
             gauge.labels(self._pool_name).set(_mean(snapshot.column(column)[snapshot.slots]))
@@ -321,6 +321,10 @@ class _LostLogLines(Collector):
 
 def _hardware(tag: AcceleratorTag) -> str:
     return tag.primary_class or tag.model or tag.kind.value
+
+
+def _hardware_names(tags: tuple[AcceleratorTag, ...]) -> tuple[str, ...]:
+    return tuple(map(_hardware, tags))
 
 
 def _models(snapshot: Snapshot) -> frozenset[str]:

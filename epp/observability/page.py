@@ -2,9 +2,11 @@
 """The operator page over HTTP: `/metrics` for Prometheus, `/healthz` for probes and people."""
 
 import asyncio
+import gc
 import gzip
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 
 import structlog
@@ -98,7 +100,8 @@ class _Rendering:
 
         def render() -> bytes:
             registry = self._registry.restricted_registry(names) if names else self._registry
-            body = encoder(registry)
+            with _no_collection():
+                body = encoder(registry)
             return gzip.compress(body, _GZIP_LEVEL) if compress else body
 
         key = content_type, names, compress
@@ -119,6 +122,18 @@ class _Rendering:
                 return await asyncio.to_thread(render)
             finally:
                 self._pause_until = 2 * loop.time() - started
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let no garbage be looked for, as thousands of samples would make Python do: it would stop the event loop."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _line(status: HTTPStatus, text: str, headers: Mapping[str, str] | None = None) -> Answer:

@@ -173,3 +173,38 @@ def test_usage_is_there_before_the_end_of_the_body():
     assert reader.usage is None
     reader.feed(b'},"metadata":', last=False)
     assert reader.usage == Usage(5, 0, 0)
+
+
+def test_body_is_read_however_it_was_cut():
+    body = json.dumps(
+        {"id": "1", "choices": [{"usage": 5}], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
+    ).encode()
+    for cut in range(len(body) + 1):
+        reader = UsageReader(event_stream=False)
+        reader.feed(body[:cut], last=False)
+        reader.feed(body[cut:], last=cut % 2 == 0)
+        reader.feed(b"", last=True)
+        assert reader.usage == Usage(5, 3, 0)
+
+
+@pytest.mark.parametrize("tail", [b"", b"}", b',"x":tru'])
+def test_usage_before_broken_json_counts(tail):
+    """A model server may break off, and the prompt was computed all the same."""
+    assert of_body(b'{"usage":{"prompt_tokens":5}' + tail) == Usage(5, 0, 0)
+
+
+def test_usage_behind_64_kib_of_body_is_found():
+    body = json.dumps({"data": "x" * 70_000, "usage": {"prompt_tokens": 5}}).encode()
+    for step in (1000, 65_536, 70_010, 100_000):
+        reader = UsageReader(event_stream=False)
+        for start in range(0, len(body), step):
+            reader.feed(body[start : start + step], last=start + step >= len(body))
+        assert reader.usage == Usage(5, 0, 0)
+
+
+@pytest.mark.parametrize("space", [b"", b" ", b"\t \t"])
+def test_events_without_counts_are_not_parsed_but_those_with_them_are(space):
+    nothing = b'data: {"choices":[],"usage"' + space + b":" + space + b"null}\n\n"
+    counts = b'data: {"choices":[],"usage"' + space + b":" + space + b'{"completion_tokens":2}}\n\n'
+    assert of_stream(nothing, nothing) is None
+    assert of_stream(nothing, counts, nothing) == of_stream(nothing + counts, nothing) == Usage(0, 2, 0)

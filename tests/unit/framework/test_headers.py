@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import epp
 import scorers
-from epp.framework import headers
+from epp.framework import Headers, headers
 
 NAME = re.compile(r"x-[a-z0-9-]+")
 OTHERS = {"x-sim-server", "x-anthropic-billing-header"}
@@ -50,3 +52,29 @@ def test_clients_own_does_not_reach_the_endpoint(name):
 )
 def test_others_do(name):
     assert not headers.is_control(name)
+
+
+NAMES = st.sampled_from(
+    ["accept", "x-request-id", "x-llm-d-a", "x-epp-b", "x-prefiller-host-port", "my-x-epp-c", "x-epp"]
+)
+FIELDS = st.lists(st.tuples(NAMES, st.text(max_size=3)), max_size=8)
+
+
+@given(FIELDS)
+def test_control_names_are_found_by_one_search_whatever_is_beside_them(fields):
+    names = dict(fields)
+    if any(map(headers.is_control, names)):
+        assert headers.may_hold_control(names)
+    assert not headers.may_hold_control(name for name in names if name in ("accept", "x-request-id", "x-e"))
+
+
+@given(FIELDS)
+def test_first_of_several_values_answers_and_all_are_kept_in_order(fields):
+    expected = {name: next(value for other, value in fields if other == name) for name, _ in fields}
+    upper = Headers([(name.upper(), value) for name, value in fields])
+    for made in (upper, Headers.of_lower(fields)):
+        assert dict(made) == expected
+        assert list(made) == list(dict.fromkeys(name for name, _ in fields))
+        assert made.fields() == tuple(fields)
+        assert [made.get(name) for name in expected] == list(expected.values())
+        assert (made.get("other"), made.get("other", "none"), "other" in made) == (None, "none", False)
