@@ -42,7 +42,7 @@ def main() -> None:
     no_log_lines()
     registry, clock = Registry(), SystemClock()
     generator = np.random.default_rng(1)
-    waiting, usage = generator.integers(0, 8, ENDPOINTS), generator.random(ENDPOINTS)
+    waiting, usage = generator.integers(0, 8, ENDPOINTS).tolist(), generator.random(ENDPOINTS).tolist()
     pool = candidates(records={ACCELERATOR: fleet()}, waiting=waiting, kv_usage=usage)
     plain = Request("bench")
     bounds = {"minMemory": "80Gi", "requiredFeatures": ["fp8"], "maxCostPerHour": 20}

@@ -30,7 +30,7 @@ def _sizes(sizes: Iterable[int], id_start: str, title: str, unit: str, most: Map
     return tuple(Row(f"{id_start}-{size}", title.format(size), unit, most=most.get(size)) for size in sizes)
 
 
-_FEW = "request body BUFFERED, response body NONE"
+_FEW = "`--body-mode buffered`"
 _POOLS = (8, 100, 1000, 10_000)
 
 GROUPS: dict[str, tuple[Row, ...]] = {
@@ -73,6 +73,13 @@ GROUPS: dict[str, tuple[Row, ...]] = {
         *_sizes(_POOLS, "route", "a routed request without the wire, {:,} endpoints", "us", {}),
         Row("route-reported-1000", "a routed request without the wire, 1,000 endpoints, after a poll of one", "us"),
         Row("route-220k-1000", "a routed request without the wire, 1,000 endpoints, 220 KB prompt", "us"),
+        Row("session", "session of a request without wire and decision, full duplex", "us"),
+        Row("session-streamed", "the session, request BUFFERED, response STREAMED", "us"),
+        Row("session-piece", "the session, response piece of an SSE stream", "us"),
+        Row("session-64k", "the session, 64 KB prompt", "us"),
+        Row("session-1m", "the session, 1 MB prompt", "us"),
+        Row("observers-metrics", "metrics of a request", "us"),
+        Row("observers-log", "log line of a request, with its writing", "us"),
         Row("prefix-block", "prefix index, memory of a block, of a million in prompts of 4 KB", "B", most=64),
         Row("tag", "tag of an endpoint, from labels of its node", "us"),
         Row("filter-bounds", "accelerator filter, bounds, 1,000 endpoints", "us"),

@@ -12,13 +12,13 @@ import msgspec
 
 from epp.gateway.bootstrap import bootstrap_dict
 from epp.gateway.envoy import find_envoy
-from epp.gateway.settings import ENDPOINT_PICKER, LISTENER, BodyMode, GatewaySettings
+from epp.gateway.settings import ENDPOINT_PICKER, LISTENER, Bodies, GatewaySettings
 from rig.ports import free_ports
 from rig.processes import BenchError, Child
 
 FULL_DUPLEX = GatewaySettings()
-FEW_MESSAGES = GatewaySettings(request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.NONE)
-"""Whole request bodies, no response bodies, and the end of the response from its trailers."""
+FEW_MESSAGES = GatewaySettings(body_mode=Bodies.BUFFERED)
+"""As with `epp gateway --body-mode buffered`."""
 _OF_PICKERS = ("envoy.filters.http.ext_proc", "envoy.filters.http.header_mutation")
 _LOOK_SECONDS = 0.05
 

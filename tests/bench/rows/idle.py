@@ -21,13 +21,14 @@ _ROUNDS, _SECONDS = 3, 70.0
 @dataclass(frozen=True)
 class _Extent:
     settle: float
+    """Seconds until polls of servers at rest have become as rare as they get."""
     idle: float
     most_servers: int
 
 
 async def measure(plan: Plan, samples: Samples) -> None:
     """Start each picker with each pool, so many rounds."""
-    extent = _Extent(settle=plan.scaled(20, 5) / 10, idle=plan.scaled(40, 10) / 10, most_servers=plan.scaled(1000, 200))
+    extent = _Extent(settle=plan.scaled(50, 5) / 10, idle=plan.scaled(40, 10) / 10, most_servers=plan.scaled(1000, 200))
     async with plan.loader() as load:
         for number in plan.rounds_of("idle", _ROUNDS, seconds=_SECONDS):
             for size in SIZES:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU time of the session: from serialised requests of a gateway to serialised replies; no socket, no decision.
 
-    python tests/bench/bench_session.py
-
 The messages are those of Envoy 1.40. The decision is made once, and taken again for every request.
 """
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
+
+from timing import no_log_lines, quick, tell
 
 from epp.config import Builder, assemble, default_config
 from epp.datastore import Credit, Datastore
@@ -31,7 +30,6 @@ from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.registry import Registry
 from epp.scheduling import Guard
 
-ROUNDS = 15
 STREAMED, BUFFERED = 1, 2
 SENT = {
     ":authority": "127.0.0.1:35883",
@@ -160,7 +158,7 @@ def player() -> Callable[[Exchange], None]:
 
 
 def cases() -> dict[str, tuple[Exchange, Exchange, int]]:
-    """Each case by name: an exchange, another whose cost is subtracted, and by how much the difference is divided."""
+    """Return by row: an exchange, another whose cost is subtracted, and by how much the difference is divided."""
     small, events = prompt(400), [EVENT] * 200
     sse = "text/event-stream"
     streamed = requested(small, mode=BUFFERED, response=STREAMED)
@@ -168,13 +166,11 @@ def cases() -> dict[str, tuple[Exchange, Exchange, int]]:
     large = prompt(2**20)
     one, many = [EVENT, b""], [*events, EVENT, b""]
     return {
-        "JSON, full duplex": ([*request, *answered(ANSWER, b"")], (), 1),
-        "the same with trailers": ([*request, *answered(ANSWER, trailers=True)], (), 1),
-        "JSON, buffered and streamed": ([*streamed, *answered(ANSWER, b"")], (), 1),
-        "SSE piece, full duplex": ([*request, *answered(*many, kind=sse)], [*request, *answered(*one, kind=sse)], 200),
-        "SSE piece, streamed": ([*streamed, *answered(*many, kind=sse)], [*streamed, *answered(*one, kind=sse)], 200),
-        "64 KB prompt": ([*requested(prompt(65536), b""), *answered(ANSWER, b"")], (), 1),
-        "1 MB prompt": ([*requested(large[:1048352], large[1048352:], b""), *answered(ANSWER, b"")], (), 1),
+        "session": ([*request, *answered(ANSWER, b"")], (), 1),
+        "session-streamed": ([*streamed, *answered(ANSWER, b"")], (), 1),
+        "session-piece": ([*request, *answered(*many, kind=sse)], [*request, *answered(*one, kind=sse)], 200),
+        "session-64k": ([*requested(prompt(65536), b""), *answered(ANSWER, b"")], (), 1),
+        "session-1m": ([*requested(large[:1048352], large[1048352:], b""), *answered(ANSWER, b"")], (), 1),
     }
 
 
@@ -186,16 +182,18 @@ def cost(play: Callable[[Exchange], None], exchange: Exchange, plays: int) -> fl
 
 
 def main() -> None:
-    """Print a line for each case."""
+    """Print the figures: of each case, the least of several rounds."""
+    no_log_lines()
+    rounds = 3 if quick() else 15
     play = player()
-    print(f"{'':<28} {'us, min':>8} {'median':>8}")
-    for name, (exchange, without, share) in cases().items():
+    figures = {}
+    for row, (exchange, without, share) in cases().items():
         plays = max(5, 100_000 // (len(exchange) + sum(map(len, exchange)) // 500) // 20)
-        found = []
-        for _ in range(ROUNDS):
-            spent = cost(play, exchange, plays)
-            found.append((spent - (cost(play, without, plays) if without else 0)) / share)
-        print(f"{name:<28} {min(found):>8.2f} {statistics.median(found):>8.2f}")
+        play(exchange)
+        least = min(cost(play, exchange, plays) for _ in range(rounds))
+        deducted = min(cost(play, without, plays) for _ in range(rounds)) if without else 0.0
+        figures[row] = (least - deducted) / share
+    tell(figures)
 
 
 if __name__ == "__main__":
