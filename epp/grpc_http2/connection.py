@@ -112,6 +112,8 @@ class Connection:
                 self._rest = data[done:]
         except GoawayError as fault:
             self.fail(fault.code, str(fault))
+        if not self._streams and self.finished:
+            self.lose()
 
     def settled(self, stream_id: int, error: Exception | None) -> None:
         """Go on with the stream whose answer is settled, or given up."""
