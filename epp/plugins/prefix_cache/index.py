@@ -22,36 +22,34 @@ chain of two that no other had: sets of slots take one bit for each slot of the 
 _CLEANED = 16
 """Runs of forgotten slots that are dropped with each record: more than it adds."""
 _SLACK = 64
-"""Touches that are kept beyond twice the different ones."""
-_MOST_SETS = 256
+"""Records that are kept beyond twice the different ones."""
+_MOST_SETS = 64
 """Sets of lanes whose slots are kept at hand."""
 
 
 class _Lane:
     """The blocks of one slot, until they are dropped; the number is a bit in masks."""
 
-    __slots__ = ("blocks", "front", "head", "number", "slot", "touches", "worth")
+    __slots__ = ("blocks", "front", "head", "number", "touches", "worth")
 
-    def __init__(self, number: int, slot: int) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.slot = slot
         self.blocks = 0
         self.touches = array("i")
-        """Last runs of the chains recorded, in order; only from `head` on."""
+        """The last run of each chain recorded, in order; only from `head` on."""
         self.head = 0
         self.front = NONE
         """The last run of what is left of the oldest chain, which was evicted in part."""
         self.worth = _SLACK
-        """Touches at which those that came again are worth dropping."""
+        """Number of records at which it is worth dropping those that came again."""
 
 
 class PrefixIndex:
     """Chains of block hashes by slot, least recently used first.
 
-    Who holds a block holds all before it. A chain is touched as a whole, which makes the blocks of its run, and those
-    of all runs before, the most recently used ones, a head more so than its tail. So the least recently used block of a
-    slot is the last one of the oldest touch that leads a run of its own: a run is kept for each touch that ends there,
-    and for each run after it.
+    A slot that holds a block holds all blocks before it in the chain. To record a chain makes its blocks the most
+    recently used ones of the slot, the first block most of all. So the least recently used block is the last one of the
+    oldest record, unless there is a reason to keep it: a younger record that ends with the same run, or a run after it.
     """
 
     __slots__ = ("_extra", "_forgotten", "_free", "_lanes", "_live", "_runs", "_slots", "_slots_of")
@@ -88,7 +86,7 @@ class PrefixIndex:
         while run >= 0 and alive:
             still = alive & runs.mask(run)
             if depth and still != alive:
-                self._mark(matched, alive ^ still, depth)
+                self._mark(matched, alive, depth)
             alive = still
             common = runs.common(run, chain, depth)
             depth += common
@@ -187,7 +185,7 @@ class PrefixIndex:
         return extra > 0
 
     def _drop_repeated(self, lane: _Lane) -> None:
-        """Keep only the last touch of each run."""
+        """Keep only the last record of each run."""
         newest_first: dict[int, None] = {}
         for run in reversed(lane.touches[lane.head :]):
             if run in newest_first:
@@ -206,7 +204,7 @@ class PrefixIndex:
         self._slots[number] = slot
         self._slots_of.clear()
         self._live |= 1 << number
-        lane = self._lanes[slot] = _Lane(number, slot)
+        lane = self._lanes[slot] = _Lane(number)
         return lane
 
     def _clean(self) -> None:
@@ -228,10 +226,16 @@ class PrefixIndex:
 
     def _mark(self, matched: NDArray[np.int32], mask: int, depth: int) -> None:
         """Write the depth for every slot of the lanes in the mask."""
+        if not mask & (mask - 1):
+            slot = self._slots.item(mask.bit_length() - 1)
+            if slot < len(matched):
+                matched[slot] = depth
+            return
         slots, greatest = self._slots_of.get(mask) or self._looked_up(mask)
         matched[slots if greatest < len(matched) else slots[slots < len(matched)]] = depth
 
     def _looked_up(self, mask: int) -> tuple[NDArray[np.intp], int]:
+        """Return the slots of a set of lanes; sets are those that hold a run, so they come again."""
         bits = np.frombuffer(mask.to_bytes(mask.bit_length() // 8 + 1, "little"), dtype=np.uint8)
         slots = self._slots[np.unpackbits(bits, bitorder="little").nonzero()[0]]
         if len(self._slots_of) >= _MOST_SETS:
