@@ -13,7 +13,8 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e docs manifests picture bench test-vllm test-kube kube-assets lock clean
+.PHONY: run test lint types contracts unit e2e e2e-grpcio h2spec fuzz docs manifests picture bench test-vllm test-kube \
+  kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo
@@ -36,6 +37,15 @@ unit: .venv/test
 e2e: .venv/test
 	$(BIN)/pytest tests/e2e
 
+# The same over the other carrier; `make e2e` runs only what depends on the wire over both.
+e2e-grpcio: .venv/test
+	EPP_TEST_TRANSPORT=grpcio $(BIN)/pytest tests/e2e
+
+# The conformance of the HTTP/2 server; without Go, says how to get it, and fails only where CI is set.
+h2spec: .venv/test
+	@PYTHONPATH=tests/go $(BIN)/python tests/h2spec/build_h2spec.py
+	$(BIN)/pytest tests/h2spec
+
 # Writes all generated references and files anew; a test names those that are out of date.
 docs: .venv/test
 	$(BIN)/python docs/generate.py
@@ -57,7 +67,7 @@ test-kube: kube-assets
 	$(BIN)/pytest tests/kube
 
 kube-assets: .venv/test
-	@$(BIN)/python tests/kube/build_assets.py
+	@PYTHONPATH=tests/go $(BIN)/python tests/kube/build_assets.py
 
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test

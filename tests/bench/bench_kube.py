@@ -17,9 +17,9 @@ import structlog
 import uvloop
 
 TESTS = Path(__file__).parents[1]
-sys.path += [str(TESTS / "kube"), str(TESTS / "e2e"), str(TESTS / "unit" / "extproc")]
+sys.path += [str(TESTS / "go"), str(TESTS / "kube"), str(TESTS / "e2e"), str(TESTS / "unit" / "extproc")]
 
-import build_assets  # noqa: E402  found by the line above
+from build_assets import ASSETS  # noqa: E402  found by the line above
 from cluster.running import running  # noqa: E402
 from cluster.space import Space, space_in  # noqa: E402
 from cluster.users import PICKER_ROLE  # noqa: E402
@@ -117,9 +117,9 @@ async def measured(space: Space, directory: Path, count: int) -> None:
 
 async def main() -> None:
     """Print the table."""
-    programs = build_assets.directory()
-    if build_assets.missing(programs):
-        print(f"not run: {build_assets.remedy(programs)}")
+    programs = ASSETS.directory()
+    if ASSETS.missing(programs):
+        print(f"not run: {ASSETS.remedy(programs)}")
         return
     collect_rarely()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
