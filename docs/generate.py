@@ -23,7 +23,7 @@ from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import plugin_reference
 from epp.config.schema import config_schema
 from epp.discovery import StaticDiscovery
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry

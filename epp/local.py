@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from epp.extproc.server import ServerSettings, message_bytes_for
+from epp.extproc.settings import message_bytes_for
 from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
 from epp.picker import Picker, PickerSettings
 
@@ -62,8 +62,9 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
     with tempfile.TemporaryDirectory(prefix="epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
         message_bytes = message_bytes_for(picker.max_body_bytes)
-        server = ServerSettings(
-            address,
+        server = replace(
+            picker.server,
+            address=address,
             secure=False,
             max_receive_bytes=message_bytes,
             max_send_bytes=message_bytes,

@@ -77,6 +77,12 @@ class PickerFlags:
         ),
     ] = Switch.FALSE
     v: Verbosity = 2
+    transport: Annotated[
+        Literal["asyncio", "grpcio"],
+        typer.Option(
+            help="The gRPC server: asyncio, on the event loop, for the least CPU time; grpcio, the gRPC project's own."
+        ),
+    ] = "grpcio"
     refresh_metrics_interval: Annotated[float, duration_option("Time between two polls of an endpoint.")] = Seconds(
         0.05
     )
@@ -130,7 +136,6 @@ class Serve(PickerFlags):
         Switch, switch_option("Reload tls.crt and tls.key of --cert-path when they change.")
     ] = Switch.TRUE
     tls_min_version: Annotated[str, tls_version_option("Minimum TLS version.")] = "VersionTLS12"
-    """Only checked: gRPC has this minimum anyway."""
     grpc_max_recv_msg_size: Annotated[
         int | None, size_option("Largest message accepted; by default 1Mi more than a body.")
     ] = None

@@ -22,7 +22,7 @@ from epp.demo.pool import PRESETS, demo_config, demo_discovery
 from epp.demo.servers import ServerFailedError, model_servers
 from epp.demo.table import line, table
 from epp.demo.traffic import Traffic
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.gateway import GatewayError, GatewaySettings
 from epp.local import local_gateway

@@ -13,7 +13,7 @@ from epp.cli.inputs import read_bind_address, read_targets, read_trust
 from epp.cli.output import exit_on
 from epp.cli.running import run
 from epp.cli.settings import picker_settings
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings, Transport
 from epp.framework import ConfigurationError
 from epp.gateway import ClusterType, FailureMode, GatewayError, GatewaySettings, SettingsError, bootstrap_yaml
 from epp.gateway.settings import parse_tcp_address
@@ -35,7 +35,8 @@ def gateway(flags: Gateway) -> None:
     writer = logs.configure(flags.v)
 
     async def work(stop: asyncio.Event) -> None:
-        picker = picker_settings(flags, ServerSettings("unix:unset"), host=_page_host(flags), log=writer)
+        server = ServerSettings("unix:unset", transport=Transport(flags.transport))
+        picker = picker_settings(flags, server, host=_page_host(flags), log=writer)
         with _flags_in_errors():
             async with local_gateway(picker, _settings(flags)) as running:
                 typer.echo(_start_line(running))

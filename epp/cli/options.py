@@ -64,7 +64,7 @@ def size_option(text: str) -> Any:
 
 
 def tls_version_option(text: str) -> Any:
-    """Declare an option that takes `VersionTLS12` or `1.2`, the only minimum version that gRPC can have."""
+    """Declare an option that takes `VersionTLS12`, `VersionTLS13`, `1.2` or `1.3`."""
     return _parsed_option(_parse_tls_version, "VERSION", text)
 
 
@@ -101,17 +101,15 @@ def _parse_size(text: str) -> int:
 
 
 def _parse_tls_version(text: str) -> str:
-    match text:
-        case "VersionTLS12" | "1.2":
-            return text
-        case "VersionTLS13" | "1.3":
-            raise ValueError(
-                f"{text!r} is not supported: gRPC for Python accepts TLS 1.2 and 1.3, without a setting for the "
-                "minimum; require 1.3 in the gateway (Envoy: tls_params.tls_minimum_protocol_version of the picker's "
-                "cluster)"
-            )
-        case _:
-            raise ValueError(f"{text!r} is not supported: write VersionTLS12, the oldest version that gRPC accepts")
+    versions = {
+        "VersionTLS12": "VersionTLS12",
+        "1.2": "VersionTLS12",
+        "VersionTLS13": "VersionTLS13",
+        "1.3": "VersionTLS13",
+    }
+    if text not in versions:
+        raise ValueError(f"{text!r} is not supported: write VersionTLS12 or VersionTLS13")
+    return versions[text]
 
 
 Endpoints = Annotated[

@@ -9,7 +9,7 @@ from epp.cli.inputs import read_bind_address
 from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.cli.running import run
 from epp.cli.settings import picker_settings
-from epp.extproc.server import ServerSettings, message_bytes_for
+from epp.extproc.settings import ServerSettings, TlsVersion, Transport, message_bytes_for
 from epp.framework import ConfigurationError
 from epp.host_port import HostPort
 from epp.listening import EVERYWHERE
@@ -67,6 +67,8 @@ def _server(flags: Serve, host: str) -> ServerSettings:
         secure=bool(flags.secure_serving),
         cert_path=flags.cert_path,
         cert_reload=bool(flags.enable_cert_reload),
+        tls_min_version=TlsVersion(flags.tls_min_version),
+        transport=Transport(flags.transport),
         max_receive_bytes=message_bytes if received is None else received,
         max_send_bytes=message_bytes if sent is None else sent,
     )

@@ -3,7 +3,7 @@
 
 from epp.cli.commands import PickerFlags
 from epp.cli.inputs import read_config, read_endpoints, read_policies, split_list
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.observability import logs
 from epp.observability.log_writer import LogWriter
 from epp.observability.request_log import request_log

@@ -7,8 +7,9 @@ from typing import TypeAlias
 from epp.director import Held
 from epp.extproc.wire import ProcessingResponse
 
-Answer: TypeAlias = ProcessingResponse | Held
-"""A reply to send, or a held request: the carrier settles it before it asks for the next answer."""
+Reply: TypeAlias = ProcessingResponse | Held
+Answer: TypeAlias = bytes | Held
+"""A serialised ProcessingResponse, or a held request: the carrier settles it before it asks for the next answer."""
 
 
 class ProtocolError(Exception):

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gRPC health service, under the names that gateways and probes ask for."""
+"""Health of the picker, under the names that gateways and probes ask for."""
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Mapping
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from epp.extproc.wire import SERVICE
 
@@ -17,7 +14,7 @@ PROBED_FOR_BOTH = "inference-extension"
 _READY_NAMES = ("", READINESS, SERVICE)
 
 
-class Health(health_pb2_grpc.HealthServicer):
+class Health:
     """`liveness` serves as long as the process does; the other names from readiness to draining.
 
     `inference-extension` goes on serving while the picker drains: it answers a liveness probe too, and a failed one
@@ -30,26 +27,26 @@ class Health(health_pb2_grpc.HealthServicer):
 
     All of them go on serving while no endpoint can be reached: a gateway that saw NOT_SERVING would answer a bare 503
     without the reason, or with FailOpen pick by itself, past all filters. `/healthz` says so instead.
-
-    An unknown name is NOT_FOUND for `Check`, and SERVICE_UNKNOWN for `Watch`, as the protocol has it.
     """
 
     def __init__(self) -> None:
         waiting = dict.fromkeys((PROBED_FOR_BOTH, *_READY_NAMES), _status(ready=False))
         self._status = {LIVENESS: HealthCheckResponse.SERVING, **waiting}
-        self._open = True
-        self._changed = asyncio.Event()
+        self._watchers: dict[object, Callable[[], None]] = {}
+        self.open = True
+        """Whether watches go on; False once the server closes."""
 
-    def register(self, server: grpc.aio.Server) -> None:
-        """Answer health checks on this server."""
-        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+    @property
+    def statuses(self) -> Mapping[str, int]:
+        """The status of each name."""
+        return self._status
 
     def set_ready(self, *, ready: bool) -> None:
         """Set whether new requests are served, and notify watchers."""
         self._status.update(dict.fromkeys(_READY_NAMES, _status(ready=ready)))
         if ready:
             self._status[PROBED_FOR_BOTH] = HealthCheckResponse.SERVING
-        self._wake()
+        self._notify()
 
     def stand_by(self) -> None:
         """Report that new requests could be served, and are to go to another replica."""
@@ -58,39 +55,26 @@ class Health(health_pb2_grpc.HealthServicer):
 
     def close(self) -> None:
         """End every watch: the server closes."""
-        self._open = False
-        self._wake()
+        self.open = False
+        self._notify()
 
-    async def Check(  # noqa: N802  the protocol's name
-        self, request: HealthCheckRequest, context: grpc.aio.ServicerContext[HealthCheckRequest, HealthCheckResponse]
-    ) -> HealthCheckResponse:
-        """Answer for one name."""
-        status = self._status.get(request.service)
-        if status is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}: {sorted(self._status)}")
-        return HealthCheckResponse(status=status)
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` whenever a status may have changed; return what ends that."""
+        key = object()
+        self._watchers[key] = changed
 
-    async def List(self, _request: object, _context: object) -> object:  # noqa: N802  the protocol's name
-        """Answer for all names at once."""
-        statuses = {name: HealthCheckResponse(status=status) for name, status in self._status.items()}
-        return health_pb2.HealthListResponse(statuses=statuses)  # type: ignore[attr-defined]  # younger than the stubs
+        def unwatch() -> None:
+            self._watchers.pop(key, None)
 
-    async def Watch(  # noqa: N802  the protocol's name
-        self, request: HealthCheckRequest, _context: object
-    ) -> AsyncIterator[HealthCheckResponse]:
-        """Say how it is, and again whenever that changes."""
-        told = None
-        while self._open:
-            changed = self._changed
-            status = self._status.get(request.service, HealthCheckResponse.SERVICE_UNKNOWN)
-            if status != told:
-                yield HealthCheckResponse(status=status)
-                told = status
-            await changed.wait()
+        return unwatch
 
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def unknown(self, name: str) -> str:
+        """Return a sentence on a name that has no status."""
+        return f"no service {name!r}: {sorted(self._status)}"
+
+    def _notify(self) -> None:
+        for changed in list(self._watchers.values()):
+            changed()
 
 
 def _status(*, ready: bool) -> int:

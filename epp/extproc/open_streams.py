@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 
 class OpenStreams:
-    """Enter `one` for the time of a stream; await `quiet` for an idle period."""
+    """Call `opened` and `closed`, or enter `one`, for each stream; await `quiet` for an idle period."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -20,18 +20,27 @@ class OpenStreams:
         """Streams that are open now."""
         return self._count
 
+    def opened(self) -> None:
+        """Count a stream."""
+        self._count += 1
+        if self._count == 1:
+            self._idle.clear()
+        self._arrival.set()
+
+    def closed(self) -> None:
+        """Count a stream no more."""
+        self._count -= 1
+        if self._count == 0:
+            self._idle.set()
+
     @contextmanager
     def one(self) -> Iterator[None]:
         """Count a stream for as long as the block lasts."""
-        self._count += 1
-        self._idle.clear()
-        self._arrival.set()
+        self.opened()
         try:
             yield
         finally:
-            self._count -= 1
-            if self._count == 0:
-                self._idle.set()
+            self.closed()
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream has been open for so many seconds."""

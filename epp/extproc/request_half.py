@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from epp.bodies import with_model, with_model_added
 from epp.director import Director, Held, Routing, Subset
 from epp.extproc import replies
-from epp.extproc.exchange import Answer, Progress, ProtocolError, expect
+from epp.extproc.exchange import Progress, ProtocolError, Reply, expect
 from epp.extproc.headers import read_headers
 from epp.extproc.modes import BodyMode, GatewayTraits
 from epp.extproc.wire import HttpBody, HttpHeaders
@@ -85,13 +85,13 @@ class RequestHalf:
         if self.routing is None:
             self._refuse(error)
 
-    def on_silence(self) -> Iterator[Answer]:
+    def on_silence(self) -> Iterator[Reply]:
         """Route by headers alone: the gateway seems to wait for an answer to them."""
         if self.awaiting_body:
             self._mode = BodyMode.STREAMED
             yield from self._with_headers()
 
-    def on_headers(self, message: HttpHeaders) -> Iterator[Answer]:
+    def on_headers(self, message: HttpHeaders) -> Iterator[Reply]:
         """Route a request without a body, or with one that is not seen in time; otherwise wait for the body."""
         expect("request_headers", self._progress, Progress.EXPECTED)
         self.headers = read_headers(message.headers)
@@ -101,7 +101,7 @@ class RequestHalf:
         elif self._mode in _BUFFERED:
             yield replies.request_headers_pass()
 
-    def on_body(self, message: HttpBody) -> Iterator[Answer]:
+    def on_body(self, message: HttpBody) -> Iterator[Reply]:
         """Gather the body, route at its end, and answer as the mode requires."""
         if self._progress is Progress.EXPECTED:
             raise ProtocolError(_HEADERS_NOT_SHOWN)
@@ -119,7 +119,7 @@ class RequestHalf:
         elif message.end_of_stream:
             yield from self._with_pieces(end_of_stream=True)
 
-    def on_trailers(self) -> Iterator[Answer]:
+    def on_trailers(self) -> Iterator[Reply]:
         """Let the trailers pass, after a full-duplex body that they end."""
         expect("request_trailers", self._progress, Progress.BODY)
         self._progress = Progress.ENDED
@@ -147,11 +147,11 @@ class RequestHalf:
         self._asked = True
         return self._director.refuse(self.headers, error)
 
-    def _with_headers(self) -> Iterator[Answer]:
+    def _with_headers(self) -> Iterator[Reply]:
         forwarding = yield from self._route(b"", incomplete=self._progress is not Progress.ENDED)
         yield replies.destination_with_headers(forwarding)
 
-    def _with_body(self, *, end_of_stream: bool) -> Iterator[Answer]:
+    def _with_body(self, *, end_of_stream: bool) -> Iterator[Reply]:
         body = self._gathered()
         incomplete = self._mode is BodyMode.BUFFERED_PARTIAL and not end_of_stream
         forwarding = yield from self._route(body, incomplete=incomplete)
@@ -159,7 +159,7 @@ class RequestHalf:
         forwarding = _with_length(forwarding, body, sent, end_of_stream=end_of_stream)
         yield replies.destination_with_body(forwarding, None if sent is body else sent)
 
-    def _with_pieces(self, *, end_of_stream: bool) -> Iterator[Answer]:
+    def _with_pieces(self, *, end_of_stream: bool) -> Iterator[Reply]:
         body = self._gathered()
         forwarding = yield from self._route(body)
         sent = self._rewritten(body)

@@ -6,18 +6,18 @@ gateway's body modes ask for. In full-duplex mode request headers are held until
 model and the prompt are in the body; then the destination, the body's pieces and the trailers go back in that order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import structlog
 
 from epp.director import Cause, Director, Held
-from epp.extproc.exchange import Answer, ProtocolError
+from epp.extproc.exchange import Answer, ProtocolError, Reply
 from epp.extproc.headers import read_served, read_subset
 from epp.extproc.modes import BodyMode, GatewayTraits, UnknownModeError, read_modes
 from epp.extproc.refusals import refusal
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES, RequestHalf, RequestOptions
 from epp.extproc.response_half import ResponseHalf
-from epp.extproc.wire import ProcessingRequest, ProcessingResponse
+from epp.extproc.wire import ProcessingRequest
 from epp.framework import Headers, RequestError
 from epp.framework.errors import InternalError
 
@@ -61,7 +61,7 @@ class Session:
         self._plain_errors = plain_errors
         self._request: RequestHalf | None = None
         self._response: ResponseHalf | None = None
-        self._suspended: Iterator[Answer] = iter(())
+        self._suspended: Iterator[Reply] = iter(())
 
     @property
     def done(self) -> bool:
@@ -73,18 +73,18 @@ class Session:
         """Time to wait for the next message before calling `on_silence`; None for no limit."""
         return SILENCE_TIMEOUT_SECONDS if self._request is not None and self._request.awaiting_body else None
 
-    def receive(self, message: ProcessingRequest) -> list[Answer]:
+    def receive(self, message: ProcessingRequest) -> Sequence[Answer]:
         """Return the answers that are due now, perhaps none; raises ProtocolError.
 
         The last answer may be Held: settle it, then `resume`, before the next message.
         """
         return self._run(self._answer(message))
 
-    def resume(self) -> list[Answer]:
+    def resume(self) -> Sequence[Answer]:
         """Return the answers that waited for a held request."""
         return self._run(self._suspended)
 
-    def on_silence(self) -> list[Answer]:
+    def on_silence(self) -> Sequence[Answer]:
         """Return the answers that the gateway seems to wait for."""
         if self._request is None or self._response is None:
             return []
@@ -104,15 +104,16 @@ class Session:
         if self._response is not None:
             self._response.end()
 
-    def _run(self, answers: Iterator[Answer]) -> list[Answer]:
+    def _run(self, answers: Iterator[Reply]) -> list[Answer]:
         """Return all answers up to a held request, or a refusal in their place."""
         found: list[Answer] = []
         try:
             for answer in answers:
-                found.append(answer)
                 if isinstance(answer, Held):
+                    found.append(answer)
                     self._suspended = answers
                     break
+                found.append(answer.SerializeToString())
         except RequestError as error:
             return [self._refuse(error)]
         except UnknownModeError as error:
@@ -127,7 +128,7 @@ class Session:
             return [self._refuse(failure)]
         return found
 
-    def _answer(self, message: ProcessingRequest) -> Iterator[Answer]:
+    def _answer(self, message: ProcessingRequest) -> Iterator[Reply]:
         request, response = self._halves(message)
         if message.HasField("metadata_context"):
             request.subset = read_subset(message.metadata_context) or request.subset
@@ -162,7 +163,7 @@ class Session:
             )
         return self._request, self._response
 
-    def _refuse(self, error: RequestError) -> ProcessingResponse:
+    def _refuse(self, error: RequestError) -> bytes:
         self.close(Cause.ERROR)
         headers = Headers() if self._request is None else self._request.headers
-        return refusal(error, headers, plain=self._plain_errors)
+        return refusal(error, headers, plain=self._plain_errors).SerializeToString()

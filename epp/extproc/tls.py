@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server credentials: a certificate from files, reloaded as they change, or a self-signed one."""
+"""Certificates of the server: from files, read again as they change, or self-signed."""
 
 import datetime as dt
 from pathlib import Path
 from threading import Lock
 
-import grpc
 import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -20,21 +19,6 @@ _VALID_FOR = dt.timedelta(days=3650)
 _FILES = ("tls.key", "tls.crt")
 
 _Marks = tuple[tuple[int, int, int, int], ...]
-
-
-def server_credentials(cert_path: Path | None, *, reload: bool = True) -> grpc.ServerCredentials:
-    """Return credentials from `tls.crt` and `tls.key` in a directory, self-signed ones where there is none.
-
-    With `reload`, every new connection gets the pair that is in the files by then; open ones stay as they are.
-    Raises ConfigurationError when the files cannot be read or are no pair.
-    """
-    if cert_path is None:
-        return grpc.ssl_server_credentials([_self_signed()])
-    files = CertificateFiles(cert_path)
-    if not reload:
-        return grpc.ssl_server_credentials([files.pair])
-    # None is "no change" to gRPC, which the stubs do not know
-    return grpc.dynamic_ssl_server_credentials(_configuration(files.pair), lambda: _renewed(files))  # type: ignore[arg-type,return-value]
 
 
 class CertificateFiles:
@@ -94,14 +78,6 @@ class CertificateFiles:
         return key, certificate
 
 
-def _renewed(files: CertificateFiles) -> grpc.ServerCertificateConfiguration | None:
-    return _configuration(files.pair) if files.renew() else None
-
-
-def _configuration(pair: tuple[bytes, bytes]) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([pair])
-
-
 def _check_pair(key: bytes, certificate: bytes) -> None:
     try:
         private = serialization.load_pem_private_key(key, None)
@@ -121,7 +97,8 @@ def _expiry(certificate: bytes) -> str:
     return leaf.not_valid_after_utc.isoformat()
 
 
-def _self_signed() -> tuple[bytes, bytes]:
+def self_signed() -> tuple[bytes, bytes]:
+    """Return a new key and its certificate, PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "inference-epp")])
     now = dt.datetime.now(dt.UTC)

@@ -5,8 +5,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from epp.extproc.modes import GatewayTraits
-from epp.extproc.server import ExtProcServer, ServerSettings
+from epp.extproc.server import ExtProcServer
 from epp.extproc.session import Session
+from epp.extproc.settings import ServerSettings
 from epp.framework.errors import ConfigurationError
 from epp.host_port import HostPort, shown_listening
 from epp.listening import refusal

@@ -9,7 +9,7 @@ from pathlib import Path
 from epp.config import LoadedConfig
 from epp.director import DirectorObserver
 from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.plugin import Parameters

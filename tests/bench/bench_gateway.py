@@ -22,7 +22,7 @@ import uvloop
 from aiohttp import web
 
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.gateway import GatewaySettings
 from epp.local import local_gateway
 from epp.observability import logs

@@ -28,7 +28,7 @@ from epp.cli.running import collect_rarely  # noqa: E402
 from epp.config import load_text  # noqa: E402
 from epp.director import Cause  # noqa: E402
 from epp.discovery import PoolName  # noqa: E402
-from epp.extproc.server import ServerSettings  # noqa: E402
+from epp.extproc.settings import ServerSettings  # noqa: E402
 from epp.framework import Headers  # noqa: E402
 from epp.picker import KubernetesSettings, Picker, PickerSettings  # noqa: E402
 

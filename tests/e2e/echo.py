@@ -11,7 +11,7 @@ from aiohttp import web
 
 from epp.config import load_text
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.gateway import GatewaySettings
 from epp.local import local_gateway
 from epp.picker import PickerSettings

@@ -21,7 +21,7 @@ from serving import PLAIN, serving
 from world import ANY_PORT, MODEL, World, open_world, until
 
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.snapshot import REACHABLE
 from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError

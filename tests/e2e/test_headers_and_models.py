@@ -8,7 +8,7 @@ import pytest
 from world import MODEL, World, open_world
 
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.gateway import BodyMode, GatewaySettings
 from epp.local import local_gateway
 from epp.picker import PickerSettings

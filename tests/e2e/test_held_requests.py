@@ -15,7 +15,7 @@ from world import World, open_world, until
 
 from epp.config import load_text
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint
 from epp.framework.errors import SaturatedError
 from epp.framework.snapshot import IN_FLIGHT, SERVED

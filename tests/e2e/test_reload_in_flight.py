@@ -18,7 +18,7 @@ from world import until
 from epp.config import load_file
 from epp.discovery import StaticDiscovery
 from epp.discovery.targets import Target
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.picker import Picker, PickerSettings

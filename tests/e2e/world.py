@@ -14,7 +14,7 @@ from waiting import until
 
 from epp.config import load_file, load_text
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import SystemClock
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, Column
 from epp.gateway import GatewaySettings

@@ -19,7 +19,7 @@ from openai import AsyncOpenAI
 
 from epp.child import tied_to_parent
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework.snapshot import Column
 from epp.gateway import GatewaySettings
 from epp.local import LocalGateway, local_gateway

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions over a director with three endpoints, and the messages a gateway sends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from epp.config import Builder, assemble, default_config, load_text
 from epp.datastore import Datastore
-from epp.director import Cause, Director, DirectorObserver, Seeds
+from epp.director import Cause, Director, DirectorObserver, Held, Seeds
+from epp.extproc.exchange import Answer
 from epp.extproc.session import Session
 from epp.extproc.wire import (
     HeaderMap,
@@ -16,6 +17,7 @@ from epp.extproc.wire import (
     HttpTrailers,
     Metadata,
     ProcessingRequest,
+    ProcessingResponse,
 )
 from epp.framework import Endpoint, ManualClock
 from epp.framework.plugin import Plugin
@@ -37,6 +39,37 @@ class Endings(DirectorObserver):
         self.refusals.append(type(refusal.error).__name__)
 
 
+class Exchange:
+    """A session whose replies are decoded."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def done(self) -> bool:
+        return self._session.done
+
+    @property
+    def silence_timeout(self) -> float | None:
+        return self._session.silence_timeout
+
+    def receive(self, message: ProcessingRequest) -> list[ProcessingResponse | Held]:
+        return decoded(self._session.receive(message))
+
+    def resume(self) -> list[ProcessingResponse | Held]:
+        return decoded(self._session.resume())
+
+    def on_silence(self) -> list[ProcessingResponse | Held]:
+        return decoded(self._session.on_silence())
+
+    def close(self, cause: Cause = Cause.CLIENT_DISCONNECT) -> None:
+        self._session.close(cause)
+
+
+def decoded(answers: Sequence[Answer]) -> list[ProcessingResponse | Held]:
+    return [answer if isinstance(answer, Held) else ProcessingResponse.FromString(answer) for answer in answers]
+
+
 @dataclass
 class Bench:
     store: Datastore
@@ -45,8 +78,8 @@ class Bench:
     endings: Endings
     plugins: Mapping[str, Plugin]
 
-    def session(self, **options) -> Session:
-        return Session(self.director, **options)
+    def session(self, **options) -> Exchange:
+        return Exchange(Session(self.director, **options))
 
     @property
     def in_flight(self) -> int:

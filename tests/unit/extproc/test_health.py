@@ -6,6 +6,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, HealthListRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from epp.extproc.grpcio_health import HealthServicer
 from epp.extproc.health import Health
 from epp.extproc.wire import SERVICE
 
@@ -23,7 +24,7 @@ async def health():
 @pytest.fixture
 async def stub(health):
     server = grpc.aio.server()
-    health.register(server)
+    HealthServicer(health).register(server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

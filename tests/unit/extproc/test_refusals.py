@@ -8,9 +8,8 @@ import re
 from dataclasses import dataclass, field, replace
 
 import pytest
-from bench import BODY, new_bench, request_body, request_headers, request_trailers, subset
+from bench import BODY, Exchange, new_bench, request_body, request_headers, request_trailers, subset
 
-from epp.extproc.session import Session
 from epp.extproc.wire import ImmediateResponse, ProcessingRequest
 
 CHAT = "/v1/chat/completions"
@@ -107,7 +106,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def session(case: Case, **options) -> Session:
+def session(case: Case, **options) -> Exchange:
     return new_bench(case.config).session(max_body_bytes=200 if case.name == "too large" else 100_000, **options)
 
 

@@ -5,6 +5,7 @@ import pytest
 from bench import (
     BODY,
     Bench,
+    Exchange,
     request_body,
     request_headers,
     request_trailers,
@@ -17,7 +18,6 @@ from google.protobuf.json_format import MessageToDict
 
 from epp.director import Cause
 from epp.extproc.exchange import ProtocolError
-from epp.extproc.session import Session
 from epp.extproc.wire import HeaderValueOption, ProcessingRequest, ProcessingResponse
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -38,7 +38,7 @@ def pieces(replies: list[ProcessingResponse], kind: str) -> list[tuple[bytes, bo
     return [(piece.body, piece.end_of_stream) for piece in streamed]
 
 
-def routed(bench: Bench, **options) -> Session:
+def routed(bench: Bench, **options) -> Exchange:
     session = bench.session(**options)
     session.receive(request_headers())
     session.receive(request_body(BODY))

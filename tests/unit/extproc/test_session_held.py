@@ -5,12 +5,10 @@ import asyncio
 import json
 
 import pytest
-from bench import BODY, Bench, new_bench, request_body, request_headers, request_trailers, response_headers
+from bench import BODY, Bench, Exchange, new_bench, request_body, request_headers, request_trailers, response_headers
 from gate import CONFIG, Gate
 
 from epp.director import Cause, Held
-from epp.extproc.request_half import Answer
-from epp.extproc.session import Session
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.framework import Endpoint
 from epp.framework.errors import SaturatedError
@@ -36,7 +34,7 @@ def saying(mode: str) -> ProcessingRequest:
     return message
 
 
-def shape(answer: Answer) -> str | None:
+def shape(answer: ProcessingResponse | Held) -> str | None:
     return "held" if isinstance(answer, Held) else answer.WhichOneof("response")
 
 
@@ -46,7 +44,7 @@ def destination(answer: ProcessingResponse) -> str | None:
     return setting.get(DESTINATION)
 
 
-def hold(session: Session, messages: list[ProcessingRequest]) -> tuple[list[str | None], Held]:
+def hold(session: Exchange, messages: list[ProcessingRequest]) -> tuple[list[str | None], Held]:
     """Send messages, of which the last is held; return the kinds of answers before."""
     *before, held = [answer for message in messages for answer in session.receive(message)]
     assert isinstance(held, Held)

@@ -17,6 +17,7 @@ import grpc
 import msgspec
 import pytest
 
+from epp.extproc.grpcio_health import HealthServicer
 from epp.extproc.health import Health
 from epp.framework import Endpoint
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
@@ -186,16 +187,17 @@ async def test_envoy_that_is_not_ready_in_time_is_not_left_behind(settings, dire
     assert not os.listdir(directory)  # noqa: PTH208 - nothing to iterate over
 
 
-class SlowToBeReady(Health):
+class SlowToBeReady(HealthServicer):
     """The health service of a picker that is not ready for its first two checks."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.state = Health()
+        super().__init__(self.state)
         self.checks = 0
 
     async def Check(self, request, context):  # noqa: N802  the protocol's name
         self.checks += 1
-        self.set_ready(ready=self.checks > 2)
+        self.state.set_ready(ready=self.checks > 2)
         return await super().Check(request, context)
 
 

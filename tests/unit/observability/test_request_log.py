@@ -5,10 +5,9 @@ import json
 
 import pytest
 import structlog
-from bench import Bench, new_bench, request_body, request_headers, response_body, response_headers
+from bench import Bench, Exchange, new_bench, request_body, request_headers, response_body, response_headers
 
 from epp.director import Observers, PoolPolicies, Rewrite
-from epp.extproc.session import Session
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import WAITING
 from epp.observability.request_line import request_as_text
@@ -35,7 +34,7 @@ def bench() -> Bench:
     return new_bench(observe=RequestLog)
 
 
-def routed(bench: Bench, sent: bytes | None = None, **headers: str) -> Session:
+def routed(bench: Bench, sent: bytes | None = None, **headers: str) -> Exchange:
     session = bench.session()
     session.receive(request_headers(**headers))
     session.receive(request_body(body() if sent is None else sent))

@@ -10,7 +10,7 @@ from config_files import replace
 from waiting import until
 
 from epp.config import load_file
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError, Endpoint, Headers, Parameters
 from epp.framework.datalayer import Discovery
 from epp.picker import Picker, PickerSettings

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries sessions on grpcio: one stream, one session."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+import grpc
+
+from epp.director import Cause, Held
+from epp.extproc.carrying import SessionSource, warn_of
+from epp.extproc.exchange import Answer, ProtocolError
+from epp.extproc.grpcio_binding import bind
+from epp.extproc.grpcio_health import HealthServicer
+from epp.extproc.health import Health
+from epp.extproc.session import Session
+from epp.extproc.settings import ServerSettings, TlsVersion
+from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
+from epp.framework import ConfigurationError
+
+if TYPE_CHECKING:
+    _Context: TypeAlias = grpc.aio.ServicerContext[ProcessingRequest, bytes]
+
+_GRPC_MOST_BYTES = 2**31 - 1
+_PENDING_STREAMS = 100_000
+"""New streams that may wait in a burst; by default gRPC refuses some above 1,000."""
+
+
+class GrpcioCarrier:
+    """The ext_proc service and its health service, on grpc.aio."""
+
+    def __init__(self, sessions: SessionSource, health: Health, settings: ServerSettings) -> None:
+        self._sessions = sessions
+        self._health = HealthServicer(health)
+        self._settings = settings
+        self._server: grpc.aio.Server | None = None
+        self._health_server: grpc.aio.Server | None = None
+        self.port = 0
+        self.health_port = 0
+
+    async def start(self) -> None:
+        """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
+        settings = self._settings
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", min(settings.max_receive_bytes, _GRPC_MOST_BYTES)),
+                ("grpc.max_send_message_length", min(settings.max_send_bytes, _GRPC_MOST_BYTES)),
+                ("grpc.so_reuseport", 0),  # a second picker on the port is a mistake, not a worker
+                ("grpc.server.max_pending_requests", _PENDING_STREAMS),
+                ("grpc.server.max_pending_requests_hard_limit", _PENDING_STREAMS),
+            ]
+        )
+        server.add_generic_rpc_handlers((_handler(self._carry),))
+        if settings.health_on_main:
+            self._health.register(server)
+        self.port = bind(server, settings.address, _credentials(settings) if settings.secure else None)
+        await server.start()
+        self._server = server
+        if settings.health_address is not None:
+            health_server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+            self._health.register(health_server)
+            self.health_port = bind(health_server, settings.health_address, None)
+            await health_server.start()
+            self._health_server = health_server
+
+    async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
+        """Stop listening, and cut the streams that are open after this time."""
+        if self._server is not None:
+            await self._server.stop(grace_seconds)
+        if self._health_server is not None:
+            await self._health_server.stop(health_grace_seconds)
+
+    async def _carry(self, _: object, context: "_Context") -> None:
+        session = self._sessions.open(context.peer())
+        cause = Cause.CLIENT_DISCONNECT
+        try:
+            while not session.done:
+                message = await _next_message(context, session)
+                if not isinstance(message, ProcessingRequest):  # the end of the stream
+                    break
+                await _send(context, session, session.receive(message))
+        except ProtocolError as error:
+            cause = Cause.ERROR
+            warn_of(error, context.peer())
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            self._sessions.close(session, cause)
+
+
+def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
+    if settings.tls_min_version is not TlsVersion.TLS_1_2:
+        raise ConfigurationError(
+            "--transport grpcio has no minimum version of TLS but 1.2: leave --tls-min-version out, or use --transport "
+            "asyncio"
+        )
+    from epp.extproc.grpcio_tls import server_credentials  # noqa: PLC0415  loads cryptography, not for plaintext
+
+    return server_credentials(settings.cert_path, reload=settings.cert_reload)
+
+
+async def _next_message(context: "_Context", session: Session) -> object:
+    """Wait for a message; after a silence, send what the gateway seems to wait for."""
+    timeout = session.silence_timeout
+    if timeout is None:
+        return await context.read()
+    reading = asyncio.ensure_future(context.read())
+    try:
+        arrived, _ = await asyncio.wait({reading}, timeout=timeout)
+        if not arrived:
+            await _send(context, session, session.on_silence())
+        return await reading
+    finally:
+        reading.cancel()
+
+
+async def _send(context: "_Context", session: Session, answers: Iterable[Answer]) -> None:
+    for answer in answers:
+        if isinstance(answer, Held):
+            await answer.settle()
+            await _send(context, session, session.resume())
+        else:
+            await context.write(answer)
+
+
+def _handler(carry: Callable[..., object]) -> grpc.GenericRpcHandler:
+    method: grpc.RpcMethodHandler[ProcessingRequest, bytes] = grpc.stream_stream_rpc_method_handler(
+        carry,
+        request_deserializer=ProcessingRequest.FromString,
+        response_serializer=None,  # replies are bytes already
+    )
+    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})

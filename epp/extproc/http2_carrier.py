@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries sessions on the HTTP/2 server of our own: one stream, one session."""
+
+import socket
+
+from google.protobuf.message import DecodeError
+
+from epp.director import Cause
+from epp.extproc.binding import bound_socket
+from epp.extproc.carrying import SessionSource, warn_of
+from epp.extproc.exchange import ProtocolError
+from epp.extproc.health import Health
+from epp.extproc.http2_health import health_methods
+from epp.extproc.session import Session
+from epp.extproc.settings import ServerSettings
+from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
+from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.server import Contexts, GrpcServer
+from epp.grpc_http2.service import Answers, Outlet
+from epp.grpc_http2.status import RpcError, Status
+
+
+class Http2Carrier:
+    """The ext_proc service and its health service, on the event loop."""
+
+    def __init__(self, sessions: SessionSource, health: Health, settings: ServerSettings) -> None:
+        self._sessions = sessions
+        self._health = health
+        self._settings = settings
+        self._server: GrpcServer | None = None
+        self._health_server: GrpcServer | None = None
+        self.port = 0
+        self.health_port = 0
+
+    async def start(self) -> None:
+        """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
+        settings = self._settings
+        health = health_methods(self._health)
+        methods = {f"/{SERVICE}/{METHOD}": self._open, **(health if settings.health_on_main else {})}
+        tls = _contexts(settings) if settings.secure else None
+        sock = bound_socket(settings.address)
+        self._server = GrpcServer(methods, Limits(max_message_bytes=settings.max_receive_bytes), tls)
+        self.port = _port(sock)
+        await self._server.start(sock)
+        if settings.health_address is not None:
+            sock = bound_socket(settings.health_address)
+            self._health_server = GrpcServer(health, Limits())
+            self.health_port = _port(sock)
+            await self._health_server.start(sock)
+
+    async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
+        """Stop listening, and cut the streams that are open after this time."""
+        if self._server is not None:
+            await self._server.stop(grace_seconds)
+        if self._health_server is not None:
+            await self._health_server.stop(health_grace_seconds)
+
+    def _open(self, outlet: Outlet) -> "SessionCall":
+        return SessionCall(self._sessions, outlet.peer)
+
+
+class SessionCall:
+    """A session as a call."""
+
+    __slots__ = ("_cause", "_ended", "_peer", "_session", "_sessions")
+
+    def __init__(self, sessions: SessionSource, peer: str) -> None:
+        self._sessions = sessions
+        self._peer = peer
+        self._session: Session = sessions.open(peer)
+        self._cause = Cause.CLIENT_DISCONNECT
+        self._ended = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the exchange is complete, or the gateway ended the stream."""
+        return self._session.done or self._ended
+
+    @property
+    def silence_timeout(self) -> float | None:
+        """That of the session."""
+        return self._session.silence_timeout
+
+    def receive(self, message: bytes) -> Answers:
+        """Decode a message for the session."""
+        try:
+            return self._session.receive(ProcessingRequest.FromString(message))
+        except ProtocolError as error:
+            raise self._refusal(error) from error
+        except DecodeError as error:
+            self._cause = Cause.ERROR
+            raise RpcError(Status.INTERNAL, "a message that is no ProcessingRequest") from error
+
+    def resume(self) -> Answers:
+        """Go on after a held request."""
+        try:
+            return self._session.resume()
+        except ProtocolError as error:
+            raise self._refusal(error) from error
+
+    def on_silence(self) -> Answers:
+        """Answer what the gateway seems to wait for."""
+        try:
+            return self._session.on_silence()
+        except ProtocolError as error:
+            raise self._refusal(error) from error
+
+    def half_close(self) -> Answers:
+        """End: without more messages there is nothing to answer."""
+        self._ended = True
+        return ()
+
+    def close(self) -> None:
+        """Close the session."""
+        self._sessions.close(self._session, self._cause)
+
+    def _refusal(self, error: ProtocolError) -> RpcError:
+        self._cause = Cause.ERROR
+        warn_of(error, self._peer)
+        return RpcError(Status.INVALID_ARGUMENT, str(error))
+
+
+def _contexts(settings: ServerSettings) -> Contexts:
+    from epp.extproc.http2_tls import TlsContexts  # noqa: PLC0415  loads cryptography, which plaintext does not need
+
+    return TlsContexts(settings.cert_path, settings.tls_min_version, reload=settings.cert_reload)
+
+
+def _port(sock: socket.socket) -> int:
+    return 0 if sock.family == socket.AF_UNIX else int(sock.getsockname()[1])

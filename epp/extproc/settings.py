@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the ext_proc server."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
+
+_HEADROOM_BYTES = 1024 * 1024
+
+
+class Transport(StrEnum):
+    """Implementation of gRPC that carries the sessions."""
+
+    ASYNCIO = "asyncio"
+    """HTTP/2 on the event loop."""
+    GRPCIO = "grpcio"
+    """The library of the gRPC project."""
+
+
+class TlsVersion(StrEnum):
+    """Oldest version of TLS that is spoken."""
+
+    TLS_1_2 = "VersionTLS12"
+    TLS_1_3 = "VersionTLS13"
+
+
+def message_bytes_for(body_bytes: int) -> int:
+    """Return the size of a message that holds such a body in one piece, and what goes with it."""
+    return body_bytes + _HEADROOM_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Where and how the ext_proc service listens."""
+
+    address: str
+    """`ip:port`, `[::]` for all addresses, port 0 for any free one; or `unix:/path`."""
+    health_address: str | None = None
+    """Where the health service listens in plaintext; None for nowhere."""
+    health_on_main: bool = True
+    """Whether the health service answers on `address` too."""
+    secure: bool = True
+    cert_path: Path | None = None
+    """Directory with tls.crt and tls.key; None for a self-signed certificate."""
+    cert_reload: bool = True
+    """Whether new connections get the certificate that is in `cert_path` by then."""
+    tls_min_version: TlsVersion = TlsVersion.TLS_1_2
+    """With `Transport.GRPCIO`, TLS 1.2 is the only minimum."""
+    max_receive_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
+    max_send_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
+    transport: Transport = Transport.GRPCIO

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One HTTP/2 connection of a gRPC server, without I/O: bytes in, `take` bytes out."""
+
+from struct import Struct
+from typing import Final
+
+import structlog
+
+from epp.grpc_http2.calls import Calls
+from epp.grpc_http2.codes import ErrorCode, GoawayError, ResetError
+from epp.grpc_http2.control import Control
+from epp.grpc_http2.frames import DATA, HEAD, HEAD_BYTES, MESSAGE_HEAD, PREFACE, goaway_frame, rst_stream_frame
+from epp.grpc_http2.inbox import PREFIX_BYTES
+from epp.grpc_http2.incoming import Incoming
+from epp.grpc_http2.limits import Budget, Limits
+from epp.grpc_http2.receiving import Receiving
+from epp.grpc_http2.sending import Sending
+from epp.grpc_http2.service import Host, Methods
+from epp.grpc_http2.status import Status
+from epp.grpc_http2.streams import Fate, Stream, StreamTable
+
+_log = structlog.get_logger()
+
+_FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
+_LENGTH: Final = Struct(">BH")
+_ID_MASK: Final = 0x7FFF_FFFF
+
+
+class Connection:
+    """`start` once, then `receive` what comes, `check` the time, and `lose` it at the end."""
+
+    def __init__(self, methods: Methods, limits: Limits, host: Host, peer: str, now: float) -> None:
+        self._limits = limits
+        self._peer = peer
+        self._now = now
+        self._started = now
+        self._idle_since = now
+        self._last_id_seen = 0
+        self._table = StreamTable(Budget(limits.strays, "frames on closed streams"))
+        self._streams = self._table.open
+        self._sending = Sending()
+        self._receiving = Receiving(self._sending, limits)
+        self._calls = Calls(
+            methods,
+            limits,
+            sending=self._sending,
+            receiving=self._receiving,
+            table=self._table,
+            host=host,
+            peer=peer,
+        )
+        self._control = Control(self._sending, self._receiving, self._table, limits)
+        self._incoming = Incoming(
+            self._table,
+            sending=self._sending,
+            receiving=self._receiving,
+            calls=self._calls,
+            control=self._control,
+            limits=limits,
+        )
+        self._faults = Budget(limits.strays, "streams that break a rule")
+        self._preface = PREFACE
+        self._rest = b""
+        self._plain = False  # whether a DATA frame may come: after SETTINGS, outside of a header block
+        self.closed = False
+        """Whether the transport is to be closed once everything is written."""
+
+    @property
+    def open_streams(self) -> int:
+        """Streams that are not closed in both directions."""
+        return len(self._streams)
+
+    @property
+    def out(self) -> list[bytes | memoryview]:
+        """What to write, in order; to be cleared by the writer."""
+        return self._sending.out
+
+    def start(self) -> None:
+        """Send our SETTINGS."""
+        self._control.greet(self._now)
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take bytes of the peer, however they are cut."""
+        self._now = now
+        if self.closed:
+            return
+        try:
+            if self._preface:
+                data = self._check_preface(data)
+            if self._rest:
+                data = self._complete_first(data)
+            done = self._frames(data)
+            if done < len(data):
+                self._rest = data[done:]
+        except GoawayError as fault:
+            self.fail(fault.code, str(fault))
+
+    def settled(self, stream_id: int, error: Exception | None) -> None:
+        """Go on with the stream whose answer is settled, or given up."""
+        self._calls.settled(stream_id, error)
+
+    def go_away(self) -> None:
+        """Ask the peer to open no more streams, and end once there is none."""
+        self._control.go_away()
+
+    def cut(self) -> None:
+        """End all calls with UNAVAILABLE, then the connection."""
+        if self.closed:
+            return
+        self._control.last_call()
+        for stream in list(self._streams.values()):
+            if stream.outbox:
+                self._sending.out.append(rst_stream_frame(stream.id, ErrorCode.CANCEL))
+                self._calls.drop(stream, Fate.ABANDONED)
+            else:
+                self._calls.finish(stream, Status.UNAVAILABLE, "the server shuts down")
+        self.lose()
+
+    def fail(self, code: ErrorCode, problem: str) -> None:
+        """End the connection with GOAWAY."""
+        if self.closed:
+            return
+        if code is not ErrorCode.NO_ERROR:
+            _log.warning("gRPC connection ended", code=code.name, problem=problem, peer=self._peer)
+        self._sending.out.append(goaway_frame(self._table.last_id, code, problem))
+        self.lose()
+
+    def lose(self) -> None:
+        """Close all calls: the connection has ended."""
+        self.closed = True
+        self._rest = b""
+        for stream in list(self._streams.values()):
+            self._calls.drop(stream, Fate.RESET)
+
+    def check(self, now: float) -> float:
+        """Act on what is overdue; return the seconds until the next check."""
+        limits, control = self._limits, self._control
+        heard = self._now
+        if self._streams or self._table.last_id != self._last_id_seen:
+            self._last_id_seen = self._table.last_id
+            self._idle_since = now
+        if control.ping_due is not None and heard > control.ping_due - limits.keepalive_timeout_seconds:
+            control.ping_due = None
+        if not control.settings_seen and now >= self._started + limits.preface_seconds:
+            self.fail(ErrorCode.PROTOCOL_ERROR, "no preface and SETTINGS in time")
+        elif control.settings_due is not None and now >= control.settings_due:
+            self.fail(ErrorCode.SETTINGS_TIMEOUT, "no acknowledgement of SETTINGS in time")
+        elif control.ping_due is not None and now >= control.ping_due:
+            self.fail(ErrorCode.NO_ERROR, "no answer to PING in time")
+        elif now >= self._idle_since + limits.idle_seconds:
+            self.fail(ErrorCode.NO_ERROR, "no streams for a long time")
+        elif control.ping_due is None and now >= heard + limits.keepalive_seconds:
+            control.ask_alive(now)
+        dues = [
+            heard + limits.keepalive_seconds if control.ping_due is None else control.ping_due,
+            self._idle_since + limits.idle_seconds,
+        ]
+        if control.settings_due is not None:
+            dues.append(control.settings_due)
+        if not control.settings_seen:
+            dues.append(self._started + limits.preface_seconds)
+        return max(min(dues) - now, 0.0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do after `go_away`."""
+        return self._control.refusing_above is not None and not self._streams
+
+    def _frames(self, data: bytes) -> int:
+        """Handle all frames that are whole; return the place after them."""
+        streams = self._streams
+        receiving = self._receiving
+        unpack = MESSAGE_HEAD.unpack_from
+        most = self._limits.max_frame_bytes
+        at, end = 0, len(data)
+        while end - at >= HEAD_BYTES:
+            if end - at >= _FAST_BYTES:
+                high, low, kind, flags, stream_id, compressed, size = unpack(data, at)
+                length = low | high << 16
+                stop = at + HEAD_BYTES + length
+                if (
+                    kind == DATA
+                    and not flags
+                    and stop <= end
+                    and size == length - PREFIX_BYTES
+                    and not compressed
+                    and (stream := streams.get(stream_id)) is not None
+                    and stream.ready
+                    and self._plain
+                    and length <= stream.receive_window
+                    and length <= receiving.window
+                    and length <= most
+                ):  # a whole message for a stream that waits for it
+                    stream.receive_window -= length
+                    receiving.window -= length
+                    self._calls.deliver(stream, data[at + _FAST_BYTES : stop])
+                    if stream.receive_window < receiving.stream_low or receiving.window < receiving.low:
+                        self._give_back(stream)
+                    at = stop
+                    continue
+            else:
+                high, low, kind, flags, stream_id = HEAD.unpack_from(data, at)
+                length = low | high << 16
+                stop = at + HEAD_BYTES + length
+            if length > most:
+                raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+            if stop > end:
+                break
+            self._frame(kind, flags, stream_id & _ID_MASK, data[at + HEAD_BYTES : stop])
+            at = stop
+        return at
+
+    def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        try:
+            self._incoming.frame(kind, flags, stream_id, payload, self._now)
+        except ResetError as fault:
+            self._faults.spend(self._now)
+            self._sending.out.append(rst_stream_frame(fault.stream_id, fault.code))
+            stream = self._streams.get(fault.stream_id)
+            if stream is not None:
+                self._calls.drop(stream, Fate.ABANDONED)
+            elif self._table.fate(fault.stream_id) is not Fate.IDLE:
+                self._table.note(fault.stream_id, Fate.ABANDONED)
+        self._plain = self._incoming.takes_data
+
+    def _give_back(self, stream: Stream) -> None:
+        if stream.id in self._streams:
+            self._receiving.account(stream)
+        else:
+            self._receiving.give_back()
+
+    def _complete_first(self, data: bytes) -> bytes:
+        """Handle the frame that began in an earlier read, if it is whole now; return what follows it."""
+        rest = self._rest
+        if len(rest) < HEAD_BYTES:
+            missing = HEAD_BYTES - len(rest)
+            rest, data = rest + data[:missing], data[missing:]
+            if len(rest) < HEAD_BYTES:
+                self._rest = rest
+                return data
+        high, low = _LENGTH.unpack_from(rest)
+        missing = HEAD_BYTES + (low | high << 16) - len(rest)
+        self._rest = rest + data[:missing]
+        if missing <= len(data):
+            whole, self._rest = self._rest, b""
+            self._frames(whole)
+        elif (low | high << 16) > self._limits.max_frame_bytes:
+            raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "a frame that is too large")
+        return data[missing:]
+
+    def _check_preface(self, data: bytes) -> bytes:
+        """Return what follows the preface."""
+        preface = self._preface
+        size = min(len(preface), len(data))
+        if data[:size] != preface[:size]:
+            raise GoawayError(ErrorCode.PROTOCOL_ERROR, "no HTTP/2 preface")
+        self._preface = preface[size:]
+        return data[size:]

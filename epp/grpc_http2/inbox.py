@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gRPC messages in the bytes of a stream, however these are cut."""
+
+from collections import deque
+from struct import Struct
+from typing import Final
+
+from epp.grpc_http2.status import RpcError, Status
+
+PREFIX: Final = Struct(">BL")
+PREFIX_BYTES: Final = 5
+
+
+def check_prefix(compressed: int, length: int, max_bytes: int, encoding: str) -> None:
+    """Raise RpcError unless a message with this prefix can be read."""
+    if compressed == 1 and encoding:
+        raise RpcError(
+            Status.UNIMPLEMENTED, f"messages compressed with {encoding[:40]} are not supported: send them plain"
+        )
+    if compressed:
+        raise RpcError(Status.INTERNAL, "a message is compressed, and grpc-encoding names no compression")
+    if length > max_bytes:
+        raise RpcError(Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes: at most {max_bytes} are accepted")
+
+
+class Inbox:
+    """`feed` bytes, then take messages with `next` until it returns None."""
+
+    __slots__ = ("_encoding", "_length", "_max_bytes", "_pieces", "_start", "size")
+
+    def __init__(self, max_bytes: int, encoding: str) -> None:
+        self._max_bytes = max_bytes
+        self._encoding = encoding
+        self._pieces: deque[bytes] = deque()
+        self._start = 0  # of what is not taken of the first piece
+        self._length: int | None = None  # of the message that is coming; None before its prefix
+        self.size = 0
+        """Bytes that wait."""
+
+    @property
+    def in_message(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return self._length is not None or self.size > 0
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        if piece:
+            self._pieces.append(piece)
+            self.size += len(piece)
+
+    def next(self) -> bytes | None:
+        """Return the next whole message, None before it has come; raises RpcError for one that cannot be read."""
+        if self._length is None:
+            if self.size < PREFIX_BYTES:
+                return None
+            compressed, length = PREFIX.unpack(self._take(PREFIX_BYTES))
+            check_prefix(compressed, length, self._max_bytes, self._encoding)
+            self._length = length
+        if self.size < self._length:
+            return None
+        message = self._take(self._length)
+        self._length = None
+        return message
+
+    def clear(self) -> None:
+        """Drop what waits."""
+        self._pieces.clear()
+        self._start = 0
+        self.size = 0
+
+    def _take(self, size: int) -> bytes:
+        taken: list[bytes] = []
+        missing = size
+        while missing:
+            piece, start = self._pieces[0], self._start
+            if len(piece) - start > missing:
+                self._start = start + missing
+                taken.append(piece[start : self._start])
+                break
+            self._pieces.popleft()
+            self._start = 0
+            taken.append(piece[start:] if start else piece)
+            missing -= len(piece) - start
+        self.size -= size
+        return taken[0] if len(taken) == 1 else b"".join(taken)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries a connection on asyncio: one read, all its frames, all replies, one write."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from epp.grpc_http2.codes import ErrorCode
+from epp.grpc_http2.connection import Connection
+from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.service import Cancellable, Methods, Waiting
+
+_JOINED_BYTES: Final = 64 * 1024
+
+
+class Registry(Protocol):
+    """Keeps track of the connections of a server."""
+
+    def connection_opened(self, protocol: "GrpcProtocol") -> None:
+        """Take note of a connection."""
+
+    def connection_closed(self, protocol: "GrpcProtocol") -> None:
+        """Forget a connection."""
+
+
+class GrpcProtocol(asyncio.Protocol):
+    """The server's side of one transport."""
+
+    def __init__(self, methods: Methods, limits: Limits, registry: Registry, loop: asyncio.AbstractEventLoop) -> None:
+        self._methods = methods
+        self._limits = limits
+        self._registry = registry
+        self._loop = loop
+        self._time = loop.time
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._held: dict[int, asyncio.Task[None]] = {}
+        self._checking: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._flushing = False
+        self._draining = False
+
+    # what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet the client."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        self._connection = Connection(self._methods, self._limits, self, _peer(transport), self._time())
+        self._registry.connection_opened(self)
+        self._connection.start()
+        self._check()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle one read."""
+        connection = self._connection
+        if connection is not None:
+            connection.receive(data, self._time())
+            if connection.out or connection.closed:
+                self._write()
+
+    def eof_received(self) -> bool:
+        """Close: HTTP/2 knows no connection that is open on one side."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Close all calls."""
+        del exc  # what a broken connection says matters to no call
+        for timer in (self._checking, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        self._checking = self._stalled = None
+        self._transport = None
+        if self._connection is not None:
+            self._connection.lose()
+            self._connection.out.clear()
+        self._registry.connection_closed(self)
+
+    def pause_writing(self) -> None:
+        """Read no more while the client reads nothing."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+            self._expect_progress()
+
+    def resume_writing(self) -> None:
+        """Read on."""
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # what the connection calls
+
+    def hold(self, stream_id: int, waiting: Waiting) -> Cancellable:
+        """Settle an answer in a task."""
+        task = self._loop.create_task(self._settle(waiting))
+        self._held[id(task)] = task
+        task.add_done_callback(lambda done: self._settled(stream_id, done))
+        return task
+
+    def after(self, seconds: float, act: Callable[[], None]) -> Cancellable:
+        """Call `act` later."""
+        return self._loop.call_later(seconds, self._act, act)
+
+    def flush(self) -> None:
+        """Write at the end of this turn of the loop."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    # what the server calls
+
+    def go_away(self) -> None:
+        """Ask the client to open no more streams, and close when there are none."""
+        if self._connection is not None:
+            self._draining = True
+            self._connection.go_away()
+            self._write()
+
+    def cut(self) -> None:
+        """End all calls, then the connection."""
+        if self._connection is not None:
+            self._connection.cut()
+            self._write()
+
+    def abort(self) -> None:
+        """Close without writing what is left."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _write(self) -> None:
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None:
+            return
+        out = connection.out
+        if out:
+            transport.write(b"".join(out))
+            out.clear()
+        if self._draining and connection.finished:
+            connection.fail(ErrorCode.NO_ERROR, "")
+            out.clear()
+        if connection.closed and not transport.is_closing():
+            transport.close()
+            self._expect_progress()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._write()
+
+    def _act(self, act: Callable[[], None]) -> None:
+        act()
+        self._write()
+
+    def _expect_progress(self) -> None:
+        if self._stalled is None:
+            self._stalled = self._loop.call_later(self._limits.write_stall_seconds, self.abort)
+
+    def _check(self) -> None:
+        connection = self._connection
+        if connection is None or self._transport is None:
+            return
+        seconds = connection.check(self._time())
+        self._write()
+        if not connection.closed:
+            self._checking = self._loop.call_later(seconds, self._check)
+
+    async def _settle(self, waiting: Waiting) -> None:
+        await waiting.settle()
+
+    def _settled(self, stream_id: int, task: asyncio.Task[None]) -> None:
+        del self._held[id(task)]
+        connection = self._connection
+        if connection is None:
+            return
+        error = None if task.cancelled() else task.exception()
+        connection.settled(stream_id, error if isinstance(error, Exception) else None)
+        self._write()
+
+
+def _peer(transport: asyncio.BaseTransport) -> str:
+    name = transport.get_extra_info("peername")
+    match name:
+        case (str(host), int(port)):
+            return f"ipv4:{host}:{port}"
+        case (str(host), int(port), *_):
+            return f"ipv6:[{host}]:{port}"
+    return "unix:"
