@@ -6,18 +6,14 @@ from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
-from transports import VARIABLE, over_both, transports_of
+from transports import OVER, VARIABLE, transports_of
 from world import FAST, World, open_world
 
 from epp.sim import RunningSim, running
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"{over_both.name}(*names): runs over these carriers, or the one of {VARIABLE}")
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if mark := metafunc.definition.get_closest_marker(over_both.name):
+    if mark := metafunc.definition.get_closest_marker(OVER):
         metafunc.parametrize("transport", transports_of(mark), indirect=True, scope="module")
 
 

@@ -9,12 +9,15 @@ import os
 
 import pytest
 
-VARIABLE = "EPP_TEST_TRANSPORT"
-TRANSPORTS = ("asyncio", "grpcio")
+from epp.extproc.settings import ServerSettings, Transport
 
-over_both = pytest.mark.over_transports(*TRANSPORTS)
+VARIABLE = "EPP_TEST_TRANSPORT"
+OVER = "over_transports"
+"""Name of the mark."""
+
+over_both = getattr(pytest.mark, OVER)(*map(str, Transport))
 """For a module whose tests depend on the wire."""
-over_asyncio = pytest.mark.over_transports("asyncio")
+over_asyncio = getattr(pytest.mark, OVER)(str(Transport.ASYNCIO))
 """For a module on the HTTP/2 server of this program: skipped in a run over the other carrier."""
 
 
@@ -27,4 +30,14 @@ def transports_of(mark: pytest.Mark) -> list[str]:
 def transport_flags() -> tuple[str, ...]:
     """Return what a command needs to be told."""
     chosen = os.environ.get(VARIABLE)
-    return () if chosen in (None, "grpcio") else (f"--transport={chosen}",)
+    return () if chosen is None else (f"--transport={chosen}",)
+
+
+def server_settings(address: str = "unix:unset", *, secure: bool = False) -> ServerSettings:
+    """Return the settings of a picker within the test's own process."""
+    chosen = os.environ.get(VARIABLE)
+    return (
+        ServerSettings(address, secure=secure)
+        if chosen is None
+        else ServerSettings(address, secure=secure, transport=Transport(chosen))
+    )

@@ -142,6 +142,8 @@ class Conversation(RuleBasedStateMachine):
     def push(self, sender: Sender, size: int, pad: int | None) -> None:
         """Send as much of what is due as the windows allow, in a frame of that size."""
         call = sender.call
+        if call.finished:
+            return
         room = min(size, self.peer.room(call) - (0 if pad is None else pad + 1))
         piece = b""
         while sender.pending and len(piece) < room:
@@ -180,4 +182,4 @@ class Conversation(RuleBasedStateMachine):
 
 
 TestConversation = Conversation.TestCase
-TestConversation.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestConversation.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
