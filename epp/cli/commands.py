@@ -82,7 +82,7 @@ class PickerFlags:
         typer.Option(
             help="The gRPC server: asyncio, on the event loop, for the least CPU time; grpcio, the gRPC project's own."
         ),
-    ] = "grpcio"
+    ] = "asyncio"
     refresh_metrics_interval: Annotated[float, duration_option("Time between two polls of an endpoint.")] = Seconds(
         0.05
     )

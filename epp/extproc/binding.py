@@ -22,6 +22,12 @@ def bound_socket(address: str) -> socket.socket:
         raise ConfigurationError(refusal(place, error)) from error
 
 
+def unlink(address: str) -> None:
+    """Remove the file of a unix socket that was listened on."""
+    if address.startswith(_UNIX):
+        Path(address.removeprefix(_UNIX)).unlink(missing_ok=True)
+
+
 def _unix(address: str) -> socket.socket:
     path = Path(address.removeprefix(_UNIX))
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -6,7 +6,7 @@ import socket
 from google.protobuf.message import DecodeError
 
 from epp.director import Cause
-from epp.extproc.binding import bound_socket
+from epp.extproc.binding import bound_socket, unlink
 from epp.extproc.carrying import SessionSource, warn_of
 from epp.extproc.exchange import ProtocolError
 from epp.extproc.health import Health
@@ -52,6 +52,7 @@ class Http2Carrier:
         """Stop listening, and cut the streams that are open after this time."""
         if self._server is not None:
             await self._server.stop(grace_seconds)
+            unlink(self._settings.address)
         if self._health_server is not None:
             await self._health_server.stop(health_grace_seconds)
 

@@ -50,4 +50,4 @@ class ServerSettings:
     """With `Transport.GRPCIO`, TLS 1.2 is the only minimum."""
     max_receive_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
     max_send_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
-    transport: Transport = Transport.GRPCIO
+    transport: Transport = Transport.ASYNCIO

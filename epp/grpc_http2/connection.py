@@ -122,8 +122,8 @@ class Connection:
             return
         if code is not ErrorCode.NO_ERROR:
             _log.warning("gRPC connection ended", code=code.name, problem=problem, peer=self._peer)
-        self._sending.out.append(goaway_frame(self._table.last_id, code, problem))
         self.lose()
+        self._sending.out.append(goaway_frame(self._table.last_id, code, problem))
 
     def lose(self) -> None:
         """Close all calls: the connection has ended."""
@@ -139,7 +139,7 @@ class Connection:
         if self._streams or self._table.last_id != self._last_id_seen:
             self._last_id_seen = self._table.last_id
             self._idle_since = now
-        if control.ping_due is not None and heard > control.ping_due - limits.keepalive_timeout_seconds:
+        if control.ping_due is not None and heard >= control.ping_due - limits.keepalive_timeout_seconds:
             control.ping_due = None
         if not control.settings_seen and now >= self._started + limits.preface_seconds:
             self.fail(ErrorCode.PROTOCOL_ERROR, "no preface and SETTINGS in time")
@@ -172,6 +172,7 @@ class Connection:
         receiving = self._receiving
         unpack = MESSAGE_HEAD.unpack_from
         most = self._limits.max_frame_bytes
+        most_fast = min(most, self._limits.max_message_bytes + PREFIX_BYTES)
         at, end = 0, len(data)
         while end - at >= HEAD_BYTES:
             if end - at >= _FAST_BYTES:
@@ -189,7 +190,7 @@ class Connection:
                     and self._plain
                     and length <= stream.receive_window
                     and length <= receiving.window
-                    and length <= most
+                    and length <= most_fast
                 ):  # a whole message for a stream that waits for it
                     stream.receive_window -= length
                     receiving.window -= length

@@ -3,14 +3,17 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
+
+import structlog
 
 from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.service import Cancellable, Methods, Waiting
+from epp.grpc_http2.tls import speaks_http2
 
-_JOINED_BYTES: Final = 64 * 1024
+_log = structlog.get_logger()
 
 
 class Registry(Protocol):
@@ -44,6 +47,12 @@ class GrpcProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the client."""
+        if not speaks_http2(transport.get_extra_info("ssl_object")):
+            _log.warning(
+                "TLS connection refused: the client does not offer the protocol h2 (ALPN)", peer=_peer(transport)
+            )
+            transport.close()
+            return
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
         self._connection = Connection(self._methods, self._limits, self, _peer(transport), self._time())

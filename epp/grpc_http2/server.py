@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.protocol import GrpcProtocol
 from epp.grpc_http2.service import Methods
-from epp.grpc_http2.tls import TlsGate
+from epp.grpc_http2.tls import TlsListener
 
 _BACKLOG = 1024
 
@@ -25,24 +25,23 @@ class GrpcServer:
         self._methods = methods
         self._limits = limits
         self._tls = tls
-        self._listener: asyncio.AbstractServer | None = None
+        self._listener: asyncio.AbstractServer | TlsListener | None = None
         self._connections: dict[GrpcProtocol, None] = {}
-        self._shaking: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
     async def start(self, sock: socket.socket) -> None:
         """Accept connections on this socket."""
         loop = asyncio.get_running_loop()
-        tls, limits = self._tls, self._limits
-
-        def plain() -> asyncio.Protocol:
-            return GrpcProtocol(self._methods, limits, self, loop)
+        limits = self._limits
 
         def protocol() -> asyncio.Protocol:
-            return plain() if tls is None else TlsGate(tls, plain, limits.handshake_seconds, self._shaking)
+            return GrpcProtocol(self._methods, limits, self, loop)
 
-        if sock.family == socket.AF_UNIX:
+        if self._tls is not None:
+            sock.listen(_BACKLOG)
+            self._listener = TlsListener(sock, self._tls, protocol, limits.handshake_seconds)
+        elif sock.family == socket.AF_UNIX:
             self._listener = await loop.create_unix_server(protocol, sock=sock, backlog=_BACKLOG)
         else:
             self._listener = await loop.create_server(protocol, sock=sock, backlog=_BACKLOG)
@@ -51,8 +50,6 @@ class GrpcServer:
         """Accept no more; give open calls this time, then cut them."""
         if self._listener is not None:
             self._listener.close()
-        for task in list(self._shaking):
-            task.cancel()
         if grace_seconds > 0 and self._connections:
             for connection in list(self._connections):
                 connection.go_away()

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS with HTTP/2: the context of a server, and the handshake of one connection."""
+"""TLS with HTTP/2: the context of a server, and a listener that shakes hands."""
 
 import asyncio
+import errno
 import os
+import socket
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import cast
 
 import structlog
 
@@ -16,6 +17,9 @@ _log = structlog.get_logger()
 ALPN = "h2"
 _TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Forward secrecy and authenticated encryption, as RFC 9113 demands; those of TLS 1.3 are all so."""
+
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_SECONDS = 1.0
 
 
 def server_context(key: bytes, certificates: bytes, min_version: ssl.TLSVersion) -> ssl.SSLContext:
@@ -47,58 +51,59 @@ def _file(content: bytes) -> Iterator[str]:
             yield file.name
 
 
-class TlsGate(asyncio.Protocol):
-    """Shakes hands, then hands the connection over to the protocol within, unless the client speaks no HTTP/2."""
+def speaks_http2(session: ssl.SSLObject | None) -> bool:
+    """Whether a connection is plaintext, or the client has chosen HTTP/2 in the handshake."""
+    return session is None or session.selected_alpn_protocol() == ALPN
+
+
+class TlsListener:
+    """Accepts connections and shakes hands, each with the context that it is given by then."""
 
     def __init__(
         self,
-        context: Callable[[], Awaitable[ssl.SSLContext]],
-        within: Callable[[], asyncio.Protocol],
+        sock: socket.socket,
+        contexts: Callable[[], Awaitable[ssl.SSLContext]],
+        protocol: Callable[[], asyncio.Protocol],
         handshake_seconds: float,
-        tasks: set[asyncio.Task[None]],
     ) -> None:
-        self._context = context
-        self._within = within
+        self._sock = sock
+        self._contexts = contexts
+        self._protocol = protocol
         self._handshake_seconds = handshake_seconds
-        self._tasks = tasks
-        self._early: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        sock.setblocking(False)  # noqa: FBT003  its own way
+        self._accepting = self._loop.create_task(self._accept())
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Shake hands in a task, which may read the certificate first."""
-        plain = cast("asyncio.Transport", transport)
-        plain.pause_reading()
-        task = asyncio.get_running_loop().create_task(self._shake_hands(plain))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def close(self) -> None:
+        """Accept no more, and give up unfinished handshakes."""
+        self._accepting.cancel()
+        for task in list(self._handshakes):
+            task.cancel()
+        self._accepting.add_done_callback(lambda _: self._sock.close())
 
-    def data_received(self, data: bytes) -> None:
-        """Keep what comes with the last message of the handshake."""
-        self._early.append(data)
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(self._sock)
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    _log.warning("no connection accepted", problem=error.strerror)
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            task = self._loop.create_task(self._shake_hands(connection))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, plain: asyncio.Transport) -> None:
-        loop = asyncio.get_running_loop()
+    async def _shake_hands(self, connection: socket.socket) -> None:
         try:
             async with asyncio.timeout(self._handshake_seconds):
-                context = await self._context()
-                secured = await loop.start_tls(
-                    plain, self, context, server_side=True, ssl_handshake_timeout=self._handshake_seconds
-                )
+                context = await self._contexts()
+            await self._loop.connect_accepted_socket(
+                self._protocol, connection, ssl=context, ssl_handshake_timeout=self._handshake_seconds
+            )
         except (OSError, TimeoutError):  # of the client's making; ssl.SSLError is an OSError
-            plain.abort()
-            return
+            connection.close()
         except BaseException:
-            plain.abort()
+            connection.close()
             raise
-        if secured is None:  # the connection was lost
-            return
-        session = secured.get_extra_info("ssl_object")
-        if session.selected_alpn_protocol() != ALPN:
-            _log.warning("TLS connection refused: the client does not offer the protocol h2 (ALPN)")
-            secured.close()
-            return
-        protocol = self._within()
-        secured.set_protocol(protocol)
-        protocol.connection_made(secured)
-        early, self._early = self._early, []
-        for data in early:
-            protocol.data_received(data)

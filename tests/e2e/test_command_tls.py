@@ -112,7 +112,15 @@ async def test_tls_1_2_is_the_oldest_that_is_spoken(sim):
             spoken(served, ssl.TLSVersion.TLSv1_1)
 
 
-async def test_tls_version_that_cannot_be_insisted_on_is_a_mistake_of_usage():
-    exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", "--tls-min-version=VersionTLS13")
-    assert exit_code == 2
-    assert "'VersionTLS13' is not supported: gRPC for Python accepts TLS 1.2 and 1.3" in said.err[-1]
+async def test_tls_1_3_may_be_insisted_on(sim):
+    async with serving(sim, "--tls-min-version=VersionTLS13", "--transport=asyncio") as served:
+        assert spoken(served, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        with pytest.raises(ssl.SSLError):
+            spoken(served, ssl.TLSVersion.TLSv1_2)
+
+
+async def test_tls_version_that_cannot_be_insisted_on_is_named():
+    flags = ("--tls-min-version=VersionTLS13", "--transport=grpcio")
+    exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", "--grpc-port=0", *flags)
+    assert exit_code == 1
+    assert said.error.startswith("error: --transport grpcio has no minimum version of TLS but 1.2: ")

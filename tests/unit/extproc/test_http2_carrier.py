@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The carrier of our own, with clients of grpcio: health, status, TLS, addresses and the end."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+
+import grpc
+import pytest
+from certificates import mount, new_pair
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, HealthListRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from epp.extproc.carrying import SessionSource
+from epp.extproc.health import Health
+from epp.extproc.http2_carrier import Http2Carrier
+from epp.extproc.settings import ServerSettings, TlsVersion, Transport
+from epp.extproc.wire import SERVICE
+from epp.framework import ConfigurationError
+
+SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
+APART = (("grpc.use_local_subchannel_pool", 1),)
+
+
+def no_session(_):
+    raise AssertionError
+
+
+@contextlib.asynccontextmanager
+async def carrying(address: str = "127.0.0.1:0", **settings):
+    health = Health()
+    settings = {"secure": False, "transport": Transport.ASYNCIO, **settings}
+    carrier = Http2Carrier(SessionSource(no_session), health, ServerSettings(address, **settings))
+    await carrier.start()
+    try:
+        yield carrier, health
+    finally:
+        await carrier.stop(0, 0)
+
+
+async def check(channel: grpc.aio.Channel, name: str = "") -> int:
+    return (await HealthStub(channel).Check(HealthCheckRequest(service=name), timeout=20)).status
+
+
+def plain(port: int) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=APART)
+
+
+async def test_health_is_told_on_the_main_port_and_on_its_own():
+    async with carrying(health_address="127.0.0.1:0") as (carrier, health):
+        health.set_ready(ready=True)
+        async with plain(carrier.port) as main, plain(carrier.health_port) as apart:
+            assert [await check(main, SERVICE), await check(apart, "liveness")] == [SERVING, SERVING]
+
+
+async def test_health_may_be_left_out_of_the_main_port():
+    async with carrying(health_on_main=False) as (carrier, _), plain(carrier.port) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await check(channel)
+        assert refusal.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_unknown_name_is_not_found():
+    async with carrying() as (carrier, _), plain(carrier.port) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await check(channel, "nothing")
+        assert refusal.value.code() is grpc.StatusCode.NOT_FOUND
+        assert refusal.value.details().startswith("no service 'nothing': ['', ")
+
+
+async def test_list_has_all_names():
+    async with carrying() as (carrier, _), plain(carrier.port) as channel:
+        listed = await HealthStub(channel).List(HealthListRequest())
+        assert {name: status.status for name, status in listed.statuses.items()} == {
+            "liveness": SERVING,
+            **dict.fromkeys(("", "readiness", SERVICE, "inference-extension"), NOT_SERVING),
+        }
+
+
+async def test_watch_tells_each_change_and_ends_with_the_server():
+    async with carrying() as (carrier, health), plain(carrier.port) as channel:
+        watch = HealthStub(channel).Watch(HealthCheckRequest(service="readiness"))
+        unknown = HealthStub(channel).Watch(HealthCheckRequest(service="nothing"))
+        assert (await watch.read()).status == NOT_SERVING
+        assert (await unknown.read()).status == HealthCheckResponse.SERVICE_UNKNOWN
+        health.set_ready(ready=False)  # no news
+        health.set_ready(ready=True)
+        assert (await watch.read()).status == SERVING
+        health.close()
+        assert await watch.read() is grpc.aio.EOF
+        assert await watch.code() is grpc.StatusCode.OK
+
+
+async def test_bytes_that_are_no_message_are_refused():
+    async with carrying() as (carrier, _), plain(carrier.port) as channel:
+        for method in ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"):
+            call = channel.unary_unary(method)(b"\xff\xff")
+            assert await call.code() is grpc.StatusCode.INTERNAL
+
+
+@pytest.mark.parametrize("family", ["127.0.0.1", "[::1]", "[::]"])
+async def test_addresses_of_both_families_are_listened_on(family):
+    async with carrying(f"{family}:0") as (carrier, _):
+        host = "127.0.0.1" if family == "[::]" else family
+        async with grpc.aio.insecure_channel(f"{host}:{carrier.port}", options=APART) as channel:
+            assert await check(channel, "liveness") == SERVING
+
+
+async def test_unix_socket_is_listened_on_and_removed(tmp_path):
+    path = tmp_path / "picker.sock"
+    async with carrying(f"unix:{path}") as (carrier, _):
+        assert carrier.port == 0
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            assert await check(channel, "liveness") == SERVING
+    assert not path.exists()
+
+
+async def test_unix_socket_that_a_dead_process_left_is_replaced(tmp_path):
+    path = tmp_path / "picker.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with carrying(f"unix:{path}"):
+        assert stat.S_ISSOCK(path.stat().st_mode)
+        with pytest.raises(ConfigurationError, match="^cannot listen on unix:.*: another process has it"):
+            await Http2Carrier(
+                SessionSource(no_session), Health(), ServerSettings(f"unix:{path}", secure=False)
+            ).start()
+
+
+async def test_taken_address_is_named():
+    async with carrying() as (carrier, _):
+        address = f"127.0.0.1:{carrier.port}"
+        with pytest.raises(ConfigurationError, match=f"^cannot listen on {address}: the address is taken by another"):
+            async with carrying(address):
+                pass
+
+
+async def test_directory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"its directory cannot be written"):
+        async with carrying(f"unix:{tmp_path}/missing/picker.sock"):
+            pass
+
+
+def trusting(port: int, certificate: bytes) -> grpc.aio.Channel:
+    options = [("grpc.ssl_target_name_override", "localhost"), *APART]
+    return grpc.aio.secure_channel(f"127.0.0.1:{port}", grpc.ssl_channel_credentials(certificate), options=options)
+
+
+async def shown(port: int) -> bytes:
+    return (await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))).encode()
+
+
+async def test_new_connections_get_the_certificate_that_is_there_by_then(tmp_path):
+    old, new = new_pair(), new_pair()
+    mount(tmp_path, "1", *old)
+    async with carrying(secure=True, cert_path=tmp_path) as (carrier, _), trusting(carrier.port, old[1]) as before:
+        assert await check(before, "liveness") == SERVING
+        mount(tmp_path, "2", *new)
+        assert await shown(carrier.port) == new[1]
+        assert await check(before, "liveness") == SERVING  # on the connection of old
+        async with trusting(carrier.port, new[1]) as after:
+            assert await check(after, "liveness") == SERVING
+
+
+async def test_certificate_that_is_no_pair_leaves_the_old_one_in_use(tmp_path):
+    (key, old), (_, new) = new_pair(), new_pair()
+    mount(tmp_path, "1", key, old)
+    async with carrying(secure=True, cert_path=tmp_path) as (carrier, _):
+        mount(tmp_path, "2", key, new)
+        assert await shown(carrier.port) == old
+
+
+async def test_bad_certificate_is_named_at_the_start(tmp_path):
+    with pytest.raises(ConfigurationError, match="it must hold tls.crt and tls.key"):
+        async with carrying(secure=True, cert_path=tmp_path):
+            pass
+
+
+def client_context(**changes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    for name, value in changes.items():
+        setattr(context, name, value)
+    return context
+
+
+def handshake(port: int, context: ssl.SSLContext, *protocols: str) -> tuple[str | None, str | None, bytes]:
+    """Return the version, the protocol, and the first bytes that the server sends."""
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
+    with socket.create_connection(("127.0.0.1", port)) as raw, context.wrap_socket(raw) as secured:
+        return secured.version(), secured.selected_alpn_protocol(), secured.recv(9)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_both_versions_of_tls_are_spoken_with_http2(version):
+    async with carrying(secure=True) as (carrier, _):
+        context = client_context(minimum_version=version, maximum_version=version)
+        spoken, protocol, first = await asyncio.to_thread(handshake, carrier.port, context, "http/1.1", "h2")
+        assert (spoken, protocol) == (version.name.replace("TLSv1_", "TLSv1."), "h2")
+        assert first[3] == 4  # SETTINGS
+
+
+async def test_tls_1_3_may_be_demanded():
+    async with carrying(secure=True, tls_min_version=TlsVersion.TLS_1_3) as (carrier, _):
+        context = client_context(maximum_version=ssl.TLSVersion.TLSv1_2)
+        with pytest.raises(ssl.SSLError):
+            await asyncio.to_thread(handshake, carrier.port, context, "h2")
+
+
+@pytest.mark.parametrize("protocols", [(), ("http/1.1",)])
+async def test_client_that_does_not_speak_http2_is_sent_away(protocols):
+    async with carrying(secure=True) as (carrier, _):
+        _, protocol, first = await asyncio.to_thread(handshake, carrier.port, client_context(), *protocols)
+        assert (protocol, first) == (None, b"")
+
+
+async def test_server_goes_on_after_clients_that_speak_no_tls():
+    async with carrying(secure=True) as (carrier, health):
+        for noise in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"\x16\x03\x01\xff\xff" + b"x" * 99,
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", carrier.port)
+            writer.write(noise)
+            with contextlib.suppress(OSError):
+                await reader.read()
+            writer.close()
+        health.set_ready(ready=True)
+        async with trusting(carrier.port, await shown(carrier.port)) as channel:
+            assert await check(channel) == SERVING
+
+
+async def test_stop_frees_the_port_while_clients_are_connected():
+    async with carrying() as (carrier, _), plain(carrier.port) as channel:
+        await check(channel, "liveness")
+        port = carrier.port
+    async with carrying(f"127.0.0.1:{port}"), plain(port) as channel:
+        assert await check(channel, "liveness") == SERVING
+
+
+async def test_stop_is_not_kept_waiting_by_a_client_that_reads_nothing():
+    async with carrying() as (carrier, _):
+        _, writer = await asyncio.open_connection("127.0.0.1", carrier.port)
+        await asyncio.wait_for(carrier.stop(0.1, 0.1), 30)
+        writer.close()
+
+
+def test_grpc_is_not_imported():
+    program = (
+        "import epp.extproc.http2_carrier, sys; print([name for name in ('grpc', 'aiohttp') if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout == "[]\n"

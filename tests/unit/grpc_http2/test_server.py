@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server on real sockets, with grpcio as the client, or bytes where no honest client would do."""
+
+import asyncio
+import contextlib
+
+import grpc
+import pytest
+from frame_client import ECHO, HEAD, data, message, parse
+from hpack import Encoder
+
+from epp.grpc_http2 import frames
+from epp.grpc_http2.limits import Limits
+from epp.grpc_http2.server import GrpcServer
+from epp.listening import listener
+
+APART = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
+
+
+class Later:
+    """An answer that comes when `ready` is set."""
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+
+    async def settle(self) -> None:
+        self._service.waiting.set()
+        try:
+            await self._service.ready.wait()
+        except asyncio.CancelledError:
+            self._service.given_up.set()
+            raise
+
+
+class Call:
+    silence_timeout = None
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+        self.done = False
+
+    def receive(self, content: bytes):
+        self._service.received += len(content)
+        if content == b"wait":
+            return [Later(self._service)]
+        if content == b"silence":
+            self.silence_timeout = 0.01
+            return []
+        return [content * self._service.answers]
+
+    def resume(self):
+        return [b"settled"]
+
+    def on_silence(self):
+        self.silence_timeout = None
+        return [b"you are silent"]
+
+    def half_close(self):
+        self.done = True
+        return []
+
+    def close(self):
+        self._service.closed += 1
+        self._service.all_closed.set()
+
+
+class Service:
+    """Echoes, and counts."""
+
+    def __init__(self, answers: int = 1) -> None:
+        self.answers = answers
+        self.opened = self.closed = self.received = 0
+        self.waiting, self.ready, self.given_up, self.all_closed = (asyncio.Event() for _ in range(4))
+
+    def open(self, _outlet) -> Call:
+        self.opened += 1
+        return Call(self)
+
+
+@contextlib.asynccontextmanager
+async def serving(service: Service, limits: Limits | None = None):
+    server = GrpcServer({ECHO: service.open}, limits or Limits(max_message_bytes=2**26))
+    sock = listener("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    await server.start(sock)
+    try:
+        yield server, port
+    finally:
+        await server.stop(0)
+
+
+@pytest.fixture
+async def service():
+    return Service()
+
+
+def talking(port: int):
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=APART)
+    return channel, lambda **options: channel.stream_stream(ECHO)(**options)
+
+
+@pytest.mark.parametrize("size", [0, 1, 16_379, 16_380, 65_535, 3_000_000])
+async def test_messages_of_any_size_go_both_ways(service, size):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            call = talk()
+            for text in (b"a" * size, b"b" * size):
+                await call.write(text)
+                assert await call.read() == text
+            await call.done_writing()
+            assert await call.read() is grpc.aio.EOF
+            assert await call.code() is grpc.StatusCode.OK
+    assert service.closed == 1
+
+
+async def test_many_calls_share_a_connection(service):
+    async def talk_a_while(call, number: int) -> None:
+        for turn in range(20):
+            text = f"{number} {turn}".encode() * (1 + 400 * (turn % 3))
+            await call.write(text)
+            assert await call.read() == text
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            await asyncio.gather(*(talk_a_while(talk(), number) for number in range(50)))
+    assert (service.opened, service.closed) == (50, 50)
+
+
+async def test_held_answer_lets_others_pass(service):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            held, other = talk(), talk()
+            await held.write(b"wait")
+            await held.write(b"after")
+            await service.waiting.wait()
+            await other.write(b"hello")
+            assert await other.read() == b"hello"
+            service.ready.set()
+            assert [await held.read(), await held.read()] == [b"settled", b"after"]
+
+
+async def test_client_that_leaves_gives_a_held_answer_up(service):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            held = talk()
+            await held.write(b"wait")
+            await service.waiting.wait()
+            held.cancel()
+            await service.given_up.wait()
+            await service.all_closed.wait()
+            assert service.closed == 1
+
+
+async def test_lost_connection_gives_a_held_answer_up(service):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        held = talk()
+        await held.write(b"wait")
+        await service.waiting.wait()
+        await channel.close(None)
+        await service.given_up.wait()
+        await service.all_closed.wait()
+        assert service.closed == 1
+
+
+async def test_deadline_of_the_client_is_kept(service):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            held = talk(timeout=0.3)
+            await held.write(b"wait")
+            assert await held.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            await service.all_closed.wait()
+
+
+async def test_silence_is_answered(service):
+    async with serving(service) as (_, port):
+        channel, talk = talking(port)
+        async with channel:
+            call = talk()
+            await call.write(b"silence")
+            assert await call.read() == b"you are silent"
+
+
+async def test_stop_with_grace_lets_calls_end(service):
+    async with serving(service) as (server, port):
+        channel, talk = talking(port)
+        async with channel:
+            call = talk()
+            await call.write(b"hello")
+            assert await call.read() == b"hello"
+            stopping = asyncio.create_task(server.stop(60))
+            await call.write(b"again")
+            assert await call.read() == b"again"
+            await call.done_writing()
+            assert await call.code() is grpc.StatusCode.OK
+            await stopping
+
+
+async def test_stop_without_grace_cuts_calls(service):
+    async with serving(service) as (server, port):
+        channel, talk = talking(port)
+        async with channel:
+            call = talk()
+            await call.write(b"hello")
+            assert await call.read() == b"hello"
+            await server.stop(0)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+    assert service.closed == 1
+
+
+async def raw(port: int):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
+    writer.write(frames.PREFACE + frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 2**31 - 1}))
+    writer.write(frames.window_update_frame(0, 2**31 - 1 - 65_535))
+    writer.write(frames.frame(frames.HEADERS, frames.END_HEADERS, 1, Encoder().encode(HEAD)))
+    return reader, writer
+
+
+async def test_client_that_reads_nothing_is_read_no_further_and_cut_off_in_the_end():
+    service = Service(answers=1000)
+    limits = Limits(max_message_bytes=2**20, write_stall_seconds=0.5)
+    async with serving(service, limits) as (_, port):
+        _, writer = await raw(port)
+        wire = data(1, message(b"x" * 1000))
+        with contextlib.suppress(ConnectionError):
+            for _ in range(2000):  # answers of 2 GB in all
+                writer.write(wire)
+                await asyncio.wait_for(writer.drain(), 60)
+        await asyncio.wait_for(service.all_closed.wait(), 60)
+        writer.close()
+    assert service.received < 200_000  # some of 2,000,000: a socket's buffers are all that piles up
+
+
+async def test_client_that_has_stopped_writing_gets_its_answers(service):
+    async with serving(service) as (_, port):
+        reader, writer = await raw(port)
+        writer.write(data(1, message(b"hello")))
+        writer.write_eof()
+        sent = parse(await reader.read())
+        assert message(b"hello") in [frame.payload for frame in sent]
+        await service.all_closed.wait()
+        writer.close()
+
+
+async def test_broken_client_gets_the_reason_and_the_end(service):
+    async with serving(service) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        *_, goaway = parse(await reader.read())
+        assert goaway.payload[8:] == b"no HTTP/2 preface"
+        writer.close()
