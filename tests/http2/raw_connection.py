@@ -29,12 +29,12 @@ class RawConnection:
                 await self._writer.drain()
 
     async def offer(self, piece: bytes, seconds: float) -> bool:
-        """Send; return whether the server took it in that time."""
-        self._writer.write(piece)
+        """Send; return whether the kernel took it in that time, and the server has not closed."""
         try:
+            self._writer.write(piece)
             async with asyncio.timeout(seconds):
                 await self._writer.drain()
-        except TimeoutError:
+        except (TimeoutError, ConnectionError):
             return False
         return True
 
