@@ -146,11 +146,14 @@ class Calls:
     def leave(self, stream: Stream) -> None:
         """Close the call of a stream, now or once it no longer waits."""
         stream.ready = False
-        for timer in (stream.deadline, stream.silence):
-            if timer is not None:
-                timer.cancel()
-        stream.deadline = stream.silence = None
-        stream.inbox.clear()
+        if stream.deadline is not None:
+            stream.deadline.cancel()
+            stream.deadline = None
+        if stream.silence is not None:
+            stream.silence.cancel()
+            stream.silence = None
+        if stream.inbox.size:
+            stream.inbox.clear()
         call, stream.call = stream.call, None
         if call is None:
             return

@@ -163,8 +163,9 @@ class Connection:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do after `go_away`."""
-        return self._control.refusing_above is not None and not self._streams
+        """Whether nothing is left to do, as one side has said GOAWAY and no stream is open."""
+        control = self._control
+        return (control.refusing_above is not None or control.peer_going_away) and not self._streams
 
     def _frames(self, data: bytes) -> int:
         """Handle all frames that are whole; return the place after them."""

@@ -37,12 +37,8 @@ class Head:
     timeout: float | None
     """Seconds; NaN for a value that cannot be read."""
     content_length: int | None
-
-    @property
-    def is_grpc(self) -> bool:
-        """Whether the request is one of gRPC at all."""
-        kind = self.content_type.partition(";")[0].strip().lower()
-        return self.method == "POST" and (kind == "application/grpc" or kind.startswith("application/grpc+"))
+    is_grpc: bool
+    """Whether the request is one of gRPC at all."""
 
 
 class HeadReader:
@@ -141,13 +137,16 @@ def read_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
     length = regular.get(b"content-length")
     if length is not None and not (length.isdigit() and len(length) < 19):  # noqa: PLR2004  digits of 2**63
         raise MalformedError("a content-length that is no number")
+    method, content_type = _text(pseudo[b":method"]), _text(regular.get(b"content-type", b""))
+    kind = content_type.partition(";")[0].strip().lower()
     return Head(
-        method=_text(pseudo[b":method"]),
+        method=method,
         path=_text(pseudo.get(b":path", b"")),
-        content_type=_text(regular.get(b"content-type", b"")),
+        content_type=content_type,
         encoding=_text(regular.get(b"grpc-encoding", b"identity")).replace("identity", ""),
         timeout=_timeout(regular.get(b"grpc-timeout")),
         content_length=None if length is None else int(length),
+        is_grpc=method == "POST" and (kind == "application/grpc" or kind.startswith("application/grpc+")),
     )
 
 

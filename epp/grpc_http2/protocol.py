@@ -7,13 +7,14 @@ from typing import Protocol, cast
 
 import structlog
 
-from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.service import Cancellable, Methods, Waiting
 from epp.grpc_http2.tls import speaks_http2
 
 _log = structlog.get_logger()
+
+_LINGER_SECONDS = 1.0
 
 
 class Registry(Protocol):
@@ -41,7 +42,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._checking: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._flushing = False
-        self._draining = False
+        self._closing = False
 
     # what asyncio calls
 
@@ -88,7 +89,8 @@ class GrpcProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Read no more while the client reads nothing."""
         if self._transport is not None:
-            self._transport.pause_reading()
+            if not self._closing:
+                self._transport.pause_reading()
             self._expect_progress()
 
     def resume_writing(self) -> None:
@@ -123,7 +125,6 @@ class GrpcProtocol(asyncio.Protocol):
     def go_away(self) -> None:
         """Ask the client to open no more streams, and close when there are none."""
         if self._connection is not None:
-            self._draining = True
             self._connection.go_away()
             self._write()
 
@@ -146,12 +147,25 @@ class GrpcProtocol(asyncio.Protocol):
         if out:
             transport.write(b"".join(out))
             out.clear()
-        if self._draining and connection.finished:
-            connection.fail(ErrorCode.NO_ERROR, "")
-            out.clear()
-        if connection.closed and not transport.is_closing():
+        if connection.finished:
+            connection.lose()
+        if connection.closed and not self._closing:
+            self._closing = True
+            self._close(transport)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        """Close once all is written, and not before the client has had time to read why."""
+        self._expect_progress()
+        if transport.is_closing() or not transport.can_write_eof():
             transport.close()
-            self._expect_progress()
+            return
+        try:
+            transport.write_eof()  # closing with bytes unread would reset the connection, and GOAWAY with it
+        except OSError:  # the client has closed
+            transport.close()
+        else:
+            transport.resume_reading()
+            self._loop.call_later(_LINGER_SECONDS, transport.close)
 
     def _flush(self) -> None:
         self._flushing = False

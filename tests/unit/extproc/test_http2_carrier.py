@@ -125,7 +125,7 @@ async def test_unix_socket_that_a_dead_process_left_is_replaced(tmp_path):
         dead.bind(str(path))
     async with carrying(f"unix:{path}"):
         assert stat.S_ISSOCK(path.stat().st_mode)
-        with pytest.raises(ConfigurationError, match="^cannot listen on unix:.*: another process has it"):
+        with pytest.raises(ConfigurationError, match=r"^cannot listen on unix:.*: another process has it"):
             await Http2Carrier(
                 SessionSource(no_session), Health(), ServerSettings(f"unix:{path}", secure=False)
             ).start()
@@ -175,7 +175,7 @@ async def test_certificate_that_is_no_pair_leaves_the_old_one_in_use(tmp_path):
 
 
 async def test_bad_certificate_is_named_at_the_start(tmp_path):
-    with pytest.raises(ConfigurationError, match="it must hold tls.crt and tls.key"):
+    with pytest.raises(ConfigurationError, match=r"it must hold tls\.crt and tls\.key"):
         async with carrying(secure=True, cert_path=tmp_path):
             pass
 

@@ -89,6 +89,9 @@ def test_client_that_goes_away_is_served_to_the_end(client):
     client.send(frames.goaway_frame(0, ErrorCode.NO_ERROR))
     client.say(stream, b"hello")
     assert client.answers(stream) == ([b"hello"], None)
+    assert not client.connection.finished
+    client.say(stream, b"end", end=True)
+    assert client.connection.finished
 
 
 def test_silent_client_is_asked_whether_it_is_alive(client):

@@ -10,6 +10,7 @@ from frame_client import ECHO, HEAD, data, message, parse
 from hpack import Encoder
 
 from epp.grpc_http2 import frames
+from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.server import GrpcServer
 from epp.listening import listener
@@ -96,7 +97,7 @@ async def service():
 
 def talking(port: int):
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=APART)
-    return channel, lambda **options: channel.stream_stream(ECHO)(**options)
+    return channel, channel.stream_stream(ECHO)
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_379, 16_380, 65_535, 3_000_000])
@@ -255,4 +256,22 @@ async def test_broken_client_gets_the_reason_and_the_end(service):
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         *_, goaway = parse(await reader.read())
         assert goaway.payload[8:] == b"no HTTP/2 preface"
+        writer.close()
+
+
+async def test_client_that_goes_on_sending_reads_the_reason_all_the_same(service):
+    async with serving(service) as (_, port):
+        reader, writer = await raw(port)
+        writer.write(data(0, b"") + data(1, message(b"x" * 1000)) * 200)
+        *_, goaway = parse(await reader.read())
+        assert goaway.payload[8:] == b"DATA outside of a stream"
+        writer.close()
+
+
+async def test_connection_ends_with_the_last_stream_of_a_client_that_goes_away(service):
+    async with serving(service) as (_, port):
+        reader, writer = await raw(port)
+        writer.write(frames.goaway_frame(0, ErrorCode.NO_ERROR) + data(1, message(b"hello")) + data(1, b"", end=True))
+        sent = parse(await reader.read())
+        assert message(b"hello") in [frame.payload for frame in sent]
         writer.close()
