@@ -237,7 +237,7 @@ async def test_header_values_that_are_no_utf_8(picker):
 
 async def test_client_that_never_reads_its_answers(picker):
     """Its windows are wide open, so that only the socket holds the server back; it asks for 400 MB."""
-    body = json.dumps({"model": "m", "user": "u" * 1_000_000}).encode()
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], "user": "u" * 1_000_000}).encode()
     message = h2.grpc_message(request_body(body, end=True).SerializeToString())
     async with connected(picker.port, {Setting.INITIAL_WINDOW_SIZE: h2.MOST_WINDOW}) as connection:
         peer = connection.peer
