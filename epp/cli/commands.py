@@ -33,6 +33,7 @@ from epp.cli.options import (
     Seconds,
     Switch,
     Verbosity,
+    cipher_suites_option,
     duration_option,
     port_option,
     size_option,
@@ -136,6 +137,9 @@ class Serve(PickerFlags):
         Switch, switch_option("Reload tls.crt and tls.key of --cert-path when they change.")
     ] = Switch.TRUE
     tls_min_version: Annotated[str, tls_version_option("Minimum TLS version.")] = "VersionTLS12"
+    tls_cipher_suites: Annotated[
+        str, cipher_suites_option("Cipher suites of TLS 1.2; by default all that HTTP/2 allows.")
+    ] = ""
     grpc_max_recv_msg_size: Annotated[
         int | None, size_option("Largest message accepted; by default 1Mi more than a body.")
     ] = None

@@ -36,7 +36,6 @@ _PLAINTEXT_METRICS = "leave it out; the metrics page is served as plaintext HTTP
 UNSUPPORTED = {
     "--metrics-cert-dir": _PLAINTEXT_METRICS,
     "--metrics-client-ca-file": _PLAINTEXT_METRICS,
-    "--tls-cipher-suites": "leave it out; gRPC chooses the cipher suites",
 }
 """Flags of the Go picker that a deployment relies on, with the remedy: ignoring them would be worse than an error."""
 

@@ -68,6 +68,11 @@ def tls_version_option(text: str) -> Any:
     return _parsed_option(_parse_tls_version, "VERSION", text)
 
 
+def cipher_suites_option(text: str) -> Any:
+    """Declare an option that takes names of cipher suites and returns them as OpenSSL writes them."""
+    return _parsed_option(_parse_cipher_suites, "NAME,...", text)
+
+
 def _parsed_option(parse: Callable[[str], object], metavar: str, text: str, **settings: Any) -> Any:
     def parse_or_default(value: object) -> object:
         if isinstance(value, Seconds | Bytes):
@@ -110,6 +115,12 @@ def _parse_tls_version(text: str) -> str:
     if text not in versions:
         raise ValueError(f"{text!r} is not supported: write VersionTLS12 or VersionTLS13")
     return versions[text]
+
+
+def _parse_cipher_suites(text: str) -> str:
+    from epp.extproc.cipher_suites import openssl_ciphers
+
+    return openssl_ciphers(text)
 
 
 Endpoints = Annotated[

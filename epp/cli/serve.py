@@ -68,6 +68,7 @@ def _server(flags: Serve, host: str) -> ServerSettings:
         cert_path=flags.cert_path,
         cert_reload=bool(flags.enable_cert_reload),
         tls_min_version=TlsVersion(flags.tls_min_version),
+        tls_ciphers=flags.tls_cipher_suites,
         transport=Transport(flags.transport),
         max_receive_bytes=message_bytes if received is None else received,
         max_send_bytes=message_bytes if sent is None else sent,

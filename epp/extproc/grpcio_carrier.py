@@ -88,10 +88,10 @@ class GrpcioCarrier:
 
 
 def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
-    if settings.tls_min_version is not TlsVersion.TLS_1_2:
+    if settings.tls_min_version is not TlsVersion.TLS_1_2 or settings.tls_ciphers:
         raise ConfigurationError(
-            "--transport grpcio has no minimum version of TLS but 1.2: leave --tls-min-version out, or use --transport "
-            "asyncio"
+            "--transport grpcio has no minimum version of TLS but 1.2, and no choice of cipher suites: leave "
+            "--tls-min-version and --tls-cipher-suites out, or use --transport asyncio"
         )
     from epp.extproc.grpcio_tls import server_credentials  # noqa: PLC0415  loads cryptography, not for plaintext
 

@@ -124,7 +124,7 @@ class SessionCall:
 def _contexts(settings: ServerSettings) -> Contexts:
     from epp.extproc.http2_tls import TlsContexts  # noqa: PLC0415  loads cryptography, which plaintext does not need
 
-    return TlsContexts(settings.cert_path, settings.tls_min_version, reload=settings.cert_reload)
+    return TlsContexts(settings.cert_path, settings.tls_min_version, settings.tls_ciphers, reload=settings.cert_reload)
 
 
 def _port(sock: socket.socket) -> int:

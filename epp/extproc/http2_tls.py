@@ -19,8 +19,9 @@ class TlsContexts:
     Raises ConfigurationError when the files cannot be read or are no pair.
     """
 
-    def __init__(self, cert_path: Path | None, min_version: TlsVersion, *, reload: bool) -> None:
+    def __init__(self, cert_path: Path | None, min_version: TlsVersion, ciphers: str = "", *, reload: bool) -> None:
         self._min_version = _VERSIONS[min_version]
+        self._ciphers = ciphers
         self._files = None if cert_path is None else CertificateFiles(cert_path)
         self._reload = reload and self._files is not None
         self._context = self._new(self_signed() if self._files is None else self._files.pair)
@@ -36,4 +37,4 @@ class TlsContexts:
             self._context = self._new(self._files.pair)
 
     def _new(self, pair: tuple[bytes, bytes]) -> ssl.SSLContext:
-        return server_context(*pair, self._min_version)
+        return server_context(*pair, self._min_version, self._ciphers)

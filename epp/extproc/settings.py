@@ -48,6 +48,8 @@ class ServerSettings:
     """Whether new connections get the certificate that is in `cert_path` by then."""
     tls_min_version: TlsVersion = TlsVersion.TLS_1_2
     """With `Transport.GRPCIO`, TLS 1.2 is the only minimum."""
+    tls_ciphers: str = ""
+    """Cipher suites of TLS 1.2, as OpenSSL writes them; empty for all that are good. Not for `Transport.GRPCIO`."""
     max_receive_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
     max_send_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
     transport: Transport = Transport.ASYNCIO

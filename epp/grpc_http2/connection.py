@@ -4,22 +4,21 @@
 from struct import Struct
 from typing import Final
 
-import structlog
-
 from epp.grpc_http2.calls import Calls
 from epp.grpc_http2.codes import ErrorCode, GoawayError, ResetError
+from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.control import Control
+from epp.grpc_http2.endings import Endings
 from epp.grpc_http2.frames import DATA, HEAD, HEAD_BYTES, MESSAGE_HEAD, PREFACE, goaway_frame, rst_stream_frame
 from epp.grpc_http2.inbox import PREFIX_BYTES
 from epp.grpc_http2.incoming import Incoming
 from epp.grpc_http2.limits import Budget, Limits
+from epp.grpc_http2.liveness import Liveness
 from epp.grpc_http2.receiving import Receiving
 from epp.grpc_http2.sending import Sending
 from epp.grpc_http2.service import Host, Methods
 from epp.grpc_http2.status import Status
 from epp.grpc_http2.streams import Fate, Stream, StreamTable
-
-_log = structlog.get_logger()
 
 _FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
 _LENGTH: Final = Struct(">BH")
@@ -29,19 +28,25 @@ _ID_MASK: Final = 0x7FFF_FFFF
 class Connection:
     """`start` once, then `receive` what comes, `check` the time, and `lose` it at the end."""
 
-    def __init__(self, methods: Methods, limits: Limits, host: Host, peer: str, now: float) -> None:
+    def __init__(
+        self,
+        methods: Methods,
+        limits: Limits,
+        host: Host,
+        peer: str,
+        now: float,
+        *,
+        complaints: Complaints | None = None,
+    ) -> None:
+        self._complaints = complaints or Complaints()
         self._limits = limits
         self._peer = peer
         self._now = now
-        self._started = now
-        self._idle_since = now
-        self._last_id_seen = 0
         self._table = StreamTable(Budget(limits.strays, "frames on closed streams"))
         self._streams = self._table.open
         self._sending = Sending()
         self._receiving = Receiving(self._sending, limits)
-        self._calls = Calls(
-            methods,
+        self._endings = Endings(
             limits,
             sending=self._sending,
             receiving=self._receiving,
@@ -49,12 +54,23 @@ class Connection:
             host=host,
             peer=peer,
         )
+        self._calls = Calls(
+            methods,
+            self._endings,
+            sending=self._sending,
+            receiving=self._receiving,
+            table=self._table,
+            host=host,
+            peer=peer,
+        )
         self._control = Control(self._sending, self._receiving, self._table, limits)
+        self._liveness = Liveness(self._control, self._table, limits, now)
         self._incoming = Incoming(
             self._table,
             sending=self._sending,
             receiving=self._receiving,
             calls=self._calls,
+            endings=self._endings,
             control=self._control,
             limits=limits,
         )
@@ -110,10 +126,9 @@ class Connection:
         self._control.last_call()
         for stream in list(self._streams.values()):
             if stream.outbox:
-                self._sending.out.append(rst_stream_frame(stream.id, ErrorCode.CANCEL))
-                self._calls.drop(stream, Fate.ABANDONED)
+                self._endings.reset(stream, ErrorCode.CANCEL)
             else:
-                self._calls.finish(stream, Status.UNAVAILABLE, "the server shuts down")
+                self._endings.finish(stream, Status.UNAVAILABLE, "the server shuts down")
         self.lose()
 
     def fail(self, code: ErrorCode, problem: str) -> None:
@@ -121,7 +136,7 @@ class Connection:
         if self.closed:
             return
         if code is not ErrorCode.NO_ERROR:
-            _log.warning("gRPC connection ended", code=code.name, problem=problem, peer=self._peer)
+            self._complaints.warn("gRPC connection ended", self._now, code=code.name, problem=problem, peer=self._peer)
         self.lose()
         self._sending.out.append(goaway_frame(self._table.last_id, code, problem))
 
@@ -130,36 +145,14 @@ class Connection:
         self.closed = True
         self._rest = b""
         for stream in list(self._streams.values()):
-            self._calls.drop(stream, Fate.RESET)
+            self._endings.drop(stream, Fate.RESET)
 
     def check(self, now: float) -> float:
         """Act on what is overdue; return the seconds until the next check."""
-        limits, control = self._limits, self._control
-        heard = self._now
-        if self._streams or self._table.last_id != self._last_id_seen:
-            self._last_id_seen = self._table.last_id
-            self._idle_since = now
-        if control.ping_due is not None and heard >= control.ping_due - limits.keepalive_timeout_seconds:
-            control.ping_due = None
-        if not control.settings_seen and now >= self._started + limits.preface_seconds:
-            self.fail(ErrorCode.PROTOCOL_ERROR, "no preface and SETTINGS in time")
-        elif control.settings_due is not None and now >= control.settings_due:
-            self.fail(ErrorCode.SETTINGS_TIMEOUT, "no acknowledgement of SETTINGS in time")
-        elif control.ping_due is not None and now >= control.ping_due:
-            self.fail(ErrorCode.NO_ERROR, "no answer to PING in time")
-        elif now >= self._idle_since + limits.idle_seconds:
-            self.fail(ErrorCode.NO_ERROR, "no streams for a long time")
-        elif control.ping_due is None and now >= heard + limits.keepalive_seconds:
-            control.ask_alive(now)
-        dues = [
-            heard + limits.keepalive_seconds if control.ping_due is None else control.ping_due,
-            self._idle_since + limits.idle_seconds,
-        ]
-        if control.settings_due is not None:
-            dues.append(control.settings_due)
-        if not control.settings_seen:
-            dues.append(self._started + limits.preface_seconds)
-        return max(min(dues) - now, 0.0)
+        overdue = self._liveness.overdue(now, heard_at=self._now)
+        if overdue is not None:
+            self.fail(overdue.code, str(overdue))
+        return max(self._liveness.next_due(heard_at=self._now) - now, 0.0)
 
     @property
     def finished(self) -> bool:
@@ -217,12 +210,13 @@ class Connection:
             self._incoming.frame(kind, flags, stream_id, payload, self._now)
         except ResetError as fault:
             self._faults.spend(self._now)
-            self._sending.out.append(rst_stream_frame(fault.stream_id, fault.code))
             stream = self._streams.get(fault.stream_id)
             if stream is not None:
-                self._calls.drop(stream, Fate.ABANDONED)
-            elif self._table.fate(fault.stream_id) is not Fate.IDLE:
-                self._table.note(fault.stream_id, Fate.ABANDONED)
+                self._endings.reset(stream, fault.code)
+            else:
+                self._sending.out.append(rst_stream_frame(fault.stream_id, fault.code))
+                if self._table.fate(fault.stream_id) is not Fate.IDLE:
+                    self._table.note(fault.stream_id, Fate.ABANDONED)
         self._plain = self._incoming.takes_data
 
     def _give_back(self, stream: Stream) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """gRPC messages in the bytes of a stream, however these are cut."""
 
-from collections import deque
 from struct import Struct
 from typing import Final
 
@@ -9,6 +8,9 @@ from epp.grpc_http2.status import RpcError, Status
 
 PREFIX: Final = Struct(">BL")
 PREFIX_BYTES: Final = 5
+_SMALL_BYTES = 512
+"""Pieces below this size are put together, as the memory that each takes would be many times its size."""
+_MERGED_BYTES = 4096
 
 
 def check_prefix(compressed: int, length: int, max_bytes: int, encoding: str) -> None:
@@ -31,7 +33,7 @@ class Inbox:
     def __init__(self, max_bytes: int, encoding: str) -> None:
         self._max_bytes = max_bytes
         self._encoding = encoding
-        self._pieces: deque[bytes] = deque()
+        self._pieces: list[bytes | bytearray] = []
         self._start = 0  # of what is not taken of the first piece
         self._length: int | None = None  # of the message that is coming; None before its prefix
         self.size = 0
@@ -44,9 +46,16 @@ class Inbox:
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes."""
-        if piece:
+        size = len(piece)
+        self.size += size
+        if size >= _SMALL_BYTES:
             self._pieces.append(piece)
-            self.size += len(piece)
+        elif size:
+            last = self._pieces[-1] if self._pieces else None
+            if isinstance(last, bytearray) and len(last) < _MERGED_BYTES:
+                last += piece
+            else:
+                self._pieces.append(bytearray(piece))
 
     def next(self) -> bytes | None:
         """Return the next whole message, None before it has come; raises RpcError for one that cannot be read."""
@@ -69,7 +78,7 @@ class Inbox:
         self.size = 0
 
     def _take(self, size: int) -> bytes:
-        taken: list[bytes] = []
+        taken: list[bytes | bytearray] = []
         missing = size
         while missing:
             piece, start = self._pieces[0], self._start
@@ -77,9 +86,10 @@ class Inbox:
                 self._start = start + missing
                 taken.append(piece[start : self._start])
                 break
-            self._pieces.popleft()
+            del self._pieces[0]
             self._start = 0
             taken.append(piece[start:] if start else piece)
             missing -= len(piece) - start
         self.size -= size
-        return taken[0] if len(taken) == 1 else b"".join(taken)
+        first = taken[0] if len(taken) == 1 else None
+        return first if isinstance(first, bytes) else b"".join(taken)

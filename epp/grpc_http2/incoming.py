@@ -8,6 +8,7 @@ from epp.grpc_http2.blocks import Block, BlockAssembler, priority_fault, unpadde
 from epp.grpc_http2.calls import Calls
 from epp.grpc_http2.codes import ErrorCode, GoawayError, ResetError
 from epp.grpc_http2.control import Control
+from epp.grpc_http2.endings import Endings
 from epp.grpc_http2.heads import Head, HeadReader, MalformedError
 from epp.grpc_http2.inbox import Inbox
 from epp.grpc_http2.limits import Budget, Limits
@@ -31,6 +32,7 @@ class Incoming:
         sending: Sending,
         receiving: Receiving,
         calls: Calls,
+        endings: Endings,
         control: Control,
         limits: Limits,
     ) -> None:
@@ -38,6 +40,7 @@ class Incoming:
         self._sending = sending
         self._receiving = receiving
         self._calls = calls
+        self._endings = endings
         self._control = control
         self._limits = limits
         self._blocks = BlockAssembler(limits)
@@ -186,7 +189,7 @@ class Incoming:
             raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM of a wrong length")
         stream = self._table.open.get(stream_id)
         if stream is not None:
-            self._calls.drop(stream, Fate.RESET)
+            self._endings.drop(stream, Fate.RESET)
             if not stream.headers_sent:
                 self._resets.spend(now)
         elif self._table.fate(stream_id) is Fate.IDLE:

@@ -72,12 +72,19 @@ class Budget:
         self._left = float(rate.burst)
         self._spent_at = 0.0
 
-    def spend(self, now: float) -> None:
-        """Count one event; raises GoawayError when there are too many."""
+    def allows(self, now: float) -> bool:
+        """Count one event; return whether that is not too many."""
         earned = (now - self._spent_at) * self._rate.per_second
         self._spent_at = now
-        self._left = min(self._left + earned, float(self._rate.burst)) - 1.0
-        if self._left < 0:
+        self._left = min(self._left + earned, float(self._rate.burst))
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def spend(self, now: float) -> None:
+        """Count one event; raises GoawayError when there are too many."""
+        if not self.allows(now):
             raise GoawayError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {self._kind}")
 
     def earn(self, events: int) -> None:

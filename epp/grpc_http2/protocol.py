@@ -5,20 +5,21 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, cast
 
-import structlog
-
+from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.service import Cancellable, Methods, Waiting
 from epp.grpc_http2.tls import speaks_http2
-
-_log = structlog.get_logger()
 
 _LINGER_SECONDS = 1.0
 
 
 class Registry(Protocol):
     """Keeps track of the connections of a server."""
+
+    @property
+    def complaints(self) -> Complaints:
+        """Takes warnings about clients."""
 
     def connection_opened(self, protocol: "GrpcProtocol") -> None:
         """Take note of a connection."""
@@ -49,14 +50,15 @@ class GrpcProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the client."""
         if not speaks_http2(transport.get_extra_info("ssl_object")):
-            _log.warning(
-                "TLS connection refused: the client does not offer the protocol h2 (ALPN)", peer=_peer(transport)
-            )
+            problem = "TLS connection refused: the client must offer the protocol h2 (ALPN)"
+            self._registry.complaints.warn(problem, self._time(), peer=_peer(transport))
             transport.close()
             return
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
-        self._connection = Connection(self._methods, self._limits, self, _peer(transport), self._time())
+        self._connection = Connection(
+            self._methods, self._limits, self, _peer(transport), self._time(), complaints=self._registry.complaints
+        )
         self._registry.connection_opened(self)
         self._connection.start()
         self._check()

@@ -72,7 +72,7 @@ class Sending:
             self.out.append(HEAD.pack(size >> 16, size & 0xFFFF, DATA, 0, stream.id))
             self.out.append(chunk[:size])
             if size == len(chunk):
-                outbox.popleft()
+                del outbox[0]
             else:
                 outbox[0] = chunk[size:]
         if outbox and stream.send_window > 0:

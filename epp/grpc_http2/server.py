@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
+from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.protocol import GrpcProtocol
 from epp.grpc_http2.service import Methods
@@ -27,6 +28,8 @@ class GrpcServer:
         self._tls = tls
         self._listener: asyncio.AbstractServer | TlsListener | None = None
         self._connections: dict[GrpcProtocol, None] = {}
+        self.complaints = Complaints()
+        """Takes warnings about clients."""
         self._empty = asyncio.Event()
         self._empty.set()
 

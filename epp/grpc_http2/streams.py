@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams of one connection: those that are open, and what is remembered of those that were."""
 
-from collections import deque
 from enum import IntEnum
 from typing import Final
 
@@ -45,7 +44,7 @@ class Stream:
         """Whether the next message can be delivered as it arrives: nothing waits before it, and nothing is to be
         checked beside it."""
         self.inbox = inbox
-        self.outbox: deque[memoryview] = deque()
+        self.outbox: list[memoryview] = []
         """Bytes that the peer's windows do not allow yet."""
         self.ending: bytes | None = None
         """The trailers that follow the outbox; empty for none, None before the end is known."""

@@ -22,12 +22,12 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_SECONDS = 1.0
 
 
-def server_context(key: bytes, certificates: bytes, min_version: ssl.TLSVersion) -> ssl.SSLContext:
-    """Return a context for a key and its certificate chain, both PEM."""
+def server_context(key: bytes, certificates: bytes, min_version: ssl.TLSVersion, ciphers: str = "") -> ssl.SSLContext:
+    """Return a context for a key and its certificate chain, both PEM; `ciphers` are OpenSSL's names for TLS 1.2."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = min_version
     context.set_alpn_protocols([ALPN])
-    context.set_ciphers(_TLS_1_2_CIPHERS)
+    context.set_ciphers(ciphers or _TLS_1_2_CIPHERS)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     with _file(certificates + b"\n" + key) as path:
         context.load_cert_chain(path)

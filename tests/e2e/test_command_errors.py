@@ -65,7 +65,7 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
         ),
         (
             ["serve", ENDPOINTS, "--tls-cipher-suites=x"],
-            "--tls-cipher-suites, a flag of llm-d-router, is not supported: leave it out; gRPC chooses",
+            "--tls-cipher-suites: 'x' is no cipher suite that HTTP/2 allows: write some of TLS_ECDHE_ECDSA_WITH_AES",
         ),
     ],
     ids=[

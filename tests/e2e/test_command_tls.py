@@ -91,12 +91,12 @@ async def test_pair_that_is_none_is_named_at_the_start(tmp_path):
     assert said.error == f"error: --cert-path {tmp_path}: {problem}"
 
 
-def spoken(served: Served, version: ssl.TLSVersion) -> str | None:
+def spoken(served: Served, version: ssl.TLSVersion, ciphers: str = "ALL:@SECLEVEL=0") -> str | None:
     """Shake hands in one version of TLS only."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.set_ciphers(ciphers)
     context.set_alpn_protocols(["h2"])
     context.minimum_version = context.maximum_version = version
     with socket.create_connection(("127.0.0.1", served.grpc_port)) as plain, context.wrap_socket(plain) as secured:
@@ -119,8 +119,19 @@ async def test_tls_1_3_may_be_insisted_on(sim):
             spoken(served, ssl.TLSVersion.TLSv1_2)
 
 
-async def test_tls_version_that_cannot_be_insisted_on_is_named():
-    flags = ("--tls-min-version=VersionTLS13", "--transport=grpcio")
+async def test_cipher_suites_of_tls_1_2_may_be_chosen(sim):
+    suite = "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"
+    async with serving(sim, f"--tls-cipher-suites={suite}", "--transport=asyncio") as served:
+        assert spoken(served, ssl.TLSVersion.TLSv1_2, "ECDHE-ECDSA-CHACHA20-POLY1305") == "TLSv1.2"
+        with pytest.raises(ssl.SSLError):
+            spoken(served, ssl.TLSVersion.TLSv1_2, "ECDHE-ECDSA-AES128-GCM-SHA256")
+
+
+@pytest.mark.parametrize(
+    "flag", ["--tls-min-version=VersionTLS13", "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]
+)
+async def test_tls_that_cannot_be_insisted_on_is_named(flag):
+    flags = (flag, "--transport=grpcio")
     exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", "--grpc-port=0", *flags)
     assert exit_code == 1
     assert said.error.startswith("error: --transport grpcio has no minimum version of TLS but 1.2: ")

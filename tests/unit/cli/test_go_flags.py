@@ -155,7 +155,7 @@ def test_flag_without_effect_is_a_warning(monkeypatch):
 @pytest.mark.parametrize(
     ("argument", "remedy"),
     [
-        ("--tls-cipher-suites=x", "leave it out; gRPC chooses the cipher suites"),
+        ("--metrics-client-ca-file=x", "leave it out; the metrics page is served as plaintext HTTP"),
         ("--metrics-cert-dir", "leave it out; the metrics page is served as plaintext HTTP"),
     ],
 )

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages in bytes, however these are cut, and what waiting bytes cost."""
+
+import sys
+import tracemalloc
+
+from frame_client import message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.grpc_http2.inbox import Inbox
+
+
+@given(
+    st.lists(st.one_of(st.binary(max_size=20), st.integers(500, 9000).map(bytes)), max_size=8),
+    st.lists(st.one_of(st.integers(1, 30), st.integers(400, 6000)), min_size=1, max_size=9),
+)
+def test_messages_come_out_as_they_went_in(contents, sizes):
+    wire = b"".join(map(message, contents))
+    inbox, found, at, turn = Inbox(10_000, ""), [], 0, 0
+    while at < len(wire):
+        size = sizes[turn % len(sizes)]
+        inbox.feed(wire[at : at + size])
+        at, turn = at + size, turn + 1
+        while turn % 3 == 0 and (content := inbox.next()) is not None:
+            found.append(content)
+    while (content := inbox.next()) is not None:
+        found.append(content)
+    assert found == contents
+    assert all(type(content) is bytes for content in found)
+    assert not inbox.in_message
+
+
+def test_waiting_bytes_take_little_more_memory_than_they_are():
+    tracemalloc.start()
+    try:
+        for size in (1, 3, 511, 512, 5000):
+            inbox = Inbox(10**6, "")
+            inbox.feed(message(bytes(10**6))[:5])
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(400_000 // size):
+                inbox.feed(bytes(size))
+            assert inbox.next() is None
+            assert tracemalloc.get_traced_memory()[0] - before < 600_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_idle_inbox_is_small():
+    inbox = Inbox(10**6, "")
+    assert sys.getsizeof(inbox) + sys.getsizeof(inbox._pieces) < 200  # noqa: SLF001
