@@ -13,7 +13,8 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e docs manifests picture bench test-vllm test-kube kube-assets lock clean
+.PHONY: run test lint types contracts unit e2e e2e-grpcio h2spec fuzz docs manifests picture bench test-vllm test-kube \
+  kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo
@@ -36,6 +37,20 @@ unit: .venv/test
 e2e: .venv/test
 	$(BIN)/pytest tests/e2e
 
+# The same over the other carrier; `make e2e` runs only what depends on the wire over both.
+e2e-grpcio: .venv/test
+	EPP_TEST_TRANSPORT=grpcio $(BIN)/pytest tests/e2e
+
+# The conformance of the HTTP/2 server; without Go, says how to get it, and fails only where CI is set.
+h2spec: .venv/test
+	@PYTHONPATH=tests/go $(BIN)/python tests/h2spec/build_h2spec.py
+	$(BIN)/pytest tests/h2spec
+
+# Two million frames at the HTTP/2 server, drawn at random and chosen by coverage; takes minutes, and prints figures.
+fuzz: .venv/fuzz
+	PYTHONPATH=tests/http2 $(BIN)/python tests/fuzz/fuzz_http2.py
+	PYTHONPATH=tests/http2 $(BIN)/python tests/fuzz/fuzz_http2.py --coverage .venv/fuzz
+
 # Writes all generated references and files anew; a test names those that are out of date.
 docs: .venv/test
 	$(BIN)/python docs/generate.py
@@ -57,7 +72,7 @@ test-kube: kube-assets
 	$(BIN)/pytest tests/kube
 
 kube-assets: .venv/test
-	@$(BIN)/python tests/kube/build_assets.py
+	@PYTHONPATH=tests/go $(BIN)/python tests/kube/build_assets.py
 
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test
@@ -76,6 +91,10 @@ test-vllm: .venv/test
 	$(call install,installing the $$(grep -c == .lock/test.txt) packages of the tests into .venv ...,--require-hashes -r .lock/test.txt)
 	@touch $@
 
+.venv/fuzz: .lock/fuzz.txt .venv/test
+	$(call install,installing $$(grep -c == .lock/fuzz.txt) package of the fuzzer into .venv ...,--require-hashes -r .lock/fuzz.txt)
+	@mkdir -p $@ && touch $@
+
 # Resolves the lower bounds of pyproject.toml into exact versions with hashes.
 lock: .venv/bin/python
 	$(PIP) install --quiet uv
@@ -85,6 +104,8 @@ lock: .venv/bin/python
 	  --extra test -c .lock/run.txt -o .lock/test.txt pyproject.toml
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --group pyproject.toml:build -c .lock/run.txt -o .lock/build.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
+	  --group pyproject.toml:fuzz -c .lock/test.txt -o .lock/fuzz.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --extra cel --extra kubernetes --extra tokenizers -c .lock/test.txt -o .lock/image.txt pyproject.toml
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+from transports import transport_flags
 from world import until
 
 PATIENCE_SECONDS = 60.0
@@ -84,6 +85,8 @@ async def command(
 
     `ulimit` has arguments of the shell's command of that name, which is run before.
     """
+    if arguments[:1] in {("serve",), ("gateway",)}:
+        arguments += transport_flags()
     shell = ("sh", "-c", f'ulimit {ulimit} && exec "$@"', "sh") if ulimit else ()
     process = await asyncio.create_subprocess_exec(
         *shell,

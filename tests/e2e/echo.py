@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
+from transports import server_settings
 
 from epp.config import load_text
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.settings import ServerSettings
 from epp.gateway import GatewaySettings
 from epp.local import local_gateway
 from epp.picker import PickerSettings
@@ -73,7 +73,7 @@ async def echo() -> AsyncIterator[Echo]:
 @asynccontextmanager
 async def gateway_in_front_of(server: Echo, **settings):
     picker = PickerSettings(
-        server=ServerSettings("unix:unset"),
+        server=server_settings(),
         config=load_text(CONFIG),
         discovery=StaticDiscovery(parse_targets(server.address)),
     )

@@ -18,10 +18,10 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from msgspec.structs import replace
 from serving import PLAIN, serving
+from transports import server_settings
 from world import ANY_PORT, MODEL, World, open_world, until
 
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.settings import ServerSettings
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.snapshot import REACHABLE
 from epp.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError
@@ -96,7 +96,7 @@ async def test_envoy_itself_verifies_certificates(simulated, tmp_path, host, cer
     async with tls_in_front_of(sims["secure"].address, of_the_server) as front, contextlib.AsyncExitStack() as stack:
         address = f"unix:{tmp_path}/picker.sock"
         settings = PickerSettings(
-            server=ServerSettings(address, health_on_main=True, secure=False),
+            server=server_settings(address),
             discovery=StaticDiscovery(parse_targets(f"secure=https://{host}:{front.port}")),
         )
         picker = Picker(settings)

@@ -5,10 +5,10 @@ import json
 
 import aiohttp
 import pytest
+from transports import server_settings
 from world import MODEL, World, open_world
 
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.settings import ServerSettings
 from epp.gateway import BodyMode, GatewaySettings
 from epp.local import local_gateway
 from epp.picker import PickerSettings
@@ -81,9 +81,7 @@ async def test_model_is_rewritten_for_the_server_and_put_back_for_the_client(tun
 @pytest.mark.parametrize("request_mode", [BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
 async def test_model_is_rewritten_and_put_back_in_other_modes_too(simulated, request_mode, response_mode):
     sims = await simulated("a", lora_adapters=("tuned",), max_lora=1)
-    picker = PickerSettings(
-        server=ServerSettings("unix:unset"), discovery=StaticDiscovery(parse_targets(sims["a"].address))
-    )
+    picker = PickerSettings(server=server_settings(), discovery=StaticDiscovery(parse_targets(sims["a"].address)))
     modes = {"request_body_mode": request_mode, "response_body_mode": response_mode}
     async with (
         local_gateway(picker, GatewaySettings(listen_port=0, **modes)) as gateway,

@@ -10,23 +10,25 @@ import pytest
 from bench import BODY, request_body
 from gate import CONFIG, Gate
 from serving import APART, answer, ask, exchange, first_message
+from transports import over_both, server_settings
 from world import World, open_world, until
 
 from epp.config import load_text
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint
 from epp.framework.errors import SaturatedError
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.gateway import BodyMode, GatewaySettings
 from epp.picker import Picker, PickerSettings
 
+pytestmark = over_both
+
 
 @pytest.fixture
 async def picker() -> AsyncIterator[Picker]:
     running = Picker(
         PickerSettings(
-            server=ServerSettings("127.0.0.1:0", secure=False),
+            server=server_settings("127.0.0.1:0"),
             config=load_text(CONFIG),
             plugin_modules=("gate",),
             discovery=StaticDiscovery(parse_targets("10.0.0.1:8000")),

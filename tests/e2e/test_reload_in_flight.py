@@ -12,15 +12,17 @@ import pytest
 from bench import BODY, request_body
 from config_files import replace
 from serving import APART, Exchange, answer, exchange, first_message
+from transports import over_both, server_settings
 from world import until
 
 from epp.config import load_file
 from epp.discovery import StaticDiscovery
 from epp.discovery.targets import Target
-from epp.extproc.settings import ServerSettings
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.picker import Picker, PickerSettings
+
+pytestmark = over_both
 
 RELOADS = 50
 FINISHED_PER_RELOAD = 40
@@ -87,7 +89,7 @@ def in_effect(generation: int) -> Routed:
 async def picker_following(file: Path) -> AsyncIterator[Picker]:
     picker = Picker(
         PickerSettings(
-            server=ServerSettings("127.0.0.1:0", secure=False),
+            server=server_settings("127.0.0.1:0"),
             config=load_file(file),
             watch_config=file,
             discovery=StaticDiscovery(POOL),

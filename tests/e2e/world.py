@@ -10,11 +10,11 @@ import aiohttp
 import msgspec
 import numpy as np
 from openai import AsyncOpenAI
+from transports import server_settings
 from waiting import until
 
 from epp.config import load_file, load_text
 from epp.discovery import StaticDiscovery, parse_targets
-from epp.extproc.settings import ServerSettings
 from epp.framework import SystemClock
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, Column
 from epp.gateway import GatewaySettings
@@ -110,7 +110,7 @@ async def open_world(
     if config_file is not None:
         loaded = load_file(config_file)
     settings = PickerSettings(
-        server=ServerSettings("unix:unset"),
+        server=server_settings(),
         config=loaded,
         watch_config=config_file,
         plugin_modules=plugin_modules,

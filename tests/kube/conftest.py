@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import build_assets
 import pytest
 import pytest_asyncio
+from build_assets import ASSETS
 from charts import Helm
 from cluster.client import Client
 from cluster.running import Cluster, running
@@ -26,15 +26,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs the programs where they are missing, in one line for all; fail it where CI is set."""
-    directory = build_assets.directory()
-    if "programs" in getattr(item, "fixturenames", ()) and build_assets.missing(directory):
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(build_assets.remedy(directory))
+    directory = ASSETS.directory()
+    if "programs" in getattr(item, "fixturenames", ()) and ASSETS.missing(directory):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(ASSETS.remedy(directory))
 
 
 @pytest.fixture(scope="session")
 def programs() -> Path:
     """Directory of kube-apiserver, etcd and helm."""
-    return build_assets.directory()
+    return ASSETS.directory()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 
 import build_assets
+import go_programs
 import pytest
+from build_assets import ASSETS
 
 GO = """\
 #!{python}
@@ -45,7 +47,12 @@ class Builder:
         self._go.chmod(0o755)
 
     def start(self, **environment: str) -> subprocess.Popen:
-        given = {"PATH": str(self._go.parent), "KUBEBUILDER_ASSETS": str(self.place), **environment}
+        given = {
+            "PATH": str(self._go.parent),
+            "PYTHONPATH": str(Path(go_programs.__file__).parent),
+            "KUBEBUILDER_ASSETS": str(self.place),
+            **environment,
+        }
         with self.said.open("w") as said:
             return subprocess.Popen([sys.executable, build_assets.__file__], env=given, stdout=said, stderr=said)
 
@@ -57,7 +64,7 @@ class Builder:
         return {path.name: path.read_text() for path in self.place.iterdir() if not path.name.startswith(".")}
 
 
-WHOLE = {program.name: "half whole" for program in build_assets.PROGRAMS}
+WHOLE = {program.name: "half whole" for program in ASSETS.programs}
 
 
 @pytest.fixture
@@ -110,15 +117,15 @@ def test_without_go_one_line_says_how_to_get_the_programs_and_only_ci_fails(buil
 
 
 def test_directory_is_the_one_given_or_else_one_of_the_versions_in_the_cache():
-    assert build_assets.directory({"KUBEBUILDER_ASSETS": "/given"}) == Path("/given")
-    cache = build_assets.directory({"XDG_CACHE_HOME": "/cache"})
+    assert ASSETS.directory({"KUBEBUILDER_ASSETS": "/given"}) == Path("/given")
+    cache = ASSETS.directory({"XDG_CACHE_HOME": "/cache"})
     assert cache.is_relative_to("/cache/inference-epp")
-    assert all(program.version in cache.name for program in build_assets.PROGRAMS)
+    assert all(program.version in cache.name for program in ASSETS.programs)
 
 
-@pytest.mark.parametrize("program", build_assets.PROGRAMS, ids=lambda program: program.name)
+@pytest.mark.parametrize("program", ASSETS.programs, ids=lambda program: program.name)
 def test_module_of_a_program_requires_its_version(program):
-    module = (build_assets.MODULES / program.name / "go.mod").read_text()
+    module = (program.module / "go.mod").read_text()
     assert f"\ntool {program.package}\n" in module
     required = re.findall(r"^(?:require )?\s*(\S+) (v\S+)", module, re.MULTILINE)
     assert any(program.package.startswith(name) and version == program.version for name, version in required)
@@ -128,6 +135,6 @@ def test_programs_are_of_the_versions_that_are_named(programs):
     if "KUBEBUILDER_ASSETS" in os.environ:
         pytest.skip("KUBEBUILDER_ASSETS may have others")
     for program, flag in (("etcd", "--version"), ("helm", "version"), ("kube-apiserver", "--version")):
-        version = next(each.version for each in build_assets.PROGRAMS if each.name == program)
+        version = next(each.version for each in ASSETS.programs if each.name == program)
         said = subprocess.run([programs / program, flag], capture_output=True, text=True, check=True).stdout
         assert version.removeprefix("v") in said

@@ -13,9 +13,9 @@ from pathlib import Path
 import uvloop
 
 TESTS = Path(__file__).parents[2]
-sys.path += [str(TESTS / "kube"), str(TESTS / "e2e"), str(TESTS / "unit" / "extproc")]
+sys.path += [str(TESTS / "go"), str(TESTS / "kube"), str(TESTS / "e2e"), str(TESTS / "unit" / "extproc")]
 
-import build_assets  # noqa: E402  found by the line above
+from build_assets import ASSETS  # noqa: E402  found by the line above
 from cluster.running import running  # noqa: E402
 from cluster.space import Space, space_in  # noqa: E402
 from cluster.users import PICKER_ROLE  # noqa: E402
@@ -117,8 +117,8 @@ async def measured(space: Space, directory: Path, *, pods: int, changes: int) ->
 async def main() -> None:
     """Print the figures."""
     few = quick()
-    programs = build_assets.directory()
-    if build_assets.missing(programs):
+    programs = ASSETS.directory()
+    if ASSETS.missing(programs):
         tell({})
         return
     collect_rarely()

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gRPC's own client in Python against `epp serve`: long, large, cancelled, late, compressed and refused calls."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+import pytest_asyncio
+from bench import BODY, request_body, response_body, response_headers
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from serving import APART, PLAIN, Exchange, Served, answer, ask, destination_of, exchange, first_message, serving
+from transports import over_both
+from waiting import until
+from world import FAST
+
+from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
+from epp.sim import RunningSim, running
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), over_both]
+
+PATH = f"/{SERVICE}/{METHOD}"
+MIB = 1 << 20
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sim() -> AsyncIterator[RunningSim]:
+    async with running(FAST) as sim:
+        yield sim
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(sim, transport) -> AsyncIterator[Served]:
+    async with serving(sim, PLAIN) as served:
+        yield served
+
+
+async def nothing_under_way(served: Served) -> None:
+    async def none() -> bool:
+        return not any((await served.metrics()).get("llm_d_epp_request_running", {}).values())
+
+    await until(none, "no request is under way")
+
+
+def filler(size: int) -> bytes:
+    """A chat request of that size, of which no part is like another."""
+    head, tail = BODY[:-1] + b',"user":"', b'"}'
+    numbers = b"".join(b"%08x" % number for number in range(size // 8 + 1))
+    return head + numbers[: size - len(head) - len(tail)] + tail
+
+
+async def routed(call: Exchange, body: bytes, piece_bytes: int) -> bytes:
+    """Send a request in such pieces while its answer is read; return the body that came back."""
+
+    async def write() -> None:
+        await call.write(first_message())
+        for start in range(0, len(body), piece_bytes):
+            last = start + piece_bytes >= len(body)
+            await call.write(request_body(body[start : start + piece_bytes], end=last))
+
+    async def read() -> bytes:
+        assert (await call.read()).HasField("request_headers")
+        back, whole = [], False
+        while not whole:
+            piece = (await call.read()).request_body.response.body_mutation.streamed_response
+            back += [piece.body]
+            whole = piece.end_of_stream
+        return b"".join(back)
+
+    _, back = await asyncio.gather(write(), read())
+    return back
+
+
+def asked_and_answered(port: int) -> tuple[int, list[str]]:
+    """Do as a program with threads does: check health, and take a whole exchange through."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=APART) as channel:
+        health = HealthStub(channel).Check(HealthCheckRequest(service=SERVICE), timeout=60)
+        process = channel.stream_stream(
+            PATH,
+            request_serializer=ProcessingRequest.SerializeToString,
+            response_deserializer=ProcessingResponse.FromString,
+        )
+        messages = [
+            first_message(),
+            request_body(BODY, end=True),
+            response_headers(),
+            response_body(b"data: 1", end=True),
+        ]
+        return health.status, [answer.WhichOneof("response") for answer in process(iter(messages), timeout=60)]
+
+
+async def test_client_with_threads_is_served(served):
+    status, answers = await asyncio.to_thread(asked_and_answered, served.grpc_port)
+    assert status == HealthCheckResponse.SERVING
+    assert answers == ["request_headers", "request_body", "response_headers", "response_body"]
+
+
+async def test_three_thousand_messages_on_one_stream_come_back_in_order(served):
+    async with served.channel() as channel:
+        call = exchange(channel)
+        await ask(call)
+        await call.write(response_headers())
+        assert (await call.read()).HasField("response_headers")
+
+        async def write() -> None:
+            for number in range(3_000):
+                await call.write(response_body(b"data: %d" % number, end=False))
+
+        async def read() -> list[bytes]:
+            return [
+                (await call.read()).response_body.response.body_mutation.streamed_response.body for _ in range(3_000)
+            ]
+
+        _, back = await asyncio.gather(write(), read())
+        assert back == [b"data: %d" % number for number in range(3_000)]
+        await call.write(response_body(b"", end=True))
+        assert (await call.read()).response_body.response.body_mutation.streamed_response.end_of_stream
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("piece_bytes", [20 * MIB, 16_384, 65_535, 100_001])
+async def test_twenty_mebibytes_come_back_however_they_were_cut(served, piece_bytes):
+    body = filler(20 * MIB)
+    async with grpc.aio.insecure_channel(
+        f"127.0.0.1:{served.grpc_port}", options=[*APART, ("grpc.max_receive_message_length", -1)]
+    ) as channel:
+        call = exchange(channel)
+        assert await routed(call, body, piece_bytes) == body
+        await answer(call)
+
+
+async def test_cancelled_calls_leave_nothing_behind_and_disturb_no_other(served, sim):
+    async with served.channel() as channel:
+        kept = exchange(channel)
+        await ask(kept)
+        for _ in range(50):
+            calls = [exchange(channel) for _ in range(4)]
+            await calls[0].write(first_message())
+            await ask(calls[1])
+            await ask(calls[2])
+            await calls[2].write(response_headers())
+            for call in calls:
+                call.cancel()
+        await answer(kept)
+        await nothing_under_way(served)
+        assert await destination_of(channel) == sim.address
+
+
+async def test_call_past_its_deadline_ends_at_both_ends(served, sim):
+    async with served.channel() as channel:
+        process = channel.stream_stream(
+            PATH,
+            request_serializer=ProcessingRequest.SerializeToString,
+            response_deserializer=ProcessingResponse.FromString,
+        )
+        call = process(timeout=0.5)
+        await call.write(first_message())
+        assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await nothing_under_way(served)
+        assert await destination_of(channel) == sim.address
+
+
+async def test_client_that_sends_keepalive_pings_keeps_its_stream(served):
+    often = [("grpc.keepalive_time_ms", 1_000), ("grpc.http2.max_pings_without_data", 0)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{served.grpc_port}", options=[*APART, *often]) as channel:
+        call = exchange(channel)
+        await ask(call)
+        await asyncio.sleep(4)  # silence in which only pings go to and fro
+        await answer(call)
+
+
+async def test_message_over_the_limit_is_resource_exhausted_and_the_connection_goes_on(sim):
+    async with serving(sim, PLAIN, "--grpc-max-recv-msg-size=64Ki") as served, served.channel() as channel:
+        kept = exchange(channel)
+        await ask(kept)
+        call = exchange(channel)
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await call.write(first_message())
+            await call.write(request_body(bytes(200_000), end=True))
+        assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await answer(kept)
+
+
+async def test_method_that_is_not_there_is_unimplemented(served):
+    async with served.channel() as channel:
+        for path in ("/nonsense", f"/{SERVICE}/Nonsense", "/nonsense/Process"):
+            call = channel.stream_stream(path)()
+            await call.done_writing()
+            assert await call.code() is grpc.StatusCode.UNIMPLEMENTED, path
+
+
+async def test_a_thousand_calls_at_once_on_one_connection_are_all_answered(served, sim):
+    async with served.channel() as channel:
+        destinations = await asyncio.gather(*(destination_of(channel) for _ in range(1_000)))
+    assert set(destinations) == {sim.address}
+
+
+async def test_client_that_ends_its_half_early_gets_what_is_due_and_an_end(served):
+    async with served.channel() as channel:
+        call = exchange(channel)
+        await call.write(first_message())
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+        call = exchange(channel)
+        await ask(call)
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+        await nothing_under_way(served)
+
+
+async def test_client_comes_back_to_a_picker_that_was_replaced(sim):
+    flags = (PLAIN, "--drain-quiet-period=10ms")
+    async with serving(sim, *flags) as first, first.channel() as channel:
+        assert await destination_of(channel) == sim.address
+        first.command.terminate()
+        assert await first.command.end() == 0
+        async with serving(sim, *flags, f"--grpc-port={first.grpc_port}"):
+            await channel.channel_ready()
+            assert await destination_of(channel) == sim.address
+
+
+async def test_watches_of_health_on_one_connection_hear_the_same(served):
+    async with served.channel() as channel:
+        stub = HealthStub(channel)
+        watches = [stub.Watch(HealthCheckRequest(service=name)) for name in ("", SERVICE, "readiness", "nonsense")]
+        heard = [(await watch.read()).status for watch in watches]
+        assert heard == [*[HealthCheckResponse.SERVING] * 3, HealthCheckResponse.SERVICE_UNKNOWN]
+        for watch in watches:
+            watch.cancel()

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that attack the HTTP/2 server: its memory stays bounded, and whoever else is connected is served."""
+
+import asyncio
+import contextlib
+import json
+import struct
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc
+import http2_bytes as h2
+import pytest
+import pytest_asyncio
+from bench import BODY, request_body
+from hpack import Encoder
+from http2_bytes import Error, Setting
+from raw_connection import RawConnection, connected
+from serving import PLAIN, Served, destination_of, first_message, serving
+from transports import over_asyncio
+from waiting import until
+from world import FAST
+
+from epp.extproc.wire import METHOD, SERVICE
+from epp.sim import running
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    over_asyncio,
+]
+
+PATH = f"/{SERVICE}/{METHOD}"
+FIRST = h2.grpc_message(first_message().SerializeToString())
+WHOLE = h2.grpc_message(request_body(BODY, end=True).SerializeToString())
+MIB_KIB = 1024
+FEW_MIB = 48
+"""What an attacked picker may grow by, in MiB: far more than one connection may hold, far less than is sent at it."""
+
+
+class Watched:
+    """A picker, its memory, and a client of its own connection that is served all the time."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.answered = 0
+        self._at_rest = self._kib("VmRSS")
+
+    @property
+    def port(self) -> int:
+        return self.served.grpc_port
+
+    async def be_a_bystander(self) -> None:
+        async with self.served.channel() as channel:
+            while True:
+                await destination_of(channel)
+                self.answered += 1
+
+    async def still_serves(self) -> None:
+        """Wait for answers on the old connection, and have one on a new one."""
+        before = self.answered
+        await until(lambda: self.answered > before + 5, "others are served", seconds=60)
+        async with self.served.channel() as channel:
+            await destination_of(channel)
+
+    @property
+    def grown_mib(self) -> float:
+        """By how much the memory at its highest was above the one at the start."""
+        return (self._kib("VmHWM") - self._at_rest) / MIB_KIB
+
+    def _kib(self, name: str) -> int:
+        lines = Path(f"/proc/{self.served.command.pid}/status").read_text().splitlines()
+        (line,) = [line for line in lines if line.startswith(f"{name}:")]
+        return int(line.split()[1])
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def picker() -> AsyncIterator[Watched]:
+    async with running(FAST) as sim, serving(sim, PLAIN) as served:
+        watched = Watched(served)
+        bystander = asyncio.create_task(watched.be_a_bystander())
+        try:
+            yield watched
+            await watched.still_serves()
+            assert watched.grown_mib < FEW_MIB
+            assert not bystander.done(), bystander
+            assert served.command.running
+            assert not any("Traceback" in line for line in served.command.err)
+        finally:
+            bystander.cancel()
+            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+                await bystander
+
+
+async def assert_turned_away(picker: Watched, connection: RawConnection) -> None:
+    """Read to the end: the server has closed, and said why, be it that a flood on its way made the client miss it."""
+    await connection.until_closed()
+    goaway = connection.peer.goaway
+    assert goaway is None or goaway[1] == Error.ENHANCE_YOUR_CALM, goaway
+    await picker.served.command.says('"code":"ENHANCE_YOUR_CALM"')
+
+
+async def flood(connection: RawConnection, piece: bytes, times: int) -> None:
+    """Send the same many times, while nothing is read."""
+    block = piece * 1000
+    for _ in range(times // 1000):
+        if not await connection.offer(block, seconds=10):
+            return
+
+
+async def test_fifty_thousand_rapid_resets(picker):
+    async with connected(picker.port) as connection:
+        reading = asyncio.create_task(connection.until_closed())
+        for _ in range(500):
+            pieces = []
+            for _ in range(100):
+                call, opened = connection.peer.call(PATH)
+                pieces += [opened, connection.peer.cancel(call)]
+            await connection.send(*pieces)
+            if connection.at_end:
+                break
+        await reading
+        await assert_turned_away(picker, connection)
+
+
+async def test_resets_by_the_server_that_the_client_provokes(picker):
+    async with connected(picker.port) as connection:
+        reading = asyncio.create_task(connection.until_closed())
+        for _ in range(500):
+            pieces = []
+            for _ in range(100):
+                call, opened = connection.peer.call(PATH)
+                pieces += [opened, h2.window_update(call.number, 0)]  # an error of the stream
+            await connection.send(*pieces)
+            if connection.at_end:
+                break
+        await reading
+        await assert_turned_away(picker, connection)
+
+
+FLOODS = {
+    "settings": h2.settings([(Setting.HEADER_TABLE_SIZE, 4096)]),
+    "empty settings": h2.settings(),
+    "pings": h2.ping(b"12345678"),
+    "priorities": h2.priority(1, 0),
+    "priorities of idle streams": h2.priority(999, 0),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+async def test_flood_of_frames_that_need_answers_or_work(picker, name):
+    async with connected(picker.port) as connection:
+        connection.peer.unacknowledged.extend({} for _ in range(300_000))  # what is sent is not counted
+        await flood(connection, FLOODS[name], 300_000)
+        await assert_turned_away(picker, connection)
+
+
+async def test_flood_of_empty_data_on_an_open_stream(picker):
+    async with connected(picker.port) as connection:
+        call, opened = connection.peer.call(PATH)
+        await connection.send(opened)
+        await flood(connection, h2.data(call.number), 300_000)
+        await assert_turned_away(picker, connection)
+
+
+async def test_flood_of_padding_that_holds_nothing(picker):
+    async with connected(picker.port) as connection:
+        call, opened = connection.peer.call(PATH)
+        await connection.send(opened)
+        await flood(connection, h2.data(call.number, pad=0), 300_000)
+        await assert_turned_away(picker, connection)
+
+
+async def test_flood_of_tiny_window_updates(picker):
+    async with connected(picker.port) as connection:
+        call, opened = connection.peer.call(PATH)
+        await connection.send(opened)
+        reading = asyncio.create_task(connection.until_closed())
+        await flood(connection, h2.window_update(0, 1) + h2.window_update(call.number, 1), 300_000)
+        connection.abort()  # allowed to have survived: an update costs the server next to nothing
+        with contextlib.suppress(AssertionError):
+            await reading
+
+
+@pytest.mark.parametrize("piece", [b"", b"x"])
+async def test_header_block_without_end(picker, piece):
+    async with connected(picker.port) as connection:
+        block = h2.encoded(Encoder(), h2.grpc_fields(PATH))
+        await connection.send(h2.headers(1, block, end_headers=False))
+        await flood(connection, h2.continuation(1, piece, end_headers=False), 300_000)
+        await assert_turned_away(picker, connection)
+
+
+async def test_header_list_of_ten_megabytes(picker):
+    async with connected(picker.port) as connection:
+        fields = h2.grpc_fields(PATH, [(f"x-{number}", "v" * 4_000) for number in range(2_500)])
+        block = h2.encoded(Encoder(), fields)
+        await connection.send(h2.cut_headers(1, block, [16_384] * (len(block) // 16_384)))
+        await assert_turned_away(picker, connection)
+
+
+async def test_one_field_of_the_table_named_a_hundred_thousand_times(picker):
+    """A header block of 100 KB that means 400 MB."""
+    async with connected(picker.port) as connection:
+        encoder = Encoder()
+        _, opened = connection.peer.call(PATH)
+        await connection.send(opened)
+        bomb = b"\x40\x01x" + b"\x7f\xa1\x1e" + b"v" * 4_000  # a literal with indexing: the newest of the table
+        block = h2.encoded(encoder, h2.grpc_fields(PATH)) + bomb + b"\xbe" * 100_000
+        await connection.send(h2.cut_headers(3, block, [16_384] * (len(block) // 16_384)))
+        await assert_turned_away(picker, connection)
+
+
+@pytest.mark.parametrize("size", [2**20, 2**31 - 1])
+async def test_header_table_that_the_client_wants_huge(picker, size):
+    async with connected(picker.port, {Setting.HEADER_TABLE_SIZE: size}) as connection:
+        for number in range(200):
+            fields = h2.grpc_fields(PATH, [(f"x-{number}-{field}", "v" * 100) for field in range(20)])
+            _, opened = connection.peer.open(fields, FIRST, WHOLE, end=True)
+            await connection.send(opened)
+        await connection.until(lambda: all(call.closed for call in connection.peer.calls.values()), "all are answered")
+
+
+async def test_header_values_that_are_no_utf_8(picker):
+    async with connected(picker.port) as connection:
+        peer = connection.peer
+        fields = h2.grpc_fields(PATH, [("x-bytes", b"\xff\xfe\x80"), ("x-latin", "é".encode("latin-1"))])
+        call, opened = peer.open(fields, FIRST, WHOLE, end=True)
+        other, asked = peer.call(PATH, FIRST, WHOLE, end=True)
+        await connection.send(opened, asked)
+        await connection.until(lambda: call.closed and other.closed, "both are answered")
+        assert other.status == 0
+        assert len(other.messages) == 2
+
+
+async def test_client_that_never_reads_its_answers(picker):
+    """Its windows are wide open, so that only the socket holds the server back; it asks for 400 MB."""
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], "user": "u" * 1_000_000}).encode()
+    message = h2.grpc_message(request_body(body, end=True).SerializeToString())
+    async with connected(picker.port, {Setting.INITIAL_WINDOW_SIZE: h2.MOST_WINDOW}) as connection:
+        peer = connection.peer
+        await connection.send(peer.grant(h2.MOST_WINDOW - h2.DEFAULT_WINDOW))
+        for _ in range(400):
+            call, opened = peer.call(PATH, FIRST)
+            frames = [h2.data(call.number, message[at : at + 16_000]) for at in range(0, len(message), 16_000)]
+            if not await connection.offer(opened + b"".join(frames), seconds=5):
+                break  # the server reads no more
+        else:
+            pytest.fail("all was read, though no answer was")
+
+
+async def test_windows_that_are_never_opened(picker):
+    """Each stream may take its windows' worth of requests; the answers to them stay with the server."""
+    async with connected(picker.port, {Setting.INITIAL_WINDOW_SIZE: 0}) as connection:
+        peer = connection.peer
+        calls = []
+        for _ in range(300):
+            call, opened = peer.call(PATH, FIRST, WHOLE)
+            calls.append(call)
+            await connection.send(opened)
+        await connection.until(lambda: all(call.headers for call in calls), "all have headers, which no window holds")
+        assert not any(call.data for call in calls)
+
+
+async def test_half_open_connections(picker):
+    async with AsyncExitStack() as stack:
+        for number in range(1_000):
+            begun = connected(picker.port, greet=False)
+            connection = await stack.enter_async_context(begun)
+            await connection.send(h2.PREFACE[: number % len(h2.PREFACE)])
+        await picker.still_serves()
+
+
+async def test_client_that_goes_away_in_mid_stream_is_answered_first(picker):
+    async with connected(picker.port) as connection:
+        peer = connection.peer
+        call, opened = peer.call(PATH, FIRST)
+        await connection.send(opened, h2.goaway(0))
+        await connection.send(peer.send(call, WHOLE, end=True))
+        await connection.until(lambda: call.closed, "the call is answered")
+        assert (call.status, len(call.messages)) == (0, 2)
+        await connection.until_closed()
+
+
+async def test_random_bytes_in_place_of_frames(picker):
+    noise = bytes(struct.pack(">Q", (number * 0x9E3779B97F4A7C15) & (2**64 - 1))[0] for number in range(1 << 16))
+    for greet in (False, True):
+        async with connected(picker.port, greet=greet) as connection:
+            await connection.send(noise)
+            with contextlib.suppress(AssertionError):
+                await connection.until_closed()
+            assert connection.at_end

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both carriers are to a gateway what the session is: the same answers, byte for byte, and the same end."""
+
+from collections.abc import Sequence
+from random import Random
+from urllib.parse import unquote
+
+import pytest
+from bench import Bench, new_bench
+from http2_bytes import grpc_message
+from raw_connection import RawConnection, connected
+from test_session_properties import random_exchange
+from waiting import until
+
+from epp.director import Cause
+from epp.extproc.exchange import ProtocolError
+from epp.extproc.modes import GatewayTraits
+from epp.extproc.server import ExtProcServer
+from epp.extproc.session import Session
+from epp.extproc.settings import ServerSettings, Transport
+from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
+
+EXCHANGES = 60
+BODY_BYTES = 1000
+OK, INVALID_ARGUMENT = 0, 3
+Ending = tuple[list[bytes], int, str]
+
+
+def exchanges(seed: int) -> list[list[ProcessingRequest]]:
+    random = Random(seed)
+    return [[message for message in random_exchange(random) if message is not None] for _ in range(EXCHANGES)]
+
+
+def without_carrier(bench: Bench, traits: GatewayTraits, messages: Sequence[ProcessingRequest]) -> Ending:
+    session = Session(bench.director, max_body_bytes=BODY_BYTES, traits=traits)
+    answers: list[bytes] = []
+    try:
+        for message in messages:
+            if not session.done:
+                answers += [answer for answer in session.receive(message) if isinstance(answer, bytes)]
+    except ProtocolError as error:
+        session.close(Cause.ERROR)
+        return answers, INVALID_ARGUMENT, str(error)
+    session.close()
+    return answers, OK, ""
+
+
+async def with_carrier(connection: RawConnection, messages: Sequence[ProcessingRequest]) -> Ending:
+    framed = [grpc_message(message.SerializeToString()) for message in messages]
+    call, sent = connection.peer.call(f"/{SERVICE}/{METHOD}", *framed, end=True)
+    await connection.send(sent)
+    await connection.until(lambda: call.closed, "the stream has ended")
+    assert call.status is not None
+    said = (call.trailers or call.headers).get("grpc-message", "")
+    return call.messages, call.status, unquote(said)
+
+
+@pytest.mark.parametrize("transport", Transport)
+@pytest.mark.parametrize("seed", range(4))
+async def test_exchanges_are_those_of_the_session_alone(monkeypatch, transport, seed):
+    monkeypatch.setattr("epp.extproc.session.SILENCE_TIMEOUT_SECONDS", 600.0)  # a slow machine is no silence
+    alone, carried, traits = new_bench(), new_bench(), GatewayTraits()
+    server = ExtProcServer(
+        lambda traits: Session(carried.director, max_body_bytes=BODY_BYTES, traits=traits),
+        ServerSettings("127.0.0.1:0", secure=False, transport=transport),
+    )
+    await server.start()
+    try:
+        async with connected(server.port) as connection:
+            for messages in exchanges(seed):
+                expected = without_carrier(alone, traits, messages)
+                answers, code, details = await with_carrier(connection, messages)
+                assert (code, details) == expected[1:], messages
+                assert answers == expected[0], messages
+                await until(lambda: not server.open_streams, "the session is closed")  # which frees its endpoint
+        assert carried.in_flight == alone.in_flight == 0
+        assert carried.served == alone.served
+        assert carried.endings.refusals == alone.endings.refusals
+    finally:
+        await server.stop()

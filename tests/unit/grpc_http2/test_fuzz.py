@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thirty thousand frames, right and wrong: no crash, no call left open, nothing kept; `make fuzz` sends a million."""
+
+from random import Random
+
+import pytest
+from fuzzing import ByteRandom, Figures, alive, fuzz
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+FRAMES = 10_000
+
+
+@pytest.mark.parametrize("faults", [0, 1, 5])
+def test_frames_leave_nothing_behind(faults):
+    random, figures = Random(faults), Figures()
+    before = alive()
+    while figures.frames < FRAMES:
+        fuzz(random, faults, figures)
+    assert alive() == before
+    assert figures.messages > FRAMES / 20
+    assert faults or not figures.refused  # frames without a fault end no connection
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=2_000), st.integers(0, 10))
+def test_bytes_that_a_fuzzer_chooses_leave_nothing_behind(content, faults):
+    before = alive() if not content else None
+    fuzz(ByteRandom(content), faults, Figures())
+    assert before in (None, alive())
