@@ -58,7 +58,15 @@ def by_coverage(frames: int, directory: str) -> None:
 
     os.makedirs(directory, exist_ok=True)  # noqa: PTH103
     atheris.Setup(
-        [sys.argv[0], "-max_len=4096", "-len_control=0", "-rss_limit_mb=2048", "-timeout=60", "-print_final_stats=1", directory],
+        [
+            sys.argv[0],
+            "-max_len=4096",
+            "-len_control=0",
+            "-rss_limit_mb=2048",
+            "-timeout=60",
+            "-print_final_stats=1",
+            directory,
+        ],
         one_input,
     )
     atheris.Fuzz()
