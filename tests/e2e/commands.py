@@ -85,7 +85,8 @@ async def command(
 
     `ulimit` has arguments of the shell's command of that name, which is run before.
     """
-    if arguments[:1] in {("serve",), ("gateway",)}:
+    told = any(argument.startswith("--transport") for argument in arguments)
+    if arguments[:1] in {("serve",), ("gateway",)} and not told:
         arguments += transport_flags()
     shell = ("sh", "-c", f'ulimit {ulimit} && exec "$@"', "sh") if ulimit else ()
     process = await asyncio.create_subprocess_exec(

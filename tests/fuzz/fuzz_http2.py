@@ -57,18 +57,8 @@ def by_coverage(frames: int, directory: str) -> None:
             os._exit(0)  # libFuzzer knows no other end by choice
 
     os.makedirs(directory, exist_ok=True)  # noqa: PTH103
-    atheris.Setup(
-        [
-            sys.argv[0],
-            "-max_len=4096",
-            "-len_control=0",
-            "-rss_limit_mb=2048",
-            "-timeout=60",
-            "-print_final_stats=1",
-            directory,
-        ],
-        one_input,
-    )
+    options = ["-max_len=4096", "-len_control=0", "-rss_limit_mb=2048", "-timeout=600"]
+    atheris.Setup([sys.argv[0], *options, directory], one_input)
     atheris.Fuzz()
 
 

@@ -173,8 +173,8 @@ def grpc_fields(path: str, more: Fields = (), **changed: str | None) -> list[tup
     ]
 
 
-def encoded(encoder: Encoder, fields: Fields) -> bytes:
-    return encoder.encode([HeaderTuple(name, value) for name, value in fields])
+def encoded(encoder: Encoder, fields: Fields, *, huffman: bool = True) -> bytes:
+    return encoder.encode([HeaderTuple(name, value) for name, value in fields], huffman=huffman)
 
 
 def read_frames(buffer: bytearray) -> Iterator[Frame]:
