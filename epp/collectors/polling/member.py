@@ -100,9 +100,13 @@ class Member:
         cost: ReadingCost,
         done: Done,
     ) -> None:
-        lines = await sieve.sift(page, cost)
+        outcome: bytes | Exception
+        try:
+            outcome = await sieve.sift(page, cost)
+        except Exception as error:  # noqa: BLE001  reported, so that the endpoint is asked again
+            outcome = error
         self._task = None
-        done(self, lines)
+        done(self, outcome)
 
     async def _fetch(self, source: DataSource, done: Done) -> None:
         outcome: bytes | Exception

@@ -127,7 +127,11 @@ class Asker:
         self._task = asyncio.get_running_loop().create_task(self._go_on(error), name=f"collect {self.attempt.url}")
 
     async def _go_on(self, error: Exception | None) -> None:
-        result = await self._judged(error) if error is not None else await self._ask_anew()
+        result: bytes | Exception
+        try:
+            result = await self._judged(error) if error is not None else await self._ask_anew()
+        except Exception as unforeseen:  # noqa: BLE001  reported as well, so that the endpoint is asked again
+            result = unforeseen
         self._task = None
         self._report(result)
 

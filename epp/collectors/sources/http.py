@@ -25,7 +25,7 @@ from epp.collectors.sources.sockets import brief_socket, kept_socket
 from epp.collectors.sources.tls import EndpointTls, TlsParameters, tls_context
 from epp.framework.datalayer import DataSource, PageError, UnreachableError
 from epp.framework.durations import parse_duration
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.limits import AbsolutePath, PortOrZero
 
 _PAGE_LIMIT_BYTES = 8 * 1024 * 1024
@@ -84,7 +84,7 @@ class HttpSource(DataSource[HP]):
         self._tls = tls_context(self.parameters, self.name) if self.parameters.scheme == "https" else None
         self._default_tls: ssl.SSLContext | None = self._tls
         self._shared: Shared | None = None
-        self._fetched: dict[Endpoint, Asker] = {}
+        self._fetched: dict[tuple[Identity, str, bool], Asker] = {}
         """For endpoints that `fetch` was called with."""
         self._turn = asyncio.Lock()
         self._checked: dict[tuple[str, bool], tuple[float, bool]] = {}
@@ -130,11 +130,12 @@ class HttpSource(DataSource[HP]):
 
         If file descriptors are scarce, endpoints without a persistent connection take turns.
         """
-        asker = self._fetched.get(endpoint)
+        key = endpoint.identity, endpoint.host, endpoint.tls
+        asker = self._fetched.get(key)
         if asker is None:
             if len(self._fetched) >= _MAX_FETCHED:  # of former endpoints
                 await self.close()
-            asker = self._fetched[endpoint] = self.asker(endpoint)
+            asker = self._fetched[key] = self.asker(endpoint)
         if not asker.busy:
             return await asker.page()
         with contextlib.closing(self.asker(endpoint)) as another:

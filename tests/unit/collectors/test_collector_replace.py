@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feeds that change while a collector runs, as when a configuration is read again."""
 
-from math import isnan
+from math import inf, isnan
 
 import msgspec
 import pytest
@@ -10,8 +10,9 @@ from epp.collectors import Collector
 from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.datastore import Datastore
 from epp.framework import Endpoint, SystemClock
-from epp.framework.datalayer import DataSource, Extractor, Feed, Report
+from epp.framework.datalayer import DataSource, Extractor, Feed, Report, TrustsMetrics
 from epp.framework.snapshot import REACHABLE, RUNNING, WAITING
+from epp.plugins.filters.saturation import UtilizationDetector, UtilizationDetectorParameters
 
 PAGE = b"vllm:num_requests_waiting 3\n"
 
@@ -199,3 +200,20 @@ async def test_feed_given_twice_is_asked_once(metrics_feed, server, collecting):
     feed = metrics_feed()
     collector = await collecting(store, feed, feed)
     assert collector.feed_count == 1
+
+
+async def test_endpoints_at_rest_are_polled_as_often_as_the_plugins_in_effect_trust_metrics(collecting):
+    store = Datastore(SystemClock())
+    store.replace([Endpoint("a", "127.0.0.1", 1)])
+    fixed = Feed(Counting(interval_seconds=0.02), (Length(),))
+    collector = await collecting(store, Feed(Counting(), (Length(),)), fixed, interval_seconds=0.05)
+    detector = UtilizationDetector(UtilizationDetectorParameters(metrics_staleness_threshold="100ms"))
+    assert isinstance(detector, TrustsMetrics)
+    for seconds, slowest in [(detector.oldest_metrics_seconds, 0.075), (inf, 0.15)]:
+        collector.trust_for(seconds)
+        store.update([Endpoint("b", "127.0.0.1", 2)], ["default/b"])  # one that joins afterwards, too
+        cadences = [member.cadence for member in collector._members.values()]
+        assert [one.interval(SystemClock().now() + 60) for one in cadences if one is not None] == pytest.approx(
+            [slowest] * 2
+        )
+        assert cadences.count(None) == 2  # an interval of a source's own stays as it is

@@ -140,6 +140,73 @@ async def test_closed_source_opens_again(server, source):
     assert await one.fetch(server.endpoint()) == server.page
 
 
+async def test_connection_that_the_server_has_closed_is_opened_again_without_a_failure(server, source):
+    one = source()
+    for _ in range(3):
+        assert await one.fetch(server.endpoint()) == server.page
+        await server.stop()
+        await server.start()
+
+
+async def test_server_that_answers_in_its_own_way_is_read(source):
+    answers = [
+        b"HTTP/1.0 200 OK\r\n\r\npage",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\npa\r\n2\r\nge\r\n0\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\npage",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage and more",
+    ]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answers.pop(0))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as odd:
+        one, endpoint = source(), Endpoint("e", "127.0.0.1", odd.sockets[0].getsockname()[1])
+        assert [await one.fetch(endpoint) for _ in tuple(answers)] == [b"page"] * 4
+
+
+async def test_page_that_is_cut_off_is_refused(source):
+    async def cut_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nvllm:num_requests_waiting 3")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(cut_off, "127.0.0.1", 0) as rude:
+        with pytest.raises(PageError, match="closed before the end of the answer"):
+            await source().fetch(Endpoint("e", "127.0.0.1", rude.sockets[0].getsockname()[1]))
+
+
+async def test_pages_asked_for_at_once_come_on_connections_of_their_own(server, source):
+    one = source()
+    assert await asyncio.gather(*(one.fetch(server.endpoint()) for _ in range(3))) == [server.page] * 3
+    assert len(server.ports) == 3
+
+
+async def test_server_that_hangs_on_a_kept_connection_is_told_from_one_that_closed_it(server, source):
+    one = source(timeout="60s")
+    await one.fetch(server.endpoint())
+    server.hanging, one.deadlines.seconds = True, 0.05
+    with pytest.raises(UnreachableError, match=r"did not answer within 0.05 s"):
+        await one.fetch(server.endpoint())
+    server.hanging, one.deadlines.seconds = False, 60.0
+    assert await one.fetch(server.endpoint()) == server.page
+
+
+async def test_failure_that_nobody_foresaw_is_reported(server, source, monkeypatch):
+    one = source()
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError("bug")
+
+    monkeypatch.setattr(one, "judged", fail)
+    await server.stop()
+    with pytest.raises(RuntimeError, match="bug"):
+        await one.fetch(server.endpoint())
+
+
 async def test_interval_and_port_tell_what_was_asked_for(source):
     assert (source().interval_seconds, source().port) == (None, None)
     assert (source(interval="250ms").interval_seconds, source(port=9400).port) == (0.25, 9400)
