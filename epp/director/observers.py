@@ -17,7 +17,8 @@ class Observers(DirectorObserver):
     def __init__(self, *observers: DirectorObserver) -> None:
         for event in _EVENTS:
             ignored = getattr(DirectorObserver, event)
-            methods = [getattr(each, event) for each in observers if getattr(type(each), event) is not ignored]
+            methods = [getattr(each, event) for each in observers]
+            methods = [method for method in methods if getattr(method, "__func__", None) is not ignored]
             if methods:
                 setattr(self, event, methods[0] if len(methods) == 1 else _all(methods))
 

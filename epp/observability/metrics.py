@@ -3,7 +3,6 @@
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
@@ -17,7 +16,6 @@ from epp.framework import LoraState, Request, SchedulingResult
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats
 from epp.framework.clock import Clock
-from epp.framework.plugin import Plugin, Role
 from epp.framework.request import DataKey
 from epp.framework.response import Usage
 from epp.framework.snapshot import (
@@ -126,6 +124,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         )
         self._plugin_times = PluginTimes(_SCHEDULING_SECONDS)
         self.registry.register(self._plugin_times)
+        self.plugin_called = self._plugin_times.add  # type: ignore[method-assign]  # many calls for each request
         self._plugin_failures = self._counter("plugin_failures_total", "Errors raised by plugins.", ("plugin_name",))
         self._poll_errors = self._counter("datalayer_poll_errors_total", "Failed polls of endpoints.", ("source_type",))
         self._extract_errors = self._counter(
@@ -231,10 +230,6 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         """Count an error of a plugin, and log the first of each type."""
         self._plugin_failures.labels(plugin).inc()
         self._failure_log.log(plugin, error, problem)
-
-    def plugin_called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
-        """Count a call, and log a plugin that is slow."""
-        self._plugin_times.add(role, plugin, seconds)
 
     def scores_rejected(self, plugin: str, count: int) -> None:
         """Count scores that are NaN or infinite, and log the first."""
