@@ -181,9 +181,9 @@ class Gateway(PickerFlags):
             help="How bodies come to the picker. full-duplex: in pieces, both ways. buffered: requests whole, of "
             "--max-request-body at most, and of responses only those that are needed, to put back the name of a "
             "rewritten model or for a plugin. That takes three messages a request, and none for the pieces of its "
-            "response; but there are no tokens in metrics and log lines, no time to the first token of a stream, and no "
-            "telling whether a response that ended was complete. By default full-duplex; with FailOpen, requests whole "
-            "and responses in pieces."
+            "response; but there are no tokens in metrics and log lines, no time to the first token of a stream, and "
+            "no telling whether a response that ended was complete. By default full-duplex; with FailOpen, requests "
+            "whole and responses in pieces."
         ),
     ] = None
     failure_mode: Annotated[
