@@ -23,7 +23,7 @@ from epp.framework.errors import InternalError
 
 _log = structlog.get_logger()
 
-_, _BODY, _ENDED = Progress
+_BODY, _ENDED = Progress.BODY, Progress.ENDED
 
 SILENCE_TIMEOUT_SECONDS = 0.1
 """Time in which a gateway that states no modes sends the body, unless it waits for an answer to its headers.
@@ -64,7 +64,7 @@ class Session:
             if request is None or response is None:
                 request, response = self._begin(message)
             kind = message.WhichOneof("request")
-            if kind == "response_body" and response.progress is _BODY:  # by far the most
+            if kind == "response_body" and response.progress is _BODY:  # by far the most; metadata is no news
                 answers: Sequence[Answer] = response.on_body(message.response_body, request.routing)
             else:
                 answers = self._answer(message, kind, request, response)

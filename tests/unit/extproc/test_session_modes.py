@@ -324,3 +324,17 @@ def test_defect_25_endpoint_that_really_served_is_the_one_credited(bench):
     session.receive(message)
     session.receive(response_body(b"", end=True))
     assert bench.store.snapshot().column(SERVED)[:4].tolist() == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["with the first piece", "with a later one"])
+def test_endpoint_that_served_is_told_by_the_first_message_of_the_response_or_never(bench, late):
+    """A gateway that shows no response headers tells it with the body; it does not change its mind."""
+    session = routed(bench, "FULL_DUPLEX_STREAMED")
+    if late:
+        session.receive(response_body(b"first"))
+    message = response_body(b"", end=True)
+    message.metadata_context.filter_metadata["envoy.lb"].update(
+        {"x-gateway-destination-endpoint-served": "10.0.0.2:8001"}
+    )
+    session.receive(message)
+    assert bench.store.snapshot().column(SERVED)[:4].tolist() == ([1, 0, 0, 0] if late else [0, 0, 1, 0])
