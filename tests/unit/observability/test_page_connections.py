@@ -17,7 +17,8 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from epp.observability.http_thread import HttpLimits
 from epp.observability.page import OperatorPage
 
-PROMPTLY_SECONDS = 2.0
+PATIENT = HttpLimits(request_seconds=300, body_seconds=300, response_seconds=300)
+"""Cuts off no client while a test runs: who is answered has not waited for one that was cut off."""
 LARGE_BYTES = 24 * 2**20
 """More than the kernel buffers for one connection."""
 SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -259,14 +260,12 @@ def with_endless_bodies(page: OperatorPage) -> list[socket.socket]:
 )
 def test_greedy_clients_hold_up_no_other(large_registry, greedy):
     threads = threading.active_count()
-    with opened(large_registry) as page, contextlib.ExitStack() as stack:
+    with opened(large_registry, PATIENT) as page, contextlib.ExitStack() as stack:
         asked(page)
         for client in greedy(page):
             stack.enter_context(client)
         for path in ("/healthz", "/metrics", "/healthz", "/metrics"):
-            started = time.monotonic()
             assert asked(page, path)[0] == 200
-            assert time.monotonic() - started < PROMPTLY_SECONDS
             assert threading.active_count() <= threads + MOST_THREADS
 
 
