@@ -120,11 +120,28 @@ def test_response_without_a_byte_has_no_time_to_first_token(page):
     assert page.value("request_duration_seconds_count", model="m") == 1
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_response_that_was_not_shown_has_its_duration_and_no_size(page, streaming):
+    routing = page.route(streaming=streaming)
+    routing.status = 200
+    page.clock.advance(0.5)
+    routing.response_unseen(page.clock.now(), event_stream=streaming)
+    page.clock.advance(1.5)
+    routing.complete(Cause.UNSEEN)
+    assert page.value("request_duration_seconds_sum", model="m") == 2.0
+    assert not page.value("response_size_bytes_count", model="m")
+    times = page.value("request_ttft_seconds_count", model="m", streaming=str(streaming).lower())
+    assert bool(times) is not streaming
+    assert page.label_values("request_error_total", "error_code") == set()
+
+
 @pytest.mark.parametrize(
     ("status", "cause", "code"),
     [
         (404, Cause.NATURAL, "404"),
+        (404, Cause.UNSEEN, "404"),
         (503, Cause.NATURAL, "503"),
+        (503, Cause.UNSEEN, "503"),
         (200, Cause.CLIENT_DISCONNECT, "client-disconnect"),
         (500, Cause.ERROR, "error"),
     ],
