@@ -64,8 +64,8 @@ ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
             "--ha-enable-leader-election needs a pool in Kubernetes, whose lease the replicas share: leave it out, or",
         ),
         (
-            ["serve", ENDPOINTS, "--tls-cipher-suites=x"],
-            "--tls-cipher-suites: 'x' is no cipher suite that HTTP/2 allows: write some of TLS_ECDHE_ECDSA_WITH_AES",
+            ["serve", ENDPOINTS, "--metrics-cert-dir=x"],
+            "--metrics-cert-dir, a flag of llm-d-router, is not supported: leave it out; the metrics page is served as",
         ),
     ],
     ids=[
