@@ -59,9 +59,9 @@ docs: .venv/test
 manifests: .venv/test
 	$(BIN)/python docs/manifests.py
 
-# CPU time of a request and of a poll, memory of an endpoint and of a stream; docs/sizing.md is from this.
+# CPU time and memory, in less than ten minutes, into bench.json; then `make docs`. For flags: make bench ARGS=--help
 bench: .venv/test
-	$(BIN)/python tests/bench/run.py
+	$(BIN)/python tests/bench/run.py $(ARGS)
 
 # Records the picture at the top of README.md.
 picture: .venv/test

@@ -3,6 +3,7 @@
 
 import ast
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from itertools import groupby, pairwise
@@ -27,12 +28,23 @@ from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
-from epp.gateway import FailureMode, chart_proxy_yaml, standalone_override_host_yaml, standalone_yaml
+from epp.gateway import (
+    Bodies,
+    FailureMode,
+    chart_proxy_yaml,
+    standalone_buffered_yaml,
+    standalone_override_host_yaml,
+    standalone_yaml,
+)
 from epp.gateway.eds_file import discovery_response
 from epp.observability.leadership import LeaderMetrics
 from epp.observability.plugin_metrics import family_of
 from epp.observability.watches import WatchMetrics
 from epp.picker import Picker, PickerSettings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import figures
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = "inference-epp"
@@ -347,21 +359,30 @@ def _schema_json() -> str:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "README.md": lambda: figures.document("README.md"),
     "deploy/chart/files/envoy-fail-close.yaml": lambda: chart_proxy_yaml(FailureMode.FAIL_CLOSE),
+    "deploy/chart/files/envoy-fail-close-buffered.yaml": lambda: chart_proxy_yaml(
+        FailureMode.FAIL_CLOSE, Bodies.BUFFERED
+    ),
     "deploy/chart/files/envoy-fail-open.yaml": lambda: chart_proxy_yaml(FailureMode.FAIL_OPEN),
+    "deploy/chart/files/envoy-fail-open-buffered.yaml": lambda: chart_proxy_yaml(
+        FailureMode.FAIL_OPEN, Bodies.BUFFERED
+    ),
     "deploy/endpoints.json": _endpoints_json,
     "deploy/envoy.yaml": standalone_yaml,
+    "deploy/envoy-buffered.yaml": standalone_buffered_yaml,
     "deploy/envoy-override-host.yaml": standalone_override_host_yaml,
     "docs/errors.md": errors_markdown,
     "docs/flags.md": flags_markdown,
     "docs/headers.md": headers_markdown,
     "docs/licences.md": licences_markdown,
     "docs/metrics.md": metrics_markdown,
+    "docs/sizing.md": lambda: figures.document("docs/sizing.md"),
     "docs/plugin-data.md": lambda: data_markdown(Registry()),
     "epp/samples/PLUGINS.md": lambda: plugin_markdown(plugin_reference(Registry()).plugins),
     "epp/samples/endpointpickerconfig.schema.json": _schema_json,
 }
-"""Path of each generated file to its contents."""
+"""Path of each generated file to its contents; README.md and docs/sizing.md have but figures from here."""
 
 
 def main() -> None:

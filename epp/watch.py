@@ -8,7 +8,6 @@ from contextlib import aclosing
 from pathlib import Path
 
 import structlog
-from watchfiles import awatch
 
 _DEBOUNCE_MILLISECONDS = 100
 _STEP_MILLISECONDS = 20
@@ -25,6 +24,8 @@ async def changes(*paths: Path) -> AsyncIterator[None]:
     as in a Kubernetes ConfigMap), and every second: network file systems, and links whose target changes in place,
     raise no events. Directories are watched, since a watch on a file would stay with the replaced one.
     """
+    from watchfiles import awatch  # noqa: PLC0415  not for a process that follows no file
+
     directories = sorted({path if path.is_dir() else Path(os.path.abspath(path)).parent for path in paths})  # noqa: ASYNC240, PTH100
     while True:
         try:

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `model` member of JSON bodies: replaced in requests, and restored in responses."""
 
+from itertools import chain
+
 import msgspec
 
 from epp.bodies.members import MemberScanner, Wanted
+from epp.bodies.model_values import TooManyModelsError, model_values
+from epp.bodies.partial import completed
+from epp.framework.errors import MalformedBodyError
 
 _MODEL = Wanted.named("model")
 _DATA = b"data:"
@@ -17,17 +22,30 @@ def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
     Values that are no string are replaced too, and so are those of further top-level `model` members, so that readers
     of the first and readers of the last one agree.
 
+    Raises MalformedBodyError for more than two.
+
     A body that is no JSON object, or has no top-level `model`, is returned unchanged. So is a truncated one, unless
     `partial` allows it: then a complete `model` is replaced.
     """
+    try:
+        spans = model_values(completed(body) if partial else body)
+    except TooManyModelsError as error:
+        raise MalformedBodyError('"model" is in the JSON body more than twice: send it once', param="model") from error
+    if spans is None:
+        spans = _scanned(body, partial=partial)
+    if not spans or spans[-1][1] > len(body):
+        return body
+    value = msgspec.json.encode(model)
+    marks = [0, *chain.from_iterable(spans), len(body)]
+    return value.join(body[start:end] for start, end in zip(marks[::2], marks[1::2], strict=True))
+
+
+def _scanned(body: bytes, *, partial: bool) -> list[tuple[int, int]]:
+    """Return start and end of each value in an object that only lenient readers accept: one with NaN, for example."""
     scanner = MemberScanner(_MODEL)
     marks = scanner.feed(body)
     usable = scanner.complete or (partial and not scanner.invalid and len(marks) % 2 == 0)
-    if not marks or not usable:
-        return body
-    value = msgspec.json.encode(model)
-    edges = [0, *marks, len(body)]
-    return value.join(body[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
+    return list(zip(marks[::2], marks[1::2], strict=True)) if usable else []
 
 
 def with_model_added(body: bytes, model: str) -> bytes:

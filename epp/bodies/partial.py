@@ -3,18 +3,16 @@
 
 import re
 
-_TOKEN = re.compile(
-    rb"""
-      (?P<string>"[^"\\]*(?:\\.[^"\\]*)*(?P<closed>")?)   # an unclosed one runs to the end
-    | (?P<open>[{\[])
-    | (?P<close>[}\]])
-    | (?P<colon>:)
-    | (?P<comma>,)
-    | (?P<word>[^\s{}\[\],:"]+)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_CLOSERS = {b"{": b"}", b"[": b"]"}
+import numpy as np
+
+_SPACES = re.compile(rb"[ \t\n\r]*+")
+_WORD = re.compile(rb'[^ \t\n\r{}\[\],:"]++')
+_MOST_STRINGS, _MOST_BRACKETS = 100_000, 500_000
+"""A text with more is not completed: it would stop the event loop for long."""
+_MOST_TAIL = 8
+"""Strings or tokens after the last bracket or comma of JSON, with some to spare."""
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+_CLOSERS = bytes.maketrans(b"{[", b"}]")
 _INCOMPLETE_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _INCOMPLETE_CHARACTER = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z")
 
@@ -23,75 +21,82 @@ def completed(body: bytes) -> bytes:
     """Return a truncated JSON text as a complete one.
 
     A truncated string value is closed. A key without a value, and a number or literal that may be incomplete, are
-    dropped. A complete text is returned unchanged, and so is one that is no JSON.
+    dropped. A complete text is returned unchanged; one that is no JSON does not become JSON.
     """
-    scan = _Scan(len(body))
-    for token in _TOKEN.finditer(body):
-        if not scan.feed(token):
-            break
-    if scan.invalid:
+    masked = body.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in body else body
+    if masked.count(b'"') > 2 * _MOST_STRINGS:
         return body
-    if scan.in_string_value:
-        return _closed_string(body) + b"".join(reversed(scan.closers))
-    return body[: scan.cut] + scan.cut_closers if scan.cut_closers else body
+    parts = masked.split(b'"')  # those of odd number are within strings
+    closers = _closers(b"".join(parts[::2]))
+    last = _last_structure(masked, parts) if closers else -1
+    return body if last < 0 else _cut(body, masked, last, closers)
 
 
-class _Scan:
-    """The state of a scan over tokens, and the last position at which the text can be cut and closed."""
+def _closers(outside: bytes) -> bytes:
+    """Return the brackets that close all that are open, innermost first; nothing where one is closed too many."""
+    brackets = outside.translate(None, _NOT_BRACKETS)
+    if not 0 < len(brackets) <= _MOST_BRACKETS:
+        return b""
+    codes = np.frombuffer(brackets, np.uint8)
+    opens = (codes == ord("{")) | (codes == ord("["))
+    depths = np.cumsum(np.where(opens, 1, -1), dtype=np.int32)
+    if int(depths.min()) < 0 or not depths[-1]:
+        return b""
+    lowest_since = np.minimum.accumulate(depths[::-1])[::-1]
+    unmatched: bytes = codes[opens & (lowest_since >= depths)].tobytes()
+    return unmatched[::-1].translate(_CLOSERS)
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._expects_value = True
-        self.closers: list[bytes] = []
-        self.cut = 0
-        self.cut_closers = b""
-        self.in_string_value = False
-        self.invalid = False
 
-    def feed(self, token: re.Match[bytes]) -> bool:
-        """Process one token; return False where the text is truncated in it, or is no JSON."""
-        kind = token.lastgroup
-        if kind == "colon":
-            self._expects_value = True
-        elif kind == "comma":
-            self._expects_value = self.closers[-1:] == [b"]"]
-        elif kind == "open":
-            self.closers.append(_CLOSERS[token[0]])
-            self._expects_value = token[0] == b"["
-            self._mark_cut(token)
-        elif kind == "close":
-            self.invalid = not self.closers or self.closers.pop() != token[0]
-            self._end_value(token)
-        elif kind == "word":
-            return token.end() < self._size and self._end_value(token)
+def _last_structure(masked: bytes, parts: list[bytes]) -> int:
+    """Return the position of the last bracket or comma outside of strings; -1 where it is too far from the end."""
+    end = len(masked)
+    for number in range(len(parts) - 1, max(len(parts) - _MOST_TAIL, 0) - 1, -1):
+        part = parts[number]
+        if number % 2 == 0:
+            position = max(part.rfind(b"{"), part.rfind(b"}"), part.rfind(b"["), part.rfind(b"]"), part.rfind(b","))
+            if position >= 0:
+                return end - len(part) + position
+        end -= len(part) + 1
+    return -1
+
+
+def _cut(body: bytes, masked: bytes, last: int, closers: bytes) -> bytes:
+    """Return the body up to its last complete value, or its last open bracket, with all brackets closed."""
+    structure = body[last : last + 1]
+    cut = len(body[:last].rstrip()) if structure == b"," else last + 1
+    expects_value = structure == b"[" or (structure == b"," and closers.startswith(b"]"))
+    position = last + 1
+    for _ in range(_MOST_TAIL):
+        position = _end(_SPACES, masked, position)
+        token = masked[position : position + 1]
+        if token == b":":
+            position, expects_value = position + 1, True
+            continue
+        if token == b'"':
+            position = masked.find(b'"', position + 1) + 1
+            if not position:
+                return _closed_string(body) + closers if expects_value else body[:cut] + closers
+            if not expects_value:  # a key
+                continue
         else:
-            return self._feed_string(token)
-        return not self.invalid
+            position = _end(_WORD, masked, position)
+            if position == len(masked):  # 12, or 123
+                break
+        cut, expects_value = position, False
+    return body[:cut] + closers
 
-    def _feed_string(self, token: re.Match[bytes]) -> bool:
-        if token["closed"] is None:
-            self.in_string_value = self._expects_value
-            return False
-        if self._expects_value:
-            self._end_value(token)
-        return True  # the text cannot be cut after a key
 
-    def _end_value(self, token: re.Match[bytes]) -> bool:
-        self._expects_value = False
-        self._mark_cut(token)
-        return True
-
-    def _mark_cut(self, token: re.Match[bytes]) -> None:
-        self.cut = token.end()
-        self.cut_closers = b"".join(reversed(self.closers))
+def _end(pattern: re.Pattern[bytes], text: bytes, position: int) -> int:
+    found = pattern.match(text, position)
+    return position if found is None else found.end()
 
 
 def _closed_string(body: bytes) -> bytes:
     """Close the string that the body ends in, without an incomplete escape or character."""
-    escape = _INCOMPLETE_ESCAPE.search(body)
+    escape = _INCOMPLETE_ESCAPE.search(body, max(len(body) - 5, 0))
     if escape is not None and _starts_escape(body, escape.start()):
         body = body[: escape.start()]
-    character = _INCOMPLETE_CHARACTER.search(body)
+    character = _INCOMPLETE_CHARACTER.search(body, max(len(body) - 3, 0))
     if character is not None and not _is_complete(character[0]):
         body = body[: character.start()]
     return body + b'"'

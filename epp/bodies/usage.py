@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token counts in a response; anything else in it is ignored."""
 
+import re
 from typing import TypeVar
 
 import msgspec
@@ -9,20 +10,25 @@ from epp.bodies.members import MemberScanner, Wanted
 from epp.framework.response import Usage
 
 _MAX_LINE_BYTES = 1024 * 1024
+_MAX_BODY_BYTES = 64 * 1024
 _MAX_VALUE_BYTES = 64 * 1024
 _MAX_COUNT = 10**15
 _MAX_COUNT_DIGITS = 15
 _TOTALS = Wanted.named("usage", "meta_info")
+_COUNTS = re.compile(rb'(?:usage|meta_info)"[ \t]*:[ \t]*\{')
+"""What a line with counts has; `"usage":null` has none, and may be in every event of a stream."""
 _ENDED = frozenset({b'"response.completed"', b'"response.incomplete"', b'"response.failed"'})
 _STARTED = b'"message_start"'
-_COUNTED = (
-    "prompt_tokens",
-    "input_tokens",
-    "completion_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "cache_read_input_tokens",
-    "cache_creation_input_tokens",
+_COUNTED = frozenset(
+    {
+        "prompt_tokens",
+        "input_tokens",
+        "completion_tokens",
+        "output_tokens",
+        "cached_tokens",
+        "cache_read_input_tokens",
+        "cache_creation_input_tokens",
+    }
 )
 
 
@@ -32,21 +38,25 @@ class UsageReader:
     Supported are the `usage` of chat, completions, embeddings, Responses and Messages, and SGLang's `meta_info`. Of
     several, each field has the last value. Unreadable parts are skipped; nothing raises.
 
-    Of an event stream, the incomplete line is kept, up to 1 MiB; longer lines are skipped. Of any other body only the
-    value of `usage` or `meta_info` is kept, up to 64 KiB.
+    Of an event stream, the incomplete line is kept, up to 1 MiB; longer lines are skipped. Any other body is kept as a
+    whole up to 64 KiB; of a longer one only the value of `usage` or `meta_info` is kept, up to 64 KiB.
     """
+
+    __slots__ = ("_counts", "_event_stream", "_in_value", "_kept", "_scanner", "_skips_line")
 
     def __init__(self, *, event_stream: bool) -> None:
         self._event_stream = event_stream
         self._counts: dict[str, int] = {}
         self._kept = bytearray()
         self._skips_line = False
-        self._scanner = MemberScanner(_TOTALS)
+        self._scanner: MemberScanner | None = None  # of a body that is too long to be kept
         self._in_value = False
 
     @property
     def usage(self) -> Usage | None:
         """The counts so far; None before the first one. A missing count is 0."""
+        if self._kept and not self._event_stream and self._scanner is None:
+            self._scan()
         counts = self._counts
         if not counts:
             return None
@@ -62,15 +72,17 @@ class UsageReader:
     def feed(self, piece: bytes, *, last: bool) -> None:
         """Read a piece; with `last`, also an incomplete last line."""
         if not self._event_stream:
-            self._read_members(piece)
-            return
-        lines_end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
-        if lines_end:
-            self._read_lines(bytes(self._kept) + piece[:lines_end])
-            self._kept.clear()
-        self._keep_line(piece[lines_end:])
-        if last:
-            self._read_lines(bytes(self._kept))
+            self._read_body(piece, last=last)
+        elif piece.endswith(b"\n") and not self._kept and not self._skips_line:
+            self._read_lines(piece)
+        else:
+            lines_end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+            if lines_end:
+                self._read_lines(bytes(self._kept) + piece[:lines_end])
+                self._kept.clear()
+            self._keep_line(piece[lines_end:])
+            if last:
+                self._read_lines(bytes(self._kept))
 
     def _keep_line(self, part: bytes) -> None:
         if len(self._kept) + len(part) > _MAX_LINE_BYTES:
@@ -82,15 +94,13 @@ class UsageReader:
     def _read_lines(self, text: bytes) -> None:
         first = 1 if self._skips_line else 0
         self._skips_line = False
-        if b"usage" not in text and b"meta_info" not in text:
+        if text.find(b"usage") < 0 and text.find(b"meta_info") < 0:  # sooner than `in`, which first tries a number
             return
         for line in text.splitlines()[first:]:
-            if line.startswith(b"data:") and len(line) <= _MAX_LINE_BYTES:
+            if line.startswith(b"data:") and len(line) <= _MAX_LINE_BYTES and _COUNTS.search(line):
                 self._read_event(line)
 
     def _read_event(self, line: bytes) -> None:
-        if b"usage" not in line and b"meta_info" not in line:
-            return
         event = _decoded(_EVENT, line[len(b"data:") :])
         if event is None:
             return
@@ -103,9 +113,32 @@ class UsageReader:
             self._read_totals(event.usage)
             self._read_totals(event.meta_info)
 
-    def _read_members(self, piece: bytes) -> None:
+    def _read_body(self, piece: bytes, *, last: bool) -> None:
+        if self._scanner is not None:
+            self._read_members(self._scanner, piece)
+            return
+        self._kept += piece
+        if len(self._kept) > _MAX_BODY_BYTES:
+            self._scan()
+        elif last:
+            body = _decoded(_BODY, bytes(self._kept))
+            if body is None:
+                self._scan()
+            else:
+                self._kept.clear()
+                self._read_totals(body.usage)
+                self._read_totals(body.meta_info)
+
+    def _scan(self) -> None:
+        """Read what was kept, and from now on each piece as it comes."""
+        kept = bytes(self._kept)
+        self._kept.clear()
+        self._scanner = MemberScanner(_TOTALS)
+        self._read_members(self._scanner, kept)
+
+    def _read_members(self, scanner: MemberScanner, piece: bytes) -> None:
         position = 0
-        for mark in self._scanner.feed(piece):
+        for mark in scanner.feed(piece):
             if self._in_value:
                 self._keep_value(piece[position:mark])
                 self._read_totals(self._kept)
@@ -123,25 +156,29 @@ class UsageReader:
         totals = _decoded(_TOTALS_OBJECT, value) if value else None
         if totals is None or totals.get("finish_reason", "") is None:
             return
-        found = dict(totals)
         for name in ("prompt_tokens_details", "input_tokens_details"):
             details = totals.get(name)
             if isinstance(details, dict):
-                found["cached_tokens"] = details.get("cached_tokens")
-        for name in _COUNTED:
-            count = _count(found.get(name))
-            if count is not None:
-                self._counts[name] = count
+                totals["cached_tokens"] = details.get("cached_tokens")
+        for name, found in totals.items():
+            if name in _COUNTED:
+                count = _count(found)
+                if count is not None:
+                    self._counts[name] = count
 
 
-class _Event(msgspec.Struct):
-    type: msgspec.Raw = msgspec.Raw()
+class _Body(msgspec.Struct):
     usage: msgspec.Raw = msgspec.Raw()
     meta_info: msgspec.Raw = msgspec.Raw()
+
+
+class _Event(_Body):
+    type: msgspec.Raw = msgspec.Raw()
     response: msgspec.Raw = msgspec.Raw()
     message: msgspec.Raw = msgspec.Raw()
 
 
+_BODY = msgspec.json.Decoder(_Body)
 _EVENT = msgspec.json.Decoder(_Event)
 _TOTALS_OBJECT = msgspec.json.Decoder(dict[str, object])
 _T = TypeVar("_T")
@@ -156,8 +193,10 @@ def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes | bytearray | msgspe
 
 def _count(value: object) -> int | None:
     """Return a whole number, given as such or as decimal digits; None for anything else."""
+    if type(value) is int:
+        return value if 0 <= value <= _MAX_COUNT else None
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MAX_COUNT_DIGITS:
         return int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_COUNT:
+    if not isinstance(value, float) or not 0 <= value <= _MAX_COUNT:
         return None
     return int(value) if value == int(value) else None

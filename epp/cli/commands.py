@@ -77,6 +77,14 @@ class PickerFlags:
             "Tell clients which endpoint served and why, in the response headers x-epp-endpoint and x-epp-reason."
         ),
     ] = Switch.FALSE
+    response_usage: Annotated[
+        Literal["auto", "always", "never"],
+        typer.Option(
+            help="Read the tokens of responses, for metrics and log lines. auto: where the gateway shows their bodies. "
+            "always: ask it for those that it does not show. never: ask it not to show those that nothing else needs. "
+            "Envoy has to allow that (allow_mode_override), and does not while bodies are in full duplex."
+        ),
+    ] = "auto"
     v: Verbosity = 2
     transport: Annotated[
         Literal["asyncio", "grpcio"],
@@ -84,9 +92,9 @@ class PickerFlags:
             help="The gRPC server: asyncio, on the event loop, for the least CPU time; grpcio, the gRPC project's own."
         ),
     ] = "asyncio"
-    refresh_metrics_interval: Annotated[float, duration_option("Time between two polls of an endpoint.")] = Seconds(
-        0.05
-    )
+    refresh_metrics_interval: Annotated[
+        float, duration_option("Time between two polls of an endpoint; up to 150ms while it is at rest.")
+    ] = Seconds(0.05)
     refresh_prometheus_metrics_interval: Annotated[
         float, duration_option("Time between two updates of the pool's gauges.")
     ] = Seconds(5)
@@ -176,6 +184,17 @@ class Gateway(PickerFlags):
             "override-host if an endpoint is https, which original-dst cannot do."
         ),
     ] = "auto"
+    body_mode: Annotated[
+        Literal["full-duplex", "buffered"] | None,
+        typer.Option(
+            help="How bodies come to the picker. full-duplex: in pieces, both ways. buffered: requests whole, of "
+            "--max-request-body at most, and of responses only those that are needed, to put back the name of a "
+            "rewritten model or for a plugin; that saves about half the CPU time of a request, and the pieces of its "
+            "response cost nothing, but there are no tokens in metrics and log lines, no time to the first token of a "
+            "stream, and no telling whether a response that ended was complete. By default full-duplex; with FailOpen, "
+            "requests whole and responses in pieces."
+        ),
+    ] = None
     failure_mode: Annotated[
         Literal["FailClose", "FailOpen"],
         typer.Option(

@@ -15,7 +15,15 @@ from epp.cli.running import run
 from epp.cli.settings import picker_settings
 from epp.extproc.settings import ServerSettings, Transport
 from epp.framework import ConfigurationError
-from epp.gateway import ClusterType, FailureMode, GatewayError, GatewaySettings, SettingsError, bootstrap_yaml
+from epp.gateway import (
+    Bodies,
+    ClusterType,
+    FailureMode,
+    GatewayError,
+    GatewaySettings,
+    SettingsError,
+    bootstrap_yaml,
+)
 from epp.gateway.settings import parse_tcp_address
 from epp.host_port import HostPort, is_ip
 from epp.local import LocalGateway, local_gateway, with_tls
@@ -70,6 +78,7 @@ def _settings(flags: Gateway) -> GatewaySettings:
         listen_port=address.port,
         concurrency=flags.concurrency,
         cluster_type=ClusterType(flags.cluster_type),
+        body_mode=None if flags.body_mode is None else Bodies(flags.body_mode),
         failure_mode=FailureMode(flags.failure_mode),
         eds_file=None if flags.eds_file is None else flags.eds_file.absolute(),
         max_body_bytes=flags.max_request_body,

@@ -2,17 +2,15 @@
 """The event loop of commands that run until they are stopped."""
 
 import asyncio
-import gc
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 
+from epp.cli.heap import collect_rarely
 from epp.cli.output import exit_on
 from epp.descriptors import raise_limit
 
 _SWITCH_SECONDS = 0.001
-_FULL_COLLECTIONS = 200
-"""Collections of the middle generation between two full ones, which take 0.2 s with 10,000 endpoints; Python has 10."""
 
 
 def run(work: Callable[[asyncio.Event], Awaitable[None]], *expected: type[Exception]) -> None:
@@ -22,13 +20,6 @@ def run(work: Callable[[asyncio.Event], Awaitable[None]], *expected: type[Except
     raise_limit()
     with exit_on(*expected):
         _run(_until_signalled(work))
-
-
-def collect_rarely() -> None:
-    """Let full collections of garbage, which stop the event loop, be rare and leave out imported modules."""
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, _FULL_COLLECTIONS)
-    gc.freeze()
 
 
 async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of a picker, from the flags that `epp serve` and `epp gateway` share."""
 
+from epp.cli import heap
 from epp.cli.commands import PickerFlags
 from epp.cli.inputs import read_config, read_endpoints, read_policies, split_list
+from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.observability import logs
 from epp.observability.log_writer import LogWriter
@@ -28,6 +30,8 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         max_body_bytes=flags.max_request_body,
         observers=request_log(flags.v),
         decision_headers=bool(flags.decision_headers),
+        response_usage=ResponseUsage(flags.response_usage),
         lost_log_lines=lambda: log.lost,
         terminal=logs.terminal(log),
+        before_ready=heap.freeze,
     )

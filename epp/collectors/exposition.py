@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
+import msgspec
+
 from epp.framework.datalayer import PageError
 
 PROMETHEUS_TEXT = "text/plain;version=0.0.4,text/plain;q=0.5"
@@ -25,12 +27,11 @@ _MATCHER = re.compile(rf'\s*({_LABEL})\s*=\s*(?:({_QUOTED})|([^\s",{{}}]+))\s*(?
 _BLOCK = re.compile(rb'[ \t]*\{([^"}\n]*(?:"[^"\\\n]*(?:\\.[^"\\\n]*)*"[^"}\n]*)*)\}')
 _PAIR = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"')
 _ESCAPE = re.compile(rb'\\([\\"n])')
-_AFTER_NAME = (b"{", b" ", b"\t")
+AFTER_NAME = (b"{", b" ", b"\t")
 _EXCERPT = 120
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(msgspec.Struct, frozen=True, gc=False):
     """One line of a page."""
 
     block: bytes
@@ -50,13 +51,15 @@ class Selector:
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    _first: bytes = field(init=False, repr=False, compare=False)
-    _later: bytes = field(init=False, repr=False, compare=False)
+    key: bytes = field(init=False, repr=False, compare=False)
+    """Name and labels, to keep something by."""
+    needle: bytes = field(init=False, repr=False, compare=False)
+    """Start of a line with this name, line feed included; a longer name may start like that too."""
 
     def __post_init__(self) -> None:
         """Encode the name for the search."""
-        object.__setattr__(self, "_first", self.name.encode())
-        object.__setattr__(self, "_later", b"\n" + self.name.encode())
+        object.__setattr__(self, "needle", b"\n" + self.name.encode())
+        object.__setattr__(self, "key", repr((self.name, sorted(self.labels.items()))).encode())
 
     @classmethod
     def parse(cls, spec: str) -> "Selector":
@@ -82,22 +85,34 @@ class Selector:
 
         In the format, all lines of one name are adjacent, so that the rest of the page is not searched.
         """
-        found: list[Series] = []
-        needle = self._later
-        end = len(self._first) if page.startswith(self._first) else self._next(page, 0)
-        while end >= 0 and page[end : end + 1] not in _AFTER_NAME:  # a longer name that starts with this one
+        end = self.find(page)
+        return [] if end < 0 else self.read_from(page, end)[0]
+
+    def find(self, page: bytes) -> int:
+        """Return the end of the name at its first occurrence as that of a series; -1 for none."""
+        end = len(self.needle) - 1 if page.startswith(self.needle[1:]) else self._next(page, 0)
+        while end >= 0 and page[end : end + 1] not in AFTER_NAME:  # a longer name that starts with this one
             end = self._next(page, end)
-        while end >= 0:
+        return end
+
+    def read_from(self, page: bytes, end: int) -> tuple[list[Series], int, int]:
+        """Return the matching series among the adjacent lines of this name, the number of these lines, and their end.
+
+        `end` is the end of the name in the first of them. Raises PageError for an invalid one.
+        """
+        found: list[Series] = []
+        lines = 0
+        while True:
             line_end = self._read_line(page, end, found)
-            end = line_end + len(needle) if page.startswith(needle, line_end) else -1
-            if page[end : end + 1] not in _AFTER_NAME:
-                break
-        return found
+            lines += 1
+            end = line_end + len(self.needle)
+            if not page.startswith(self.needle, line_end) or page[end : end + 1] not in AFTER_NAME:
+                return found, lines, line_end
 
     def _next(self, page: bytes, start: int) -> int:
         """Return the end of the name at its next occurrence at the start of a line; -1 for none."""
-        at = page.find(self._later, start)
-        return -1 if at < 0 else at + len(self._later)
+        at = page.find(self.needle, start)
+        return -1 if at < 0 else at + len(self.needle)
 
     def _read_line(self, page: bytes, end_of_name: int, found: list[Series]) -> int:
         """Append the series if it matches; return the end of its line."""
@@ -114,6 +129,15 @@ class Selector:
         if not self.labels or self.labels.items() <= series.labels.items():
             found.append(series)
         return len(page) if stop < 0 else stop
+
+
+def start_of_value(page: bytes, end_of_name: int) -> int:
+    """Return where the value of a series begins; -1 where something follows it, or no line feed."""
+    block = _BLOCK.match(page, end_of_name)
+    start = end_of_name if block is None else block.end()
+    stop = page.find(b"\n", start)
+    value = page[start:stop].split()
+    return -1 if stop < 0 or len(value) != 1 else page.index(value[0], start)
 
 
 @lru_cache(maxsize=1024)  # the labels of an engine are the same in every page

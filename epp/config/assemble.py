@@ -18,13 +18,14 @@ from epp.config.probe import rehearse
 from epp.config.problems import Problem, in_order_of_the_file
 from epp.config.profiles import build_profiles, choose_aggregator, choose_profile_picker
 from epp.config.wiring import add_missing_producers, check_order, in_order
-from epp.director import ParserTable, Pipeline
+from epp.director import ParserTable, Pipeline, ResponseNeeds
 from epp.framework.cluster import Reading
 from epp.framework.datalayer import Discovery, Feed, Tagger
 from epp.framework.errors import ConfigurationError
 from epp.framework.headers import RESERVED
 from epp.framework.plugin import Plugin, all_roles
-from epp.framework.roles import Parser, Producer
+from epp.framework.roles import Parser, Producer, ResponseReporter, ResponseTiming
+from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.scheduling import Scheduler, SchedulingObserver
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
@@ -85,6 +86,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
             scheduler=Scheduler(complete, handler, aggregator, observer=observer),
             plugins={role: instances.of(role) for role in all_roles()} | {Producer: producers},
             sets_headers=frozenset(name for plugin in instances for name in plugin.sets_headers),
+            response_needs=_response_needs(instances),
         ),
         feeds=layer.feeds,
         taggers=instances.of(Tagger),
@@ -92,6 +94,14 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         discovery=found,
         instances=instances,
         warnings=tuple(in_order_of_the_file([*instances.warnings, *lint(loaded, complete, layer.feeds, instances)])),
+    )
+
+
+def _response_needs(instances: Instances) -> ResponseNeeds:
+    timing, reporters = instances.of(ResponseTiming), instances.of(ResponseReporter)
+    return ResponseNeeds(
+        body=any(each.reads_response_body for each in timing) or any(each.reads_response_body for each in reporters),
+        first_token=any(IN_FLIGHT_TOKENS in (*plugin.reads, *plugin.may_read) for plugin in instances),
     )
 
 

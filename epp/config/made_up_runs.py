@@ -2,7 +2,6 @@
 """Runs of profiles and whole configurations on made-up endpoints, for tests of plugins (`epp.framework.testing`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from epp.config.assemble import assemble
@@ -41,8 +40,8 @@ def profile_run(
         spec = _profile_of(weighted, name, clock)
         _prepare(request, pool, [plugin for plugin, _ in weighted])
     watch = _Watch()
-    cycle = Cycle(spec, request, partial(request.generator, spec.name), Guard(watch), watch)
-    return _stages(cycle.run(pool.within(spec.name)), watch.problems)
+    result = Cycle(spec, Guard(watch), watch).run(request, pool.within(spec.name))
+    return _stages(result, watch.problems)
 
 
 def scheduling_run(

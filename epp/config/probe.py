@@ -8,6 +8,7 @@ from math import inf
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
+import msgspec
 import numpy as np
 
 from epp.framework.arrays import Floats, ResultError
@@ -110,9 +111,8 @@ def _least_seconds(call: Callable[[], None], timer: Callable[[], float]) -> floa
 class _WatchedRequest(Request):
     """Records which data are asked for."""
 
-    touched: set[str]
-    owner: str
-    __slots__ = ("owner", "touched")
+    touched: set[str] = msgspec.field(default_factory=set)
+    owner: str = ""
 
     def get(self, key: DataKey[T]) -> T | None:
         found = super().get(key)
@@ -123,10 +123,10 @@ class _WatchedRequest(Request):
         return cast("T | None", _VALUES.get(key.name))
 
 
-class _WatchedSnapshot(Snapshot):
+class _WatchedSnapshot(Snapshot, frozen=True):
     """Records which columns and attributes are asked for."""
 
-    touched: set[str]
+    touched: set[str] = msgspec.field(default_factory=set)
 
     def column(self, column: Column) -> Floats:
         self.touched.add(column.name)
@@ -140,11 +140,10 @@ class _WatchedSnapshot(Snapshot):
 def _watched_snapshot(touched: set[str], values: Floats) -> Snapshot:
     endpoints = tuple(Endpoint(f"probe-{i}", f"192.0.2.{i + 1}", 8000) for i in range(len(values)))
     slots = np.arange(len(values), dtype=np.intp)
-    snapshot = _WatchedSnapshot(
+    return _WatchedSnapshot(
         slots=slots,
         available=slots,
         endpoints=Records[Endpoint | None](endpoints),
         columns={column.name: np.where(np.isnan(values), column.unknown, values) for column in CORE_COLUMNS},
+        touched=touched,
     )
-    object.__setattr__(snapshot, "touched", touched)  # the snapshot itself is frozen
-    return snapshot

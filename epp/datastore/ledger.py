@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Own work in flight, credited to an endpoint at once and given back exactly once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from epp.datastore.table import ColumnTable
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PICKED, SERVED
@@ -10,19 +10,33 @@ from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PIC
 class Ledger:
     """Counts requests and uncached tokens under way by slot, in the datastore's working columns."""
 
-    __slots__ = ("_epochs", "_sequence", "_table")
+    __slots__ = ("_epochs", "_on_next", "_sequence", "_table")
 
     def __init__(self, table: ColumnTable) -> None:
         self._table = table
         self._epochs: dict[int, int] = {}
         self._sequence = 0
+        self._on_next: Callable[[], None] | None = None
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last request that was credited; LAST_PICKED of its slot."""
+        return self._sequence
+
+    def call_on_next(self, listener: Callable[[], None] | None) -> None:
+        """Call `listener` with the next request that is credited, once; None for nothing."""
+        self._on_next = listener
 
     def open(self, slot: int, tokens: int = 0) -> "Ticket":
         """Credit one request with so many uncached tokens to a slot."""
         self._sequence += 1
+        if self._on_next is not None:
+            listener, self._on_next = self._on_next, None
+            listener()
         self._table.put(LAST_PICKED, slot, self._sequence)
         self._table.add(IN_FLIGHT, slot, 1)
-        self._table.add(IN_FLIGHT_TOKENS, slot, tokens)
+        if tokens:
+            self._table.add(IN_FLIGHT_TOKENS, slot, tokens)
         return Ticket(self, slot, self._epochs.get(slot, 0), tokens)
 
     def forget(self, slot: int) -> None:

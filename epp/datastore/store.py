@@ -20,6 +20,8 @@ from epp.framework.snapshot import (
     ANSWERS,
     CORE_ATTRIBUTES,
     CORE_COLUMNS,
+    IN_FLIGHT,
+    LAST_PICKED,
     METRICS_AT,
     REACHABLE,
     REFUSES,
@@ -56,7 +58,6 @@ class Datastore:
         self._by_address: dict[str, list[int]] = {}
         self._free: list[int] = []
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
-        self._published_attributes: dict[str, Records[object]] = {}
         self._listeners: list[Callable[[Change], None]] = []
         self._pool_changed = True
         self._attributes_changed: set[str] = set()
@@ -166,17 +167,19 @@ class Datastore:
         columns = self._table.publish()
         if membership_changed:
             available = read_only(_available(slots, columns[REACHABLE.name][slots]))
-        for name in self._attributes_changed:
-            self._published_attributes[name] = Records(tuple(self._attributes[name][1]))
+        attributes = last.attributes
+        if self._attributes_changed:
+            changed = {name: Records(tuple(self._attributes[name][1])) for name in self._attributes_changed}
+            attributes = MappingProxyType({**attributes, **changed})
+            self._attributes_changed.clear()
         self._pool_changed = False
-        self._attributes_changed.clear()
         self._snapshot = Snapshot(
             generation=last.generation + 1,
             slots=slots,
             available=available,
             endpoints=endpoints,
             columns=columns,
-            attributes=MappingProxyType(dict(self._published_attributes)),
+            attributes=attributes,
         )
         return self._snapshot
 
@@ -184,6 +187,16 @@ class Datastore:
         """Return the endpoint of this id; None when there is none."""
         slot = self._slots.get(identity)
         return None if slot is None else self._endpoints[slot]
+
+    def in_flight(self, identity: str) -> float:
+        """Return how many requests the picker has in flight at the endpoint of this id."""
+        slot = self._slots.get(identity)
+        return 0.0 if slot is None else self._table.get(IN_FLIGHT, slot)
+
+    def picked_since(self, sequence: int) -> list[Endpoint]:
+        """Return the endpoints that were sent a request after the one of this number: see `Ledger.sequence`."""
+        slots = self._table.above(LAST_PICKED, sequence)
+        return [endpoint for slot in slots if (endpoint := self._endpoints[slot]) is not None]
 
     def find(self, hostport: str) -> tuple[int, Endpoint] | None:
         """Return the endpoint with this address and its slot; None when there is none."""

@@ -5,7 +5,7 @@ from epp.director.decision import Decision, top_values
 from epp.director.director import Director, DirectorObserver, Refusal
 from epp.director.held import Held
 from epp.director.observers import Observers
-from epp.director.pipeline import ParserTable, Pipeline
+from epp.director.pipeline import ParserTable, Pipeline, ResponseNeeds
 from epp.director.policies import PoolPolicies, Rewrite
 from epp.director.routing import Cause, Routing
 from epp.director.seeds import Seeds
@@ -22,6 +22,7 @@ __all__ = [
     "Pipeline",
     "PoolPolicies",
     "Refusal",
+    "ResponseNeeds",
     "Rewrite",
     "Routing",
     "Seeds",

@@ -4,15 +4,17 @@
 import asyncio
 import re
 import uuid
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from epp.bodies import completed
-from epp.datastore import Change, Credit, Datastore
+from epp.datastore import Change, Credit, Datastore, Ticket
 from epp.director.held import Held
 from epp.director.pipeline import Parsed, Pipeline
 from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite, choose_model, give_priority
@@ -53,6 +55,7 @@ from epp.scheduling import Failure, Guard
 DEFAULT_PATH = "/v1/completions"
 _IF_AVAILABLE = "if-available"
 _NOTHING = Parsed(RequestBody(), names_model=False)
+_NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,7 @@ class DirectorObserver(RoutingObserver):
         """Record a request that is not routed."""
 
 
-@dataclass(slots=True)
-class _Arrival:
+class _Arrival(msgspec.Struct, eq=False):
     """A request that is not routed yet."""
 
     pipeline: Pipeline
@@ -234,9 +236,12 @@ class Director:
 
     def _screened(self, arrival: _Arrival, candidates: Candidates) -> Candidates:
         """Return the candidates that all screeners keep."""
+        screeners = arrival.pipeline.of(Screener)
+        if not screeners:
+            return candidates
         masks = [
             self._guard.call(Screener.role, screener, screener.mask, arrival.request, candidates)
-            for screener in arrival.pipeline.of(Screener)
+            for screener in screeners
         ]
         kept = [mask for mask in masks if not isinstance(mask, Failure)]
         if not kept:
@@ -281,15 +286,18 @@ class Director:
 
     def _credit(self, request: Request, result: SchedulingResult) -> Credit:
         """Credit the request to its target, and to the targets of the other legs."""
-        costs = request.get(IN_FLIGHT_COST) or {}
+        costs = request.get(IN_FLIGHT_COST) or _NO_COSTS
         ledger = self._store.ledger
         primary = result.primary
-        legs = [
-            ledger.open(leg.slot, costs.get(profile, 0))
-            for profile, leg in result.profiles.items()
-            if leg is not None and leg.slot != primary.slot
-        ]
-        return Credit(ledger.open(primary.slot, costs.get(primary.profile, 0)), legs)
+        slot = primary.slot
+        legs: Sequence[Ticket] = ()
+        if len(result.profiles) > 1:
+            legs = [
+                ledger.open(leg.slot, costs.get(profile, 0))
+                for profile, leg in result.profiles.items()
+                if leg is not None and leg.slot != slot
+            ]
+        return Credit(ledger.open(slot, costs.get(primary.profile, 0)), legs)
 
     def _eligible(self, snapshot: Snapshot, subset: Subset | None) -> Positions:
         slots = snapshot.available

@@ -3,14 +3,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from epp.framework.errors import NoParserError
-from epp.framework.headers import is_control
+from epp.framework.headers import is_control, may_hold_control
 from epp.framework.plugin import Plugin, R
 from epp.framework.request import Headers, RequestBody
-from epp.framework.roles import Parser, ResponseReporter
+from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.scheduling.scheduler import Scheduler
+
+_MOST_PATHS = 16
 
 
 class Parsed(NamedTuple):
@@ -27,7 +29,7 @@ class ParserTable:
     Of parsers of one type, of several claims to one path and of several fallbacks, the first counts.
     """
 
-    __slots__ = ("_by_path", "_by_suffix", "_fallback", "_longest", "parsers")
+    __slots__ = ("_by_path", "_by_suffix", "_fallback", "_found", "_longest", "parsers")
 
     def __init__(self, parsers: Sequence[Parser[Any]]) -> None:
         self._by_path: dict[str, Parser[Any]] = {}
@@ -46,10 +48,18 @@ class ParserTable:
                 else:
                     self._by_suffix.setdefault(tuple(suffix.split("/")), (suffix, parser))
         self._longest = max(map(len, self._by_suffix), default=0)
+        self._found: dict[str, tuple[str, Parser[Any]]] = {}
+        """The last few paths, and the claim that matches each: clients name them."""
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Parsed:
         """Return what routing needs of a body; raises a BadRequestError."""
-        suffix, parser = self._find(path)
+        found = self._found.get(path)
+        if found is None:
+            found = self._find(path)
+            if len(self._found) >= _MOST_PATHS:
+                self._found.clear()
+            self._found[path] = found
+        suffix, parser = found
         return Parsed(parser.parse(suffix, headers, body), parser.names_model)
 
     def claims(self, path: str) -> bool:
@@ -78,24 +88,46 @@ class ParserTable:
         return None
 
 
+class ResponseNeeds(NamedTuple):
+    """What plugins need of the bodies of responses."""
+
+    body: bool = False
+    """Times, tokens or the end."""
+    first_token: bool = False
+    """When a stream begins, since prompts count as in flight until then."""
+
+
+NO_NEEDS = ResponseNeeds()
+
+
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """Immutable; a request keeps the one it started with."""
 
     parsers: ParserTable
     scheduler: Scheduler
-    plugins: Mapping[type[Plugin[Any]], tuple[Plugin[Any], ...]] = field(default_factory=dict)
+    plugins: Mapping[type[Plugin[Any]], tuple[Any, ...]] = field(default_factory=dict)
     """By role; producers in an order in which each finds what it reads."""
     sets_headers: frozenset[str] = frozenset()
     """Request headers that the plugins declare to set."""
+    response_needs: ResponseNeeds = NO_NEEDS
 
     def of(self, role: type[R]) -> tuple[R, ...]:
         """Return the plugins of a role, in the order in which they run."""
-        return cast("tuple[R, ...]", self.plugins.get(role, ()))
+        found: tuple[R, ...] = self.plugins.get(role, ())
+        return found
 
     def control_names(self, headers: Headers) -> list[str]:
         """Return the names present that must not reach an endpoint: those of the protocol, and those plugins set."""
+        if not may_hold_control(headers) and self.sets_headers.isdisjoint(headers):
+            return []
         return [name for name in headers if is_control(name) or name in self.sets_headers]
+
+    @property
+    def sees_responses(self) -> bool:
+        """Whether a plugin is shown the headers of responses."""
+        plugins = self.plugins
+        return ResponseHeaders in plugins or ResponseTiming in plugins or ResponseReporter in plugins
 
     @property
     def metadata_namespaces(self) -> frozenset[str]:

@@ -61,6 +61,8 @@ NO_POLICIES = PoolPolicies()
 
 def give_priority(request: Request, policies: PoolPolicies) -> None:
     """Set the priority by the objective that the request names; 0 if it names none, or one that is unknown."""
+    if not policies.priorities:
+        return
     objective = request.headers.first_of(*OBJECTIVE) or ""
     priority = policies.priorities.get(objective)
     if objective and priority is not None:

@@ -17,6 +17,7 @@ from epp.framework.roles import Metadata, MetadataValue, ResponseHeaders, Respon
 from epp.scheduling import Failure, Guard, PluginObserver
 
 SERVER_ERROR = 500
+_NO_HEADERS = Headers()
 
 
 class Cause(StrEnum):
@@ -26,6 +27,8 @@ class Cause(StrEnum):
     """The response is complete."""
     CLIENT_DISCONNECT = "client-disconnect"
     """The gateway closed the exchange before that: the client left, or the model server was lost."""
+    UNSEEN = "unseen"
+    """The gateway closed the exchange after the headers of a response whose body it does not show: complete or cut."""
     ERROR = "error"
     """The exchange broke, or this program failed."""
 
@@ -92,7 +95,7 @@ class Routing:
         self._observer = observer
         self._find = find
         self._served_address = ""
-        self._response_headers = Headers()
+        self._response_headers = _NO_HEADERS
         self._usage: UsageReader | None = None
         self._completed = False
 
@@ -129,11 +132,22 @@ class Routing:
             self.served = served
             self._credit.move(slot)
 
-    def response_started(self, status: int, headers: Headers, *, event_stream: bool) -> dict[str, str]:
-        """Record status, headers and kind of body of the response; return the headers that plugins add."""
+    def needs_response(self, *, event_stream: bool) -> bool:
+        """Whether plugins need the body of the response to be shown."""
+        needs = self._pipeline.response_needs
+        return needs.body or (needs.first_token and event_stream)
+
+    def response_started(
+        self, status: int, headers: Callable[[], Headers], *, event_stream: bool, count_tokens: bool = True
+    ) -> dict[str, str]:
+        """Record status and kind of body of the response; return the headers that plugins add.
+
+        `headers` reads those of the response: only once, and only where a plugin sees responses.
+        """
         self.status = status
-        self._response_headers = headers
-        if not self.request.body.skip_response:
+        if self._pipeline.sees_responses:
+            self._response_headers = headers()
+        if count_tokens and not self.request.body.skip_response:
             self._usage = UsageReader(event_stream=event_stream)
         added: dict[str, str] = {}
         for plugin in self._pipeline.of(ResponseHeaders):
@@ -155,22 +169,29 @@ class Routing:
                     metadata.setdefault(namespace, {}).update(values)
         return metadata
 
-    def response_piece(self, piece: bytes, *, last: bool, now: float) -> None:
-        """Record a piece of the response body: the first one shows that the prompt has been computed."""
+    def response_piece(self, piece: bytes, *, last: bool, now: Callable[[], float]) -> None:
+        """Record a piece of the response body: the first one shows that the prompt has been computed.
+
+        `now` tells the seconds on the clock, which count for the first piece and the last one.
+        """
         self.response_bytes += len(piece)
-        if piece and self.first_byte_at is None:
-            self.first_byte_at = now
+        if self.first_byte_at is None and piece:
+            self.first_byte_at = at = now()
             self._credit.first_token()
-            self._time("first_token", now - self.request.received_at)
+            self._time("first_token", at - self.request.received_at)
             self._observer.first_piece(self)
         if self._usage is not None:
             self._usage.feed(piece, last=last)
         if last and self.first_byte_at is not None:
-            self._time("ended", now - self.first_byte_at)
+            self._time("ended", now() - self.first_byte_at)
 
-    def response_unseen(self, now: float) -> None:
-        """Record that the body will not be shown: the headers stand for its first byte."""
-        self.first_byte_at = now
+    def response_unseen(self, now: float, *, event_stream: bool) -> None:
+        """Record that the body will not be shown: the headers stand for its first byte.
+
+        Not for that of an event stream, whose headers most servers send before the first token is there.
+        """
+        if not event_stream:
+            self.first_byte_at = now
         self._credit.first_token()
 
     def complete(self, cause: Cause) -> None:

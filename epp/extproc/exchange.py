@@ -1,15 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State that both halves of an exchange share: progress, answers, protocol errors."""
+"""What both halves of an exchange share: settings, progress, answers, protocol errors."""
 
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
 from epp.director import Held
-from epp.extproc.wire import ProcessingResponse
+from epp.extproc.overrides import ResponseUsage
 
-Reply: TypeAlias = ProcessingResponse | Held
 Answer: TypeAlias = bytes | Held
 """A serialised ProcessingResponse, or a held request: the carrier settles it before it asks for the next answer."""
+
+DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSettings:
+    """Settings of the operator."""
+
+    emit_scores: bool = False
+    """Whether the gateway is told the score of each candidate."""
+    plain_errors: bool = False
+    """Whether every refusal is the sentence of llm-d-router, whatever the API."""
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    """A larger request body is refused with 413."""
+    decision_headers: bool = False
+    """Whether responses tell the endpoint that served, and why."""
+    response_usage: ResponseUsage = ResponseUsage.AUTO
+    """Whether tokens are counted in responses, for metrics and log lines."""
 
 
 class ProtocolError(Exception):

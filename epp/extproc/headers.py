@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads what the gateway sends in headers and metadata."""
 
-from collections.abc import Iterator
-
 from epp.director import Subset
 from epp.extproc.wire import HeaderMap, Metadata
 from epp.framework import Headers
@@ -11,7 +9,23 @@ from epp.framework.headers import DESTINATION_NAMESPACE, DESTINATION_SERVED, SUB
 
 def read_headers(headers: HeaderMap) -> Headers:
     """Return the fields of a header message; bytes that are not UTF-8 are replaced."""
-    return Headers(_fields(headers))
+    return Headers.of_lower(
+        [
+            (field.key.lower(), raw.decode("utf-8", "replace") if (raw := field.raw_value) else field.value)
+            for field in headers.headers
+        ]
+    )
+
+
+def read_some(headers: HeaderMap, names: frozenset[str]) -> dict[str, str]:
+    """Return the first value of each of these names that is present."""
+    found: dict[str, str] = {}
+    for field in headers.headers:
+        name = field.key.lower()
+        if name in names and name not in found:
+            raw = field.raw_value
+            found[name] = raw.decode("utf-8", "replace") if raw else field.value
+    return found
 
 
 def read_subset(metadata: Metadata) -> Subset | None:
@@ -35,9 +49,3 @@ def read_served(metadata: Metadata) -> str | None:
         return None
     fields = namespace[DESTINATION_NAMESPACE].fields
     return fields[DESTINATION_SERVED].string_value or None if DESTINATION_SERVED in fields else None
-
-
-def _fields(headers: HeaderMap) -> Iterator[tuple[str, str]]:
-    for field in headers.headers:
-        raw = field.raw_value
-        yield field.key, raw.decode("utf-8", "replace") if raw else field.value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Body modes of a gateway, and the traits of one that does not state its modes."""
 
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from epp.extproc.wire import ProcessingRequest
 
@@ -22,14 +22,14 @@ class BodyMode(IntEnum):
     """Piece by piece, answered whenever the picker likes; the headers wait for their own answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Modes:
+class Modes(NamedTuple):
     """Modes that the gateway states on the first message of a stream; None where it states none."""
 
     request: BodyMode | None = None
     response: BodyMode | None = None
 
 
+_MODES = tuple(BodyMode)
 _TELLING_EXCHANGES = 10
 
 
@@ -64,20 +64,21 @@ class UnknownModeError(ValueError):
     """A mode that this picker does not support."""
 
 
+_NO_MODES = Modes()
+
+
 def read_modes(message: ProcessingRequest) -> Modes:
     """Return the modes of a stream from its first message; raises UnknownModeError."""
     if not message.HasField("protocol_config"):
-        return Modes()
+        return _NO_MODES
     said = message.protocol_config
     return Modes(_mode(said.request_body_mode, "request"), _mode(said.response_body_mode, "response"))
 
 
 def _mode(number: int, side: str) -> BodyMode:
-    try:
-        return BodyMode(number)
-    except ValueError:
-        known = ", ".join(BodyMode.__members__)
-        raise UnknownModeError(
-            f"{side}_body_mode {number} is not supported: set one of {known} in processing_mode of the gateway's "
-            "ext_proc filter"
-        ) from None
+    if 0 <= number < len(_MODES):
+        return _MODES[number]
+    raise UnknownModeError(
+        f"{side}_body_mode {number} is not supported: set one of {', '.join(BodyMode.__members__)} in processing_mode "
+        "of the gateway's ext_proc filter"
+    )

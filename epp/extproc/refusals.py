@@ -4,7 +4,6 @@
 import msgspec
 
 from epp.extproc import replies
-from epp.extproc.wire import ProcessingResponse
 from epp.framework import Headers, RequestError
 from epp.framework.headers import DROPPED_REASON, PATHS, REQUEST_ID
 from epp.framework.printable import printable
@@ -25,7 +24,7 @@ _OPENAI_TYPES = {
 _ANTHROPIC_TYPES = {**_OPENAI_TYPES, 413: "request_too_large", 503: "overloaded_error"}
 
 
-def refusal(error: RequestError, headers: Headers, *, plain: bool) -> ProcessingResponse:
+def refusal(error: RequestError, headers: Headers, *, plain: bool) -> bytes:
     """End the exchange with the error's status, reason and message.
 
     The body is JSON in the shape of Anthropic's, OpenAI's or SGLang's API for requests to them, and the bare message

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replies to the gateway: one function for each kind."""
+"""Serialised replies to the gateway: a function for each kind, or a constant where it never varies."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from epp.extproc.encoding import Nested, flag, tag, text, varint
+from epp.extproc.modes import BodyMode
 from epp.extproc.wire import (
     BodyMutation,
     BodyResponse,
@@ -14,153 +16,207 @@ from epp.extproc.wire import (
     HeaderValueOption,
     HttpStatus,
     ImmediateResponse,
+    ProcessingMode,
     ProcessingResponse,
     StreamedBodyResponse,
     TrailersResponse,
 )
-from epp.framework import SchedulingResult
-from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES, WENT_INTO_RESPONSE_HEADERS
+from epp.framework.headers import (
+    CONTENT_LENGTH,
+    DESTINATION,
+    DESTINATION_NAMESPACE,
+    ENDPOINT_SCORES,
+    REQUEST_ID,
+    WENT_INTO_RESPONSE_HEADERS,
+)
 from epp.framework.roles import Metadata
 
 PIECE_BYTES = 62_000
 """Most that one body message carries: some gateways take no more than 64 KiB."""
 
+_Struct = type(ProcessingResponse().dynamic_metadata)
+_Entry = _Struct.FieldsEntry
+_Value = type(_Struct().fields[""])
 
-@dataclass(frozen=True, slots=True)
+
+def _setting(name: str) -> Nested:
+    """Return a header to set, around its value: a client's own value must not survive."""
+    return Nested(
+        text(HeaderValue, "key", name) + tag(HeaderValue, "raw_value"),
+        flag(HeaderValueOption, "append_action", HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
+        + tag(HeaderValueOption, "header"),
+        tag(HeaderMutation, "set_headers"),
+    )
+
+
+def _headers(kind: str, *within: bytes) -> Nested:
+    """Return an answer to headers, around its innermost field."""
+    return Nested(*within, tag(HeadersResponse, "response"), tag(ProcessingResponse, kind))
+
+
+def _body(kind: str, *within: bytes) -> Nested:
+    """Return an answer to a piece of a body, around its innermost field."""
+    return Nested(*within, tag(BodyResponse, "response"), tag(ProcessingResponse, kind))
+
+
+def _piece(kind: str, *, end_of_stream: bool) -> Nested:
+    """Return a piece of a full-duplex body, around its bytes."""
+    end = flag(StreamedBodyResponse, "end_of_stream") if end_of_stream else b""
+    return _body(kind, end + tag(StreamedBodyResponse, "body"), tag(BodyMutation, "streamed_response"), _BODY_MUTATION)
+
+
+_BODY_MUTATION = tag(CommonResponse, "body_mutation")
+_HEADER_MUTATION = tag(CommonResponse, "header_mutation")
+_ROUTED = flag(CommonResponse, "clear_route_cache") + _HEADER_MUTATION
+_REPLACED = Nested(tag(BodyMutation, "body"), _BODY_MUTATION)
+_SETTINGS = {name: _setting(name) for name in (DESTINATION, CONTENT_LENGTH, REQUEST_ID)}
+_REMOVED = Nested(tag(HeaderMutation, "remove_headers"))
+_REQUEST_HEADERS_ROUTED = _headers("request_headers", _ROUTED)
+_REQUEST_BODY_ROUTED = _body("request_body", _ROUTED)
+_REQUEST_BODY_REPLACED = _body("request_body")
+_REQUEST_PIECE = _piece("request_body", end_of_stream=False)
+_LAST_REQUEST_PIECE = _piece("request_body", end_of_stream=True)
+_RESPONSE_HEADERS = _headers("response_headers", _HEADER_MUTATION)
+_RESPONSE_BODY_REPLACED = _body("response_body", tag(BodyMutation, "body"), _BODY_MUTATION)
+_RESPONSE_PIECE = _piece("response_body", end_of_stream=False)
+_LAST_RESPONSE_PIECE = _piece("response_body", end_of_stream=True)
+_METADATA = Nested(
+    tag(_Value, "string_value"),
+    text(_Entry, "key", DESTINATION) + tag(_Entry, "value"),
+    tag(_Struct, "fields"),
+    tag(_Value, "struct_value"),
+    text(_Entry, "key", DESTINATION_NAMESPACE) + tag(_Entry, "value"),
+    tag(_Struct, "fields"),
+    tag(ProcessingResponse, "dynamic_metadata"),
+)
+
+REQUEST_HEADERS_PASS = ProcessingResponse(
+    request_headers=HeadersResponse(response=CommonResponse())
+).SerializeToString()
+"""Lets the request headers wait for the body's answer."""
+REQUEST_BODY_PASS = ProcessingResponse(request_body=BodyResponse(response=CommonResponse())).SerializeToString()
+"""Lets one piece of the request body pass."""
+REQUEST_TRAILERS_PASS = ProcessingResponse(request_trailers=TrailersResponse()).SerializeToString()
+RESPONSE_BODY_PASS = ProcessingResponse(response_body=BodyResponse(response=CommonResponse())).SerializeToString()
+"""Lets one piece of the response body pass."""
+RESPONSE_TRAILERS_PASS = ProcessingResponse(response_trailers=TrailersResponse()).SerializeToString()
+_RESPONSE_BODY_CLEARED = ProcessingResponse(
+    response_body=BodyResponse(response=CommonResponse(body_mutation=BodyMutation(clear_body=True)))
+).SerializeToString()
+_RESPONSE_HEADERS_SEEN = _RESPONSE_HEADERS(_setting(WENT_INTO_RESPONSE_HEADERS)(b"true"))
+
+
+@dataclass(slots=True)
 class Forwarding:
     """A routed request on its way out: its destination, and the changes of its headers."""
 
-    result: SchedulingResult
-    headers: Mapping[str, str]
-    """To be set beside the destination."""
-    remove: Sequence[str]
-    emit_scores: bool = False
-
-    @property
-    def address(self) -> str:
-        """`ip:port` of the target, then of its fallbacks in order, comma-separated."""
-        return ",".join(self.result.destination.addresses)
-
-    def mutation(self) -> HeaderMutation:
-        """Return the change of the request headers."""
-        setting = {DESTINATION: self.address, **self.headers}
-        return HeaderMutation(
-            set_headers=[_set(name, value) for name, value in setting.items()],
-            remove_headers=[name for name in self.remove if name not in setting],
-        )
-
-    def annotate(self, reply: ProcessingResponse) -> ProcessingResponse:
-        """Put the destination into the reply's `envoy.lb` metadata too, and the scores if they are asked for."""
-        namespace: dict[str, str | dict[str, float]] = {DESTINATION: self.address}
-        if self.emit_scores:
-            primary = self.result.primary
-            namespace[ENDPOINT_SCORES] = {
-                endpoint.hostport: float(total)
-                for endpoint, total in zip(primary.candidates.endpoints, primary.totals, strict=True)
-            }
-        reply.dynamic_metadata.update({DESTINATION_NAMESPACE: namespace})
-        return reply
+    address: str
+    """`ip:port` of the target, then of its fallbacks in order, comma-separated."""
+    setting: dict[str, str]
+    """Headers to set beside the destination."""
+    remove: list[str]
+    """Headers to remove, unless they are set."""
+    scores: Mapping[str, float] | None = None
+    """Score of each candidate by `ip:port`; None for not telling."""
 
 
-def destination_with_headers(forwarding: Forwarding) -> ProcessingResponse:
+def destination_with_headers(forwarding: Forwarding) -> bytes:
     """Answer the request headers with the destination."""
-    common = CommonResponse(clear_route_cache=True, header_mutation=forwarding.mutation())
-    return forwarding.annotate(ProcessingResponse(request_headers=HeadersResponse(response=common)))
+    return _REQUEST_HEADERS_ROUTED(_request_mutation(forwarding)) + _destination_metadata(forwarding)
 
 
-def destination_with_body(forwarding: Forwarding, changed: bytes | None) -> ProcessingResponse:
+def destination_with_body(forwarding: Forwarding, changed: bytes | None) -> bytes:
     """Answer a buffered request body with the destination, and with another body where `changed` is one."""
-    common = CommonResponse(
-        clear_route_cache=True, header_mutation=forwarding.mutation(), body_mutation=_replacement(changed)
-    )
-    return forwarding.annotate(ProcessingResponse(request_body=BodyResponse(response=common)))
+    mutation = _request_mutation(forwarding)
+    if changed is None:
+        return _REQUEST_BODY_ROUTED(mutation) + _destination_metadata(forwarding)
+    common = b"".join((_ROUTED, varint(len(mutation)), mutation, _REPLACED(changed)))
+    return _REQUEST_BODY_REPLACED(common) + _destination_metadata(forwarding)
 
 
-def request_headers_pass() -> ProcessingResponse:
-    """Let the request headers wait for the body's answer."""
-    return ProcessingResponse(request_headers=HeadersResponse(response=CommonResponse()))
-
-
-def request_body_pass() -> ProcessingResponse:
-    """Let one piece of the request body pass."""
-    return ProcessingResponse(request_body=BodyResponse(response=CommonResponse()))
-
-
-def request_body_pieces(body: bytes, *, end_of_stream: bool) -> Iterator[ProcessingResponse]:
+def request_body_pieces(body: bytes, *, end_of_stream: bool) -> list[bytes]:
     """Hand a full-duplex request body back in pieces; an empty body is one empty piece."""
-    for piece, last in _pieces(body):
-        yield ProcessingResponse(request_body=_streamed(piece, end_of_stream=end_of_stream and last))
+    last = _LAST_REQUEST_PIECE if end_of_stream else _REQUEST_PIECE
+    return [last(body)] if len(body) <= PIECE_BYTES else _pieces(body, _REQUEST_PIECE, last)
 
 
-def request_trailers_pass() -> ProcessingResponse:
-    """Let the request trailers pass."""
-    return ProcessingResponse(request_trailers=TrailersResponse())
-
-
-def response_headers_pass(added: Mapping[str, str], remove: Sequence[str]) -> ProcessingResponse:
+def response_headers_pass(added: Mapping[str, str], remove: Sequence[str]) -> bytes:
     """Let the response headers pass, marked as seen, with some more of them and some fewer."""
-    setting = {WENT_INTO_RESPONSE_HEADERS: "true", **added}
-    mutation = HeaderMutation(set_headers=[_set(name, value) for name, value in setting.items()], remove_headers=remove)
-    return ProcessingResponse(response_headers=HeadersResponse(response=CommonResponse(header_mutation=mutation)))
+    if not added and not remove:
+        return _RESPONSE_HEADERS_SEEN
+    return _RESPONSE_HEADERS(_mutation({WENT_INTO_RESPONSE_HEADERS: "true", **added}, remove))
 
 
-def response_body_pass(changed: bytes | None) -> ProcessingResponse:
-    """Let one piece of the response body pass, or another in its place where `changed` is one."""
-    common = CommonResponse(body_mutation=_replacement(changed))
-    return ProcessingResponse(response_body=BodyResponse(response=common))
+def modes_field(request: BodyMode, response: BodyMode) -> bytes:
+    """Return what to add to a reply to ask for these body modes from now on.
+
+    Trailers tell the end of a response whose body is not shown.
+    """
+    return ProcessingResponse(
+        mode_override=ProcessingMode(
+            request_body_mode=request.name,
+            response_body_mode=response.name,
+            response_header_mode=ProcessingMode.SEND,
+            response_trailer_mode=ProcessingMode.SEND,
+        )
+    ).SerializeToString()
 
 
-def response_body_pieces(body: bytes, *, end_of_stream: bool) -> Iterator[ProcessingResponse]:
+def response_body_replaced(changed: bytes) -> bytes:
+    """Let another piece of the response body pass in a piece's place."""
+    return _RESPONSE_BODY_REPLACED(changed) if changed else _RESPONSE_BODY_CLEARED
+
+
+def response_body_pieces(body: bytes, *, end_of_stream: bool) -> list[bytes]:
     """Hand a piece of a full-duplex response body back, cut where it is too large."""
-    if len(body) <= PIECE_BYTES:
-        yield ProcessingResponse(response_body=_streamed(body, end_of_stream=end_of_stream))
-        return
-    for piece, last in _pieces(body):
-        yield ProcessingResponse(response_body=_streamed(piece, end_of_stream=end_of_stream and last))
+    last = _LAST_RESPONSE_PIECE if end_of_stream else _RESPONSE_PIECE
+    return [last(body)] if len(body) <= PIECE_BYTES else _pieces(body, _RESPONSE_PIECE, last)
 
 
-def response_trailers_pass() -> ProcessingResponse:
-    """Let the response trailers pass."""
-    return ProcessingResponse(response_trailers=TrailersResponse())
+def metadata_field(metadata: Metadata) -> bytes:
+    """Return what to add to a reply for dynamic metadata by namespace and key."""
+    if not metadata:
+        return b""
+    reply = ProcessingResponse()
+    reply.dynamic_metadata.update({namespace: dict(values) for namespace, values in metadata.items()})
+    return reply.SerializeToString()
 
 
-def with_metadata(reply: ProcessingResponse, metadata: Metadata) -> ProcessingResponse:
-    """Put values into the reply's dynamic metadata, by namespace and key."""
-    if metadata:
-        reply.dynamic_metadata.update({namespace: dict(values) for namespace, values in metadata.items()})
-    return reply
-
-
-def immediate(status: int, headers: Mapping[str, str], body: bytes, details: str) -> ProcessingResponse:
+def immediate(status: int, headers: Mapping[str, str], body: bytes, details: str) -> bytes:
     """End the exchange with an answer of the picker's own."""
     return ProcessingResponse(
         immediate_response=ImmediateResponse(
             status=HttpStatus(code=status),
-            headers=HeaderMutation(set_headers=[_set(name, value) for name, value in headers.items()]),
+            headers=HeaderMutation.FromString(_mutation(headers, ())),
             body=body,
             details=details,
         )
-    )
+    ).SerializeToString()
 
 
-def _set(name: str, value: str) -> HeaderValueOption:
-    return HeaderValueOption(
-        header=HeaderValue(key=name, raw_value=value.encode()),
-        append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,  # a client's own value must not survive
-    )
+def _request_mutation(forwarding: Forwarding) -> bytes:
+    return _mutation({DESTINATION: forwarding.address, **forwarding.setting}, forwarding.remove)
 
 
-def _replacement(changed: bytes | None) -> BodyMutation | None:
-    if changed is None:
-        return None
-    return BodyMutation(body=changed) if changed else BodyMutation(clear_body=True)
+def _mutation(setting: Mapping[str, str], remove: Sequence[str]) -> bytes:
+    """Return a HeaderMutation."""
+    parts = [(_SETTINGS.get(name) or _setting(name))(value.encode()) for name, value in setting.items()]
+    parts += [_REMOVED(name.encode()) for name in remove if name not in setting]
+    return b"".join(parts)
 
 
-def _pieces(body: bytes) -> Iterator[tuple[bytes, bool]]:
-    for start in range(0, max(len(body), 1), PIECE_BYTES):
-        yield body[start : start + PIECE_BYTES], start + PIECE_BYTES >= len(body)
+def _destination_metadata(forwarding: Forwarding) -> bytes:
+    if forwarding.scores is None:
+        return _METADATA(forwarding.address.encode())
+    reply = ProcessingResponse()
+    told: dict[str, str | Mapping[str, float]] = {DESTINATION: forwarding.address, ENDPOINT_SCORES: forwarding.scores}
+    reply.dynamic_metadata.update({DESTINATION_NAMESPACE: told})
+    return reply.SerializeToString()
 
 
-def _streamed(body: bytes, *, end_of_stream: bool) -> BodyResponse:
-    mutation = BodyMutation(streamed_response=StreamedBodyResponse(body=body, end_of_stream=end_of_stream))
-    return BodyResponse(response=CommonResponse(body_mutation=mutation))
+def _pieces(body: bytes, piece: Nested, last: Nested) -> list[bytes]:
+    """Cut a body that is too large for one piece, without a copy beside the replies."""
+    view = memoryview(body)
+    *parts, rest = [view[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES)]
+    before = piece.before(PIECE_BYTES)
+    return [*(b"".join((before, part)) for part in parts), b"".join((last.before(len(rest)), rest))]

@@ -1,40 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The request half of an exchange: the body mode decides when the request is routed and how it is answered."""
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from epp.bodies import with_model, with_model_added
 from epp.director import Director, Held, Routing, Subset
 from epp.extproc import replies
-from epp.extproc.exchange import Progress, ProtocolError, Reply, expect
+from epp.extproc.exchange import Answer, ExchangeSettings, Progress, ProtocolError, expect
 from epp.extproc.headers import read_headers
 from epp.extproc.modes import BodyMode, GatewayTraits
+from epp.extproc.replies import Forwarding
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError
 from epp.framework.errors import BodyTooLargeError, ClientGoneError, InternalError
 from epp.framework.headers import CONTENT_LENGTH, REQUEST_ID
 
-DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
-
+_EXPECTED, _BODY, _ENDED = Progress
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
 """Modes in which the headers leave before any of the body is seen: requests are routed by headers alone."""
 
-
+_NO_HEADERS = Headers()
 _HEADERS_NOT_SHOWN = (
     "the request's headers were not shown, so they left without a destination: set request_header_mode SEND in "
     "processing_mode of the gateway's ext_proc filter"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RequestOptions:
-    """Settings of the operator."""
-
-    emit_scores: bool = False
-    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    """A larger request body is refused with 413."""
 
 
 class RequestHalf:
@@ -42,11 +33,12 @@ class RequestHalf:
 
     __slots__ = (
         "_asked",
-        "_body",
         "_director",
+        "_held",
         "_mode",
-        "_options",
+        "_pieces",
         "_progress",
+        "_settings",
         "_size",
         "_traits",
         "headers",
@@ -55,17 +47,18 @@ class RequestHalf:
     )
 
     def __init__(
-        self, director: Director, mode: BodyMode | None, options: RequestOptions, traits: GatewayTraits
+        self, director: Director, mode: BodyMode | None, settings: ExchangeSettings, traits: GatewayTraits
     ) -> None:
         self._director = director
         self._mode = mode
-        self._options = options
+        self._settings = settings
         self._traits = traits
-        self._progress = Progress.EXPECTED
-        self._body: list[bytes] = []
+        self._progress = _EXPECTED
+        self._pieces: list[bytes] = []
         self._size = 0
         self._asked = False
-        self.headers = Headers()
+        self._held: tuple[Held, Callable[[Routing], Sequence[bytes]]] | None = None
+        self.headers = _NO_HEADERS
         self.subset: Subset | None = None
         self.routing: Routing | None = None
 
@@ -73,133 +66,181 @@ class RequestHalf:
     def awaiting_body(self) -> bool:
         """Whether the gateway may wait for an answer to its headers before it sends the body: it states no mode."""
         waits = self._mode is None and not self._traits.streams_body_unprompted
-        return waits and self._progress is Progress.BODY and not self._body
+        return waits and self._progress is _BODY and not self._pieces
 
     def abandon(self) -> None:
         """Record that the client left before its request was complete, if it did."""
-        if self._progress is not Progress.EXPECTED and not self._asked:
+        if self._progress is not _EXPECTED and not self._asked:
             self._refuse(ClientGoneError("before its request was complete"))
+
+    def answered_by_gateway(self, response: HttpHeaders) -> None:
+        """Record a request that the gateway refused by itself, since its buffer does not hold the body."""
+        if self._asked or self._mode not in _BUFFERED:
+            return
+        if read_headers(response.headers).get(":status") == str(BodyTooLargeError.status):
+            self._refuse(BodyTooLargeError(self._settings.max_body_bytes))
 
     def fail(self, error: RequestError) -> None:
         """Record an error of this program, unless the request has been routed."""
         if self.routing is None:
             self._refuse(error)
 
-    def on_silence(self) -> Iterator[Reply]:
+    def on_silence(self) -> Sequence[Answer]:
         """Route by headers alone: the gateway seems to wait for an answer to them."""
-        if self.awaiting_body:
-            self._mode = BodyMode.STREAMED
-            yield from self._with_headers()
+        if not self.awaiting_body:
+            return ()
+        self._mode = BodyMode.STREAMED
+        return self._route(b"", self._with_headers, incomplete=True)
 
-    def on_headers(self, message: HttpHeaders) -> Iterator[Reply]:
+    def on_headers(self, message: HttpHeaders) -> Sequence[Answer]:
         """Route a request without a body, or with one that is not seen in time; otherwise wait for the body."""
-        expect("request_headers", self._progress, Progress.EXPECTED)
+        if self._progress is not _EXPECTED:
+            expect("request_headers", self._progress, _EXPECTED)
         self.headers = read_headers(message.headers)
-        self._progress = Progress.ENDED if message.end_of_stream else Progress.BODY
-        if message.end_of_stream or self._mode in _UNSEEN:
-            yield from self._with_headers()
-        elif self._mode in _BUFFERED:
-            yield replies.request_headers_pass()
-
-    def on_body(self, message: HttpBody) -> Iterator[Reply]:
-        """Gather the body, route at its end, and answer as the mode requires."""
-        if self._progress is Progress.EXPECTED:
-            raise ProtocolError(_HEADERS_NOT_SHOWN)
-        expect("request_body", self._progress, Progress.BODY)
         if message.end_of_stream:
-            self._progress = Progress.ENDED
+            self._progress = _ENDED
+            return self._route(b"", self._with_headers)
+        self._progress = _BODY
+        if self._mode in _UNSEEN:
+            return self._route(b"", self._with_headers, incomplete=True)
+        return (replies.REQUEST_HEADERS_PASS,) if self._mode in _BUFFERED else ()
+
+    def on_body(self, message: HttpBody) -> Sequence[Answer]:
+        """Gather the body, route at its end, and answer as the mode requires."""
+        if self._progress is not _BODY:
+            if self._progress is _EXPECTED:
+                raise ProtocolError(_HEADERS_NOT_SHOWN)
+            expect("request_body", self._progress, _BODY)
+        last = message.end_of_stream
+        if last:
+            self._progress = _ENDED
         if self._mode is BodyMode.STREAMED:
-            yield replies.request_body_pass()
-            return
+            return (replies.REQUEST_BODY_PASS,)
         self._gather(message.body)
         if self._mode is None:
             self._traits.streams_body_unprompted = True
         if self._mode in _BUFFERED:
-            yield from self._with_body(end_of_stream=message.end_of_stream)
-        elif message.end_of_stream:
-            yield from self._with_pieces(end_of_stream=True)
+            incomplete = self._mode is BodyMode.BUFFERED_PARTIAL and not last
+            body = self._gathered()
+            return self._route(
+                body, partial(self._with_body, body, last=last, incomplete=incomplete), incomplete=incomplete
+            )
+        if not last:
+            return ()
+        body = self._gathered()
+        return self._route(body, partial(self._with_pieces, body))
 
-    def on_trailers(self) -> Iterator[Reply]:
+    def on_trailers(self) -> Sequence[Answer]:
         """Let the trailers pass, after a full-duplex body that they end."""
-        expect("request_trailers", self._progress, Progress.BODY)
-        self._progress = Progress.ENDED
-        if self.routing is None:
-            if self._mode in _BUFFERED:
-                raise self._refuse(InternalError("the gateway sent trailers instead of the buffered body"))
-            if self._body:
-                yield from self._with_pieces(end_of_stream=False)
-            else:  # Envoy takes no piece in return for none
-                yield from self._with_headers()
-        yield replies.request_trailers_pass()
+        expect("request_trailers", self._progress, _BODY)
+        self._progress = _ENDED
+        if self.routing is not None:
+            return (replies.REQUEST_TRAILERS_PASS,)
+        if self._mode in _BUFFERED:
+            raise self._refuse(InternalError("the gateway sent trailers instead of the buffered body"))
+        shown = bool(self._pieces)
+        body = self._gathered()
+        return self._route(body, partial(self._with_trailers, body, shown=shown))
+
+    def resume(self) -> Sequence[bytes]:
+        """Answer what waited for a held request, which is settled."""
+        if self._held is None:
+            return ()
+        (held, answer), self._held = self._held, None
+        return self._routed(held.routing(), answer)
 
     def _gather(self, piece: bytes) -> None:
         self._size += len(piece)
-        if self._size > self._options.max_body_bytes:
-            raise self._refuse(BodyTooLargeError(self._options.max_body_bytes))
-        self._body.append(piece)
+        if self._size > self._settings.max_body_bytes:
+            raise self._refuse(BodyTooLargeError(self._settings.max_body_bytes))
+        self._pieces.append(piece)
 
     def _gathered(self) -> bytes:
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
-        return body
+        """Return the body; of its pieces, an empty last one costs no copy."""
+        pieces = [piece for piece in self._pieces if piece]
+        self._pieces.clear()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _refuse(self, error: RequestError) -> RequestError:
         self._asked = True
         return self._director.refuse(self.headers, error)
 
-    def _with_headers(self) -> Iterator[Reply]:
-        forwarding = yield from self._route(b"", incomplete=self._progress is not Progress.ENDED)
-        yield replies.destination_with_headers(forwarding)
-
-    def _with_body(self, *, end_of_stream: bool) -> Iterator[Reply]:
-        body = self._gathered()
-        incomplete = self._mode is BodyMode.BUFFERED_PARTIAL and not end_of_stream
-        forwarding = yield from self._route(body, incomplete=incomplete)
-        sent = self._rewritten(body, incomplete=incomplete)
-        forwarding = _with_length(forwarding, body, sent, end_of_stream=end_of_stream)
-        yield replies.destination_with_body(forwarding, None if sent is body else sent)
-
-    def _with_pieces(self, *, end_of_stream: bool) -> Iterator[Reply]:
-        body = self._gathered()
-        forwarding = yield from self._route(body)
-        sent = self._rewritten(body)
-        yield replies.destination_with_headers(_with_length(forwarding, body, sent, end_of_stream=end_of_stream))
-        yield from replies.request_body_pieces(sent, end_of_stream=end_of_stream)
-
-    def _route(self, body: bytes, *, incomplete: bool = False) -> Generator[Held, None, replies.Forwarding]:
+    def _route(
+        self, body: bytes, answer: Callable[[Routing], Sequence[bytes]], *, incomplete: bool = False
+    ) -> Sequence[Answer]:
+        """Return the answer to a routed request, or the request that is held and has its answer later."""
         if self.routing is not None:
             raise ProtocolError("unexpected request_body: the body was complete and has been answered")
         self._asked = True
         outcome = self._director.route(self.headers, body, self.subset, incomplete=incomplete)
         if isinstance(outcome, Held):
-            yield outcome
-            outcome = outcome.routing()
-        self.routing = routing = outcome
-        extra = dict(routing.result.destination.headers)
+            self._held = outcome, answer
+            return (outcome,)
+        return self._routed(outcome, answer)
+
+    def _routed(self, routing: Routing, answer: Callable[[Routing], Sequence[bytes]]) -> Sequence[bytes]:
+        self.routing = routing
+        return answer(routing)
+
+    def _with_headers(self, routing: Routing) -> Sequence[bytes]:
+        return (replies.destination_with_headers(self._forwarding(routing)),)
+
+    def _with_body(self, body: bytes, routing: Routing, *, last: bool, incomplete: bool) -> Sequence[bytes]:
+        sent = _rewritten(routing, body, incomplete=incomplete)
+        forwarding = self._forwarding(routing)
+        _set_length(forwarding, body, sent, whole=last)
+        return (replies.destination_with_body(forwarding, None if sent is body else sent),)
+
+    def _with_pieces(self, body: bytes, routing: Routing) -> Sequence[bytes]:
+        sent = _rewritten(routing, body)
+        forwarding = self._forwarding(routing)
+        _set_length(forwarding, body, sent, whole=True)
+        pieces = replies.request_body_pieces(sent, end_of_stream=True)
+        return [replies.destination_with_headers(forwarding), *pieces]
+
+    def _with_trailers(self, body: bytes, routing: Routing, *, shown: bool) -> Sequence[bytes]:
+        sent = _rewritten(routing, body)
+        forwarding = self._forwarding(routing)
+        _set_length(forwarding, body, sent, whole=False)
+        # Envoy takes no piece in return for none.
+        pieces = replies.request_body_pieces(sent, end_of_stream=False) if shown else ()
+        return [replies.destination_with_headers(forwarding), *pieces, replies.REQUEST_TRAILERS_PASS]
+
+    def _forwarding(self, routing: Routing) -> Forwarding:
+        destination = routing.result.destination
+        setting = dict(destination.headers)
         if REQUEST_ID not in self.headers:
-            extra[REQUEST_ID] = routing.request.id
-        return replies.Forwarding(routing.result, extra, routing.control_names, self._options.emit_scores)
-
-    def _rewritten(self, body: bytes, *, incomplete: bool = False) -> bytes:
-        """Return the body with the model the endpoint is asked for; the very same object where nothing changes."""
-        if self.routing is None or not body or not self.routing.request.rewrites_model:
-            return body
-        request = self.routing.request
-        if not request.body.model:
-            return with_model_added(body, request.model)
-        return with_model(body, request.model, partial=incomplete)
+            setting[REQUEST_ID] = routing.request.id
+        scores = _scores(routing) if self._settings.emit_scores else None
+        return Forwarding(",".join(destination.addresses), setting, routing.control_names, scores)
 
 
-def _with_length(
-    forwarding: replies.Forwarding, body: bytes, sent: bytes, *, end_of_stream: bool
-) -> replies.Forwarding:
+def _scores(routing: Routing) -> dict[str, float]:
+    """Return the score of each candidate by `ip:port`."""
+    primary = routing.result.primary
+    return {
+        endpoint.hostport: float(total)
+        for endpoint, total in zip(primary.candidates.endpoints, primary.totals, strict=True)
+    }
+
+
+def _rewritten(routing: Routing, body: bytes, *, incomplete: bool = False) -> bytes:
+    """Return the body with the model the endpoint is asked for; the very same object where nothing changes."""
+    request = routing.request
+    if not request.rewrites_model or not body:
+        return body
+    if not request.body.model:
+        return with_model_added(body, request.model)
+    return with_model(body, request.model, partial=incomplete)
+
+
+def _set_length(forwarding: Forwarding, body: bytes, sent: bytes, *, whole: bool) -> None:
     """Set the content-length of a body that is whole; where more follows one that was changed, remove the client's.
 
     A length other than that of the body sent would let a model server take the rest of one request for another. After
     a body come trailers, or what a partial buffer does not hold; HTTP/1.1 has no trailers beside a content-length.
     """
-    if end_of_stream:
-        return replace(forwarding, headers={**forwarding.headers, CONTENT_LENGTH: str(len(sent))})
-    if sent is not body:
-        return replace(forwarding, remove=[*forwarding.remove, CONTENT_LENGTH])
-    return forwarding
+    if whole:
+        forwarding.setting[CONTENT_LENGTH] = str(len(sent))
+    elif sent is not body:
+        forwarding.remove.append(CONTENT_LENGTH)

@@ -1,135 +1,157 @@
 # SPDX-License-Identifier: Apache-2.0
 """The response half of an exchange: passes pieces on, reads usage, restores the model name."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import structlog
 
 from epp.bodies import ModelRestorer
 from epp.director import Cause, Routing
 from epp.extproc import replies
-from epp.extproc.exchange import Progress, expect
-from epp.extproc.headers import read_headers
-from epp.extproc.modes import BodyMode, GatewayTraits
-from epp.extproc.wire import HttpBody, HttpHeaders, ProcessingResponse
+from epp.extproc.exchange import ExchangeSettings, Progress, expect
+from epp.extproc.headers import read_headers, read_some
+from epp.extproc.modes import BodyMode, GatewayTraits, Modes
+from epp.extproc.overrides import IN_PLACE, ResponseUsage, response_mode
+from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework.clock import Clock
 from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, ONLY_OURS, SERVED_ENDPOINT
 from epp.framework.printable import printable
-from epp.framework.roles import Metadata
 
 _log = structlog.get_logger()
 
 _MOST_ENDPOINT = 128
-_IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
-"""Modes in which each piece gets one answer that may change it."""
+_READ = frozenset({":status", "status", "content-type", CONTENT_LENGTH, *ONLY_OURS})
+_EXPECTED, _BODY, _ENDED = Progress
+_EVENT_STREAM = "text/event-stream"
 
 
 class ResponseHalf:
     """Answers response messages, and reports them to the routing, if there is one."""
 
     __slots__ = (
+        "_asked",
         "_bytes_left",
-        "_clock",
         "_decision_headers",
         "_headers_shown",
+        "_in_place",
         "_mode",
-        "_progress",
+        "_modes",
+        "_now",
+        "_response_usage",
         "_restorer",
         "_traits",
         "_whole",
+        "progress",
     )
 
-    def __init__(
-        self, mode: BodyMode | None, clock: Clock, *, decision_headers: bool = False, traits: GatewayTraits
-    ) -> None:
-        self._mode = mode
-        self._clock = clock
-        self._decision_headers = decision_headers
+    def __init__(self, modes: Modes, clock: Clock, settings: ExchangeSettings, traits: GatewayTraits) -> None:
+        self._modes = modes
+        self._mode = modes.response
+        self._in_place = modes.response in IN_PLACE
+        self._asked: BodyMode | None = None
+        self._response_usage = settings.response_usage
+        self._now = clock.now
+        self._decision_headers = settings.decision_headers
         self._traits = traits
         self._headers_shown = False
-        self._progress = Progress.EXPECTED
+        self.progress = _EXPECTED
         self._restorer: ModelRestorer | None = None
         self._bytes_left: int | None = None  # by content-length; None without one
         self._whole = False
 
     @property
-    def ended(self) -> bool:
-        """Whether the response is complete."""
-        return self._progress is Progress.ENDED
+    def unseen(self) -> bool:
+        """Whether headers are all that the gateway shows of this response, for all that is known."""
+        hidden = self._mode is BodyMode.NONE or self._asked is BodyMode.STREAMED
+        return hidden and self.progress is _BODY
 
-    @property
-    def seen_whole(self) -> bool:
-        """Whether the stream may end now: in body mode NONE, headers are all that is shown."""
-        return self._mode is BodyMode.NONE and self._progress is Progress.BODY
-
-    def on_headers(self, message: HttpHeaders, routing: Routing | None) -> Iterator[ProcessingResponse]:
+    def on_headers(self, message: HttpHeaders, routing: Routing | None) -> Sequence[bytes]:
         """Read the status and the kind of body."""
-        expect("response_headers", self._progress, Progress.EXPECTED)
-        self._progress = Progress.ENDED if message.end_of_stream else Progress.BODY
+        if self.progress is not _EXPECTED:
+            expect("response_headers", self.progress, _EXPECTED)
+        self.progress = _ENDED if message.end_of_stream else _BODY
         self._headers_shown = True
-        headers = read_headers(message.headers)
-        status = headers.first_of(":status", "status") or ""
-        length = headers.get(CONTENT_LENGTH, "")
-        self._bytes_left = int(length) if length.isdecimal() else None
-        event_stream = "text/event-stream" in headers.get("content-type", "")
-        remove = [name for name in ONLY_OURS if name in headers]
-        added: dict[str, str] = {}
+        headers = read_some(message.headers, _READ)
+        length = headers.get(CONTENT_LENGTH)
+        if length is not None and length.isdecimal():
+            self._bytes_left = int(length)
+        remove = [] if ONLY_OURS.isdisjoint(headers) else [name for name in ONLY_OURS if name in headers]
+        added: Mapping[str, str] = {}
         if routing is not None:
-            code = int(status) if status.isdecimal() else 0
-            added = routing.response_started(code, headers, event_stream=event_stream)
-            if routing.request.rewrites_model and routing.request.body.model:
-                self._restorer = ModelRestorer(routing.request.body.model, event_stream=event_stream)
+            added = self._started(routing, headers, message)
+            if self._restorer is not None:
                 remove.append(CONTENT_LENGTH)  # another name is of another length
-            if self._mode is BodyMode.NONE:
-                routing.response_unseen(self._clock.now())
-            if self._decision_headers:
-                added |= _decision(routing)
-        yield replies.response_headers_pass(added, [name for name in remove if name not in added])
+        answer = replies.response_headers_pass(added, remove)
+        if self._asked is not None and self._modes.request is not None:
+            answer += replies.modes_field(self._modes.request, self._asked)
+        return (answer,)
 
-    def on_body(self, message: HttpBody, routing: Routing | None) -> Iterator[ProcessingResponse]:
+    def on_body(self, message: HttpBody, routing: Routing | None) -> Sequence[bytes]:
         """Let one piece pass."""
-        if self._progress is Progress.EXPECTED:  # the gateway does not send response headers
-            self._progress = Progress.BODY
-        expect("response_body", self._progress, Progress.BODY)
+        if self.progress is not _BODY:  # the gateway does not send response headers
+            expect("response_body", self.progress, _EXPECTED)
+            self.progress = _BODY
+        if self._asked is not None:
+            self._shown()
         piece, last = message.body, message.end_of_stream
+        whole = last
         if last:
-            self._progress = Progress.ENDED
+            self.progress = _ENDED
         if self._bytes_left is not None:
             self._bytes_left -= len(piece)
-        report: Metadata = {}
+            whole = last or self._bytes_left == 0
+        report = b""
         if routing is not None and not self._whole:
-            self._whole = last or self._bytes_left == 0
-            routing.response_piece(piece, last=self._whole, now=self._clock.now())
-            if self._whole:  # a client that has it all may cut the stream before its end is shown
-                report = routing.report()
+            routing.response_piece(piece, last=whole, now=self._now)
+            if whole:  # a client that has it all may cut the stream before its end is shown
+                self._whole = True
+                report = replies.metadata_field(routing.report())
                 routing.complete(Cause.NATURAL)
-        if self._mode in _IN_PLACE:
-            yield replies.with_metadata(replies.response_body_pass(self._restored_in_place(piece, last=last)), report)
+        if self._restorer is not None:
+            answers = self._restored(self._restorer, piece, last=last)
+        elif self._in_place:
+            answers = [replies.RESPONSE_BODY_PASS]
         else:
-            restored = piece if self._restorer is None else self._restorer.feed(piece, last=last)
-            *pieces, final = replies.response_body_pieces(restored, end_of_stream=last)
-            yield from pieces
-            yield replies.with_metadata(final, report)
+            answers = replies.response_body_pieces(piece, end_of_stream=last)
+        if report:
+            answers[-1] += report
+        return answers
 
-    def on_trailers(self, routing: Routing | None) -> Iterator[ProcessingResponse]:
+    def on_trailers(self, routing: Routing | None) -> Sequence[bytes]:
         """Let the trailers pass, after whatever of the body was held back."""
-        expect("response_trailers", self._progress, Progress.EXPECTED, Progress.BODY)
-        self._progress = Progress.ENDED
-        if self._restorer is not None and self._mode not in _IN_PLACE:
+        expect("response_trailers", self.progress, _EXPECTED, _BODY)
+        self.progress = _ENDED
+        if self._mode is not BodyMode.NONE and routing is not None and not self._whole:
+            routing.response_piece(b"", last=True, now=self._now)
+        answers: list[bytes] = []
+        if self._restorer is not None and not self._in_place:
             rest = self._restorer.feed(b"", last=True)
             if rest:
-                yield from replies.response_body_pieces(rest, end_of_stream=False)
-        report = {} if routing is None or self._whole else routing.report()
-        yield replies.with_metadata(replies.response_trailers_pass(), report)
+                answers += replies.response_body_pieces(rest, end_of_stream=False)
+        report = b"" if routing is None or self._whole else replies.metadata_field(routing.report())
+        return [*answers, replies.RESPONSE_TRAILERS_PASS + report]
+
+    def _ask(self, routing: Routing, *, restored: bool, event_stream: bool) -> bool:
+        """Ask for another body mode where one is better; return whether tokens are to be counted."""
+        counts = self._response_usage is not ResponseUsage.NEVER and not routing.request.body.skip_response
+        needed = restored or routing.needs_response(event_stream=event_stream)
+        if counts and self._response_usage is ResponseUsage.ALWAYS:
+            needed = True
+        if self.progress is _BODY:
+            self._asked = response_mode(self._modes, needed=needed, read=needed or counts)
+            if self._asked is not None:
+                self._use(self._asked)
+        return needed or counts
 
     def assume(self, mode: BodyMode) -> None:
         """Use this mode if the gateway states none."""
         if self._mode is None:
-            self._mode = mode
+            self._use(mode)
 
     def end(self) -> None:
         """Accept no more messages."""
-        self._progress = Progress.ENDED
+        self.progress = _ENDED
 
     def check_headers_shown(self) -> None:
         """Log once for each gateway that decision headers have no effect, since it shows no response headers."""
@@ -140,13 +162,43 @@ class ResponseHalf:
                 "response_header_mode SEND in processing_mode of its ext_proc filter"
             )
 
-    def _restored_in_place(self, piece: bytes, *, last: bool) -> bytes | None:
-        """Return what goes in the piece's place; None for the piece itself."""
-        if self._restorer is None:
-            return None
+    def _started(self, routing: Routing, headers: Mapping[str, str], message: HttpHeaders) -> dict[str, str]:
+        """Report the response, prepare for its body, and return the headers to add."""
+        status = headers.get(":status") or headers.get("status", "")
+        event_stream = _EVENT_STREAM in headers.get("content-type", "")
+        client_model = routing.request.body.model if routing.request.rewrites_model else ""
+        read = self._ask(routing, restored=bool(client_model), event_stream=event_stream)
+        added = routing.response_started(
+            int(status) if status.isdecimal() else 0,
+            partial(read_headers, message.headers),
+            event_stream=event_stream,
+            count_tokens=read,
+        )
+        if self._mode is BodyMode.NONE:
+            routing.response_unseen(self._now(), event_stream=event_stream)
+        elif client_model:
+            self._restorer = ModelRestorer(client_model, event_stream=event_stream)
+        if self._decision_headers:
+            added |= _decision(routing)
+        return added
+
+    def _shown(self) -> None:
+        """Take note that the body is shown, whatever mode was asked for."""
+        if self._asked is BodyMode.NONE:  # not granted
+            self._use(self._modes.response)
+        self._asked = None
+
+    def _use(self, mode: BodyMode | None) -> None:
+        self._mode = mode
+        self._in_place = mode in IN_PLACE
+
+    def _restored(self, restorer: ModelRestorer, piece: bytes, *, last: bool) -> list[bytes]:
+        """Return the answers to a piece of a response whose model is put back."""
+        if not self._in_place:
+            return replies.response_body_pieces(restorer.feed(piece, last=last), end_of_stream=last)
         whole = last or self._mode is not BodyMode.STREAMED  # what follows a buffered piece is not shown
-        restored = self._restorer.feed(piece, last=whole)
-        return None if restored == piece else restored
+        restored = restorer.feed(piece, last=whole)
+        return [replies.RESPONSE_BODY_PASS if restored == piece else replies.response_body_replaced(restored)]
 
 
 def _decision(routing: Routing) -> dict[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
+from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
 
 _HEADROOM_BYTES = 1024 * 1024
 

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Certificates of the server: from files, read again as they change, or self-signed."""
 
-import datetime as dt
+import subprocess
+import sys
 from pathlib import Path
 from threading import Lock
 
 import structlog
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from epp.framework import ConfigurationError
 
 _log = structlog.get_logger()
 
-_VALID_FOR = dt.timedelta(days=3650)
+_MOST_SECONDS = 60
 _FILES = ("tls.key", "tls.crt")
 
 _Marks = tuple[tuple[int, int, int, int], ...]
@@ -64,7 +61,9 @@ class CertificateFiles:
             renewed = pair != self.pair
             self.pair = pair
         if renewed:
-            _log.info("certificate renewed", cert_path=str(self._directory), expires=_expiry(pair[1]))
+            from epp.extproc.certificates import expiry  # noqa: PLC0415  loads cryptography
+
+            _log.info("certificate renewed", cert_path=str(self._directory), expires=expiry(pair[1]))
         return renewed
 
     def _look(self) -> _Marks:
@@ -74,46 +73,20 @@ class CertificateFiles:
 
     def _read(self) -> tuple[bytes, bytes]:
         key, certificate = ((self._directory / name).read_bytes() for name in _FILES)
-        _check_pair(key, certificate)
+        from epp.extproc.certificates import check_pair  # noqa: PLC0415  loads cryptography
+
+        check_pair(key, certificate)
         return key, certificate
 
 
-def _check_pair(key: bytes, certificate: bytes) -> None:
-    try:
-        private = serialization.load_pem_private_key(key, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ValueError("tls.key holds no unencrypted private key in PEM") from error
-    try:
-        leaf, *_ = x509.load_pem_x509_certificates(certificate)
-        public = leaf.public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise ValueError("tls.crt holds no certificate in PEM") from error
-    if public != private.public_key():
-        raise ValueError("tls.key does not belong to the first certificate of tls.crt")
-
-
-def _expiry(certificate: bytes) -> str:
-    leaf, *_ = x509.load_pem_x509_certificates(certificate)
-    return leaf.not_valid_after_utc.isoformat()
-
-
 def self_signed() -> tuple[bytes, bytes]:
-    """Return a new key and its certificate, PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "inference-epp")])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(minutes=5))
-        .not_valid_after(now + _VALID_FOR)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return (
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-        certificate.public_bytes(serialization.Encoding.PEM),
-    )
+    """Return a new key and its certificate, PEM: from a child process, since the library would stay in this one."""
+    command = [sys.executable, "-P", "-m", "epp.extproc.certificates"]  # -P: nothing from the working directory
+    try:
+        made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_MOST_SECONDS)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):  # no interpreter of its own, as in a bundle
+        from epp.extproc import certificates  # noqa: PLC0415  loads cryptography
+
+        return certificates.self_signed()
+    key, begin, rest = made.stdout.partition(b"-----BEGIN CERTIFICATE-----")
+    return key, begin + rest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The array types that cross plugin boundaries."""
 
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ Positions: TypeAlias = NDArray[np.intp]
 """Positions within the candidates, or slots of the snapshot where said."""
 
 
+_FLOAT64, _INTP = np.dtype(np.float64), np.dtype(np.intp)
 ROUNDING = 1e-9
 """Distance of a score from [0, 1] that sums of floats cause."""
 
@@ -26,8 +27,38 @@ _T = TypeVar("_T")
 def read_only(value: _T) -> _T:
     """Return the value itself; if it is an array, it can no longer be written to."""
     if isinstance(value, np.ndarray):
-        value.flags.writeable = False
+        value.setflags(write=False)
     return value
+
+
+def lowest(values: NDArray[Any]) -> float:
+    """Return the least number, NaN where any is; raises ValueError for none.
+
+    On the few endpoints of most pools three times as fast as `values.min()`; so are those below.
+    """
+    found: float = values.item(values.argmin())
+    return found
+
+
+def highest(values: NDArray[Any]) -> float:
+    """Return the greatest number, NaN where any is; raises ValueError for none."""
+    found: float = values.item(values.argmax())
+    return found
+
+
+def all_true(mask: Mask) -> bool:
+    """Return whether all are true, as they are where there is none."""
+    return not len(mask) or mask.item(mask.argmin())
+
+
+def any_true(mask: Mask) -> bool:
+    """Return whether any is true."""
+    return len(mask) > 0 and mask.item(mask.argmax())
+
+
+def within(values: Floats, low: float, high: float) -> Floats:
+    """Return the values, those outside of the limits replaced by these; NaN stays. A fast `np.clip`."""
+    return np.minimum(np.maximum(values, low), high)
 
 
 class ResultError(TypeError):
@@ -37,9 +68,20 @@ class ResultError(TypeError):
 def as_mask(value: object, count: int) -> Mask:
     """Return an array of `count` bools, from an array or a list; raises ResultError."""
     mask = np.asarray(value)
-    if mask.shape != (count,) or mask.dtype != np.bool_:
+    if mask.shape != (count,) or mask.dtype.kind != "b":
         raise ResultError(f"returned {_described(mask)} instead of one bool for each of {count} candidates")
     return mask
+
+
+def are_scores(value: object, count: int) -> TypeGuard[Floats]:
+    """Return whether this is an array of `count` numbers in [0, 1]: what nearly every scorer returns."""
+    return (
+        type(value) is np.ndarray
+        and value.dtype is _FLOAT64
+        and value.shape == (count,)
+        and value.item(value.argmin()) >= 0.0  # neither holds where a NaN is
+        and value.item(value.argmax()) <= 1.0
+    )
 
 
 def as_scores(value: object, count: int, *, strict: bool = False) -> Floats:
@@ -67,9 +109,9 @@ def as_positions(value: object, count: int) -> Positions:
         raise ResultError(f"returned {_described(positions)} instead of positions among {count} candidates")
     if not len(positions):
         raise ResultError("returned no position; a picker picks at least one candidate")
-    if positions.min() < 0 or positions.max() >= count:
+    if lowest(positions) < 0 or highest(positions) >= count:
         raise ResultError(f"returned positions {positions.tolist()} among {count} candidates, counted from 0")
-    return positions.astype(np.intp, copy=False)
+    return positions if positions.dtype is _INTP else positions.astype(np.intp)
 
 
 def _described(array: NDArray[np.generic]) -> str:

@@ -40,7 +40,7 @@ class Candidates:
         return len(self.slots)
 
     def __getitem__(self, position: int) -> Endpoint:
-        endpoint = self.snapshot.endpoints.values[int(self.slots[position])]
+        endpoint = self.snapshot.endpoints.values[self.slots.item(position)]
         if endpoint is None:
             raise LookupError(f"slot {self.slots[position]} holds no endpoint")
         return endpoint
@@ -65,7 +65,7 @@ class Candidates:
     def records(self, attribute: Attribute[_T]) -> list[_T]:
         """One record for each member."""
         values = self.snapshot.records(attribute).values
-        return [values[slot] for slot in self.slots]
+        return [values[slot] for slot in self.slots.tolist()]
 
     def derive(self, build: Callable[["Candidates"], _D]) -> _D:
         """Return `build(self)`, built once for this object; an array is made read-only."""

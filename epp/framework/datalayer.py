@@ -2,10 +2,10 @@
 """Roles that bring knowledge in from outside, all in the background: discovery, data sources, extractors."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import P, Plugin, Role
@@ -126,9 +126,26 @@ class DataSource(Plugin[P], role=Role(title="Data sources")):
 class Extractor(Plugin[P], role=Role(title="Extractors")):
     """Reads a page into columns and attributes; does no I/O."""
 
+    @property
+    def series(self) -> Collection[str] | None:
+        """Names of the series that are read of a page in the Prometheus text format, if it is nothing else.
+
+        Of a page of hundreds of kilobytes, only their lines are passed then. None for whole pages.
+        """
+        return None
+
     @abstractmethod
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         """Return what the page says; raises PageError when it says nothing this extractor understands."""
+
+
+@runtime_checkable
+class TrustsMetrics(Protocol):
+    """A plugin for which metrics of a certain age count for nothing: endpoints are polled accordingly."""
+
+    @property
+    def oldest_metrics_seconds(self) -> float:
+        """The age up to which metrics count."""
 
 
 class Tagger(Plugin[P], role=Role(title="Taggers")):

@@ -64,12 +64,14 @@ _FOR_LIMITS: Mapping[str, _Measure] = {
 
 def comparable_load(candidates: Candidates, column: Column) -> Floats:
     """Return a column of each candidate, to compare them; in WAITING, RUNNING and KV_USAGE estimates replace NaN."""
-    return _estimated(candidates, candidates.values(column), _FOR_COMPARISON.get(column.name))
+    load = candidates.values(column)
+    return load if _is_known(load) else _estimated(candidates, load, _FOR_COMPARISON.get(column.name))
 
 
 def expected_load(candidates: Candidates, column: Column) -> Floats:
     """Return the same, to hold it against a limit."""
-    return _estimated(candidates, candidates.values(column), _FOR_LIMITS.get(column.name))
+    load = candidates.values(column)
+    return load if _is_known(load) else _estimated(candidates, load, _FOR_LIMITS.get(column.name))
 
 
 def fill_unknown(load: Floats, candidates: Candidates, *, per_request: float = 1.0) -> Floats:
@@ -77,11 +79,16 @@ def fill_unknown(load: Floats, candidates: Candidates, *, per_request: float = 1
 
     `per_request` is the load of a request, where no candidate shows it.
     """
-    return _estimated(candidates, load, _Measure(above=per_request))
+    return load if _is_known(load) else _estimated(candidates, load, _Measure(above=per_request))
+
+
+def _is_known(load: Floats) -> bool:
+    """Return whether no number is NaN."""
+    return not len(load) or not isnan(load.item(load.argmin()))  # the first NaN, where there is one
 
 
 def _estimated(candidates: Candidates, load: Floats, measure: _Measure | None) -> Floats:
-    if measure is None or not len(load) or not isnan(load.min()):  # which is NaN where any is
+    if measure is None:
         return load
     every = candidates.derive(_requests_with_others if measure.others else _requests)
     unknown = np.isnan(load)

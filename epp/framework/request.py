@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -27,13 +27,34 @@ class Headers(Mapping[str, str]):
     __slots__ = ("_fields", "_first")
 
     def __init__(self, fields: Iterable[tuple[str, str]] = ()) -> None:
-        self._fields = tuple((name.lower(), value) for name, value in fields)
-        self._first: dict[str, str] = {}
-        for name, value in self._fields:
-            self._first.setdefault(name, value)
+        self._keep(tuple((name.lower(), value) for name, value in fields))
+
+    @classmethod
+    def of_lower(cls, fields: Iterable[tuple[str, str]]) -> Self:
+        """Return fields whose names are known to be lower-case: the same, sooner."""
+        headers = cls.__new__(cls)
+        headers._keep(tuple(fields))  # noqa: SLF001  another constructor
+        return headers
+
+    def _keep(self, fields: tuple[tuple[str, str], ...]) -> None:
+        self._fields = fields
+        self._first = first = dict(fields)
+        if len(first) < len(fields):
+            first.update(reversed(fields))
 
     def __getitem__(self, name: str) -> str:
         return self._first[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._first
+
+    @overload
+    def get(self, name: str, default: None = None, /) -> str | None: ...
+    @overload
+    def get(self, name: str, default: str | T, /) -> str | T: ...
+    def get(self, name: str, default: str | T | None = None, /) -> str | T | None:
+        """Return the value of a name, or the default."""
+        return self._first.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._first)
@@ -107,14 +128,19 @@ class DataKey(Generic[T]):
     """Plugin type that is added when a configured plugin reads this key and no plugin writes it; empty for none."""
     producer: str = ""
     """Name of the producer instance; empty for the default one."""
+    id: str = field(init=False, repr=False, compare=False)
+    """Name and producer in one."""
+
+    def __post_init__(self) -> None:
+        """Derive the id."""
+        object.__setattr__(self, "id", self.name + "@" + self.producer)
 
     def produced_by(self, producer: str) -> "DataKey[T]":
         """Return the same key as written by the producer instance of that name."""
         return replace(self, producer="" if producer == self.default_producer else producer)
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
+class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
     """How much of the prompt each endpoint is believed to hold in its KV cache."""
 
     matched_blocks: NDArray[np.int32]
@@ -127,7 +153,7 @@ class PrefixMatch:
 
     def __post_init__(self) -> None:
         """Keep others from writing to the array."""
-        object.__setattr__(self, "matched_blocks", read_only(self.matched_blocks.view()))
+        msgspec.structs.force_setattr(self, "matched_blocks", read_only(self.matched_blocks.view()))
 
     def matched_tokens(self, candidates: Candidates) -> NDArray[np.float64]:
         """Leading tokens held, one number for each candidate; a short last block may count in full."""
@@ -146,8 +172,7 @@ class PrefixMatch:
         return self.matched_blocks[candidates.slots]
 
 
-@dataclass(frozen=True, slots=True)
-class PromptTokens:
+class PromptTokens(msgspec.Struct, frozen=True):
     """The prompt in the model's own tokens."""
 
     count: int
@@ -171,13 +196,12 @@ AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity", "agent-identity")
 """Identifier of the agent that sent the request: its flow, unless a header names another."""
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One request on its way; one owner, never shared between requests."""
 
     id: str
-    body: RequestBody = field(default_factory=RequestBody)
-    headers: Headers = field(default_factory=Headers)
+    body: RequestBody = RequestBody()
+    headers: Headers = msgspec.field(default_factory=Headers)
     path: str = ""
     """Without the query."""
     size_bytes: int = 0
@@ -194,7 +218,7 @@ class Request:
     """Priority by its objective; negative for requests that are refused while the pool is saturated."""
     objective: str = ""
     """Name of the InferenceObjective that gave the priority; empty for none."""
-    _data: dict[str, object] = field(default_factory=dict, repr=False)
+    _data: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def model(self) -> str:
@@ -205,7 +229,7 @@ class Request:
         """Return a number in [0, 1) from the seed: the same at every call, independent between purposes."""
         return float(self._digest(purpose) >> 11) * 2.0**-53  # as many bits as a float has
 
-    def generator(self, purpose: str) -> np.random.Generator:
+    def generator(self, purpose: str) -> "np.random.Generator":  # a name in quotes is imported when it is used
         """Return a random generator from the seed: the same at every call, independent between purposes."""
         return np.random.default_rng(self._digest(purpose))
 
@@ -225,8 +249,9 @@ class Request:
 
     def put(self, key: DataKey[T], value: T) -> None:
         """Publish what a producer computed."""
-        self._data[key.name + "@" + key.producer] = value
+        self._data[key.id] = value
 
     def get(self, key: DataKey[T]) -> T | None:
         """Return what a producer computed; None when it did not."""
-        return cast("T | None", self._data.get(key.name + "@" + key.producer))
+        found: T | None = self._data.get(key.id)
+        return found

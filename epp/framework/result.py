@@ -2,9 +2,9 @@
 """Results of a profile run and of a whole scheduling, with the trace that explains them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import msgspec
 import numpy as np
 
 from epp.framework.arrays import Floats, Positions
@@ -12,9 +12,12 @@ from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import RequestError
 
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_NO_RESULTS: "Mapping[str, ProfileResult]" = MappingProxyType({})
+_NO_SLOTS: Positions = np.empty(0, dtype=np.intp)
 
-@dataclass(frozen=True, slots=True)
-class FilterTrace:
+
+class FilterTrace(msgspec.Struct, frozen=True, gc=False, eq=False):
     """How many candidates entered and left one filter."""
 
     plugin: str
@@ -22,12 +25,11 @@ class FilterTrace:
     after: int
     problem: str = ""
     """Why the filter was skipped: it dropped all candidates and falls back, or it failed."""
-    slots: Positions = field(default_factory=lambda: np.empty(0, dtype=np.intp), compare=False)
+    slots: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
     """Slots of the candidates that left it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreTrace:
+class ScoreTrace(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Scores of one scorer for the candidates that passed the filters."""
 
     plugin: str
@@ -38,8 +40,7 @@ class ScoreTrace:
     """The error of a scorer that failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileResult:
+class ProfileResult(msgspec.Struct, frozen=True, eq=False):
     """One profile run: the endpoints picked, the candidates, and the scores."""
 
     profile: str
@@ -56,7 +57,7 @@ class ProfileResult:
     @property
     def targets(self) -> tuple[Endpoint, ...]:
         """The endpoints picked: the first one, then the fallbacks in order."""
-        return tuple(self.candidates[int(position)] for position in self.picked)
+        return tuple([self.candidates[position] for position in self.picked.tolist()])
 
     @property
     def slot(self) -> int:
@@ -64,33 +65,34 @@ class ProfileResult:
         return int(self.candidates.slots[self.picked[0]])
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(msgspec.Struct, frozen=True, eq=False):
     """Where a request goes: made once by the aggregator, and read by hooks, ledger and wire."""
 
     primary: ProfileResult
     """The profile run whose picks are the targets."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = _NO_HEADERS
     """Request headers for the endpoint, beside the destination: a prefill peer, say."""
     addresses: tuple[str, ...] = ()
     """`ip:port` for each target, as the gateway is told; those of the targets themselves unless given."""
-    repicked: Mapping[str, ProfileResult] = field(default_factory=dict)
+    repicked: Mapping[str, ProfileResult] = _NO_RESULTS
     """Results of other profiles whose picks the aggregator changed."""
-    targets: tuple[Endpoint, ...] = field(init=False)
-    """The target endpoint, then its fallbacks in order."""
+    targets: tuple[Endpoint, ...] = ()
+    """The target endpoint, then its fallbacks in order: always those of `primary`."""
 
     def __post_init__(self) -> None:
         """Look the targets up, and copy the mappings."""
+        assign = msgspec.structs.force_setattr
         targets = self.primary.targets
-        object.__setattr__(self, "targets", targets)
-        object.__setattr__(self, "headers", MappingProxyType(dict(self.headers)))
-        object.__setattr__(self, "repicked", MappingProxyType(dict(self.repicked)))
+        assign(self, "targets", targets)
+        if self.headers is not _NO_HEADERS:
+            assign(self, "headers", MappingProxyType(dict(self.headers)))
+        if self.repicked is not _NO_RESULTS:
+            assign(self, "repicked", MappingProxyType(dict(self.repicked)))
         if not self.addresses:
-            object.__setattr__(self, "addresses", tuple(endpoint.hostport for endpoint in targets))
+            assign(self, "addresses", tuple([endpoint.hostport for endpoint in targets]))
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulingResult:
+class SchedulingResult(msgspec.Struct, frozen=True, eq=False):
     """The outcome of a whole scheduling."""
 
     destination: Destination

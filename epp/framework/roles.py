@@ -98,7 +98,7 @@ class Scorer(Plugin[P], role=Role(title="Scorers", stage=Stage.CYCLE)):
         super().rehearse(request, candidates)
 
 
-Draw: TypeAlias = Callable[[], np.random.Generator]
+Draw: TypeAlias = Callable[[], "np.random.Generator"]  # a name in quotes is imported when it is used
 """Makes the random generator of one profile run, from the seed of the request."""
 
 
@@ -112,7 +112,7 @@ class Picker(Plugin[P], role=Role(title="Pickers", stage=Stage.CYCLE, on_error=O
     def rehearse(self, request: Request, candidates: Candidates) -> None:
         """Check that there is at least one position, and none out of range."""
         totals = np.linspace(0.0, 1.0, len(candidates))
-        as_positions(self.pick(request, candidates, totals, np.random.default_rng), len(candidates))
+        as_positions(self.pick(request, candidates, totals, _made_up_draw), len(candidates))
         super().rehearse(request, candidates)
 
 
@@ -245,6 +245,9 @@ class ResponseHeaders(Plugin[P], role=Role(title="Response headers", stage=Stage
 class ResponseTiming(Plugin[P], role=Role(title="Response times", stage=Stage.RESPONSE_BODY, hook=True)):
     """Measures how long endpoints take."""
 
+    reads_response_body: bool = True
+    """Whether a gateway that shows no bodies of responses is asked for them, as it must be for these times."""
+
     @abstractmethod
     def first_token(self, request: Request, response: Response, seconds: float) -> None:
         """Record the time from the whole request to the first byte of the response body.
@@ -264,6 +267,8 @@ Metadata: TypeAlias = Mapping[str, Mapping[str, MetadataValue]]
 class ResponseReporter(Plugin[P], role=Role(title="Response reports", stage=Stage.RESPONSE_END, hook=True)):
     """Sends dynamic metadata about a finished response to the gateway, for its access log or rate limits."""
 
+    reads_response_body: bool = True
+    """Whether a gateway that shows no bodies of responses is asked for them: for tokens, or the end of the response."""
     namespaces: tuple[str, ...] = (DESTINATION_NAMESPACE,)
     """Namespaces written to; a gateway accepts only those that its configuration lists."""
 
@@ -300,3 +305,7 @@ class Parser(Plugin[P], role=Role(title="Parsers")):
 
         `suffix` is the claim that matched, empty for the fallback.
         """
+
+
+def _made_up_draw() -> "np.random.Generator":
+    return np.random.default_rng()

@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from epp.framework.accelerators.arrays import relative_capacity
-from epp.framework.arrays import Floats
+from epp.framework.arrays import Floats, within
 from epp.framework.candidates import Candidates
 from epp.framework.plugin import Datum, Parameters
 from epp.framework.rates import ENDPOINT_RATES, EndpointRates
@@ -34,7 +34,7 @@ def lower_is_better(values: Floats) -> Floats:
 
     A candidate with an unknown value (NaN) gets 0.5 beside others that are known, and 1 where none is known.
     """
-    low, high = values.min(), values.max()
+    low, high = values[values.argmin()], values[values.argmax()]  # NaN where any is
     if low == high:
         return np.ones(len(values))
     if low < high:  # not so where a NaN is
@@ -51,7 +51,7 @@ def lowest_over(values: Floats) -> Floats:
 
     Values are 0 or more. If the lowest is 0, it gets 1 and any other 0.
     """
-    lowest = float(values.min(initial=inf))
+    lowest = values.item(values.argmin()) if len(values) else inf
     if lowest == inf:
         return np.zeros(len(values))
     return lowest / values if lowest > 0 else (values == 0).astype(np.float64)
@@ -104,4 +104,4 @@ def _relative_rates(rates: EndpointRates | None, candidates: Candidates) -> Floa
 
 def _usable(capacity: Floats) -> Floats:
     known = np.isfinite(capacity) & (capacity > 0)
-    return np.where(known, np.clip(capacity, *_CAPACITY_RANGE), 1.0)
+    return np.where(known, within(capacity, *_CAPACITY_RANGE), 1.0)

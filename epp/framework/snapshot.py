@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 
+import msgspec
 import numpy as np
 
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag
@@ -188,19 +189,18 @@ def _require_lasting(key: tuple[object, ...]) -> None:
 _NO_SLOTS: Positions = np.empty(0, dtype=np.intp)
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, eq=False):
     """All endpoints and their data at one moment; arrays are read-only and indexed by slot."""
 
     generation: int = 0
     """Grows whenever anything in the datastore changed."""
-    slots: Positions = field(default_factory=lambda: _NO_SLOTS)
+    slots: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
     """Slots in use, ascending."""
-    available: Positions = field(default_factory=lambda: _NO_SLOTS)
+    available: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
     """Those of them that answer; where none does, those that are only silent: it may be the picker that is slow."""
-    endpoints: Records[Endpoint | None] = field(default_factory=lambda: Records[Endpoint | None](()))
-    columns: Mapping[str, Floats] = field(default_factory=dict)
-    attributes: Mapping[str, Records[object]] = field(default_factory=dict)
+    endpoints: Records[Endpoint | None] = msgspec.field(default_factory=lambda: Records[Endpoint | None](()))
+    columns: Mapping[str, Floats] = msgspec.field(default_factory=dict)
+    attributes: Mapping[str, Records[object]] = msgspec.field(default_factory=dict)
 
     @property
     def capacity(self) -> int:

@@ -20,6 +20,7 @@ from epp.gateway.errors import (
     SettingsError,
 )
 from epp.gateway.settings import (
+    Bodies,
     BodyMode,
     ClusterType,
     FailureMode,
@@ -27,9 +28,10 @@ from epp.gateway.settings import (
     HeaderMode,
     PipeAddress,
 )
-from epp.gateway.standalone import standalone_override_host_yaml, standalone_yaml
+from epp.gateway.standalone import standalone_buffered_yaml, standalone_override_host_yaml, standalone_yaml
 
 __all__ = [
+    "Bodies",
     "BodyMode",
     "ClusterType",
     "EdsFile",
@@ -49,6 +51,7 @@ __all__ = [
     "bootstrap_json",
     "bootstrap_yaml",
     "chart_proxy_yaml",
+    "standalone_buffered_yaml",
     "standalone_override_host_yaml",
     "standalone_yaml",
 ]

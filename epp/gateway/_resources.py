@@ -60,6 +60,8 @@ from epp.gateway.settings import (
     ENDPOINT_PICKER,
     LISTENER,
     MODEL_SERVERS,
+    Bodies,
+    BodyMode,
     ClusterType,
     FailureMode,
     GatewaySettings,
@@ -163,6 +165,7 @@ def _routes(settings: GatewaySettings) -> RouteConfiguration:
         to_model_servers.route.retry_policy = retry_policy()
         # A server behind a proxy of many names is asked by its own; endpoints without HTTPS have no host name here.
         to_model_servers.route.auto_host_rewrite = settings.endpoint_tls or None
+    if settings.cluster_type is ClusterType.OVERRIDE_HOST or settings.body_modes.request is BodyMode.BUFFERED:
         # Limits the body that is buffered for a retry, or for a picker that gets bodies whole.
         to_model_servers.request_body_buffer_limit = settings.max_body_bytes
     everything = VirtualHost(name=MODEL_SERVERS, domains=["*"], routes=[to_model_servers])
@@ -185,6 +188,8 @@ def _external_processor(settings: GatewaySettings) -> ExternalProcessor:
         ),
         failure_mode_allow=settings.failure_mode is FailureMode.FAIL_OPEN,
         message_timeout=timedelta(seconds=settings.message_timeout),
+        # The picker asks for the bodies of those responses in which something of them is needed.
+        allow_mode_override=settings.body_mode is Bodies.BUFFERED,
         # Bodies would be chunked otherwise, in all modes but NONE and BUFFERED. The picker sets the exact length of a
         # body that it changes, or removes the length.
         allow_content_length_header=True,

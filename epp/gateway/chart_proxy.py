@@ -14,7 +14,7 @@ import yaml
 
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
 from epp.gateway.bootstrap import Json, bootstrap_dict
-from epp.gateway.settings import BodyMode, FailureMode, GatewaySettings
+from epp.gateway.settings import Bodies, BodyMode, FailureMode, GatewaySettings
 
 __all__ = ["chart_proxy_yaml"]
 
@@ -29,8 +29,8 @@ HEAP_BYTES = 768 * 1024 * 1024
 """What Envoy may hold; the chart computes it from the limit of its container."""
 
 _HEADER = """\
-# Envoy of the stand-alone flavour, with {mode}. Generated from epp/gateway/ by `make docs`; a test compares the two.
-# The chart replaces ports, the picker's address, limits and the name of the model servers' Service.
+# Envoy of the stand-alone flavour, with {mode}. Generated from epp/gateway/ by `make docs`; a test
+# compares the two. The chart replaces ports, the picker's address, limits and the name of the model servers' Service.
 """
 _TYPE = "type.googleapis.com/envoy."
 _CLOSED = GatewaySettings(
@@ -40,13 +40,7 @@ _CLOSED = GatewaySettings(
     admin_address=f"127.0.0.1:{ADMIN_PORT}",
     access_log=True,
 )
-_OPEN = msgspec.structs.replace(
-    _CLOSED,
-    # Full-duplex bodies are lost with the picker; see `GatewaySettings.body_modes`.
-    request_body_mode=BodyMode.BUFFERED,
-    response_body_mode=BodyMode.STREAMED,
-    message_timeout_seconds=10.0,
-)
+_PATIENCE_OPEN_SECONDS = 10.0
 _EDGE: Mapping[str, Json] = {
     # The picker chooses a parser by the path, so it is to see the one that the server understands.
     "normalize_path": True,
@@ -62,10 +56,10 @@ _EDGE: Mapping[str, Json] = {
 """What one connection of a client may take of Envoy. Names with underscores stay: agents send `session_id`."""
 
 
-def chart_proxy_yaml(mode: FailureMode) -> str:
-    """Return the text of the file for one failure mode."""
+def chart_proxy_yaml(mode: FailureMode, bodies: Bodies | None = None) -> str:
+    """Return the text of the file for one failure mode, and for other body modes than it has by itself."""
     opened = mode is FailureMode.FAIL_OPEN
-    bootstrap = bootstrap_dict(_OPEN if opened else _CLOSED)
+    bootstrap = bootstrap_dict(_settings(bodies, opened=opened))
     resources = _mapping(bootstrap["static_resources"])
     listeners, clusters = _list(resources["listeners"]), _list(resources["clusters"])
     manager = _connection_manager(_mapping(listeners[0]))
@@ -76,7 +70,22 @@ def chart_proxy_yaml(mode: FailureMode) -> str:
     listeners.append(_status_listener())
     clusters.append(_local_cluster(ADMIN, ADMIN_PORT))
     _limit_heap(_mapping(bootstrap["overload_manager"]))
-    return _HEADER.format(mode=mode.value) + yaml.safe_dump(bootstrap, sort_keys=False, width=100)
+    title = mode.value if bodies is None else f"{mode.value} and {bodies.value} bodies"
+    return _HEADER.format(mode=title) + yaml.safe_dump(bootstrap, sort_keys=False, width=100)
+
+
+def _settings(bodies: Bodies | None, *, opened: bool) -> GatewaySettings:
+    if not opened:
+        return msgspec.structs.replace(_CLOSED, body_mode=bodies)
+    # An open Envoy is made of a closed one below, so its modes are said here; see `GatewaySettings.body_modes`.
+    modes = (BodyMode.BUFFERED, BodyMode.STREAMED) if bodies is None else (None, None)
+    return msgspec.structs.replace(
+        _CLOSED,
+        body_mode=bodies,
+        request_body_mode=modes[0],
+        response_body_mode=modes[1],
+        message_timeout_seconds=_PATIENCE_OPEN_SECONDS,
+    )
 
 
 def _connection_manager(listener: Mapping[str, Json]) -> dict[str, Json]:
@@ -92,11 +101,10 @@ def _let_pass(manager: Mapping[str, Json]) -> None:
     """
     host = _mapping(_list(_mapping(manager["route_config"])["virtual_hosts"])[0])
     (routed,) = map(_mapping, _list(host["routes"]))
-    routed["request_body_buffer_limit"] = _OPEN.max_body_bytes
     passed = {**routed, "route": {**_mapping(routed["route"]), "cluster": FALLBACK}}
     routed["match"] = {"prefix": "/", "headers": [{"name": DESTINATION, "present_match": True}]}
     host["routes"] = [routed, passed]
-    mutation, ext_proc, _ = (_mapping(_mapping(each)["typed_config"]) for each in _list(manager["http_filters"]))
+    mutation, ext_proc, *_ = (_mapping(_mapping(each)["typed_config"]) for each in _list(manager["http_filters"]))
     ext_proc["failure_mode_allow"] = True
     removed: list[Json] = [{"remove": name} for name in (DESTINATION, *sorted(OBEYED_BY_ENDPOINTS))]
     _mapping(mutation["mutations"])["request_mutations"] = removed

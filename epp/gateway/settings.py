@@ -18,6 +18,7 @@ __all__ = [
     "ENDPOINT_PICKER",
     "LISTENER",
     "MODEL_SERVERS",
+    "Bodies",
     "BodyMode",
     "BodyModes",
     "ClusterType",
@@ -52,6 +53,15 @@ class BodyMode(StrEnum):
     BUFFERED = "BUFFERED"
     BUFFERED_PARTIAL = "BUFFERED_PARTIAL"
     FULL_DUPLEX_STREAMED = "FULL_DUPLEX_STREAMED"
+
+
+class Bodies(StrEnum):
+    """How bodies come to the picker: pairs of modes that serve an end."""
+
+    FULL_DUPLEX = "full-duplex"
+    """In pieces, both ways: requests of any length, and tokens are counted in every response."""
+    BUFFERED = "buffered"
+    """Requests whole, and responses only where the picker asks for them: the fewest messages."""
 
 
 class HeaderMode(StrEnum):
@@ -91,7 +101,11 @@ class FailureMode(StrEnum):
 
 
 _BODY_MODES = {
-    FailureMode.FAIL_CLOSE: BodyModes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED),
+    Bodies.FULL_DUPLEX: BodyModes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED),
+    Bodies.BUFFERED: BodyModes(BodyMode.BUFFERED, BodyMode.NONE),
+}
+_BODY_MODES_BY_DEFAULT = {
+    FailureMode.FAIL_CLOSE: _BODY_MODES[Bodies.FULL_DUPLEX],
     FailureMode.FAIL_OPEN: BodyModes(BodyMode.BUFFERED, BodyMode.STREAMED),
 }
 _MESSAGE_TIMEOUT_SECONDS = {FailureMode.FAIL_CLOSE: 1000.0, FailureMode.FAIL_OPEN: 10.0}
@@ -152,11 +166,14 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     failure_mode: FailureMode = FailureMode.FAIL_CLOSE
 
+    body_mode: Bodies | None = None
+    """None for the modes that the failure mode needs, see `body_modes`."""
+
     request_body_mode: BodyMode | None = None
-    """None for the mode that the failure mode needs, see `body_modes`."""
+    """None for that of `body_mode`."""
 
     response_body_mode: BodyMode | None = None
-    """None for the mode that the failure mode needs, see `body_modes`."""
+    """None for that of `body_mode`."""
 
     request_header_mode: HeaderMode = HeaderMode.SEND
     """SKIP does not work: headers that are not sent to the picker are forwarded without a destination."""
@@ -188,8 +205,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Bytes that Envoy buffers per connection, in each direction, before it stops reading.
 
     Streamed bodies reach the picker in messages of about this size, so stay below the 4 MiB that gRPC servers accept
-    by default. With BUFFERED it is the largest body, except for request bodies to an override-host cluster, which are
-    limited by `max_body_bytes`.
+    by default. With BUFFERED it is the largest body of a response; requests are limited by `max_body_bytes`.
     """
 
     metadata_namespaces: tuple[str, ...] = ()
@@ -198,7 +214,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_body_bytes: int = 32 * 1024 * 1024
     """With an override-host cluster, the largest request body that can be retried at another endpoint.
 
-    With BUFFERED also the largest that is accepted; larger ones are answered with 413.
+    With BUFFERED, whatever the cluster, the largest that is accepted: Envoy answers larger ones with 413.
     """
 
     def __post_init__(self) -> None:
@@ -229,7 +245,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         fails during the request. A full-duplex body is lost with the picker: Envoy 1.40 answers 503, or cuts the
         response. STREAMED responses continue without the picker.
         """
-        default = _BODY_MODES[self.failure_mode]
+        default = _BODY_MODES_BY_DEFAULT[self.failure_mode] if self.body_mode is None else _BODY_MODES[self.body_mode]
         return BodyModes(self.request_body_mode or default.request, self.response_body_mode or default.response)
 
     @property
@@ -245,6 +261,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 f"that the picker names: choose cluster type {ClusterType.OVERRIDE_HOST}",
             )
         if BodyMode.FULL_DUPLEX_STREAMED in self.body_modes:
+            if self.body_mode is Bodies.FULL_DUPLEX:
+                raise SettingsError(
+                    "body_mode",
+                    f"{Bodies.FULL_DUPLEX} bodies are lost when the picker fails, so FailOpen does not work with them: "
+                    f"leave it out, or choose {Bodies.BUFFERED}",
+                )
             raise SettingsError(
                 "failure_mode",
                 "FailOpen does not work with FULL_DUPLEX_STREAMED bodies, which are lost when the picker fails: leave "

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from epp.gateway.bootstrap import bootstrap_yaml
-from epp.gateway.settings import ClusterType, FailureMode, GatewaySettings
+from epp.gateway.settings import Bodies, ClusterType, FailureMode, GatewaySettings
 
-__all__ = ["standalone_override_host_yaml", "standalone_yaml"]
+__all__ = ["standalone_buffered_yaml", "standalone_override_host_yaml", "standalone_yaml"]
 
 _HEADER = """\
 # For a stand-alone Envoy (1.40 or later) next to a picker started with `epp serve`: on a virtual machine, on bare
@@ -32,6 +32,16 @@ _ORIGINAL_DST = """\
 # Destination  The picker names one ip:port in x-gateway-destination-endpoint, and Envoy connects there. This cluster
 #              type takes exactly one address: a comma-separated list is answered with 503.
 """
+
+_BUFFERED = (
+    _ORIGINAL_DST
+    + """\
+# Bodies       Requests go to the picker whole: 32 MiB at most, larger ones get 413 (request_body_buffer_limit, and
+#              --max-request-body of the picker). The bodies of responses pass it by, but for those that it asks for
+#              (allow_mode_override), so it counts no tokens unless it is told to: --response-usage=always.
+# Ends         Without bodies the picker sees when a response ends, but not whether it was complete or cut.
+"""
+)
 
 _OVERRIDE_HOST = """\
 # Endpoints    /etc/envoy/endpoints.json, see endpoints.json in this directory. Envoy watches it: write another file
@@ -60,6 +70,12 @@ _STANDALONE_OVERRIDE_HOST = msgspec.structs.replace(
 def standalone_yaml() -> str:
     """Return the text of `deploy/envoy.yaml`, with comments."""
     return _HEADER.format(name="envoy.yaml", more=_ORIGINAL_DST) + bootstrap_yaml(_STANDALONE)
+
+
+def standalone_buffered_yaml() -> str:
+    """Return the text of `deploy/envoy-buffered.yaml`, with comments."""
+    header = _HEADER.format(name="envoy-buffered.yaml", more=_BUFFERED)
+    return header + bootstrap_yaml(msgspec.structs.replace(_STANDALONE, body_mode=Bodies.BUFFERED))
 
 
 def standalone_override_host_yaml() -> str:

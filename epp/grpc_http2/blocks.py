@@ -36,7 +36,7 @@ class BlockAssembler:
 
     def begin(self, flags: int, stream_id: int, payload: bytes) -> Block | None:
         """Take a HEADERS frame."""
-        content = unpadded(payload) if flags & PADDED else payload
+        content = bytes(unpadded(payload)) if flags & PADDED else payload
         fault = None
         if flags & PRIORITISED:
             if len(content) < _PRIORITY_BYTES:
@@ -71,7 +71,7 @@ class BlockAssembler:
         return block
 
 
-def unpadded(payload: bytes) -> bytes:
+def unpadded(payload: bytes | memoryview) -> bytes | memoryview:
     """Return a padded payload without its padding."""
     if not payload:
         raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without a length of its padding")

@@ -22,6 +22,8 @@ from epp.grpc_http2.streams import Fate, Stream, StreamTable
 
 _FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
 _LENGTH: Final = Struct(">BH")
+_VIEW_BYTES: Final = 8192
+"""DATA from this size on is copied once, as its message is put together."""
 _ID_MASK: Final = 0x7FFF_FFFF
 
 
@@ -110,6 +112,8 @@ class Connection:
                 self._rest = data[done:]
         except GoawayError as fault:
             self.fail(fault.code, str(fault))
+        if not self._streams and self.finished:
+            self.lose()
 
     def settled(self, stream_id: int, error: Exception | None) -> None:
         """Go on with the stream whose answer is settled, or given up."""
@@ -201,11 +205,15 @@ class Connection:
                 raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
             if stop > end:
                 break
-            self._frame(kind, flags, stream_id & _ID_MASK, data[at + HEAD_BYTES : stop])
+            if kind == DATA and length >= _VIEW_BYTES:
+                payload: bytes | memoryview = memoryview(data)[at + HEAD_BYTES : stop]
+            else:
+                payload = data[at + HEAD_BYTES : stop]
+            self._frame(kind, flags, stream_id & _ID_MASK, payload)
             at = stop
         return at
 
-    def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+    def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview) -> None:
         try:
             self._incoming.frame(kind, flags, stream_id, payload, self._now)
         except ResetError as fault:

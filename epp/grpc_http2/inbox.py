@@ -33,7 +33,7 @@ class Inbox:
     def __init__(self, max_bytes: int, encoding: str) -> None:
         self._max_bytes = max_bytes
         self._encoding = encoding
-        self._pieces: list[bytes | bytearray] = []
+        self._pieces: list[bytes | bytearray | memoryview] = []
         self._start = 0  # of what is not taken of the first piece
         self._length: int | None = None  # of the message that is coming; None before its prefix
         self.size = 0
@@ -44,7 +44,7 @@ class Inbox:
         """Whether a message has begun and not ended."""
         return self._length is not None or self.size > 0
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: bytes | memoryview) -> None:
         """Take the next bytes."""
         size = len(piece)
         self.size += size
@@ -78,7 +78,7 @@ class Inbox:
         self.size = 0
 
     def _take(self, size: int) -> bytes:
-        taken: list[bytes | bytearray] = []
+        taken: list[bytes | bytearray | memoryview] = []
         missing = size
         while missing:
             piece, start = self._pieces[0], self._start

@@ -50,7 +50,6 @@ class Incoming:
         self._resets = Budget(limits.resets, "streams that are reset before an answer")
         self._small_updates = Budget(limits.small_updates, "small WINDOW_UPDATE frames")
         self._actions: dict[int, Callable[[int, int, bytes, float], None]] = {
-            frames.DATA: self._on_data,
             frames.HEADERS: self._on_headers,
             frames.PRIORITY: self._on_priority,
             frames.RST_STREAM: self._on_rst_stream,
@@ -67,17 +66,20 @@ class Incoming:
         """Whether a DATA frame may come next: SETTINGS have come, and no header block is unfinished."""
         return self._control.settings_seen and self._blocks.awaited is None
 
-    def frame(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+    def frame(self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview, now: float) -> None:
         """Act on one frame."""
         if self._blocks.awaited is not None and kind != frames.CONTINUATION:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "another frame within a header block")
         if not self._control.settings_seen and (kind != frames.SETTINGS or flags & frames.ACK):
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "another frame before SETTINGS")
+        if kind == frames.DATA:
+            self._on_data(flags, stream_id, payload, now)
+            return
         act = self._actions.get(kind)
         if act is None:  # of an extension
             self._priorities.spend(now)
         else:
-            act(flags, stream_id, payload, now)
+            act(flags, stream_id, bytes(payload), now)
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         block = self._blocks.go_on(flags, stream_id, payload)
@@ -91,7 +93,7 @@ class Incoming:
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes, _now: float) -> None:
         raise GoawayError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
 
-    def _on_data(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+    def _on_data(self, flags: int, stream_id: int, payload: bytes | memoryview, now: float) -> None:
         if not stream_id:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "DATA outside of a stream")
         length = len(payload)
@@ -114,7 +116,7 @@ class Incoming:
             self._empty_frames.spend(now)
         self._count(stream, len(content), ended=ended)
         if stream.call is not None:
-            stream.inbox.feed(content)
+            stream.inbox.feed(bytes(content) if stream.blocked else content)  # a view would keep the whole read alive
         if ended:
             self._calls.request_ended(stream)
         else:

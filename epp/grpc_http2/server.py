@@ -51,7 +51,9 @@ class GrpcServer:
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept no more; give open calls this time, then cut them."""
-        if self._listener is not None:
+        if isinstance(self._listener, TlsListener):
+            await self._listener.close()
+        elif self._listener is not None:
             self._listener.close()
         if grace_seconds > 0 and self._connections:
             for connection in list(self._connections):

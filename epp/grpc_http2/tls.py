@@ -20,6 +20,7 @@ _TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_SECONDS = 1.0
+_BREATH_SECONDS = 0.01
 
 
 def server_context(key: bytes, certificates: bytes, min_version: ssl.TLSVersion, ciphers: str = "") -> ssl.SSLContext:
@@ -75,21 +76,23 @@ class TlsListener:
         sock.setblocking(False)  # noqa: FBT003  its own way
         self._accepting = self._loop.create_task(self._accept())
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Accept no more, and give up unfinished handshakes."""
-        self._accepting.cancel()
-        for task in list(self._handshakes):
+        tasks = [self._accepting, *self._handshakes]
+        for task in tasks:
             task.cancel()
-        self._accepting.add_done_callback(lambda _: self._sock.close())
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._sock.close()
 
     async def _accept(self) -> None:
         while True:
             try:
                 connection, _ = await self._loop.sock_accept(self._sock)
             except OSError as error:
-                if error.errno in _EXHAUSTED:
+                exhausted = error.errno in _EXHAUSTED
+                if exhausted:
                     _log.warning("no connection accepted", problem=error.strerror)
-                    await asyncio.sleep(_PAUSE_SECONDS)
+                await asyncio.sleep(_PAUSE_SECONDS if exhausted else _BREATH_SECONDS)
                 continue
             task = self._loop.create_task(self._shake_hands(connection))
             self._handshakes.add(task)

@@ -2,7 +2,7 @@
 """An HTTP server in its own thread and event loop, with limits on connections and time."""
 
 import asyncio
-import logging
+import contextlib
 import socket
 import time
 from collections import Counter
@@ -13,15 +13,16 @@ from threading import Thread
 from typing import TypeAlias
 
 import structlog
-from aiohttp import web
 
 from epp.descriptors import NO_DESCRIPTOR
 from epp.listening import listener
+from epp.observability.http_request import BadHeadError, HttpRequest, read_head, write_head
 
 _BACKLOG = 1024
 _CLOSE_SECONDS = 1.0
 _ACCEPT_RETRY_SECONDS = 0.5
 _PIECE_BYTES = 64 * 1024
+_HEAD_BYTES = 16 * 1024
 
 _log = structlog.get_logger()
 
@@ -35,7 +36,7 @@ class HttpLimits:
     request_seconds: float = 10.0
     """Time for a request head, from the start of the connection or the end of the previous response."""
     body_seconds: float = 1.0
-    """Time for a request body, which is ignored."""
+    """Time for a request body, which is ignored; the connection is closed after it."""
     response_seconds: float = 30.0
     """Time for the client to read a response."""
 
@@ -49,7 +50,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[Answer]]
+Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Answer]]
 
 
 class HttpThread:
@@ -84,30 +85,109 @@ class HttpThread:
         await connections.end()
 
 
-@dataclass(slots=True)
-class _Connection:
-    transport: asyncio.Transport
-    host: str
-    since: float
-    """Time of the last change: opened, or last request begun or ended; seconds of the monotonic clock."""
-    busy: bool = False
+class _Connection(asyncio.StreamReaderProtocol):
+    """One connection: answers one request after the other until it ends, or its time is up."""
+
+    def __init__(self, connections: "_Connections", handler: Handler, limits: HttpLimits) -> None:
+        loop = asyncio.get_running_loop()
+        self._reader = asyncio.StreamReader(limit=_HEAD_BYTES, loop=loop)
+        super().__init__(self._reader, loop=loop)
+        self._connections = connections
+        self._handler = handler
+        self._limits = limits
+        self.task: asyncio.Task[None] | None = None
+        self.transport: asyncio.Transport | None = None
+        self.host = ""
+        self.since = time.monotonic()
+        """Time of the last change: opened, or last request begun or ended; seconds of the monotonic clock."""
+        self.busy = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to serve."""
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a TCP connection
+        transport.set_write_buffer_limits(high=0)  # `drain` then waits until the kernel has the whole response
+        peer = transport.get_extra_info("peername")
+        self.host = peer[0] if peer else ""
+        self.transport = transport
+        self._connections.open[self] = None
+        loop = asyncio.get_running_loop()
+        writer = asyncio.StreamWriter(transport, self, self._reader, loop)
+        self.task = loop.create_task(self._serve(writer))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End with the connection: nobody waits for an answer any more."""
+        super().connection_lost(exc)
+        self._connections.open.pop(self, None)
+        if self.task is not None:
+            self.task.cancel()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    async def _serve(self, writer: asyncio.StreamWriter) -> None:
+        try:
+            while not self._connections.ending and await self._answer_next(writer):
+                pass
+        except (OSError, EOFError, TimeoutError):  # the client left, or takes too long
+            pass
+        finally:
+            self.abort()
+
+    async def _answer_next(self, writer: asyncio.StreamWriter) -> bool:
+        """Answer a request; return whether another one may follow."""
+        try:
+            async with asyncio.timeout(self._limits.request_seconds):
+                request = read_head(await self._reader.readuntil(b"\r\n\r\n"))
+        except (BadHeadError, asyncio.LimitOverrunError):
+            refusal = Answer(HTTPStatus.BAD_REQUEST, b"bad request\n", {"Content-Type": "text/plain; charset=utf-8"})
+            await self._send(writer, None, refusal, keep_alive=False)
+            await self._linger(writer)
+            return False
+        self.busy, self.since = True, time.monotonic()
+        try:
+            answer = await self._handler(request)
+            keep_alive = request.keep_alive and not request.has_body
+            await self._send(writer, request, answer, keep_alive=keep_alive)
+        finally:
+            self.busy, self.since = False, time.monotonic()
+        if not keep_alive:
+            await self._linger(writer)
+        return keep_alive
+
+    async def _send(
+        self, writer: asyncio.StreamWriter, request: HttpRequest | None, answer: Answer, *, keep_alive: bool
+    ) -> None:
+        async with asyncio.timeout(self._limits.response_seconds):
+            minor = 1 if request is None else request.minor_version
+            head = write_head(minor, answer.status, answer.headers, len(answer.body), keep_alive=keep_alive)
+            writer.write(head)
+            view = memoryview(b"" if request is not None and request.method == "HEAD" else answer.body)
+            for start in range(0, len(view), _PIECE_BYTES):
+                writer.write(view[start : start + _PIECE_BYTES])
+                await writer.drain()
+            await writer.drain()
+
+    async def _linger(self, writer: asyncio.StreamWriter) -> None:
+        """Read on before the connection closes: the client would lose the answer if it had sent what was not read."""
+        with contextlib.suppress(OSError):
+            writer.write_eof()
+        async with asyncio.timeout(self._limits.body_seconds):
+            while await self._reader.read(_PIECE_BYTES):
+                pass
 
 
-class _Connections(web.Server):
+class _Connections:
     """Open connections, kept within limits."""
 
     def __init__(self, handler: Handler, limits: HttpLimits) -> None:
-        super().__init__(
-            self._handle,
-            handler_cancellation=True,
-            keepalive_timeout=limits.request_seconds,
-            lingering_time=limits.body_seconds,
-            access_log=None,
-            logger=logging.Logger("http", logging.CRITICAL + 1),  # noqa: LOG001  silent: clients' errors are not logged
-        )
         self._handler = handler
         self._limits = limits
-        self._open: dict[web.RequestHandler, _Connection] = {}
+        self.open: dict[_Connection, None] = {}
+        self.ending = False
+        """Whether no further requests are answered."""
 
     async def accept(self, listener: socket.socket) -> None:
         """Accept connections until cancelled, one at a time so that their number is exact."""
@@ -117,9 +197,9 @@ class _Connections(web.Server):
             try:
                 client, _ = await loop.sock_accept(listener)
                 out_of_descriptors = False
-                if len(self._open) >= self._limits.connections:
+                if len(self.open) >= self._limits.connections:
                     self._close_one()
-                await loop.connect_accepted_socket(self, client)
+                await loop.connect_accepted_socket(lambda: _Connection(self, self._handler, self._limits), client)
             except OSError as error:
                 if error.errno in NO_DESCRIPTOR:
                     if not out_of_descriptors:
@@ -130,57 +210,20 @@ class _Connections(web.Server):
 
     async def end(self) -> None:
         """Wait up to a second for responses to end, then close all connections."""
-        await self.shutdown(_CLOSE_SECONDS)
-        for connection in self._open.values():
-            connection.transport.abort()
+        self.ending = True
+        if busy := [each.task for each in self.open if each.busy and each.task is not None]:
+            await asyncio.wait(busy, timeout=_CLOSE_SECONDS)
+        for connection in list(self.open):
+            connection.abort()
         await asyncio.sleep(0)  # lets the transports close their sockets
 
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Register a connection."""
-        super().connection_made(handler, transport)
-        transport.set_write_buffer_limits(high=0)  # `drain` then waits until the kernel has the whole response
-        peer = transport.get_extra_info("peername")
-        self._open[handler] = _Connection(transport, peer[0] if peer else "", time.monotonic())
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Remove a connection."""
-        super().connection_lost(handler, exc)
-        self._open.pop(handler, None)
-
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = self._open.get(request.protocol)
-        if connection is None:
-            raise ConnectionResetError
-        connection.busy, connection.since = True, time.monotonic()
-        try:
-            answer = await self._handler(request)
-            response = web.StreamResponse(status=answer.status, headers=answer.headers)
-            response.content_length = len(answer.body)
-            async with asyncio.timeout(self._limits.response_seconds):
-                await _send(response, request, answer.body)
-        except TimeoutError:
-            connection.transport.abort()  # `close` would wait until the client has read it
-            raise
-        finally:
-            connection.busy, connection.since = False, time.monotonic()
-        return response
-
     def _close_one(self) -> None:
-        counts = Counter(connection.host for connection in self._open.values())
+        counts = Counter(connection.host for connection in self.open)
 
-        def order(handler: web.RequestHandler) -> tuple[int, bool, float]:
-            connection = self._open[handler]
+        def order(connection: _Connection) -> tuple[int, bool, float]:
             return -counts[connection.host], connection.busy, connection.since
 
-        if self._open:
-            self._open.pop(min(self._open, key=order)).transport.abort()
-
-
-async def _send(response: web.StreamResponse, request: web.BaseRequest, body: bytes) -> None:
-    await response.prepare(request)
-    if request.method != "HEAD":
-        view = memoryview(body)
-        for start in range(0, len(body), _PIECE_BYTES):
-            await response.write(view[start : start + _PIECE_BYTES])
-    await response.write_eof()
-    await request.writer.drain()
+        if self.open:
+            found = min(self.open, key=order)
+            del self.open[found]
+            found.abort()

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from epp.collectors import CollectorObserver
 from epp.config import ConfigObserver
@@ -20,6 +19,7 @@ from epp.framework.arrays import Floats
 from epp.framework.clock import Clock
 from epp.framework.plugin import Plugin, Role
 from epp.framework.request import DataKey
+from epp.framework.response import Usage
 from epp.framework.snapshot import (
     ACCELERATOR,
     ANSWERS,
@@ -32,6 +32,7 @@ from epp.framework.snapshot import (
     Snapshot,
 )
 from epp.observability.endpoint_series import EndpointSeries
+from epp.observability.families import Counters, Gauges, Histograms
 from epp.observability.logs import FailureLog
 from epp.observability.plugin_times import PluginTimes
 from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
@@ -44,6 +45,7 @@ _SECONDS = (
 )  # fmt: skip
 _LONG_SECONDS = (*_SECONDS, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
 _SCHEDULING_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+_LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _REQUEST_BYTES = tuple(64.0 * 2**power for power in range(25))  # 64 B to 1 GiB
 _RESPONSE_BYTES = tuple(2.0**power for power in range(17))
 _NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -52,6 +54,8 @@ _TOKENS = (1, *(8.0 * 2**power for power in range(12)), 32778, *(65536.0 * 2**po
 _OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))
 _SERIES: DataKey[Series] = DataKey("metrics-series")
 """The series of a routed request, from its start to its end."""
+_ANSWERED = (Cause.NATURAL, Cause.UNSEEN)
+"""Ends that count by their status."""
 
 
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObserver):
@@ -62,8 +66,6 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._pool_name = pool_name
         self._clock = clock
         self._failure_log = FailureLog()
-        self._outcomes: set[tuple[str, str]] = set()
-        """Endpoints and outcomes that have a series."""
         self._generation = 1
         self._requests = self._counter("request_total", "Requests routed or refused.", _LABELS)
         self._errors = self._counter("request_error_total", "Requests refused or failed.", (*_LABELS, "error_code"))
@@ -113,9 +115,9 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             "Ended requests by endpoint and outcome: a class of status codes, or the reason of an abort.",
             ("model_server_endpoint", "outcome"),
         )
-        self._scheduling = self._histogram(
+        self._scheduling_times = self._histogram(
             "scheduler_e2e_duration_seconds", "Time for producers and scheduling of one request.", _SCHEDULING_SECONDS
-        )
+        ).labels()
         self._rejected_scores = self._counter(
             "scheduler_scores_rejected_total", "Scores that were NaN or infinite, and replaced by 0.", ("plugin_name",)
         )
@@ -133,17 +135,22 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             "datalayer_poll_interval_seconds", "Time between two polls of an endpoint, which grows with the pool."
         )
         self._config_generation = self._gauge("config_generation", "Generation of the configuration in effect, from 1.")
-        self._config_generation.set(self._generation)
+        self._config_generation.labels().set(self._generation)
         self._config_good = self._gauge(
             "config_last_reload_successful", "1 if the current configuration file is in effect, 0 if it was rejected."
         )
-        self._config_good.set(1)
+        self._config_good.labels().set(1)
         self._config_reloads = self._counter(
             "config_reloads_total", "New versions of the configuration file, by result.", ("result",)
         )
         self._task_failures = self._counter(
             "background_task_failures_total", "Restarts of background tasks after an error.", ("task",)
         )
+        self._loop_lag = self._histogram(
+            "event_loop_lag_seconds",
+            "Delay of a timer of the event loop, ten times a second: requests that arrive meanwhile wait as long.",
+            _LAG_SECONDS,
+        ).labels()
         self._accelerator_picks = self._counter(
             "accelerator_selections_total",
             "Picks by accelerator class (or model, without a class) and profile.",
@@ -176,14 +183,14 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             if leg is not None:
                 tag = leg.candidates.snapshot.records(ACCELERATOR).values[leg.slot]
                 self._accelerator_picks.labels(_hardware(tag), profile).inc()
-        self._scheduling.observe(scheduling_seconds)
+        self._scheduling_times.observe(scheduling_seconds)
 
     def refused(self, refusal: Refusal) -> None:
         """Count a request that is not routed."""
         priority = 0 if refusal.request is None else refusal.request.priority
         series = self._series.immediate(refusal.model, "", str(priority))
         series.of(self._requests).inc()
-        series.of(self._errors, refusal.error.code).inc()
+        series.with_more(self._errors, refusal.error.code).inc()
 
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Count the end of a routed request."""
@@ -191,32 +198,33 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         series = request.get(_SERIES)
         if series is None:
             return
-        series.of(self._duration).observe(self._clock.now() - request.received_at)
-        series.of(self._response_size).observe(routing.response_bytes)
-        if routing.first_byte_at is not None:
-            streaming = str(request.body.streaming).lower()
-            series.of(self._ttft, streaming).observe(routing.first_byte_at - request.received_at)
-        self._count_usage(routing, series)
-        outcome = f"{routing.status // 100}xx" if cause is Cause.NATURAL else cause.value
+        status, first_byte_at = routing.status, routing.first_byte_at
+        now = self._clock.now()
+        seconds = now - request.received_at
+        series.of(self._duration).observe(seconds)
+        if cause is not Cause.UNSEEN:
+            series.of(self._response_size).observe(routing.response_bytes)
+        if first_byte_at is not None:
+            streaming = "true" if request.body.streaming else "false"
+            series.with_more(self._ttft, streaming).observe(first_byte_at - request.received_at)
+        if (usage := routing.usage) is not None:
+            self._count_usage(usage, seconds, series)
+        answered = cause in _ANSWERED
+        outcome = f"{status // 100}xx" if answered else cause.value
         self._endpoint_responses.labels(routing.served.name, outcome).inc()
-        self._outcomes.add((routing.served.name, outcome))
-        if cause is not Cause.NATURAL:
-            series.of(self._errors, cause.value).inc()
-        elif routing.status >= 400:  # noqa: PLR2004
-            series.of(self._errors, str(routing.status)).inc()
-        elif routing.status >= 200:  # noqa: PLR2004
+        if not answered:
+            series.with_more(self._errors, cause.value).inc()
+        elif status >= 400:  # noqa: PLR2004
+            series.with_more(self._errors, str(status)).inc()
+        elif status >= 200:  # noqa: PLR2004
             self._series.succeeded(request.body.model, request.model)
-        self._series.end(series)
+        self._series.end(series, now)
 
-    def _count_usage(self, routing: Routing, series: Series) -> None:
-        usage = routing.usage
-        if usage is None:
-            return
+    def _count_usage(self, usage: Usage, seconds: float, series: Series) -> None:
         series.of(self._input).observe(usage.prompt_tokens)
         series.of(self._cached).observe(usage.cached_tokens)
         series.of(self._output).observe(usage.completion_tokens)
         if usage.completion_tokens:
-            seconds = self._clock.now() - routing.request.received_at
             series.of(self._ntpot).observe(seconds / usage.completion_tokens)
 
     def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
@@ -226,7 +234,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def plugin_called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
         """Count a call, and log a plugin that is slow."""
-        self._plugin_times.add(role.name, plugin.plugin_type, plugin.name, seconds)
+        self._plugin_times.add(role, plugin, seconds)
 
     def scores_rejected(self, plugin: str, count: int) -> None:
         """Count scores that are NaN or infinite, and log the first."""
@@ -248,24 +256,28 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def poll_interval(self, seconds: float) -> None:
         """Record the time between two polls of an endpoint."""
-        self._poll_interval.set(seconds)
+        self._poll_interval.labels().set(seconds)
 
     def config_taken(self, generation: int) -> None:
         """Record that the configuration file is in effect."""
-        self._config_good.set(1)
+        self._config_good.labels().set(1)
         if generation != self._generation:
             self._config_reloads.labels("taken").inc()
-            self._config_generation.set(generation)
+            self._config_generation.labels().set(generation)
         self._generation = generation
 
     def config_refused(self, reason: str) -> None:  # noqa: ARG002  it is logged
         """Record that the configuration file was rejected."""
-        self._config_good.set(0)
+        self._config_good.labels().set(0)
         self._config_reloads.labels("refused").inc()
 
     def task_failed(self, kind: str, error: Exception) -> None:  # noqa: ARG002  the supervisor logs it
         """Count an error of a background task."""
         self._task_failures.labels(kind).inc()
+
+    def loop_lagged(self, seconds: float) -> None:
+        """Record a delay of the event loop."""
+        self._loop_lag.observe(seconds)
 
     def count_lost_log_lines(self, lost: Callable[[], int]) -> None:
         """Add the number of lost log lines to the metrics."""
@@ -285,18 +297,18 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             gauge.labels(self._pool_name).set(_mean(snapshot.column(column)[snapshot.slots]))
         self._endpoints.show(snapshot)
         names = self._endpoints.names
-        for name, outcome in [pair for pair in self._outcomes if pair[0] not in names]:
-            self._endpoint_responses.remove(name, outcome)
-            self._outcomes.remove((name, outcome))
+        for name, outcome in self._endpoint_responses.values():
+            if name not in names:
+                self._endpoint_responses.remove(name, outcome)
 
-    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(f"llm_d_epp_{name}", text, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counters:
+        return Counters(f"llm_d_epp_{name}", text, labels, self.registry)
 
-    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return Gauge(f"llm_d_epp_{name}", text, labels, registry=self.registry)
+    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauges:
+        return Gauges(f"llm_d_epp_{name}", text, labels, self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
-        return Histogram(f"llm_d_epp_{name}", text, labels, registry=self.registry, buckets=buckets)
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histograms:
+        return Histograms(f"llm_d_epp_{name}", text, labels, buckets, self.registry)
 
 
 class _LostLogLines(Collector):

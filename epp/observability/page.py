@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 import structlog
-from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
+from epp.observability.http_request import HttpRequest
 from epp.observability.http_thread import Answer, HttpLimits, HttpThread
 
 _METHODS = ("GET", "HEAD")
@@ -45,7 +45,7 @@ class OperatorPage:
         """Listen and serve; raises OSError."""
         rendering = _Rendering(self._registry)
 
-        async def answer(request: web.BaseRequest) -> Answer:
+        async def answer(request: HttpRequest) -> Answer:
             try:
                 return await self._answer(request, rendering)
             except Exception as error:  # noqa: BLE001  other requests are still answered
@@ -60,7 +60,7 @@ class OperatorPage:
             self._server.close()
             self._server = None
 
-    async def _answer(self, request: web.BaseRequest, rendering: "_Rendering") -> Answer:
+    async def _answer(self, request: HttpRequest, rendering: "_Rendering") -> Answer:
         if request.path not in {"/metrics", "/healthz"}:
             return _line(HTTPStatus.NOT_FOUND, "not found: use /metrics or /healthz")
         if request.method not in _METHODS:
@@ -87,14 +87,14 @@ class _Rendering:
         self._pause_until = 0.0
         self._rendering: dict[tuple[str, frozenset[str], bool], asyncio.Task[bytes]] = {}
 
-    async def page(self, request: web.BaseRequest) -> Answer:
+    async def page(self, request: HttpRequest) -> Answer:
         """Return the metrics in a format that the client accepts; only those in `name[]`, if given."""
         try:
-            encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
+            encoder, content_type = choose_encoder(request.headers.get("accept", ""))
         except (TypeError, ValueError):  # an invalid version
             encoder, content_type = choose_encoder("")
-        names = frozenset(request.query.getall("name[]", ()))
-        compress = gzip_accepted(request.headers.get("Accept-Encoding", ""))
+        names = frozenset(request.parameters("name[]"))
+        compress = gzip_accepted(request.headers.get("accept-encoding", ""))
 
         def render() -> bytes:
             registry = self._registry.restricted_registry(names) if names else self._registry

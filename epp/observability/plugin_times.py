@@ -4,11 +4,14 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
+from typing import Any
 
 import structlog
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
+
+from epp.framework.plugin import Plugin, Role
 
 SLOW_SECONDS = 0.01
 """A hundred times the usual cost of a whole decision; all requests wait for it."""
@@ -35,18 +38,22 @@ class PluginTimes(Collector):
 
     def __init__(self, bounds: Iterable[float]) -> None:
         self._bounds = tuple(bounds)
+        self._usual = self._bounds[0]
         self._calls: dict[tuple[str, str, str], _Calls] = {}
 
-    def add(self, role: str, plugin_type: str, plugin: str, seconds: float) -> None:
-        """Record a call."""
-        key = (role, plugin_type, plugin)
-        calls = self._calls.get(key)
-        if calls is None:
-            calls = self._calls[key] = _Calls(len(self._bounds))
-        calls.counts[bisect_left(self._bounds, seconds)] += 1
+    def add(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
+        """Record a call; there are many for each request."""
+        try:
+            calls = self._calls[role.name, plugin.plugin_type, plugin.name]
+        except KeyError:
+            calls = self._calls[role.name, plugin.plugin_type, plugin.name] = _Calls(len(self._bounds))
         calls.seconds += seconds
+        if seconds <= self._usual:
+            calls.counts[0] += 1
+            return
+        calls.counts[bisect_left(self._bounds, seconds)] += 1
         if seconds >= SLOW_SECONDS:
-            self._slow(plugin, calls)
+            self._slow(plugin.name, calls)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the histogram and the number of slow calls."""

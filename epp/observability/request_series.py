@@ -3,17 +3,16 @@
 
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import xxhash
-from prometheus_client import Counter, Gauge, Histogram
 
 from epp.framework.clock import Clock
 from epp.framework.request import DEFAULT_FLOW
+from epp.observability.families import Counters, Family, Gauges, Level, S
 
 Labels: TypeAlias = tuple[str, str, str, str]
 """Requested model, model sent to the endpoint, fairness id, priority."""
-Metric = TypeVar("Metric", Counter, Histogram)
 
 MAX_COMBINATIONS = 256
 """Combinations of labels: about 50,000 lines on the metrics page."""
@@ -44,30 +43,40 @@ class _Rank(IntEnum):
 class Series:
     """The series of one combination of labels, each created on first use."""
 
-    __slots__ = ("_children", "labels", "last_used", "open", "rank", "running")
+    __slots__ = ("_more", "_own", "labels", "last_used", "open", "rank", "running")
 
     def __init__(self, labels: Labels, rank: _Rank) -> None:
         self.labels = labels
         self.rank = rank
         self.open = 0
         """Requests in flight."""
-        self.running: Gauge | None = None
+        self.running: Level | None = None
         """Gauge of the requests in flight for the same model."""
         self.last_used = 0.0
-        """Clock time in seconds."""
-        self._children: dict[tuple[Counter | Histogram, tuple[str, ...]], Any] = {}
+        """When the last request ended, in seconds on the clock."""
+        self._own: dict[Family[Any], Any] = {}
+        self._more: dict[tuple[Family[Any], str], Any] = {}
 
-    def of(self, metric: Metric, *more: str) -> Metric:
-        """Return the series of a metric; `more` are the values of its additional labels."""
-        child: Metric | None = self._children.get((metric, more))
-        if child is None:
-            child = self._children[metric, more] = metric.labels(*self.labels, *more)
-        return child
+    def of(self, family: Family[S]) -> S:
+        """Return the series of a metric."""
+        series: S | None = self._own.get(family)
+        if series is None:
+            series = self._own[family] = family.labels(*self.labels)
+        return series
+
+    def with_more(self, family: Family[S], more: str) -> S:
+        """Return the series of a metric with one label more, of this value."""
+        series: S | None = self._more.get((family, more))
+        if series is None:
+            series = self._more[family, more] = family.labels(*self.labels, more)
+        return series
 
     def remove(self) -> None:
         """Remove the series from their metrics."""
-        for metric, more in self._children:
-            metric.remove(*self.labels, *more)
+        for family in self._own:
+            family.remove(*self.labels)
+        for family, more in self._more:
+            family.remove(*self.labels, more)
 
 
 class RequestSeries:
@@ -79,7 +88,7 @@ class RequestSeries:
     """
 
     def __init__(
-        self, clock: Clock, running: Gauge, folded: Counter, *, max_combinations: int = MAX_COMBINATIONS
+        self, clock: Clock, running: Gauges, folded: Counters, *, max_combinations: int = MAX_COMBINATIONS
     ) -> None:
         self._clock = clock
         self._running = running
@@ -91,31 +100,38 @@ class RequestSeries:
         """Combinations without requests in flight, by rank, the least recently used first."""
         self._reported: set[str] = {""}  # requests without a model count as known
         self._proven: dict[tuple[str, str], None] = {}
+        self._last_proven: tuple[str, str] | None = None
 
     def begin(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         """Return the series of a new request; pass it to `end` once."""
-        series = self._find(model, target, fairness_id, priority)
+        # Most requests are of a combination that is known, by labels that need not be shortened.
+        series = self._combinations.get((model, target, fairness_id, priority))
+        if series is None:
+            series = self._find(model, target, fairness_id, priority)
         if series.running is None:
             series.running = self._running.labels(series.labels[0])
-        series.running.inc()
+        series.running.value += 1
         self._mark_used(series)
         return series
 
-    def end(self, series: Series) -> None:
+    def end(self, series: Series, now: float) -> None:
         """Count the end of a request."""
         if series.running is not None:
-            series.running.dec()
-        self._mark_ended(series)
+            series.running.value -= 1
+        self._mark_ended(series, now)
 
     def immediate(self, model: str, fairness_id: str, priority: str) -> Series:
         """Return the series of a request that ends at once."""
         series = self._find(model, model, fairness_id, priority)
         self._mark_used(series)
-        self._mark_ended(series)
+        self._mark_ended(series, self._clock.now())
         return series
 
     def succeeded(self, model: str, target: str) -> None:
         """Record a successful request for a model."""
+        if (model, target) == self._last_proven:
+            return
+        self._last_proven = model, target
         pair = shortened(model), shortened(target)
         self._proven.pop(pair, None)
         self._proven[pair] = None
@@ -185,13 +201,13 @@ class RequestSeries:
         return rank if fairness_id in _FIXED_FLOWS else _Rank.FLOW
 
     def _mark_used(self, series: Series) -> None:
-        self._idle[series.rank].pop(series, None)
+        if not series.open:
+            self._idle[series.rank].pop(series, None)
         series.open += 1
-        series.last_used = self._clock.now()
 
-    def _mark_ended(self, series: Series) -> None:
+    def _mark_ended(self, series: Series, now: float) -> None:
         series.open -= 1
-        series.last_used = self._clock.now()
+        series.last_used = now
         if not series.open and series.labels in self._combinations:
             series.rank = self._rank_of(series.labels)
             self._idle[series.rank][series] = None

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metric series of model rewrites, bounded: clients choose the names of models that generic rules are for."""
 
-from prometheus_client import Counter
-
 from epp.director import Rewrite
 from epp.framework import Request
+from epp.observability.families import Counters
 from epp.observability.request_series import MAX_COMBINATIONS, MAX_UNKNOWN, OTHER, shortened
 
 
@@ -14,7 +13,7 @@ class RewriteSeries:
     Beyond 16 models by generic rules, a model is counted under `other`; so is everything beyond 256 combinations.
     """
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: Counters) -> None:
         self._counter = counter
         self._known: set[tuple[str, str, str]] = set()
         self._by_clients: set[str] = set()

@@ -12,6 +12,7 @@ import structlog
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Director
+from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
@@ -21,6 +22,7 @@ from epp.framework.registry import Registry
 from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
 from epp.observability.leadership import LeaderMetrics
+from epp.observability.loop_lag import follow_loop_lag
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
 from epp.observability.plugin_metrics import PluginMetrics
@@ -42,6 +44,13 @@ class Picker:
     def __init__(self, settings: PickerSettings) -> None:
         """Build everything that the configuration names; raises ConfigurationError."""
         self._settings = settings
+        self._exchange = ExchangeSettings(
+            emit_scores=settings.emit_endpoint_scores,
+            plain_errors=settings.plain_errors,
+            max_body_bytes=settings.max_body_bytes,
+            decision_headers=settings.decision_headers,
+            response_usage=settings.response_usage,
+        )
         self._clock = SystemClock()
         self._registry = Registry(modules=settings.plugin_modules)
         self.metrics = Metrics(settings.pool_name, self._clock)
@@ -169,6 +178,8 @@ class Picker:
             self._supervisor.start("configuration", self._follow_config)
         if self._settings.policies is not None:
             self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
+        self._supervisor.start("event loop lag", partial(follow_loop_lag, self.metrics.loop_lagged))
+        self._settings.before_ready()
         self._is_started = True
         if self._kubernetes is not None:
             self._kubernetes.write_events(lambda: self.config.refused)
@@ -266,12 +277,4 @@ class Picker:
         return f"starting: {awaited}" if awaited else "starting"
 
     def _session(self, traits: GatewayTraits) -> Session:
-        settings = self._settings
-        return Session(
-            self.director,
-            emit_scores=settings.emit_endpoint_scores,
-            plain_errors=settings.plain_errors,
-            max_body_bytes=settings.max_body_bytes,
-            traits=traits,
-            decision_headers=settings.decision_headers,
-        )
+        return Session(self.director, self._exchange, traits)

@@ -3,6 +3,7 @@
 
 import asyncio
 import io
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Observers
 from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectNotifications, ObjectReader
-from epp.framework.datalayer import Concerns, Discovery, Feed, FollowingTagger, Tagger
+from epp.framework.datalayer import Concerns, Discovery, Feed, FollowingTagger, Tagger, TrustsMetrics
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.errors import ConfigurationError
 from epp.kube.readers import ClusterReaders
@@ -73,6 +74,7 @@ class RunningConfig:
             supervisor=self._supervisor,
             trust=trust,
         )
+        self._collector.trust_for(_trusted_seconds(assembly))
         self._report = EndpointReport(self._collector.conditions, lambda: self._discovery.unresolved, terminal)
         self._following: tuple[asyncio.Task[None], ...] = ()
         self._tagger_tasks: dict[FollowingTagger[Any], asyncio.Task[None]] = {}
@@ -139,6 +141,7 @@ class RunningConfig:
         finally:
             self._disconnect_readers()
         self._sync_tagger_tasks()
+        self._collector.trust_for(_trusted_seconds(assembly))
         await self._collector.replace(assembly.feeds)
         await _close(feed for feed in before.feeds if all(feed.source is not kept.source for kept in assembly.feeds))
 
@@ -191,6 +194,12 @@ class RunningConfig:
         for tagger in wanted - self._tagger_tasks.keys():
             follow = partial(tagger.follow, partial(self._tagging.retag, tagger))
             self._tagger_tasks[tagger] = self._supervisor.start("tagger", follow, name=f"tagger {tagger.name}")
+
+
+def _trusted_seconds(assembly: Assembly) -> float:
+    """Return the least age from which a plugin does not trust metrics; infinite where all do."""
+    ages = (plugin.oldest_metrics_seconds for plugin in assembly.plugins if isinstance(plugin, TrustsMetrics))
+    return min(ages, default=math.inf)
 
 
 async def _close(feeds: Iterable[Feed]) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from epp.config import LoadedConfig
 from epp.director import DirectorObserver
-from epp.extproc.request_half import DEFAULT_MAX_BODY_BYTES
+from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
+from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
@@ -21,6 +22,10 @@ DEFAULT_POOL_NAME = "default"
 
 def _none() -> int:
     return 0
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,5 +76,9 @@ class PickerSettings:
     """Told of every request, beside the metrics: log lines, say."""
     decision_headers: bool = False
     """Whether responses tell the endpoint that served, and why."""
+    response_usage: ResponseUsage = ResponseUsage.AUTO
+    """Whether tokens are counted in responses, for metrics and log lines."""
     lost_log_lines: Callable[[], int] = _none
     """Number of log lines that could not be written."""
+    before_ready: Callable[[], None] = _nothing
+    """Called once, when the pool is filled and before the picker is ready: what would hold requests up later."""

@@ -6,6 +6,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from epp.framework import LAST_PICKED, Candidates, Draw, Endpoint, Floats, Parameters, Picker, Positions, Request
+from epp.framework.arrays import highest
 from epp.framework.limits import CountOrDefault
 
 
@@ -28,8 +29,8 @@ class MaxScorePicker(Picker[PickerParameters]):
 
     def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:  # noqa: ARG002
         wanted = min(self.parameters.max_num_of_endpoints, len(totals))
-        floor = totals.max() if wanted == 1 else np.partition(totals, -wanted)[-wanted]
-        contenders = np.flatnonzero(totals >= floor)
+        floor = highest(totals) if wanted == 1 else np.partition(totals, -wanted)[-wanted]
+        contenders: Positions = (totals >= floor).nonzero()[0]
         if len(contenders) == 1:
             return contenders
         slots = candidates.slots[contenders]

@@ -56,6 +56,13 @@ class Guard:
         finally:
             self._called(role, plugin, self._timer() - started)
 
+    def check(self, role: Role, plugin: Plugin[Any], method: Callable[[*A], T], *arguments: *A) -> T | Failure:
+        """Do the same for a check of what a plugin has returned: its time is not the plugin's."""
+        try:
+            return method(*arguments)
+        except Exception as error:  # noqa: BLE001  the same
+            return self._judge(role, plugin, error)
+
     async def wait(self, role: Role, plugin: Plugin[Any], awaited: Awaitable[T]) -> T | Failure:
         """Do the same for what a plugin has returned to be awaited."""
         try:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop over profiles: choose, run, aggregate."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import replace
 
 from epp.framework.arrays import ResultError
 from epp.framework.candidates import Candidates
@@ -17,6 +17,8 @@ from epp.scheduling.cycle import Cycle
 from epp.scheduling.guard import Failure, Guard
 from epp.scheduling.observer import SchedulingObserver
 from epp.scheduling.profile import Profile
+
+_NO_ERRORS: Mapping[str, RequestError] = MappingProxyType({})
 
 
 class Scheduler:
@@ -37,6 +39,7 @@ class Scheduler:
         self.aggregator = aggregator
         self._observer = observer or SchedulingObserver()
         self._guard = Guard(self._observer)
+        self._cycles = {name: Cycle(profile, self._guard, self._observer) for name, profile in self.profiles.items()}
         self._max_iterations = max_iterations
 
     def schedule(self, request: Request, candidates: Candidates) -> SchedulingResult:
@@ -60,27 +63,25 @@ class Scheduler:
 
     def _run(
         self,
-        chosen: set[str],
+        chosen: Collection[str],
         request: Request,
         candidates: Candidates,
         results: dict[str, ProfileResult | None],
         errors: dict[str, RequestError],
     ) -> None:
-        unknown = chosen - self.profiles.keys()
+        unknown = [name for name in chosen if name not in self._cycles]
         if unknown:
             raise InternalError(
                 f"profile picker {self.profile_picker.name!r} chose {sorted(unknown)}, "
                 f"which are not among the profiles {sorted(self.profiles)}"
             )
-        for name, profile in self.profiles.items():  # in configuration order, whatever order was asked for
+        for name, cycle in self._cycles.items():  # in configuration order, whatever order was asked for
             if name not in chosen:
                 continue
             if results.get(name) is not None:
                 raise InternalError(f"profile picker {self.profile_picker.name!r} chose {name!r} a second time")
             try:
-                draw = partial(request.generator, name)
-                cycle = Cycle(profile, request, draw, self._guard, self._observer)
-                results[name] = cycle.run(candidates.within(name, _peer(results)))
+                results[name] = cycle.run(request, candidates.within(name, _peer(results)))
                 errors.pop(name, None)
             except RequestError as error:
                 results[name] = None
@@ -100,12 +101,13 @@ class Scheduler:
         destination = self._declared(destination)
         primary = destination.primary
         final = {**results, **destination.repicked, primary.profile: primary}
-        return SchedulingResult(
-            destination, MappingProxyType(final), MappingProxyType(dict(errors)), self.aggregator.name
-        )
+        failed = MappingProxyType(dict(errors)) if errors else _NO_ERRORS
+        return SchedulingResult(destination, MappingProxyType(final), failed, self.aggregator.name)
 
     def _declared(self, destination: Destination) -> Destination:
         """Drop headers that the aggregator does not declare: a client's own of that name would pass."""
+        if not destination.headers:
+            return destination
         undeclared = destination.headers.keys() - self.aggregator.sets_headers
         if not undeclared:
             return destination
@@ -121,8 +123,10 @@ def _chosen(
     request: Request,
     names: Sequence[str],
     results: Mapping[str, ProfileResult | None],
-) -> set[str]:
+) -> Collection[str]:
     chosen: object = picker.pick_profiles(request, names, results)
+    if isinstance(chosen, (tuple, list)):
+        return chosen
     if isinstance(chosen, str) or not isinstance(chosen, Iterable):
         raise ResultError(f"returned {chosen!r} instead of a list of profiles")
     return set(chosen)
@@ -139,4 +143,7 @@ def _destination(
 
 def _peer(results: Mapping[str, ProfileResult | None]) -> int | None:
     """Return the slot that the first profile with a result picked."""
-    return next((result.slot for result in results.values() if result is not None), None)
+    for result in results.values():
+        if result is not None:
+            return result.slot
+    return None

@@ -18,6 +18,7 @@ from epp.framework import (
     tag_numbers,
 )
 from epp.framework.accelerators.tag import AcceleratorKind, CostBasis, SpotPreference
+from epp.framework.arrays import any_true
 from epp.framework.scoring import lowest_over
 
 _TIERS = {"low": 1.0, "medium": 2.0, "high": 3.0}
@@ -52,7 +53,7 @@ class CheapestScorer(Scorer[CheapestParameters]):
         for price in (self._hourly, _per_million_tokens, _tier):
             prices = tag_numbers(candidates, _of_accelerators, price)
             known = np.isfinite(prices) & (prices >= 0)
-            if known.any():
+            if any_true(known):
                 return lowest_over(np.where(known, prices, np.inf))
         return np.zeros(len(candidates))
 

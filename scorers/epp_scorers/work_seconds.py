@@ -21,6 +21,7 @@ from epp.framework import (
     Scorer,
     comparable_load,
 )
+from epp.framework.arrays import within
 from epp.framework.rates import batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
 
@@ -84,5 +85,5 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         return rates.prefill_seconds(candidates, work) + decode + self._barrier(comparable_load(candidates, KV_USAGE))
 
     def _barrier(self, kv_usage: Floats) -> Floats:
-        usage = np.clip(kv_usage, 0.0, _FULLEST)
+        usage = within(kv_usage, 0.0, _FULLEST)
         return self.parameters.kv_barrier_seconds * usage / (1.0 - usage)

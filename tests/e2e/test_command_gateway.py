@@ -111,6 +111,34 @@ async def test_each_request_has_one_line_and_its_answer_tells_where_it_came_from
     assert "tell nobody" not in str(gateway)
 
 
+@pytest.mark.parametrize("usage", ["auto", "always"])
+async def test_buffered_gateway_sees_ends_and_tokens_where_it_is_told_to(endpoints, usage):
+    flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints, "--body-mode=buffered", f"--response-usage={usage}")
+    async with command("gateway", *flags) as gateway, aiohttp.ClientSession() as http:
+        url = f"{await url_of(gateway)}/v1/chat/completions"
+        for name in ("first", "second"):
+            async with http.post(url, json=CHAT, headers={"x-request-id": name}) as response:
+                assert (await response.json())["usage"]["completion_tokens"] == 3
+        forever = CHAT | {"max_tokens": 4_000, "stream": True, "ignore_eos": True}
+        async with http.post(url, json=forever, headers={"x-request-id": "left"}) as response:
+            await response.content.readline()
+            response.close()
+        await gateway.says('"request_id":"left"')
+        *answered, left = request_lines(gateway)
+    ends = [(line["outcome"], line["completion_tokens"], line["ttft_seconds"] is None) for line in (*answered, left)]
+    if usage == "always":
+        assert ends == [("natural", 3, False), ("natural", 3, False), ("client-disconnect", None, False)]
+    else:
+        assert ends == [("unseen", None, False), ("unseen", None, False), ("unseen", None, True)]
+
+
+async def test_full_duplex_bodies_cannot_be_open(endpoints):
+    flags = ("--body-mode=full-duplex", "--failure-mode=FailOpen", "--cluster-type=override-host")
+    exit_code, said = await outcome("gateway", "--endpoints", endpoints, *flags)
+    assert exit_code == 1
+    assert said.error.startswith("error: --body-mode: full-duplex bodies are lost when the picker fails")
+
+
 async def test_quiet_gateway_has_no_line_and_a_thorough_one_has_every_step(endpoints):
     flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints)
     async with (
@@ -183,10 +211,13 @@ async def test_printed_configuration_is_one_that_envoy_takes(tmp_path):
 
 
 FALLBACKS = ("--cluster-type=override-host", "--failure-mode=FailOpen")
+BUFFERED = ("--body-mode=buffered",)
 MIB = 1024 * 1024
 
 
-@pytest.mark.parametrize("mode", [(), FALLBACKS], ids=["one destination", "fallbacks"])
+@pytest.mark.parametrize(
+    "mode", [(), FALLBACKS, BUFFERED, (*FALLBACKS, *BUFFERED)], ids=["default", "fallbacks", "buffered", "both"]
+)
 async def test_largest_request_body_is_the_one_asked_for(endpoints, mode):
     most = 40  # MiB, more than by default
     flags = ("gateway", "--listen=127.0.0.1:0", "--endpoints", endpoints, *mode)
@@ -227,8 +258,9 @@ async def test_metrics_page_is_named_and_has_the_name_of_the_pool(endpoints):
             assert 'llm_d_epp_ready_endpoints{name="mine"}' in await response.text()
 
 
-async def test_drain_lets_open_requests_finish_and_accepts_no_more(endpoints):
-    flags = ("gateway", "-v=2", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--drain-timeout=10m")
+@pytest.mark.parametrize("mode", [(), BUFFERED], ids=["default", "buffered"])
+async def test_drain_lets_open_requests_finish_and_accepts_no_more(endpoints, mode):
+    flags = ("gateway", "-v=2", "--listen=127.0.0.1:0", "--endpoints", endpoints, "--drain-timeout=10m", *mode)
     async with command(*flags) as gateway:
         url = await url_of(gateway)
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:

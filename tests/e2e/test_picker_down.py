@@ -15,7 +15,7 @@ from commands import Command, command, free_ports
 from world import ANY_PORT, ENDLESS, MODEL, until
 
 from epp.framework import Endpoint
-from epp.gateway import ClusterType, EnvoyProcess, FailureMode
+from epp.gateway import Bodies, ClusterType, EnvoyProcess, FailureMode
 from epp.gateway.eds_file import discovery_response
 
 PICKED = "x-went-into-resp-headers"
@@ -165,8 +165,9 @@ async def test_fail_close_under_load_answers_every_request_or_ends_it_and_recove
                 assert await load.next_answers(50) == {(200, True)}
 
 
-async def test_fail_open_loses_no_request_of_a_load_over_which_the_picker_dies_and_comes_back(in_front_of):
-    async with in_front_of(failure_mode=FailureMode.FAIL_OPEN) as setup:
+@pytest.mark.parametrize("bodies", [None, Bodies.BUFFERED])
+async def test_fail_open_loses_no_request_of_a_load_over_which_the_picker_dies_and_comes_back(in_front_of, bodies):
+    async with in_front_of(failure_mode=FailureMode.FAIL_OPEN, body_mode=bodies) as setup:
         load = Load(setup)
         async with setup.picker() as picker, load.running():
             assert await load.next_answers(50) == {(200, True)}
@@ -184,8 +185,9 @@ async def test_fail_open_before_any_picker_was_there(in_front_of):
             assert {await setup.ask() for _ in range(4)} == {(200, True)}
 
 
-async def test_fail_open_lets_a_response_go_on_without_the_picker(in_front_of):
-    async with in_front_of(failure_mode=FailureMode.FAIL_OPEN) as setup, setup.picker() as picker:
+@pytest.mark.parametrize("bodies", [None, Bodies.BUFFERED])
+async def test_fail_open_lets_a_response_go_on_without_the_picker(in_front_of, bodies):
+    async with in_front_of(failure_mode=FailureMode.FAIL_OPEN, body_mode=bodies) as setup, setup.picker() as picker:
         stream = await setup.client.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=400, stream=True, **ENDLESS
         )
@@ -229,3 +231,17 @@ async def test_fail_open_takes_large_bodies_up_to_the_limit_with_the_picker_and_
             padding["metadata"]["padding"] *= 2
             assert await ask(setup) == 413
         assert await ask(setup) == 200
+
+
+@pytest.mark.parametrize("bodies", [Bodies.FULL_DUPLEX, Bodies.BUFFERED])
+async def test_picker_that_is_told_to_end_stays_until_a_stream_has_ended(in_front_of, bodies):
+    async with in_front_of(body_mode=bodies) as setup, setup.picker() as picker:
+        stream = await setup.client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=1_000, stream=True, **ENDLESS
+        )
+        await anext(stream)
+        picker.terminate()
+        rest = [chunk async for chunk in stream]
+        assert rest[-1].choices[0].finish_reason == "length"
+        assert await picker.end() == 0
+        assert not any('"event":"streams cut"' in line for line in picker.err)

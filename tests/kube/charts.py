@@ -56,6 +56,11 @@ FLAVOURS: Mapping[str, Sequence[str]] = {
     ),
     "sidecar": ("router.proxy.enabled=true",),
     "sidecar-fail-open": ("router.proxy.enabled=true", "router.proxy.failOpen=true"),
+    "sidecar-buffered": (
+        "router.proxy.enabled=true",
+        "router.proxy.bodyMode=buffered",
+        "router.epp.flags.max-request-body=64Mi",
+    ),
     "proxy-service": (
         "router.proxy.enabled=true",
         "router.proxy.mode=service",
@@ -67,6 +72,7 @@ FLAVOURS: Mapping[str, Sequence[str]] = {
         "router.proxy.enabled=true",
         "router.proxy.mode=service",
         "router.proxy.failOpen=true",
+        "router.proxy.bodyMode=buffered",
         "router.epp.flags.secure-serving=false",
         "router.modelServers.targetPorts[0].number=8000",
         "router.modelServers.targetPorts[1].number=8001",

@@ -52,6 +52,15 @@ def test_lint_has_nothing_to_say(helm, flavour):
         (("router.epp.pluginsConfigFile=mine.yaml",), "router.epp.pluginsConfigFile is mine.yaml, which no value has"),
         (("router.epp.flags.drain-timeout=125s",), "write 135 or more"),
         (("router.proxy.enabled=true", "router.proxy.drainSeconds=200"), "write 210 or more"),
+        (("router.proxy.bodyMode=streamed",), "value must be one of '', 'full-duplex', 'buffered'"),
+        (
+            ("router.proxy.enabled=true", "router.proxy.failOpen=true", "router.proxy.bodyMode=full-duplex"),
+            "leave router.proxy.bodyMode out, or set it to buffered",
+        ),
+        (
+            ("router.proxy.enabled=true", "router.epp.flags.max-request-body=1.5Gi"),
+            "router.epp.flags.max-request-body 1.5Gi is not a size",
+        ),
     ],
 )
 def test_mistake_is_refused_with_its_place(helm, values, said):

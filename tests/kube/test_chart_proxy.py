@@ -62,6 +62,49 @@ def test_every_port_of_the_model_servers_is_a_fallback(helm):
     assert found == [{"address": FALLBACKS, "port_value": port} for port in (8000, 8001)]
 
 
+BUFFERED = "router.proxy.bodyMode=buffered"
+
+
+@pytest.mark.parametrize(
+    ("values", "modes", "chooses"),
+    [
+        ((), ("FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"), False),
+        (("router.proxy.bodyMode=full-duplex",), ("FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"), False),
+        ((OPEN,), ("BUFFERED", "STREAMED"), False),
+        ((BUFFERED,), ("BUFFERED", "NONE"), True),
+        ((BUFFERED, OPEN), ("BUFFERED", "NONE"), True),
+    ],
+)
+def test_bodies_come_to_the_picker_as_values_say(helm, values, modes, chooses):
+    ext_proc = filters(helm, *values)["ext_proc"]
+    shown = ext_proc["processing_mode"]
+    assert (shown["request_body_mode"], shown.get("response_body_mode", "NONE")) == modes
+    assert ext_proc.get("allow_mode_override", False) == chooses
+
+
+@pytest.mark.parametrize("values", [(BUFFERED,), (OPEN,), (BUFFERED, OPEN)])
+@pytest.mark.parametrize(
+    ("flag", "limit"), [("64Mi", 67_108_864), ("1GiB", 1_073_741_824), ("2M", 2_000_000), ("300000", 300_000)]
+)
+def test_envoy_buffers_what_the_picker_takes(helm, values, flag, limit):
+    def limits(*more: str) -> set[int]:
+        (host,) = manager(helm, *values, *more)["route_config"]["virtual_hosts"]
+        return {route["request_body_buffer_limit"] for route in host["routes"]}
+
+    assert limits() == {33_554_432}
+    assert limits(f"router.epp.flags.max-request-body={flag}") == {limit}
+
+
+def manager(helm: Helm, *values: str) -> dict:
+    listener = envoy_of(helm.template(*SIDECAR, *values))["static_resources"]["listeners"][0]
+    return listener["filter_chains"][0]["filters"][0]["typed_config"]
+
+
+def filters(helm: Helm, *values: str) -> dict[str, dict]:
+    found = manager(helm, *values)["http_filters"]
+    return {each["name"].rpartition(".")[2]: each["typed_config"] for each in found}
+
+
 def test_envoy_stays_within_the_memory_of_its_container(helm):
     def heap(limit: str) -> int | None:
         manager = envoy_of(helm.template(*SIDECAR, f"router.proxy.resources.limits.memory={limit}"))["overload_manager"]

@@ -6,7 +6,10 @@ What a cluster provides is replaced: its DNS names by `localhost`, and ports by 
 
 import asyncio
 import contextlib
+import io
+import json
 import os
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -28,6 +31,7 @@ DESTINATION = "x-gateway-destination-endpoint"
 SIDECAR, SERVICE = FLAVOURS["sidecar"], FLAVOURS["proxy-service"]
 OPEN = "router.proxy.failOpen=true"
 PLAIN = "router.epp.flags.secure-serving=false"
+BUFFERED = "router.proxy.bodyMode=buffered"
 
 
 @dataclass
@@ -67,6 +71,12 @@ class Proxy:
             return await self.ask() in expected
 
         await until(seen, f"an answer is one of {expected}", seconds=60)
+
+    async def messages_to_picker(self) -> int:
+        """Return how many messages Envoy has sent."""
+        _, page = await self.status("/stats/prometheus")
+        (count,) = [line.split()[-1] for line in page.splitlines() if re.match(r"\w*ext_proc_stream_msgs_sent\{", line)]
+        return int(count)
 
     async def status(self, path: str, method: str = "GET") -> tuple[int, str]:
         async with self.http.request(method, f"{self.status_url}{path}") as response:
@@ -131,7 +141,18 @@ async def _envoy(arguments: list[str], text: str, directory: Path) -> AsyncItera
         log.close()
 
 
-@pytest.mark.parametrize("values", [SIDECAR, (*SIDECAR, PLAIN), (*SIDECAR, OPEN), SERVICE, (*SERVICE, OPEN, PLAIN)])
+@pytest.mark.parametrize(
+    "values",
+    [
+        SIDECAR,
+        (*SIDECAR, PLAIN),
+        (*SIDECAR, OPEN),
+        (*SIDECAR, BUFFERED),
+        (*SIDECAR, BUFFERED, OPEN),
+        SERVICE,
+        (*SERVICE, OPEN, PLAIN),
+    ],
+)
 async def test_requests_go_where_the_picker_says(proxied, values):
     async with proxied(*values) as proxy, proxy.picker():
         await proxy.answers((200, True))
@@ -149,6 +170,20 @@ async def test_closed_proxy_answers_503_without_a_picker(proxied):
             assert await proxy.ask() == (503, False)
         async with proxy.picker():
             await proxy.answers((200, True))
+
+
+async def test_buffered_proxy_spares_the_picker_the_pieces_of_responses(proxied):
+    most = "router.epp.flags.max-request-body=100k"
+    async with proxied(*SIDECAR, BUFFERED, most) as proxy, proxy.picker():
+        await proxy.answers((200, True))
+        before = await proxy.messages_to_picker()
+        question = {"model": MODEL, "prompt": "hello", "max_tokens": 50, "ignore_eos": True, "stream": True}
+        async with proxy.http.post(f"{proxy.url}/v1/completions", json=question) as response:
+            assert (await response.read()).count(b"data: ") > 50
+        assert await proxy.messages_to_picker() == before + 3  # headers and body, then headers
+        huge = io.BytesIO(json.dumps({**question, "prompt": "x" * 4_000_000}).encode())  # a MiB more may be taken
+        async with proxy.http.post(f"{proxy.url}/v1/completions", data=huge) as response:
+            assert response.status == 413
 
 
 async def test_open_proxy_asks_any_model_server_while_there_is_no_picker(proxied):

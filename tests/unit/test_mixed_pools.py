@@ -2,6 +2,7 @@
 """Pools in which some servers have a metrics page and others have none, on simulated machines in virtual time."""
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -47,7 +48,7 @@ def traffic(config, servers, *, per_second, requests=400, prompt_words=300):
                 for emission in machine.advance(max(clock.now(), machine.now)):
                     routing = routings[emission.request_id]
                     if emission.index == 0:
-                        routing.response_piece(b"x", last=False, now=emission.at_seconds)
+                        routing.response_piece(b"x", last=False, now=partial(float, emission.at_seconds))
                     if emission.finish_reason is not None:
                         routing.complete(Cause.NATURAL)
                 if has_page:

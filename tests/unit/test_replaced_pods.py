@@ -57,9 +57,9 @@ class World:
 
     def answer(self, routing: Routing, address: str = OLD.hostport) -> dict[str, str]:
         routing.served_by(address)
-        added = routing.response_started(200, Headers(), event_stream=True)
+        added = routing.response_started(200, Headers, event_stream=True)
         self.clock.advance(0.5)
-        routing.response_piece(b"data: {}\n\n", last=False, now=self.clock.now())
+        routing.response_piece(b"data: {}\n\n", last=False, now=self.clock.now)
         return added
 
     def finish(self, routing: Routing) -> None:

@@ -3,11 +3,18 @@ container. */ -}}
 
 {{- define "epp.envoy" -}}
 {{- $proxy := .Values.router.proxy -}}
-{{- $file := ternary "files/envoy-fail-open.yaml" "files/envoy-fail-close.yaml" $proxy.failOpen -}}
-{{- $envoy := .Files.Get $file | fromYaml -}}
+{{- $mode := printf "fail-%s%s" (ternary "open" "close" $proxy.failOpen) (ternary "-buffered" "" (eq $proxy.bodyMode "buffered")) -}}
+{{- $envoy := .Files.Get (printf "files/envoy-%s.yaml" $mode) | fromYaml -}}
+{{- $maxBody := include "epp.maxRequestBody" . -}}
 {{- range $listener := $envoy.static_resources.listeners -}}
 {{- $address := $listener.address.socket_address -}}
 {{- $_ := set $address "port_value" (ternary $proxy.statusPort $proxy.port (eq $listener.name "status")) -}}
+{{- $manager := (index (index $listener.filter_chains 0).filters 0).typed_config -}}
+{{- range $route := (index $manager.route_config.virtual_hosts 0).routes -}}
+{{- if and $maxBody (hasKey $route "request_body_buffer_limit") -}}
+{{- $_ := set $route "request_body_buffer_limit" (int64 $maxBody) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- range $cluster := $envoy.static_resources.clusters -}}
 {{- if eq $cluster.name "endpoint_picker" -}}
@@ -66,6 +73,21 @@ endpoints:
 {{- div (mul (trimSuffix "Gi" $memory | int) 1073741824 4) 5 -}}
 {{- else if regexMatch "^[0-9]+Mi$" $memory -}}
 {{- div (mul (trimSuffix "Mi" $memory | int) 1048576 4) 5 -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The picker's --max-request-body in bytes; empty where it has its default. */ -}}
+{{- define "epp.maxRequestBody" -}}
+{{- with index .Values.router.epp.flags "max-request-body" -}}
+{{- $size := trimSuffix "B" (toString .) -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 -}}
+{{- if not (kindIs "string" .) -}}
+{{- int64 . -}}
+{{- else if regexMatch "^[0-9]+([kMG]|[KMG]i)?$" $size -}}
+{{- mul (regexFind "^[0-9]+" $size | int64) (get $units (regexFind "[a-zA-Z]*$" $size)) -}}
+{{- else -}}
+{{- fail (printf "router.epp.flags.max-request-body %s is not a size that Envoy can be told too: write a whole number of bytes, or one with Ki, Mi or Gi" .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -39,6 +39,9 @@
 {{- fail (printf "router.epp.terminationGracePeriodSeconds %d ends the picker within its drain-timeout of %s: write %d or more" $grace (toString .) (add (trimSuffix "s" (toString .) | int) 10)) -}}
 {{- end -}}
 {{- end -}}
+{{- if and $router.proxy.failOpen (eq $router.proxy.bodyMode "full-duplex") -}}
+{{- fail "router.proxy.failOpen loses full-duplex bodies with the picker: leave router.proxy.bodyMode out, or set it to buffered" -}}
+{{- end -}}
 {{- if and (include "epp.proxy.sidecar" .) (gt (add (int $router.proxy.drainSeconds) 10) (int64 $grace)) -}}
 {{- fail (printf "router.epp.terminationGracePeriodSeconds %d ends the pod within router.proxy.drainSeconds %d: write %d or more" $grace (int $router.proxy.drainSeconds) (add (int $router.proxy.drainSeconds) 10)) -}}
 {{- end -}}

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from epp.collectors.engines.built_in import BUILT_IN, OTHER_PREFIXES, OTHER_SPELLINGS, RANK_LABELS
 from epp.collectors.engines.config import EngineConfig
 from epp.collectors.exposition import Selector, Series
+from epp.collectors.layout import Layout
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import (
     KV_BLOCK_TOKENS,
@@ -41,9 +42,12 @@ class Signal:
     rank_label: str = ""
     """Of series with the same value of this label, the highest counts; empty if each series is a rank of its own."""
 
-    def read(self, page: bytes) -> float | None:
+    def read(self, page: bytes, layout: Layout) -> float | None:
         """Return the number; the column's unknown value without a finite value, None without any series."""
-        series = _first(self.selectors, page)
+        series = _first(self.selectors, page, layout)
+        if len(series) == 1:
+            number = series[0].value
+            return number if math.isfinite(number) else self.column.unknown
         return self.folded(series) if series else None
 
     def folded(self, series: Sequence[Series], value: Callable[[Series], float] = _value) -> float:
@@ -74,10 +78,13 @@ class CacheInfo:
         """Columns of the labels."""
         return tuple(signal.column for _, signal in self.signals)
 
-    def read(self, page: bytes) -> Mapping[Column, float]:
+    def read(self, page: bytes, layout: Layout) -> Mapping[Column, float]:
         """Return the columns; none without any series."""
-        series = _first(self.selectors, page)
-        return {signal.column: signal.folded(series, _label_value(label)) for label, signal in self.signals if series}
+        series = _first(self.selectors, page, layout)
+        return layout.derived(series, self._numbers) if series else {}
+
+    def _numbers(self, series: Sequence[Series]) -> Mapping[Column, float]:
+        return {signal.column: signal.folded(series, _label_value(label)) for label, signal in self.signals}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +93,9 @@ class LoraInfo:
 
     selector: Selector
 
-    def read(self, page: bytes) -> LoraState | None:
+    def read(self, page: bytes, layout: Layout) -> LoraState | None:
         """Return the state by the newest series, since old ones stay on the page; None without any series."""
-        series = [one for one in self.selector.read(page) if not math.isnan(one.value)]
+        series = [one for one in layout.read(self.selector, page) if not math.isnan(one.value)]
         if not series:
             return None
         labels = max(series, key=lambda one: one.value).labels
@@ -123,20 +130,20 @@ class Engine:
         columns += self.cache_info.columns if self.cache_info else ()
         return (*dict.fromkeys(columns), *([LORA] if self.lora else []))
 
-    def read(self, page: bytes) -> Report | None:
+    def read(self, page: bytes, layout: Layout) -> Report | None:
         """Return the report, with unknown values for missing series; None if the page has none of the series."""
         columns: dict[Column, float] = {}
         silent = True
         for signal in self.signals:
-            value = signal.read(page)
+            value = signal.read(page, layout)
             columns[signal.column] = signal.column.unknown if value is None else value
             silent = silent and value is None
         if self.cache_info is not None:
             missing = [one for one in self.cache_info.columns if math.isnan(columns.get(one, math.nan))]
-            info = self.cache_info.read(page) if missing else {}
+            info = self.cache_info.read(page, layout) if missing else {}
             columns.update((column, info.get(column, column.unknown)) for column in missing)
             silent = silent and not info
-        adapters = None if self.lora is None else self.lora.read(page)
+        adapters = None if self.lora is None else self.lora.read(page, layout)
         if silent and adapters is None:
             return None
         return Report(columns, {} if self.lora is None else {LORA: adapters or LORA.unknown})
@@ -191,9 +198,13 @@ def _spellings(spec: str) -> tuple[Selector, ...]:
     return tuple(Selector.parse(one) for one in (spec, *OTHER_SPELLINGS.get(spec, ()), *renamed))
 
 
-def _first(selectors: Iterable[Selector], page: bytes) -> Sequence[Series]:
+def _first(selectors: Iterable[Selector], page: bytes, layout: Layout) -> Sequence[Series]:
     """Return the series of the first spelling on the page."""
-    return next((series for selector in selectors if (series := selector.read(page))), ())
+    for selector in selectors:
+        series = layout.read(selector, page)
+        if series:
+            return series
+    return ()
 
 
 def _label_value(label: str) -> Callable[[Series], float]:

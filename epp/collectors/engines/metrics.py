@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of inference engines: the source of their pages, and the extractor of the core metrics."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 
 from epp.collectors.engines.built_in import BUILT_IN, HOST, SERIES_PREFIXES
 from epp.collectors.engines.config import EngineConfig
 from epp.collectors.engines.engine import Engine, compile_engine
 from epp.collectors.exposition import PROMETHEUS_TEXT
+from epp.collectors.layout import Layout
 from epp.collectors.sources.http import HttpSource, HttpSourceParameters
 from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint, Identity
@@ -14,6 +16,7 @@ from epp.framework.limits import AbsolutePath, NameOrDefault
 from epp.framework.plugin import Parameters
 
 _MEMO_LIMIT = 4096
+_LAST_LIMIT = 16384
 
 
 class MetricsSourceParameters(HttpSourceParameters, frozen=True):
@@ -55,6 +58,15 @@ class CoreMetricsParameters(Parameters, frozen=True):
             )
 
 
+@dataclass(slots=True)
+class _Last:
+    """What was read from the last page of an endpoint."""
+
+    engine: Engine
+    layout: Layout = field(default_factory=Layout)
+    report: Report | None = None
+
+
 class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
     """Reads queue, batch, KV cache, prefix cache and adapters from an engine's metrics page.
 
@@ -71,13 +83,26 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         self._engines = {engine: compile_engine(config) for engine, config in configs.items()}
         self._default = self._engines[self.parameters.default_engine]
         self._recognised: dict[Identity, Engine] = {}
+        self._last: dict[str, _Last] = {}
+        """By id of the endpoint."""
         self.writes = tuple(dict.fromkeys(datum for engine in self._engines.values() for datum in engine.fills))
+
+    @property
+    def series(self) -> Collection[str]:
+        """Names of the series of all engines."""
+        return {name for engine in self._engines.values() for name in engine.series_names}
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         """Return the metrics; raises PageError for an unreadable page or an unknown engine."""
         name = endpoint.labels.get(self.parameters.engine_label_key)
         engine = self._recognised.get(endpoint.identity, self._default) if name is None else self._named(name, endpoint)
-        report = engine.read(page)
+        last = self._last.get(endpoint.id)
+        if last is None or last.engine is not engine:
+            if len(self._last) >= _LAST_LIMIT:  # of former endpoints
+                self._last.clear()
+            last = self._last[endpoint.id] = _Last(engine)
+        report = last.report if last.report is not None and last.layout.same(page) else engine.read(page, last.layout)
+        last.report = report
         if report is None and name is None:
             report = self._recognise(page, endpoint, engine)
         if report is None:
@@ -98,7 +123,7 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         """Read the page as that of the engine whose series it has; remember the engine for the next pages."""
         self._recognised.pop(endpoint.identity, None)
         for engine in self._candidates(page):
-            report = None if engine is tried else engine.read(page)
+            report = None if engine is tried else engine.read(page, Layout())
             if report is not None:
                 if engine is not self._default and engine.name != HOST:
                     if len(self._recognised) >= _MEMO_LIMIT:  # of former endpoints

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Polling of endpoints: a task for each endpoint and feed, and the reachability of endpoints."""
+"""Polling of endpoints: when each is polled for each feed, within a budget, and the reachability of endpoints."""

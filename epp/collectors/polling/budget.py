@@ -1,50 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A limit on all polls together: with many endpoints, each is polled less often."""
+"""A limit on the time that all polls together take: with many endpoints, each is polled less often."""
 
-import asyncio
-from collections import deque
-
-MOST_POLLS_PER_SECOND = 2000.0
-"""Two fifths of a CPU; what is left is for requests."""
-_TICK_SECONDS = 0.01
+_SHARE = 0.2
+"""Of the event loop's time; what is left is for requests."""
+_FIRST_COST_SECONDS = 100e-6
+_LEAST_COST_SECONDS, _MOST_COST_SECONDS = 20e-6, 20e-3
+"""What a poll is taken to cost at least, since not all of it is measured, and at most, since a bad moment passes."""
+_MEMORY_POLLS = 500.0
+"""Polls after which a cost counts for little."""
+_LONGEST_GAP_SECONDS = 0.05
+"""Time without a poll that is made up for; what a busy event loop missed is not."""
 
 
 class PollBudget:
-    """Lets polls begin in turns, some in each tick of 10 ms; what a busy event loop missed is not caught up with."""
+    """Says how many polls may begin, by the CPU time that polls took so far; knows no clock of its own."""
 
-    def __init__(self, polls_per_second: float = MOST_POLLS_PER_SECOND) -> None:
-        self._polls_per_second = polls_per_second
-        self._per_tick = max(1, round(polls_per_second * _TICK_SECONDS))
-        self._left = self._per_tick
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+    __slots__ = ("_at", "_cost_seconds", "_left", "_share")
+
+    def __init__(self, share: float = _SHARE) -> None:
+        self._share = share
+        self._cost_seconds = _FIRST_COST_SECONDS
+        self._left = 0.0
+        self._at: float | None = None
 
     @property
-    def delay_seconds(self) -> float:
-        """Time that a poll waits for its turn."""
-        return len(self._waiting) / self._polls_per_second
+    def polls_per_second(self) -> float:
+        """Most polls that may begin in a second."""
+        return self._share / self._cost_seconds
 
-    async def turn(self) -> None:
-        """Return when the next poll may begin; first come, first served."""
-        self._start_tick()
-        if self._left and not self._waiting:
-            self._left -= 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        await turn
+    def spent(self, seconds: float, polls: int) -> None:
+        """Record the CPU time that so many polls took."""
+        if polls:
+            weight = min(polls / _MEMORY_POLLS, 1.0)
+            cost = self._cost_seconds + weight * (seconds / polls - self._cost_seconds)
+            self._cost_seconds = min(max(cost, _LEAST_COST_SECONDS), _MOST_COST_SECONDS)
 
-    def _start_tick(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._end_tick)
+    def allowance(self, now: float) -> int:
+        """Return how many polls may begin now; at least one after a while, however much they cost."""
+        gap = _LONGEST_GAP_SECONDS if self._at is None else min(max(now - self._at, 0.0), _LONGEST_GAP_SECONDS)
+        self._at = now
+        rate = self.polls_per_second
+        self._left = min(self._left + gap * rate, max(_LONGEST_GAP_SECONDS * rate, 1.0))
+        return int(self._left)
 
-    def _end_tick(self) -> None:
-        self._timer = None
-        self._left = self._per_tick
-        while self._waiting and self._left:
-            turn = self._waiting.popleft()
-            if not turn.done():  # cancelled with its task
-                turn.set_result(None)
-                self._left -= 1
-        if self._left < self._per_tick:
-            self._start_tick()
+    def began(self, polls: int) -> None:
+        """Record that so many polls began."""
+        self._left -= polls

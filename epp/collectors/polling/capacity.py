@@ -6,8 +6,8 @@ import contextlib
 
 import structlog
 
-from epp.collectors.polling.budget import PollBudget
 from epp.collectors.polling.poll import CollectorObserver
+from epp.collectors.polling.poller import Poller
 from epp.descriptors import shortage
 
 _GROWING_SECONDS = 0.5
@@ -22,8 +22,8 @@ _log = structlog.get_logger()
 class Capacity:
     """Warns of too few file descriptors, and of polls that are rarer than asked for; again as the pool grows."""
 
-    def __init__(self, budget: PollBudget, observer: CollectorObserver) -> None:
-        self._budget = budget
+    def __init__(self, poller: Poller, observer: CollectorObserver) -> None:
+        self._poller = poller
         self._observer = observer
         self._changed = asyncio.Event()
         self._connections = 0
@@ -61,7 +61,7 @@ class Capacity:
             _log.warning("too few file descriptors", endpoints=self._endpoints, problem=problem)
 
     def _check_interval(self) -> None:
-        seconds = max(self._budget.delay_seconds, self._interval_seconds)
+        seconds = max(self._poller.delay_seconds, self._interval_seconds)
         self._observer.poll_interval(seconds)
         if seconds <= self._interval_seconds:
             self._told_seconds = self._interval_seconds

@@ -5,12 +5,14 @@ import asyncio
 import math
 import random
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
 
 from epp.collectors.polling.budget import PollBudget
+from epp.collectors.polling.cadence import Cadence, slowest_interval
 from epp.collectors.polling.capacity import Capacity
 from epp.collectors.polling.conditions import Conditions
+from epp.collectors.polling.member import Member
 from epp.collectors.polling.poll import CollectorObserver, Poll
+from epp.collectors.polling.poller import Poller
 from epp.collectors.polling.reachability import Reachability
 from epp.collectors.sources.connection_probe import ConnectionProbe
 from epp.collectors.sources.http import HttpSource
@@ -22,14 +24,11 @@ from epp.framework.endpoint import Endpoint, EndpointTrust
 from epp.framework.plugin import Datum
 from epp.supervisor import Supervisor
 
-_LONGEST_FIRST_WAIT_SECONDS = 1.0
-_MOST_PROBES_PER_SECOND = 200.0
-"""Brief connections cost more than pages on connections that are kept."""
-
 
 class Collector:
-    """Runs one task for each endpoint and feed, so that a slow exporter delays no other; in all, within a budget.
+    """Polls each endpoint for each feed, so that a slow exporter delays no other; in all, within a budget.
 
+    Feeds without an interval of their own are polled less often while an endpoint is at rest: see `Cadence`.
     An endpoint whose own port no feed asks is probed with brief connections, to know whether it can be reached.
     Follows the pool from `start` to `stop`; cannot be started again. The caller closes the sources.
     """
@@ -52,28 +51,30 @@ class Collector:
         self._clock = clock
         self._interval_seconds = interval_seconds
         self._observer = observer or CollectorObserver()
-        self._generator = generator or random.Random()  # noqa: S311  spreads the polls, guards nothing
+        generator = generator or random.Random()  # noqa: S311  spreads the polls, guards nothing
         self._supervisor = supervisor or Supervisor(observer=self._observer)
         self._endpoint_tls = None if trust is None else EndpointTls(trust)
         self._probe = Feed(ConnectionProbe(self._endpoint_tls), ())
         self._tls_limits: tuple[bool, frozenset[str]] | None = None
         """What TLS the gateway can do: with endpoints that have a host name, and with which addresses; None for all."""
         self.conditions = Conditions()
+        self._trusted_seconds = math.inf
+        self._budget = budget or PollBudget()
+        self._poller = Poller(store, clock, self._budget, generator)
         self._feeds = self.checked(feeds)
         self._equip(self._feeds)
         self._ending: set[asyncio.Task[None]] = set()
-        self._tasks: dict[tuple[str, Feed], asyncio.Task[None]] = {}
+        self._members: dict[tuple[str, Feed], Member] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self._reachability: dict[str, Reachability] = {}
         self._running = False
-        self._budget = budget or PollBudget()
-        self._capacity = Capacity(self._budget, self._observer)
-        self._judging: asyncio.Task[None] | None = None
+        self._capacity = Capacity(self._poller, self._observer)
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     @property
-    def task_count(self) -> int:
-        """Number of tasks, including those that are being cancelled."""
-        return len(self._tasks) + len(self._ending)
+    def feed_count(self) -> int:
+        """Number of endpoints times feeds that are polled."""
+        return len(self._members)
 
     def checked(self, feeds: Sequence[Feed]) -> tuple[Feed, ...]:
         """Return the feeds without duplicates; raises ValueError for an interval that is not above 0."""
@@ -90,14 +91,17 @@ class Collector:
         self._store.subscribe(self._pool_changed)
         for endpoint in self._store.endpoints:
             self._begin(endpoint)
-        self._judging = self._supervisor.start("collector capacity", self._capacity.follow)
+        self._tasks = (
+            self._supervisor.start("collect", self._poller.run),
+            self._supervisor.start("collector capacity", self._capacity.follow),
+        )
         self._size_changed()
 
     async def replace(self, feeds: Sequence[Feed]) -> None:
         """Replace the feeds; one with the same source and extractors as before continues.
 
-        Data that only removed feeds reported becomes unknown. Returns when their tasks have ended: then their sources
-        can be closed. Raises ValueError for an interval that is not above 0, before any change.
+        Data that only removed feeds reported becomes unknown. Returns when what was under way has ended: then their
+        sources can be closed. Raises ValueError for an interval that is not above 0, before any change.
         """
         wanted = self.checked(feeds)
         gone = [feed for feed in self._feeds if feed not in wanted]
@@ -114,18 +118,25 @@ class Collector:
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
 
+    def trust_for(self, seconds: float) -> None:
+        """Poll endpoints at rest so often that their metrics are not older than that."""
+        self._trusted_seconds = seconds
+        for member in self._members.values():
+            if member.cadence is not None:
+                member.cadence.limit(self._slowest_seconds)
+
     def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
         """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
         self._tls_limits = (by_name, frozenset(addresses))
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait for their end."""
+        """End all polls and wait for their end."""
         self._running = False
         for identity in tuple(self._endpoints):
             self._end(identity)
-        if self._judging is not None:
-            self._judging.cancel()
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._ending, *self._tasks, return_exceptions=True)
 
     def _pool_changed(self, change: Change) -> None:
         if not self._running:
@@ -137,13 +148,17 @@ class Collector:
                 self._end(endpoint.id)
                 self._begin(endpoint)
             self._endpoints[endpoint.id] = endpoint
+            for feed in (*self._feeds, self._probe):
+                member = self._members.get((endpoint.id, feed))
+                if member is not None:
+                    member.endpoint = endpoint
         for _, endpoint in change.added:
             self._begin(endpoint)
         self._size_changed()
 
     def _size_changed(self) -> None:
         self._capacity.changed(
-            endpoints=len(self._endpoints), connections=len(self._tasks), interval_seconds=self._interval_seconds
+            endpoints=len(self._endpoints), connections=len(self._members), interval_seconds=self._interval_seconds
         )
 
     def _begin(self, endpoint: Endpoint) -> None:
@@ -161,10 +176,11 @@ class Collector:
         return not by_name if endpoint.host else endpoint.address not in addresses
 
     def _equip(self, feeds: Iterable[Feed]) -> None:
-        """Let sources verify certificates of endpoints as the gateway does."""
+        """Let sources verify certificates of endpoints as the gateway does, and tell what reading pages takes."""
         for feed in feeds:
             if isinstance(feed.source, HttpSource):
                 feed.source.endpoint_tls = self._endpoint_tls
+                feed.source.cost = self._poller.cost
 
     def _feeds_of(self, endpoint: Endpoint) -> tuple[Feed, ...]:
         if self._is_ruled_out(endpoint):
@@ -174,10 +190,26 @@ class Collector:
 
     def _begin_feeds(self, endpoint: Endpoint) -> None:
         for feed in self._feeds_of(endpoint):
-            if (endpoint.id, feed) not in self._tasks:
-                run = partial(self._run, endpoint, feed, self._reachability[endpoint.id])
-                name = f"collect {feed.source.name} of {endpoint.id}"
-                self._tasks[endpoint.id, feed] = self._supervisor.start("collect", run, name=name)
+            if (endpoint.id, feed) not in self._members:
+                self._members[endpoint.id, feed] = member = self._member(endpoint, feed)
+                self._poller.add(member, self._interval_of(feed))
+
+    def _member(self, endpoint: Endpoint, feed: Feed) -> Member:
+        poll = Poll(
+            self._store,
+            feed,
+            self._reachability[endpoint.id],
+            clock=self._clock,
+            interval_seconds=self._interval_of(feed),
+            observer=self._observer,
+        )
+        own = feed.source.interval_seconds is not None
+        cadence = None if own else Cadence(self._interval_seconds, self._slowest_seconds, self._clock.now())
+        return Member(self._store, endpoint, poll, cadence=cadence, brief=feed is self._probe)
+
+    @property
+    def _slowest_seconds(self) -> float:
+        return slowest_interval(self._interval_seconds, self._trusted_seconds)
 
     def _end(self, identity: str) -> None:
         if self._endpoints.pop(identity, None) is not None:
@@ -187,25 +219,11 @@ class Collector:
                 self._end_feed(identity, feed)
 
     def _end_feed(self, identity: str, feed: Feed) -> None:
-        task = self._tasks.pop((identity, feed), None)
-        if task is not None:
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            task.cancel()
-
-    async def _run(self, endpoint: Endpoint, feed: Feed, reachability: Reachability) -> None:
-        interval = self._interval_of(feed)
-        poll = Poll(
-            self._store, feed, reachability, clock=self._clock, interval_seconds=interval, observer=self._observer
-        )
-        due = self._clock.now() + self._generator.uniform(0, min(interval, _LONGEST_FIRST_WAIT_SECONDS))
-        while True:
-            await asyncio.sleep(due - self._clock.now())
-            await self._budget.turn()
-            wait = await poll.collect_once(self._endpoints.get(endpoint.id, endpoint), self._budget.delay_seconds)
-            if feed is self._probe:
-                wait = max(wait, len(self._endpoints) / _MOST_PROBES_PER_SECOND)
-            due = next_due(due, wait, self._clock.now())
+        member = self._members.pop((identity, feed), None)
+        if member is not None:
+            for task in self._poller.remove(member):
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
 
     def _interval_of(self, feed: Feed) -> float:
         own = feed.source.interval_seconds
@@ -214,8 +232,3 @@ class Collector:
 
 def _reported(feeds: Iterable[Feed]) -> set[Datum]:
     return {datum for feed in feeds for extractor in feed.extractors for datum in extractor.writes}
-
-
-def next_due(due: float, wait: float, now: float) -> float:
-    """Return the next multiple of `wait` seconds after `due` that is later than `now`; missed ones are skipped."""
-    return due + wait * (math.floor(max(now - due, 0.0) / wait) + 1)

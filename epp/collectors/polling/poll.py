@@ -2,6 +2,7 @@
 """Polls of one feed of one endpoint."""
 
 import logging
+from collections.abc import Collection
 from typing import Any
 
 import structlog
@@ -10,7 +11,16 @@ from epp.collectors.polling.conditions import Condition
 from epp.collectors.polling.reachability import Reachability
 from epp.datastore import Datastore
 from epp.framework.clock import Clock
-from epp.framework.datalayer import Contact, Extractor, Feed, NotAskedError, PageError, UnreachableError
+from epp.framework.datalayer import (
+    Contact,
+    DataSource,
+    Extractor,
+    Feed,
+    NotAskedError,
+    PageError,
+    Report,
+    UnreachableError,
+)
 from epp.framework.endpoint import Endpoint
 from epp.framework.faults import described
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
@@ -43,10 +53,15 @@ class CollectorObserver(TaskObserver):
 
 
 class Poll:
-    """Fetches pages and reports their data; logs each kind of problem when it comes, until it is resolved.
+    """Reports the data of pages; logs each kind of problem when it comes, until it is resolved.
 
     Problems of the endpoint itself are warned of elsewhere: all endpoints together, see `Conditions`.
     """
+
+    __slots__ = (
+        "_backoff_seconds", "_clock", "_delay_seconds", "_feed", "_interval_seconds", "_last", "_observer", "_problems",
+        "_reachability", "_reported_at", "_store", "changed",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -69,9 +84,36 @@ class Poll:
         """The kind of the last problem of the page, and of each extractor."""
         self._backoff_seconds = interval_seconds
         self._reported_at: dict[Extractor[Any], float] = {}
+        self._last: dict[Extractor[Any], Report] = {}
+        self.changed = False
+        """Whether the last page said something else than the one before."""
+
+    @property
+    def source(self) -> DataSource[Any]:
+        """The source of the pages."""
+        return self._feed.source
+
+    @property
+    def series(self) -> Collection[str] | None:
+        """Names of the series that are read of a page, by all extractors; None for whole pages."""
+        names: set[str] = set()
+        for extractor in self._feed.extractors:
+            if extractor.series is None:
+                return None
+            names.update(extractor.series)
+        return names
 
     async def collect_once(self, endpoint: Endpoint, delay_seconds: float = 0.0) -> float:
-        """Fetch and report once; return the seconds until the next poll is due.
+        """Fetch once and settle the outcome."""
+        outcome: bytes | Exception
+        try:
+            outcome = await self._feed.source.fetch(endpoint)
+        except Exception as error:  # noqa: BLE001  a plugin may raise anything; other feeds continue
+            outcome = error
+        return self.settle(endpoint, outcome, delay_seconds)
+
+    def settle(self, endpoint: Endpoint, outcome: bytes | Exception, delay_seconds: float = 0.0) -> float:
+        """Report a page, or why there is none; return the seconds until the next poll is due.
 
         `delay_seconds` is the time that a poll waits for its turn when it is due. In a pool so large that it counts,
         endpoints that fail make room for others.
@@ -79,33 +121,23 @@ class Poll:
         A failed page changes no data; numbers that could not be read for a while become unknown.
         """
         self._delay_seconds = delay_seconds
-        page = await self._fetch(endpoint)
-        if page is not None:
-            self._answered(endpoint, self._extract(page, endpoint))
+        self.changed = False
+        if isinstance(outcome, Exception):
+            self._failed(endpoint, outcome)
+        else:
+            self._recovered(_PAGE, endpoint)
+            self._answered(endpoint, self._extract(outcome, endpoint))
         self._forget_stale(endpoint)
         return self._backoff_seconds
 
-    async def _fetch(self, endpoint: Endpoint) -> bytes | None:
-        source = self._feed.source
-        try:
-            page = await source.fetch(endpoint)
-        except UnreachableError as error:
-            self._fetch_failed(endpoint, error)
+    def _failed(self, endpoint: Endpoint, error: Exception) -> None:
+        self._fetch_failed(endpoint, error)
+        if isinstance(error, UnreachableError):
             self._missed(endpoint, error)
-            return None
-        except PageError as error:
-            self._fetch_failed(endpoint, error)
+        elif isinstance(error, PageError):
             self._answered(endpoint, error)
-            return None
-        except NotAskedError as error:
-            self._fetch_failed(endpoint, error)
+        elif isinstance(error, NotAskedError):
             self._back_off()
-            return None
-        except Exception as error:  # noqa: BLE001  a plugin may raise anything; other feeds continue
-            self._fetch_failed(endpoint, error)
-            return None
-        self._recovered(_PAGE, endpoint)
-        return page
 
     def _extract(self, page: bytes, endpoint: Endpoint) -> PageError | None:
         """Report what the page says; return the problem of one that no extractor can read."""
@@ -113,7 +145,8 @@ class Poll:
         failures = 0
         for extractor in self._feed.extractors:
             try:
-                self._store.report(endpoint, extractor.extract(page, endpoint))
+                report = extractor.extract(page, endpoint)
+                self._store.report(endpoint, report)
             except Exception as error:  # noqa: BLE001  a plugin may raise anything; other extractors continue
                 self._observer.extract_error(self._feed.source.plugin_type, extractor.plugin_type)
                 self._log_problem(extractor.name, endpoint, error)
@@ -121,6 +154,10 @@ class Poll:
                 problem = error if isinstance(error, PageError) else problem
             else:
                 self._reported_at[extractor] = self._clock.now()
+                before = self._last.get(extractor)
+                if report is not before:
+                    self.changed = self.changed or report != before
+                    self._last[extractor] = report
                 self._recovered(extractor.name, endpoint)
         return problem if failures == len(self._feed.extractors) else None
 

@@ -3,7 +3,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from epp.collectors.exposition import PROMETHEUS_TEXT, Selector
 from epp.collectors.sources.http import HttpSource, HttpSourceParameters
@@ -58,6 +58,11 @@ class DcgmExtractor(Extractor):
 
     plugin_type = "dcgm-extractor"
     writes = (GPU_UTILIZATION,)
+
+    @property
+    def series(self) -> Collection[str]:
+        """Names of the two series."""
+        return [selector.name for selector, _ in _SERIES]
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         """Return the utilization; raises PageError for a page without these series."""

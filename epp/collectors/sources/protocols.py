@@ -55,7 +55,7 @@ async def speaks_http(address: str, port: int, seconds: float) -> bool:
 @contextlib.asynccontextmanager
 async def _connection(address: str, port: int) -> AsyncIterator[socket.socket]:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with brief_socket((family, socket.SOCK_STREAM, 0, "", ("", 0))) as connecting:
+    with brief_socket(family) as connecting:
         connecting.settimeout(0)
         await asyncio.get_running_loop().sock_connect(connecting, (address, port))
         yield connecting

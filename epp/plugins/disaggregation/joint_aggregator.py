@@ -2,10 +2,10 @@
 """Picks the endpoints of all legs together instead of one by one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
+from msgspec.structs import replace
 
 from epp.framework import TOPOLOGY, Aggregator, Destination, Floats, Positions, ProfileResult, Request, Stability
 from epp.framework.headers import ENCODERS, PREFILLER

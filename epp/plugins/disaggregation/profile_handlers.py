@@ -2,10 +2,10 @@
 """The profile handlers of disaggregated requests."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from epp.framework import Destination, Name, Parameters, ProfileResult, Request, Stability
 from epp.framework.headers import DATA_PARALLEL, ENCODERS, PREFILLER

@@ -16,6 +16,7 @@ from epp.framework import (
     RUNNING,
     Candidates,
     DataKey,
+    Datum,
     Endpoint,
     EndpointObserver,
     PreRequest,
@@ -85,7 +86,7 @@ class EndpointRatesProducer(
 
     plugin_type = "endpoint-rates-producer"
     writes = (ENDPOINT_RATES,)
-    reads = (ACCELERATOR, IN_FLIGHT_TOKENS)
+    reads: tuple[Datum, ...] = (ACCELERATOR, IN_FLIGHT_TOKENS)
 
     def setup(self) -> None:
         given = self.parameters
@@ -95,6 +96,9 @@ class EndpointRatesProducer(
         self._fleet = RateFleet(given.engine_label_key, given.default_engine)
         half_life = parse_duration(given.half_life)
         window = max(given.window, given.min_samples)
+        self.reads_response_body = given.learn
+        if not given.learn:
+            self.reads = (ACCELERATOR,)
         self._prefill, self._itl = (
             RateLearner(half_life_seconds=half_life, min_samples=given.min_samples, window=window) for _ in range(2)
         )

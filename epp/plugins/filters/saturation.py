@@ -81,6 +81,11 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters]):
     def warnings(self) -> Sequence[str]:
         return self.parameters.headroom_warnings()
 
+    @property
+    def oldest_metrics_seconds(self) -> float:
+        """The age up to which metrics count."""
+        return self._oldest_seconds
+
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         fresh = self.clock.now() - candidates.values(METRICS_AT) <= self._oldest_seconds
         full = candidates.values(WAITING) >= self._most_waiting

@@ -60,7 +60,9 @@ def request_body(
     ends: tuple[int, ...] = (),
 ) -> RequestBody:
     """Return the parsed body; a negative limit is none, one beyond 64 bits raises MalformedBodyError."""
-    sizes = [end - start for start, end in pairwise((0, *ends))] if ends else [len(prompt)]
+    tokens = -(-len(prompt) // BYTES_PER_TOKEN)
+    if ends:
+        tokens = sum([-((start - end) // BYTES_PER_TOKEN) for start, end in pairwise((0, *ends))])
     if limit is not None and limit > _MOST_TOKENS:
         raise MalformedBodyError(
             f"the limit of output tokens is more than {_MOST_TOKENS}: send a smaller one", kind="invalid_value"
@@ -68,7 +70,7 @@ def request_body(
     return RequestBody(
         model=common.model or "",
         prompt=prompt,
-        prompt_tokens=sum([-(-size // BYTES_PER_TOKEN) for size in sizes]),
+        prompt_tokens=tokens,
         max_output_tokens=None if limit is None or limit < 0 else int(limit),
         streaming=bool(common.stream),
         cache_salt=common.cache_salt or "",

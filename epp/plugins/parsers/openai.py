@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parser of OpenAI's APIs: chat, completions, embeddings, images, and those of items."""
 
+import re
 from collections.abc import Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import ClassVar, TypeAlias, cast
 
@@ -12,10 +14,13 @@ from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, not_run, request_body
 from epp.plugins.parsers.openai_items import read_conversations, read_responses
-from epp.plugins.parsers.prompt import Content, PromptWriter, pack
+from epp.plugins.parsers.prompt import Content, PromptWriter
+from epp.plugins.parsers.token_ids import pack, packed_json
 
 _Input: TypeAlias = str | list[str | TokenId | list[TokenId]] | None
 
+_LONG_BYTES = 16 * 1024
+_IDS = re.compile(rb'"prompt"\s*+:\s*+\[\s*+[0-9]')
 _EMBEDS_BASE64_BYTES_PER_TOKEN = 10923  # a hidden size of 4,096 at two bytes, four base64 bytes for three
 
 
@@ -32,10 +37,17 @@ class _Chat(Common, gc=False):
     max_completion_tokens: Limit = None
 
 
-class _Completions(Common, gc=False):
-    prompt: _Input = None
+class _CompletionsRest(Common, gc=False):
     prompt_embeds: str | list[str] | None = None
     max_tokens: Limit = None
+
+
+class _Completions(_CompletionsRest, gc=False):
+    prompt: _Input = None
+
+
+class _RawCompletions(_CompletionsRest, gc=False):
+    prompt: msgspec.Raw = ABSENT
 
 
 class _Embeddings(Common, gc=False):
@@ -49,6 +61,7 @@ class _Images(Common, gc=False):
 
 _decode_chat = msgspec.json.Decoder(_Chat).decode
 _decode_completions = msgspec.json.Decoder(_Completions).decode
+_decode_raw_completions = msgspec.json.Decoder(_RawCompletions).decode
 _decode_embeddings = msgspec.json.Decoder(_Embeddings).decode
 _decode_images = msgspec.json.Decoder(_Images).decode
 
@@ -65,9 +78,19 @@ def _read_chat(body: bytes) -> RequestBody:
 
 
 def _read_completions(body: bytes) -> RequestBody:
+    if len(body) >= _LONG_BYTES and _begins_with_id(body):
+        raw = _decode_raw_completions(body)
+        ids = packed_json(bytes(raw.prompt))
+        if ids is not None:
+            return _completions(raw, PromptWriter(ids))
     completions = _decode_completions(body)
     prompt = PromptWriter()
     _write_input(prompt, completions.prompt, "prompt")
+    return _completions(completions, prompt)
+
+
+def _completions(completions: _CompletionsRest, prompt: PromptWriter) -> RequestBody:
+    """Return the parsed body, given what it has for a prompt."""
     embeds = completions.prompt_embeds or []
     for encoded in [embeds] if isinstance(embeds, str) else embeds:
         prompt.opaque(encoded.encode(), len(encoded) // _EMBEDS_BASE64_BYTES_PER_TOKEN)
@@ -94,6 +117,12 @@ def _read_images(body: bytes) -> RequestBody:
     if not images.prompt:
         raise empty("prompt", "send a text")
     return request_body(images, images.prompt.encode(), None)
+
+
+def _begins_with_id(body: bytes) -> bool:
+    """Return whether the first `prompt` in the body, perhaps that of the object, seems to be a list of token ids."""
+    position = body.find(b'"prompt"')
+    return position >= 0 and _IDS.match(body, position) is not None
 
 
 def _write_messages(prompt: PromptWriter, messages: list[_Message]) -> None:
@@ -127,7 +156,7 @@ def _encoded(texts: list[str]) -> bytes:
 
 
 def _packed(prompts: list[list[int]]) -> bytes:
-    return b"".join(map(pack, prompts))
+    return pack(chain.from_iterable(prompts))
 
 
 class OpenAIParser(JsonParser):

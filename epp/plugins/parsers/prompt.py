@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a prompt as canonical bytes: equal prefixes here are equal prefixes in the engine."""
 
-import struct
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from types import MappingProxyType
@@ -13,6 +12,7 @@ import xxhash
 from epp.framework.request import BYTES_PER_TOKEN, Media
 from epp.plugins.parsers.images import pixels
 from epp.plugins.parsers.json_parser import ABSENT
+from epp.plugins.parsers.token_ids import pack
 
 T = TypeVar("T")
 
@@ -64,10 +64,10 @@ class PromptWriter:
 
     __slots__ = ("_ends", "_media", "_media_left", "_pieces", "media_items")
 
-    def __init__(self) -> None:
+    def __init__(self, written: bytes = b"") -> None:
         self.media_items = 0
         """Images, audio clips and videos written so far."""
-        self._pieces: list[bytes] = []
+        self._pieces = [written] if written else []
         self._ends: list[int] = []
         self._media: list[tuple[int, Media]] = []  # each with the number of its piece
         self._media_left = _MOST_MEDIA
@@ -90,6 +90,9 @@ class PromptWriter:
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
         """Write one message of a conversation."""
+        if isinstance(content, str) and tool_calls is ABSENT:  # as most are
+            self.text(f"{role}\n{content}\n")
+            return
         self.text(role + "\n")
         self.content(content)
         self.json(tool_calls)
@@ -110,9 +113,12 @@ class PromptWriter:
 
     def part(self, raw: msgspec.Raw) -> None:
         """Write one content part; an unknown one as its JSON."""
+        found = bytes(raw)
         try:
-            part = _decode_part(raw)
+            part = _decode_part(raw) if found.startswith(b"{") else None
         except msgspec.ValidationError:
+            part = None
+        if part is None:
             self.json(raw)
             return
         if part.type in _TEXT_TYPES and part.text is not None:
@@ -136,6 +142,8 @@ class PromptWriter:
 
     def json(self, raw: msgspec.Raw) -> bool:
         """Write JSON unchanged and return whether there was any; absent, null and the empty list count as none."""
+        if raw is ABSENT:
+            return False
         found = bytes(raw)
         if found in _EMPTY_JSON:
             return False
@@ -172,8 +180,3 @@ def placeholder(found: bytes, tokens: int) -> bytes:
     size = tokens * BYTES_PER_TOKEN
     digest = xxhash.xxh3_128_digest(found)
     return (digest * -(-size // len(digest)))[:size]
-
-
-def pack(ids: list[int]) -> bytes:
-    """Return token ids, each in [0, 2^32), as four little-endian bytes each."""
-    return struct.pack(f"<{len(ids)}I", *ids)

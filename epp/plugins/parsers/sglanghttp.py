@@ -10,7 +10,7 @@ import msgspec
 from epp.framework import RequestBody
 from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import ABSENT, Common, JsonParser, Limit, Reader, TokenId, request_body
-from epp.plugins.parsers.prompt import pack
+from epp.plugins.parsers.token_ids import pack
 
 
 class _Sampling(msgspec.Struct, gc=False):

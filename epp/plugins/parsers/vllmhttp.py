@@ -13,7 +13,8 @@ from epp.framework.printable import printable
 from epp.framework.request import BYTES_PER_TOKEN
 from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import Common, JsonParser, Limit, Reader, TokenId, request_body
-from epp.plugins.parsers.prompt import pack, placeholder
+from epp.plugins.parsers.prompt import placeholder
+from epp.plugins.parsers.token_ids import pack
 
 
 class _Range(msgspec.Struct, gc=False):

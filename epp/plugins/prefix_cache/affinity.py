@@ -21,6 +21,7 @@ from epp.framework import (
     Request,
     Share,
 )
+from epp.framework.arrays import all_true, any_true, lowest
 from epp.framework.rates import uncached_tokens
 
 _MS_PER_S = 1000.0
@@ -84,7 +85,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         if match is None or match.total_blocks == 0 or self._explores(request):
             return everything
         sticky = match.blocks(candidates) / match.total_blocks >= self.parameters.affinity_threshold
-        if not sticky.any() or self._too_slow(sticky, self._ttft_seconds(request, candidates, match)):
+        if not any_true(sticky) or self._too_slow(sticky, self._ttft_seconds(request, candidates, match)):
             return everything
         return sticky
 
@@ -93,10 +94,10 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
 
     def _too_slow(self, sticky: Mask, ttft_seconds: Floats) -> bool:
         limit_ms = self.parameters.max_ttft_penalty_ms
-        if limit_ms == 0.0 or sticky.all():
+        if limit_ms == 0.0 or all_true(sticky):
             return False
-        penalty_seconds = ttft_seconds[sticky].min() - ttft_seconds[~sticky].min()
-        return bool(penalty_seconds * _MS_PER_S > limit_ms)
+        penalty_seconds = lowest(ttft_seconds[sticky]) - lowest(ttft_seconds[~sticky])
+        return penalty_seconds * _MS_PER_S > limit_ms
 
     def _ttft_seconds(self, request: Request, candidates: Candidates, match: PrefixMatch) -> Floats:
         rates = request.get(ENDPOINT_RATES)

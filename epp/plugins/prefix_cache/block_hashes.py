@@ -2,6 +2,7 @@
 """Hashes a prompt in blocks, each chained to those before it."""
 
 import sys
+from array import array
 
 import xxhash
 
@@ -17,7 +18,7 @@ def chain_seed(model: str, cache_salt: str) -> int:
     return xxhash.xxh3_64_intdigest(cache_salt.encode("utf-8", "surrogatepass"), seed=model_hash)
 
 
-def block_hashes(prompt: bytes, *, seed: int, block_tokens: int, max_blocks: int = sys.maxsize) -> list[int]:
+def block_hashes(prompt: bytes, *, seed: int, block_tokens: int, max_blocks: int = sys.maxsize) -> "array[int]":
     """Return one 64-bit xxHash (XXH3) for each block, in order; the last one may be shorter.
 
     Equal hashes at a position mean equal prompts up to the end of that block.
@@ -25,8 +26,4 @@ def block_hashes(prompt: bytes, *, seed: int, block_tokens: int, max_blocks: int
     size = block_tokens * BYTES_PER_TOKEN
     end = min(len(prompt), max_blocks * size)
     digest = xxhash.xxh3_64_intdigest
-    hashes: list[int] = []
-    for start in range(0, end, size):
-        seed = digest(prompt[start : start + size], seed)
-        hashes.append(seed)
-    return hashes
+    return array("Q", [seed := digest(prompt[start : start + size], seed) for start in range(0, end, size)])

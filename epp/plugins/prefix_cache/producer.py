@@ -2,7 +2,10 @@
 """Estimates the part of a prompt that each endpoint has in its KV cache, from the prompts sent there before."""
 
 import sys
+from array import array
 from collections.abc import Sequence
+from math import isfinite
+from secrets import token_bytes
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -50,7 +53,7 @@ class ApproxPrefixCacheParameters(Parameters, frozen=True):
     lru_capacity_per_server: CountOrDefault = 31250
     """Most blocks recorded for each endpoint."""
     max_bytes_per_server: Annotated[int, Meta(ge=BYTES_PER_ENTRY)] = 10 * 1024 * 1024
-    """Memory for each endpoint's blocks: limits their number, at 320 bytes each."""
+    """Memory for each endpoint's blocks: limits their number, at 64 bytes each."""
     block_size: Natural = 0
     """Deprecated: stands for `blockSizeTokens` if that is left out."""
     max_prefix_blocks_to_match: Natural = 2048
@@ -70,11 +73,14 @@ class ApproxPrefixCacheParameters(Parameters, frozen=True):
         return self.max_prefix_blocks_to_match or sys.maxsize
 
 
+_NO_BLOCKS = array("Q")
+
+
 class _Hashed(NamedTuple):
     """The blocks of a request."""
 
     block_tokens: int
-    chains: Sequence[Sequence[int]]
+    chains: Sequence["array[int]"]
     """Hashes of each prompt that has any, in order."""
     tokens: Sequence[int]
     """Estimated tokens of each of these prompts."""
@@ -94,7 +100,7 @@ class ApproxPrefixCacheProducer(
     Blocks are `blockSizeTokens` times 4 bytes of the canonical prompt, hashed in a chain whose seed is the model and
     the cache salt; the last block of a prompt may be shorter. Each prompt of a list has a chain of its own, and the
     limits hold for all of them together. The request's blocks are recorded for the target of each profile, not for its
-    fallbacks. Of each endpoint `min(capacity, maxBytesPerServer / 320)` blocks are kept; the least recently used are
+    fallbacks. Of each endpoint `min(capacity, maxBytesPerServer / 64)` blocks are kept; the least recently used are
     evicted first. With `autoTune` the blocks are those of the first endpoint of the pool that reports their size, from
     64 to 4096 tokens, and the capacity is the tokens that the engine can cache over the tokens of a block, so that the
     index holds no more than the engine; else it is `lruCapacityPerServer`.
@@ -106,6 +112,8 @@ class ApproxPrefixCacheProducer(
         self._match_key = PREFIX_MATCH.produced_by(self.name)
         self._hashed_key: DataKey[_Hashed] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
         self._index = PrefixIndex()
+        self._secret = int.from_bytes(token_bytes(8))  # without it, clients could make hashes collide
+        self._seed: tuple[tuple[str, str], int] | None = None
         self._reported: Floats | None = None
         self._engine_tokens = 0
         self.writes = (self._match_key,)
@@ -142,9 +150,9 @@ class ApproxPrefixCacheProducer(
         return hashed
 
     def _hash(self, request: Request, block_tokens: int) -> _Hashed:
-        seed = chain_seed(request.model, request.body.cache_salt)
+        seed = self._seed_of(request)
         room = self.parameters.max_blocks(block_tokens)
-        chains: list[list[int]] = []
+        chains: list[array[int]] = []
         tokens: list[int] = []
         counted = request.get(PROMPT_TOKENS)
         sized = None if counted is None else counted.prompt
@@ -158,9 +166,16 @@ class ApproxPrefixCacheProducer(
                 break
         return _Hashed(block_tokens, chains, tokens)
 
+    def _seed_of(self, request: Request) -> int:
+        """Return the seed of the request's chains; that of the last request is at hand."""
+        named = request.model, request.body.cache_salt
+        if self._seed is None or self._seed[0] != named:
+            self._seed = named, chain_seed(*named) ^ self._secret
+        return self._seed[1]
+
     def _match(self, hashed: _Hashed, slots: int) -> PrefixMatch:
         if len(hashed.chains) <= 1:
-            chain = hashed.chains[0] if hashed.chains else ()
+            chain = hashed.chains[0] if hashed.chains else _NO_BLOCKS
             return PrefixMatch(self._index.match(chain, slots), len(chain), hashed.block_tokens)
         blocks = np.zeros(slots, dtype=np.int32)
         held = np.zeros(slots, dtype=np.int64)
@@ -183,8 +198,8 @@ class ApproxPrefixCacheProducer(
         """Return the most blocks to record for the slot."""
         capacity = self.parameters.lru_capacity_per_server
         if self.parameters.auto_tune:
-            engine_tokens = snapshot.column(KV_BLOCKS)[slot] * snapshot.column(KV_BLOCK_TOKENS)[slot]
-            if np.isfinite(engine_tokens):
+            engine_tokens = snapshot.column(KV_BLOCKS).item(slot) * snapshot.column(KV_BLOCK_TOKENS).item(slot)
+            if isfinite(engine_tokens):
                 capacity = int(engine_tokens) // block_tokens
         return max(0, min(capacity, self.parameters.max_bytes_per_server // BYTES_PER_ENTRY))
 

@@ -56,3 +56,27 @@ def test_every_beginning_of_an_object_becomes_an_object_that_begins_the_same(doc
 @given(st.binary())
 def test_arbitrary_bytes_never_raise(text):
     completed(text)
+
+
+@pytest.mark.parametrize(
+    ("cut", "whole"),
+    [
+        (b'{"a":1 , ', b'{"a":1}'),
+        (b'{"a":[1,2 ,"x"', b'{"a":[1,2 ,"x"]}'),
+        (b'{"a":[1,2,', b'{"a":[1,2]}'),
+        (b'{"a":"}]\\"", "b": [{"c":tru', b'{"a":"}]\\"", "b": [{}]}'),
+        (b'{"a":true ', b'{"a":true}'),
+        (b'{"a":["x', b'{"a":["x"]}'),
+        (b'{"a":{"b":[]}', b'{"a":{"b":[]}}'),
+    ],
+)
+def test_text_is_cut_behind_the_last_complete_value(cut, whole):
+    json.loads(whole)
+    assert completed(cut) == whole
+
+
+def test_text_open_a_million_times_is_closed_or_left_alone():
+    assert completed(b'{"a":' + b"[" * 400_000) == b'{"a":' + b"[" * 400_000 + b"]" * 400_000 + b"}"
+    for unit in (b"[", b'["",', b'{"":', b"[],"):
+        hostile = b'{"a":[' + unit * 1_000_000
+        assert completed(hostile) in {hostile, hostile[:-1] + b"]}"}

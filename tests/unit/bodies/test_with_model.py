@@ -6,6 +6,7 @@ import json
 import pytest
 
 from epp.bodies import with_model, with_model_added
+from epp.framework.errors import MalformedBodyError
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,31 @@ def test_old_value_may_hold_escapes(value):
 
 def test_every_duplicate_is_replaced():
     assert with_model(b'{"model":"a","n":1,"model":"b"}', "c") == b'{"model":"c","n":1,"model":"c"}'
+
+
+@pytest.mark.parametrize("key", [b'"model"', rb'"mod\u0065l"'])
+def test_more_than_two_are_refused_however_they_are_spelled(key):
+    with pytest.raises(MalformedBodyError, match="more than twice"):
+        with_model(b'{"model":"a",' + key + b':"b","n":{"model":"c"},' + key + b':"d"}', "e")
+
+
+def test_body_that_only_lenient_readers_accept_gets_the_model_too():
+    assert with_model(b'{"temperature":NaN,"model":"a","n":-Infinity}', "b") == (
+        b'{"temperature":NaN,"model":"b","n":-Infinity}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"model":"a","prompt":"trunc', b'{"model":"b","prompt":"trunc'),
+        (b'{"x":[{"model":"n"}],"model":"a"', b'{"x":[{"model":"n"}],"model":"b"'),
+        (b'{"model":"a","model":"tru', b'{"model":"a","model":"tru'),  # it cannot be replaced, so none is
+        (b'{"model":"tru', b'{"model":"tru'),
+    ],
+)
+def test_truncated_body_gets_the_model_where_it_is_complete(body, expected):
+    assert with_model(body, "b", partial=True) == expected
 
 
 @pytest.mark.parametrize("value", [b"null", b"-1.5e3", b"true", b"[1,[2]]", b'{"model":"x"}', b"{}"])

@@ -97,7 +97,7 @@ async def collecting():
     yield start
     for one in started:
         await one.stop()
-        assert one.task_count == 0
+        assert one.feed_count == 0
     for source in sources:
         await source.close()
-    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("collect ")]
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("collect")]

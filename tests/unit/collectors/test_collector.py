@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from epp.collectors import Collector, CollectorObserver, Conditions
 from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
-from epp.collectors.polling.collector import next_due
 from epp.collectors.polling.poll import Poll
 from epp.collectors.polling.reachability import Reachability
+from epp.collectors.polling.timetable import next_due
 from epp.collectors.sources.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
 from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock, SystemClock
@@ -403,16 +403,16 @@ async def test_server_that_hangs_becomes_unreachable(server, until, collecting):
     assert len(server.asked) >= 3
 
 
-async def test_tasks_follow_the_pool(server, until, collecting):
+async def test_polls_follow_the_pool(server, until, collecting):
     store = Datastore(SystemClock())
     a, b = server.endpoint("a"), server.endpoint("b")
     collector = await collecting(store, metrics_feed())
-    assert collector.task_count == 0
+    assert collector.feed_count == 0
     store.replace([a, b])
-    assert collector.task_count == 2
+    assert collector.feed_count == 2
     await until(lambda: value(store, slot=0) == value(store, slot=1) == 3)
     store.replace([b])
-    await until(lambda: collector.task_count == 1)
+    await until(lambda: collector.feed_count == 1)
     assert math.isnan(value(store, slot=0))
     with socket.socket() as deaf:  # bound, so nobody else listens there, but not listening
         deaf.bind(("127.0.0.1", 0))
@@ -426,7 +426,7 @@ async def test_stopped_collector_does_not_follow_the_pool(server, collecting):
     collector = await collecting(store, metrics_feed())
     await collector.stop()
     store.replace([server.endpoint()])
-    assert collector.task_count == 0
+    assert collector.feed_count == 0
 
 
 async def test_endpoint_that_gets_another_label_is_asked_with_it(until, collecting):
@@ -473,7 +473,7 @@ async def test_slow_source_does_not_hold_up_another(server, until, collecting):
     store = Datastore(SystemClock())
     store.replace([server.endpoint()])
     collector = await collecting(store, Feed(stuck, (Length(),)), metrics_feed())
-    assert collector.task_count == 2
+    assert collector.feed_count == 2
     await until(lambda: stuck.asked and len(server.asked) >= 3)
 
 

@@ -73,10 +73,10 @@ async def test_feeds_that_stay_go_on_undisturbed_when_others_come_and_go(metrics
     staying = metrics_feed()
     collector = await collecting(store, staying, old)
     await until(lambda: old.source.asked and value(store, slot=0) == value(store, slot=1) == 3)
-    running = {task for (_, feed), task in collector._tasks.items() if feed is staying}
+    running = {member for (_, feed), member in collector._members.items() if feed is staying}
     await collector.replace([Feed(staying.source, staying.extractors), new])  # the same objects in another pair
-    assert collector.task_count == 4
-    assert {task for task in collector._tasks.values() if task in running} == running
+    assert collector.feed_count == 4
+    assert running <= set(collector._members.values())
     asked = len(old.source.asked)
     server.page = b"vllm:num_requests_waiting 5\n"
     await until(lambda: value(store, slot=0) == value(store, slot=1) == 5)
@@ -92,7 +92,7 @@ async def test_source_may_be_closed_once_its_feed_was_replaced(metrics_feed, ser
     collector = await collecting(store, feed)
     await until(lambda: server.asked)
     await collector.replace([])
-    assert collector.task_count == 1  # the probe of an endpoint that no feed asks
+    assert collector.feed_count == 1  # the probe of an endpoint that no feed asks
     await feed.source.close()  # complains of nothing
     assert value(store, REACHABLE) == 1
 
@@ -106,10 +106,10 @@ async def test_endpoint_that_joins_after_a_replacement_is_asked_by_the_new_feeds
     await collector.replace([new])
     store.replace([server.endpoint()])
     await until(lambda: value(store) == 3)
-    assert collector.task_count == 1
+    assert collector.feed_count == 1
     assert old.source.asked == []
     store.replace([])
-    await until(lambda: collector.task_count == 0)
+    await until(lambda: collector.feed_count == 0)
 
 
 async def test_another_extractor_makes_another_feed(metrics_feed, server, until, collecting):
@@ -120,7 +120,7 @@ async def test_another_extractor_makes_another_feed(metrics_feed, server, until,
     await until(lambda: value(store) == 3)
     await collector.replace([Feed(feed.source, (Length(),))])
     await until(lambda: value(store, RUNNING) == len(server.page))
-    assert collector.task_count == 1
+    assert collector.feed_count == 1
 
 
 async def test_feeds_of_an_endpoint_share_what_is_known_of_its_reachability_across_replacements(
@@ -166,7 +166,7 @@ async def test_endpoint_that_no_feed_asks_any_more_still_comes_back(metrics_feed
     await server.start()
     await until(lambda: value(store, REACHABLE) == 1)
     await collector.replace([metrics_feed()])
-    assert collector.task_count == 1  # it asks the endpoint, so that no probe has to
+    assert collector.feed_count == 1  # it asks the endpoint, so that no probe has to
 
 
 async def test_bad_replacement_changes_nothing(metrics_feed, server, until, collecting):
@@ -175,7 +175,7 @@ async def test_bad_replacement_changes_nothing(metrics_feed, server, until, coll
     collector = await collecting(store, metrics_feed())
     with pytest.raises(ValueError, match="source 'counting': an interval of 0 s is too short"):
         await collector.replace([Feed(Counting(interval_seconds=0), ())])
-    assert collector.task_count == 1
+    assert collector.feed_count == 1
     await until(lambda: value(store) == 3)
 
 
@@ -185,12 +185,12 @@ async def test_replacement_outside_of_start_and_stop_starts_nothing(metrics_feed
     collector = Collector(store, [], clock=SystemClock(), interval_seconds=0.01)
     feed = metrics_feed()
     await collector.replace([feed])
-    assert collector.task_count == 0
+    assert collector.feed_count == 0
     await collector.start()
     await until(lambda: value(store) == 3)
     await collector.stop()
     await collector.replace([Feed(Counting(), ())])
-    assert collector.task_count == 0
+    assert collector.feed_count == 0
 
 
 async def test_feed_given_twice_is_asked_once(metrics_feed, server, collecting):
@@ -198,4 +198,4 @@ async def test_feed_given_twice_is_asked_once(metrics_feed, server, collecting):
     store.replace([server.endpoint()])
     feed = metrics_feed()
     collector = await collecting(store, feed, feed)
-    assert collector.task_count == 1
+    assert collector.feed_count == 1

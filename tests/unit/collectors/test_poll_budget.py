@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Polls of many endpoints share a rate; those that fail take less of it."""
 
-import asyncio
-import time
-
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from epp.collectors import Collector, CollectorObserver
@@ -17,8 +16,8 @@ from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import DataSource, Extractor, Feed, Report, UnreachableError
 from epp.framework.snapshot import RUNNING
 
-TICK = 0.01
-ONE_A_TICK = 1 / TICK
+LITTLE = 0.02
+"""Share of the time for at most 1,000 polls a second."""
 
 
 class Counts(DataSource):
@@ -63,58 +62,76 @@ def pool(count: int) -> list[Endpoint]:
     return [Endpoint(f"e{number}", "127.0.0.1", 1 + number) for number in range(count)]
 
 
-async def test_polls_within_the_budget_do_not_wait():
-    budget = PollBudget(5 * ONE_A_TICK)
-    async with asyncio.timeout(60):
-        for _ in range(5):
-            turn = asyncio.create_task(budget.turn())
-            await asyncio.sleep(0)
-            assert turn.done()
-    assert budget.delay_seconds == 0
+def test_polls_may_take_a_share_of_the_time():
+    budget = PollBudget(0.2)
+    budget.spent(0.1, 1000)  # 100 us each
+    assert budget.polls_per_second == pytest.approx(2000)
+    budget.allowance(0.0)
+    budget.began(100)
+    assert budget.allowance(0.01) == 20
+    budget.began(20)
+    assert budget.allowance(0.01) == 0
 
 
-async def test_polls_beyond_the_budget_take_turns_in_order():
-    budget, begun = PollBudget(ONE_A_TICK), []
-
-    async def poll(number: int) -> None:
-        await budget.turn()
-        begun.append(number)
-
-    started = time.monotonic()
-    tasks = [asyncio.create_task(poll(number)) for number in range(11)]
-    await asyncio.sleep(0)
-    assert (begun, budget.delay_seconds) == ([0], 10 * TICK)
-    await asyncio.gather(*tasks)
-    assert begun == list(range(11))
-    assert time.monotonic() - started >= 9 * TICK  # one in each tick; the first of them may have begun before
-    assert budget.delay_seconds == 0
+def test_what_a_busy_event_loop_missed_is_not_caught_up_with():
+    budget = PollBudget(0.2)
+    budget.spent(0.1, 1000)
+    budget.allowance(0.0)
+    assert budget.allowance(60.0) == 100  # 50 ms
 
 
-async def test_what_a_busy_event_loop_missed_is_not_caught_up_with():
-    budget = PollBudget(ONE_A_TICK)
-    turns = [asyncio.create_task(budget.turn()) for _ in range(20)]
-    await asyncio.sleep(0)
-    time.sleep(20 * TICK)  # noqa: ASYNC251  the event loop is busy
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert sum(turn.done() for turn in turns) <= 3
-    await asyncio.gather(*turns)
+def test_polls_that_take_longer_are_fewer_and_recover():
+    budget = PollBudget(0.2)
+    for _ in range(100):
+        budget.spent(0.1, 100)  # 1 ms each
+    assert budget.polls_per_second == pytest.approx(200, rel=0.01)
+    for _ in range(100):
+        budget.spent(0.01, 100)
+    assert budget.polls_per_second == pytest.approx(2000, rel=0.01)
 
 
-async def test_poll_that_is_cancelled_while_it_waits_leaves_its_turn_to_the_next():
-    budget = PollBudget(ONE_A_TICK)
-    first, gone, last = (asyncio.create_task(budget.turn()) for _ in range(3))
-    await first
-    gone.cancel()
-    await last
-    assert gone.cancelled()
+def test_one_bad_moment_changes_little():
+    budget = PollBudget(0.2)
+    before = budget.polls_per_second
+    budget.spent(0.005, 1)  # the machine did something else
+    assert budget.polls_per_second > 0.9 * before
+
+
+def test_polls_that_cost_more_than_there_is_still_happen():
+    budget = PollBudget(0.0001)
+    for _ in range(100):
+        budget.spent(1.0, 10)
+    now = begun = 0
+    while begun < 3:
+        now += 1
+        allowed = budget.allowance(now)
+        budget.began(allowed)
+        begun += allowed
+        assert now <= 20_000
+
+
+@given(st.lists(st.tuples(st.floats(0, 0.1), st.integers(0, 200), st.floats(0, 0.001)), min_size=1, max_size=200))
+def test_no_more_polls_begin_than_the_share_allows(turns):
+    budget, now, begun, allowed_seconds = PollBudget(0.2), 0.0, 0, 0.0
+    costs = [100e-6]
+    for gap, wanted, cost in turns:
+        now += gap
+        polls = min(budget.allowance(now), wanted)
+        assert polls >= 0
+        budget.began(polls)
+        budget.spent(polls * cost, polls)
+        begun += polls
+        costs.append(0.2 / budget.polls_per_second)
+    least = min(costs)
+    allowed_seconds = 0.2 * (now + 0.05)
+    assert begun <= allowed_seconds / least + 1
 
 
 async def test_in_a_large_pool_each_endpoint_is_polled_less_often_and_alike(until):
     source, store = Counts(), Datastore(SystemClock())
     store.replace(pool(20))
     collector = Collector(
-        store, [Feed(source, (Length(),))], clock=SystemClock(), interval_seconds=0.001, budget=PollBudget(ONE_A_TICK)
+        store, [Feed(source, (Length(),))], clock=SystemClock(), interval_seconds=0.001, budget=PollBudget(LITTLE)
     )
     await collector.start()
     await until(lambda: len(source.asked) >= 100)
@@ -128,7 +145,7 @@ async def test_endpoints_that_refuse_connections_leave_turns_to_others(until):
     source, store = Counts(refusing), Datastore(SystemClock())
     store.replace(pool(20))
     collector = Collector(
-        store, [Feed(source, (Length(),))], clock=SystemClock(), interval_seconds=0.001, budget=PollBudget(ONE_A_TICK)
+        store, [Feed(source, (Length(),))], clock=SystemClock(), interval_seconds=0.001, budget=PollBudget(LITTLE)
     )
     await collector.start()
     await until(lambda: len(source.asked) >= 300)
@@ -181,13 +198,13 @@ async def test_numbers_last_for_three_turns_where_turns_are_rare():
 async def test_log_and_metrics_tell_that_endpoints_are_polled_less_often(until, monkeypatch):
     monkeypatch.setattr(capacity, "_GROWING_SECONDS", 0.05)
     source, store, intervals = Counts(), Datastore(SystemClock()), Intervals()
-    store.replace(pool(100))
+    store.replace(pool(1000))
     collector = Collector(
         store,
         [Feed(source, (Length(),))],
         clock=SystemClock(),
         interval_seconds=0.01,
-        budget=PollBudget(ONE_A_TICK),
+        budget=PollBudget(LITTLE),
         observer=intervals,
     )
     with capture_logs() as logs:
@@ -195,7 +212,7 @@ async def test_log_and_metrics_tell_that_endpoints_are_polled_less_often(until, 
         await until(lambda: intervals.told)
         await collector.stop()
     (line,) = [line for line in logs if line["event"] == "endpoints are polled less often than asked"]
-    assert (line["endpoints"], line["asked_seconds"]) == (100, 0.01)
+    assert (line["endpoints"], line["asked_seconds"]) == (1000, 0.01)
     assert line["seconds"] > 0.01
     assert intervals.told[0] == pytest.approx(line["seconds"], abs=1e-3)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from epp.config import Builder, assemble, default_config, load_text
 from epp.datastore import Datastore
 from epp.director import Cause, Director, DirectorObserver, Held, Seeds
-from epp.extproc.exchange import Answer
+from epp.extproc.exchange import Answer, ExchangeSettings
+from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
 from epp.extproc.wire import (
     HeaderMap,
@@ -79,7 +80,8 @@ class Bench:
     plugins: Mapping[str, Plugin]
 
     def session(self, **options) -> Exchange:
-        return Exchange(Session(self.director, **options))
+        traits = options.pop("traits", None) or GatewayTraits()
+        return Exchange(Session(self.director, ExchangeSettings(**options), traits))
 
     @property
     def in_flight(self) -> int:

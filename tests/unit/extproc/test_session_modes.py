@@ -219,12 +219,12 @@ def test_response_pieces_pass_without_being_sent_back(bench, mode):
     assert bench.in_flight == 0
 
 
-def test_response_that_is_not_shown_ends_with_the_stream_and_nothing_is_wrong(bench):
+def test_response_that_is_not_shown_ends_with_the_stream(bench):
     session = routed(bench, "NONE")
     session.receive(response_headers())
     assert bench.in_flight == 1
     session.close()
-    assert bench.endings.causes == [Cause.NATURAL]
+    assert bench.endings.causes == [Cause.UNSEEN]
     assert bench.in_flight == 0
 
 

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A certificate on disk, replaced in the ways that operators and Kubernetes replace one."""
 
+import datetime as dt
 import os
+import sys
 
 import pytest
 from certificates import mount, new_pair, write
 from cryptography import x509
 from structlog.testing import capture_logs
 
-from epp.extproc.tls import CertificateFiles
+from epp.extproc.certificates import check_pair, expiry
+from epp.extproc.tls import CertificateFiles, self_signed
 from epp.framework import ConfigurationError
 
 TAKEN = "certificate renewed"
@@ -104,3 +107,11 @@ def test_files_of_another_kind_are_named(tmp_path, key, certificate, problem):
     write(tmp_path, key, certificate)
     with pytest.raises(ConfigurationError, match=f"^--cert-path {tmp_path}: {problem}"):
         CertificateFiles(tmp_path)
+
+
+@pytest.mark.parametrize("executable", [sys.executable, "/there/is/no/python"])
+def testself_signed_certificate_is_a_pair_with_or_without_a_child_process(executable, monkeypatch):
+    monkeypatch.setattr("epp.extproc.tls.sys.executable", executable)
+    key, certificate = self_signed()
+    check_pair(key, certificate)
+    assert dt.datetime.fromisoformat(expiry(certificate)) > dt.datetime.now(dt.UTC) + dt.timedelta(days=3600)

@@ -236,9 +236,12 @@ def test_envoy_accepts_the_printed_yaml(settings, tmp_path):
     "name",
     [
         "envoy.yaml",
+        "envoy-buffered.yaml",
         "envoy-override-host.yaml",
         "chart/files/envoy-fail-close.yaml",
+        "chart/files/envoy-fail-close-buffered.yaml",
         "chart/files/envoy-fail-open.yaml",
+        "chart/files/envoy-fail-open-buffered.yaml",
     ],
 )
 def test_envoy_accepts_the_file_in_deploy(name, tmp_path):

@@ -84,7 +84,7 @@ class Echo:
         self.silence_timeout: float | None = None
         self.stays_open = False
 
-    def receive(self, content: bytes):  # noqa: PLR0911  one for each word
+    def receive(self, content: bytes):
         assert not self.closed
         self.received.append(content)
         match content:
@@ -97,13 +97,9 @@ class Echo:
             case b"end":
                 self.done = True
                 return [b"last"]
-            case b"quiet":
-                self.silence_timeout = 0.1
-                return []
-            case b"nothing":
-                return []
-            case b"stay":
-                self.stays_open = True
+            case b"quiet" | b"nothing" | b"stay":
+                self.silence_timeout = 0.1 if content == b"quiet" else self.silence_timeout
+                self.stays_open = content == b"stay"
                 return []
             case b"twice":
                 return [b"one", b"two"]

@@ -312,3 +312,26 @@ def test_head_of_a_gateway_is_known(client):
     assert dict(HEAD)[":path"] == ECHO
     client.open(("user-agent", "a gateway"), ("x-request-id", "1"))
     assert client.calls[0].outlet.peer == "ipv4:192.0.2.1:1234"
+
+
+@pytest.mark.parametrize("length", [8_000, 40_000])
+def test_large_frames_are_messages_of_bytes_padded_or_not(client, length):
+    client.send(frames.window_update_frame(0, 10**6))
+    stream = client.open()
+    client.send(frames.window_update_frame(stream, 10**6))
+    wire = message(b"x" * length)
+    for at in range(0, len(wire), 10_000):
+        client.send(data(stream, wire[at : at + 10_000]))
+    for at in range(0, len(wire), 10_000):
+        client.send(frames.frame(frames.DATA, frames.PADDED, stream, b"\x05" + wire[at : at + 10_000] + bytes(5)))
+    assert [type(content) for content in client.calls[0].received] == [bytes, bytes]
+    assert client.answers(stream) == ([b"x" * length] * 2, None)
+
+
+def test_large_frames_behind_a_held_answer_are_messages_of_bytes(client):
+    stream = client.open()
+    client.say(stream, b"wait")
+    wire = message(b"x" * 20_000)
+    client.send(data(stream, wire[:10_000]) + data(stream, wire[10_000:]))
+    client.connection.settled(stream, None)
+    assert client.answers(stream) == ([b"first", b"settled", b"x" * 20_000], None)

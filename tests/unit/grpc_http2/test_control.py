@@ -94,6 +94,14 @@ def test_client_that_goes_away_is_served_to_the_end(client):
     assert client.connection.finished
 
 
+def test_connection_ends_as_the_last_stream_of_a_client_that_goes_away_is_reset(client):
+    stream = client.open()
+    client.send(frames.goaway_frame(0, ErrorCode.NO_ERROR))
+    assert not client.connection.closed
+    client.send(frames.rst_stream_frame(stream, ErrorCode.CANCEL))
+    assert client.connection.closed
+
+
 def test_silent_client_is_asked_whether_it_is_alive(client):
     wait(client, 59)
     assert not client.sent()

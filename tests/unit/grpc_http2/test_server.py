@@ -3,16 +3,19 @@
 
 import asyncio
 import contextlib
+import ssl
 
 import grpc
 import pytest
 from frame_client import ECHO, HEAD, data, message, parse
 from hpack import Encoder
 
+from epp.extproc.tls import self_signed
 from epp.grpc_http2 import frames
 from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.server import GrpcServer
+from epp.grpc_http2.tls import server_context
 from epp.listening import listener
 
 APART = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
@@ -214,6 +217,40 @@ async def test_stop_without_grace_cuts_calls(service):
             await server.stop(0)
             assert await call.code() is grpc.StatusCode.UNAVAILABLE
     assert service.closed == 1
+
+
+async def test_tls_client_that_says_nothing_is_sent_away(service):
+    key, certificate = self_signed()
+    context = server_context(key, certificate, ssl.TLSVersion.TLSv1_2)
+
+    async def contexts() -> ssl.SSLContext:
+        return context
+
+    server = GrpcServer({ECHO: service.open}, Limits(handshake_seconds=0.5), contexts)
+    sock = listener("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    await server.start(sock)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await reader.read() == b""
+    writer.close()
+    await server.stop(0)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_slow_certificate_keeps_no_client_for_ever(service):
+    async def contexts() -> ssl.SSLContext:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    server = GrpcServer({ECHO: service.open}, Limits(handshake_seconds=0.2), contexts)
+    sock = listener("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    await server.start(sock)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await reader.read() == b""
+    writer.close()
+    await server.stop(0)
 
 
 async def raw(port: int):

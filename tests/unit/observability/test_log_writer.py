@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A log line that cannot be written costs a number in a counter, and nothing else."""
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -80,6 +81,50 @@ def test_event_that_is_no_valid_text_is_logged_all_the_same(pipe, monkeypatch):
         structlog.get_logger().warning("odd", value="\udcff", thing=object)
         assert writer.settle(10)
         assert b"udcff" in os.read(reader, 65536)
+    finally:
+        structlog.reset_defaults()
+        os.close(reader)
+
+
+def test_lines_of_many_threads_are_all_written(pipe):
+    reader, stream = pipe
+    writer = LogWriter(stream)
+    threads = [threading.Thread(target=lambda: [writer.write("x\n") for _ in range(500)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert writer.settle(10)
+    assert os.read(reader, 65536) == b"x\n" * 2000
+    os.close(reader)
+
+
+def test_line_after_a_pause_wakes_the_writer(pipe):
+    reader, stream = pipe
+    writer = LogWriter(stream)
+    for _ in range(3):
+        writer.write("x\n")
+        assert os.read(reader, 65536) == b"x\n"  # without `settle`: it comes by itself
+    os.close(reader)
+
+
+def test_lines_have_the_time_in_utc_with_microseconds(pipe, monkeypatch):
+    reader, stream = pipe
+    monkeypatch.setattr("sys.stderr", stream)
+    writer = logs.configure(5)
+    times = iter((1_700_000_000_000_001_999, 1_700_000_000_999_999_999, 1_700_000_001_000_000_000))
+    monkeypatch.setattr("epp.observability.logs.time.time_ns", lambda: next(times))
+    try:
+        for _ in range(3):
+            structlog.get_logger().warning("odd")
+        assert writer.settle(10)
+        lines = [json.loads(line) for line in os.read(reader, 65536).splitlines()]
+        assert [line["timestamp"] for line in lines] == [
+            "2023-11-14T22:13:20.000001Z",
+            "2023-11-14T22:13:20.999999Z",
+            "2023-11-14T22:13:21.000000Z",
+        ]
+        assert {line["level"] for line in lines} == {"warning"}
     finally:
         structlog.reset_defaults()
         os.close(reader)

@@ -101,11 +101,11 @@ def test_request_is_running_from_its_routing_to_its_end(page):
 def test_times_and_sizes_are_observed(page, streaming, label):
     routing = page.route(streaming=streaming, size_bytes=100)
     page.clock.advance(0.25)
-    routing.response_piece(b"x" * 0, last=False, now=page.clock.now())  # an empty piece is no first byte
+    routing.response_piece(b"x" * 0, last=False, now=page.clock.now)  # an empty piece is no first byte
     page.clock.advance(0.25)
-    routing.response_piece(b"x" * 30, last=False, now=page.clock.now())
+    routing.response_piece(b"x" * 30, last=False, now=page.clock.now)
     page.clock.advance(1.5)
-    routing.response_piece(b"x" * 12, last=False, now=page.clock.now())
+    routing.response_piece(b"x" * 12, last=False, now=page.clock.now)
     routing.complete(Cause.NATURAL)
     assert page.value("request_ttft_seconds_sum", model="m", streaming=label) == 0.5
     assert page.value("request_duration_seconds_sum", model="m") == 2.0
@@ -131,7 +131,7 @@ def test_response_without_a_byte_has_no_time_to_first_token(page):
 )
 def test_failure_of_a_routed_request_has_its_code(page, status, cause, code):
     routing = page.route()
-    routing.response_started(status, Headers(), event_stream=False)
+    routing.response_started(status, Headers, event_stream=False)
     routing.complete(cause)
     assert page.value("request_error_total", model="m", error_code=code) == 1
     assert page.label_values("request_error_total", "error_code") == {code}
@@ -139,7 +139,7 @@ def test_failure_of_a_routed_request_has_its_code(page, status, cause, code):
 
 def test_success_is_no_error(page):
     routing = page.route()
-    routing.response_started(200, Headers(), event_stream=False)
+    routing.response_started(200, Headers, event_stream=False)
     routing.complete(Cause.NATURAL)
     assert page.label_values("request_error_total", "error_code") == set()
 
@@ -209,7 +209,7 @@ def test_pool_of_silent_endpoints_has_none_that_is_ready(page):
 
 def test_endpoint_that_left_has_no_series(page):
     routing = page.route()
-    routing.response_started(200, Headers(), event_stream=False)
+    routing.response_started(200, Headers, event_stream=False)
     routing.complete(Cause.NATURAL)
     e0 = routing.served
     page.store.replace([e0, TWO])
@@ -240,10 +240,10 @@ def test_endpoint_that_left_has_no_gauge(page):
 
 def test_usage_is_observed_as_the_endpoint_counted_it(page):
     routing = page.route()
-    routing.response_started(200, Headers(), event_stream=False)
+    routing.response_started(200, Headers, event_stream=False)
     page.clock.advance(2.0)
     body = b'{"usage":{"prompt_tokens":40,"completion_tokens":8,"prompt_tokens_details":{"cached_tokens":32}}}'
-    routing.response_piece(body, last=True, now=page.clock.now())
+    routing.response_piece(body, last=True, now=page.clock.now)
     routing.complete(Cause.NATURAL)
     assert page.value("request_input_tokens_sum", model="m") == 40
     assert page.value("request_cached_tokens_sum", model="m") == 32
@@ -262,7 +262,7 @@ def test_usage_is_observed_as_the_endpoint_counted_it(page):
 )
 def test_endings_are_counted_by_endpoint(page, status, cause, outcome):
     routing = page.route()
-    routing.response_started(status, Headers(), event_stream=False)
+    routing.response_started(status, Headers, event_stream=False)
     routing.complete(cause)
     assert page.value("endpoint_responses_total", model_server_endpoint="e0", outcome=outcome) == 1
 

@@ -61,7 +61,7 @@ class Traffic:
         )
 
     def end(self, routing: Routing, status: int = 200, cause: Cause = Cause.NATURAL) -> None:
-        routing.response_started(status, Headers(), event_stream=False)
+        routing.response_started(status, Headers, event_stream=False)
         routing.complete(cause)
 
     def whole(self, model: str = "m", flow: str = "default-flow", target: str = "", status: int = 200) -> None:

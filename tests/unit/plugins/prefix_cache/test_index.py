@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index against a naive model, and its rules as examples."""
 
+from array import array
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,76 +15,133 @@ SLOTS = 4
 ROOMY = 100
 
 
-def matches(index, hashes):
-    return index.match(hashes, SLOTS).tolist()
+def chain(*hashes):
+    return array("Q", hashes)
+
+
+def matches(index, *hashes):
+    return index.match(chain(*hashes), SLOTS).tolist()
 
 
 def test_each_slot_gets_the_length_of_its_own_match():
     index = PrefixIndex()
-    index.record(0, [1, 2, 3], ROOMY)
-    index.record(2, [1, 9], ROOMY)
-    assert matches(index, [1, 2, 3, 4]) == [3, 0, 1, 0]
-
-
-def test_match_ends_at_the_first_gap():
-    index = PrefixIndex()
-    index.record(0, [1], ROOMY)
-    index.record(0, [3], ROOMY)
-    assert matches(index, [1, 2, 3]) == [1, 0, 0, 0]
+    index.record(0, chain(1, 2, 3), ROOMY)
+    index.record(2, chain(1, 9), ROOMY)
+    assert matches(index, 1, 2, 3, 4) == [3, 0, 1, 0]
 
 
 def test_empty_chain_matches_no_slot():
     index = PrefixIndex()
-    index.record(0, [1], ROOMY)
-    assert matches(index, []) == [0, 0, 0, 0]
+    index.record(0, chain(1), ROOMY)
+    assert matches(index) == [0, 0, 0, 0]
+
+
+def test_blocks_are_found_only_after_those_before_them():
+    index = PrefixIndex()
+    index.record(0, chain(1, 2, 3), ROOMY)
+    index.record(0, chain(1, 2, 4), ROOMY)
+    assert matches(index, 2, 3) == [0, 0, 0, 0]
+    assert matches(index, 3) == [0, 0, 0, 0]
 
 
 def test_tail_is_evicted_before_head():
     index = PrefixIndex()
-    index.record(0, [1, 2, 3, 4], 4)
-    index.record(0, [7], 4)
-    assert matches(index, [1, 2, 3, 4]) == [3, 0, 0, 0]
+    index.record(0, chain(1, 2, 3, 4), 4)
+    index.record(0, chain(7), 4)
+    assert matches(index, 1, 2, 3, 4) == [3, 0, 0, 0]
 
 
 def test_touched_chain_outlives_an_older_one():
     index = PrefixIndex()
-    index.record(0, [1, 2], 4)
-    index.record(0, [5, 6], 4)
-    index.record(0, [1, 2], 4)
-    index.record(0, [8, 9], 4)
-    assert matches(index, [1, 2]) == [2, 0, 0, 0]
-    assert matches(index, [5, 6]) == [0, 0, 0, 0]
+    index.record(0, chain(1, 2), 4)
+    index.record(0, chain(5, 6), 4)
+    index.record(0, chain(1, 2), 4)
+    index.record(0, chain(8, 9), 4)
+    assert matches(index, 1, 2) == [2, 0, 0, 0]
+    assert matches(index, 5, 6) == [0, 0, 0, 0]
+
+
+def test_beginning_that_two_chains_share_outlives_the_older_one():
+    index = PrefixIndex()
+    index.record(0, chain(1, 2, 3, 4), 6)
+    index.record(0, chain(1, 2, 5, 6), 6)
+    index.record(0, chain(8, 9), 6)
+    assert matches(index, 1, 2, 3, 4) == [2, 0, 0, 0]
+    assert matches(index, 1, 2, 5, 6) == [4, 0, 0, 0]
 
 
 def test_chain_longer_than_the_limit_keeps_its_head():
     index = PrefixIndex()
-    index.record(0, [1, 2, 3], 2)
-    assert matches(index, [1, 2, 3]) == [2, 0, 0, 0]
+    index.record(0, chain(1, 2, 3), 2)
+    assert matches(index, 1, 2, 3) == [2, 0, 0, 0]
 
 
 def test_eviction_in_one_slot_leaves_the_others():
     index = PrefixIndex()
-    index.record(0, [1], 1)
-    index.record(1, [1], 1)
-    index.record(0, [2], 1)
-    assert matches(index, [1]) == [0, 1, 0, 0]
+    index.record(0, chain(1, 2, 3), 3)
+    index.record(1, chain(1, 2, 3), 3)
+    index.record(0, chain(4, 5), 3)
+    assert matches(index, 1, 2, 3) == [1, 3, 0, 0]
+    assert matches(index, 4, 5) == [2, 0, 0, 0]
 
 
 def test_slot_taken_by_another_endpoint_starts_empty():
     index = PrefixIndex()
-    index.record(1, [1, 2], ROOMY)
+    index.record(1, chain(1, 2), ROOMY)
     index.forget(1)
-    assert matches(index, [1, 2]) == [0, 0, 0, 0]
-    assert len(index) == 0
-    index.record(1, [1], ROOMY)
-    assert matches(index, [1, 2]) == [0, 1, 0, 0]
+    index.forget(3)
+    assert matches(index, 1, 2) == [0, 0, 0, 0]
+    index.record(1, chain(1), ROOMY)
+    assert matches(index, 1, 2) == [0, 1, 0, 0]
+
+
+def test_forgotten_blocks_are_freed_a_few_with_each_record_that_follows():
+    index = PrefixIndex()
+    for number in range(2, 102):
+        index.record(1, chain(1, number), 1000)
+    index.forget(1)
+    index.record(2, chain(1), 1000)
+    assert 50 < len(index) < 101
+    for _ in range(10):
+        index.record(2, chain(1), 1000)
+    assert len(index) == 1
+    assert matches(index, 1) == [0, 0, 1, 0]
 
 
 def test_slots_past_those_asked_for_are_left_out():
     index = PrefixIndex()
-    index.record(9, [1], ROOMY)
-    index.record(1, [1], ROOMY)
-    assert index.match([1], 2).tolist() == [0, 1]
+    index.record(9, chain(1), ROOMY)
+    index.record(1, chain(1), ROOMY)
+    assert index.match(chain(1), 2).tolist() == [0, 1]
+
+
+def test_block_that_nearly_all_of_a_large_pool_hold_is_found_at_each():
+    index = PrefixIndex()
+    for slot in range(100, 0, -1):
+        index.record(slot, chain(1, 2) if slot % 10 else chain(1), ROOMY)
+    found = index.match(chain(1, 2), 95).tolist()
+    assert found == [0] + [2 if slot % 10 else 1 for slot in range(1, 95)]
+
+
+def test_chain_that_comes_again_and_again_takes_no_more_memory():
+    index = PrefixIndex()
+    for _ in range(1000):
+        index.record(0, chain(1, 2, 3), ROOMY)
+        index.record(0, chain(1, 2), ROOMY)
+    assert len(index._lanes[0].touches) < 100
+
+
+def test_chains_whose_hashes_collide_neither_fail_nor_grow():
+    index = PrefixIndex()
+    for first, second in ((1, 2), (3, 2), (2, 1), (2, 2), (1, 1)):  # no hash comes after two different ones by right
+        for slot in range(2):
+            index.record(slot, chain(first, second, 7), 2)
+            assert index.entries(slot) <= 2
+    index.forget(0)
+    index.forget(1)
+    for _ in range(5):
+        index.record(2, chain(8), 1)
+    assert len(index) == 1
 
 
 class IndexAgainstModel(RuleBasedStateMachine):
@@ -95,13 +154,13 @@ class IndexAgainstModel(RuleBasedStateMachine):
         self.limits = dict.fromkeys(range(SLOTS), 0)
 
     # A chain is a path in a small tree: blocks with equal paths are equal, as chained hashes are.
-    paths = st.lists(st.integers(1, 2), max_size=6)
+    paths = st.lists(st.integers(1, 2), max_size=8)
 
     @staticmethod
     def chain(path):
-        return [int("".join(map(str, path[: depth + 1]))) for depth in range(len(path))]
+        return chain(*(int("".join(map(str, path[: depth + 1]))) for depth in range(len(path))))
 
-    @rule(slot=st.integers(0, SLOTS - 1), path=paths, limit=st.integers(0, 8))
+    @rule(slot=st.integers(0, SLOTS - 1), path=paths, limit=st.integers(0, 12))
     def record(self, slot, path, limit):
         hashes = self.chain(path)
         self.index.record(slot, hashes, limit)
@@ -122,29 +181,40 @@ class IndexAgainstModel(RuleBasedStateMachine):
     @rule(path=paths)
     def match(self, path):
         hashes = self.chain(path)
-        expected = []
-        for slot in range(SLOTS):
-            depth = 0
-            while depth < len(hashes) and hashes[depth] in self.model[slot]:
-                depth += 1
-            expected.append(depth)
-        assert matches(self.index, hashes) == expected
+        assert matches(self.index, *hashes) == [self.depth(slot, hashes) for slot in range(SLOTS)]
+
+    def depth(self, slot, hashes):
+        depth = 0
+        while depth < len(hashes) and hashes[depth] in self.model[slot]:
+            depth += 1
+        return depth
 
     @invariant()
-    def bits_are_set_exactly_for_what_the_slots_hold(self):
-        held = {}
+    def every_slot_holds_what_the_model_holds_and_no_more(self):
         for slot, used in self.model.items():
-            assert list(self.index._orders.get(slot, ())) == used
+            assert self.index.entries(slot) == len(used) <= max(self.limits[slot], 0)
             for block in used:
-                held[block] = held.get(block, 0) | 1 << slot
-        assert self.index._holders == held
+                digits = [int(digit) for digit in str(block)]
+                assert matches(self.index, *self.chain(digits))[slot] == len(digits)
 
     @invariant()
-    def no_slot_is_over_its_limit(self):
-        assert all(self.index.entries(slot) <= limit for slot, limit in self.limits.items())
+    def blocks_of_no_slot_are_gone_when_the_forgotten_ones_are_freed(self):
+        if not self.index._forgotten:
+            assert len(self.index) == len({block for used in self.model.values() for block in used})
+
+    def teardown(self):
+        """Nothing is left of slots that are forgotten, and of the reasons to keep blocks."""
+        for slot in range(SLOTS):
+            self.index.forget(slot)
+        for _ in range(50):
+            self.index.record(SLOTS, chain(3), 0)
+        assert len(self.index) == 0
+        assert len(self.index._extra) == 0
+        assert len(self.index._runs._by_first) == 0
+        assert not self.index._runs._holders._codes
 
 
-IndexAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+IndexAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestIndexAgainstModel = IndexAgainstModel.TestCase
 
 

@@ -178,7 +178,7 @@ def test_parameters_are_named_as_in_configuration_files():
 
 
 def test_memory_for_nothing_is_refused():
-    with pytest.raises(ParameterError, match="maxBytesPerServer is 0; it must be at least 320"):
+    with pytest.raises(ParameterError, match="maxBytesPerServer is 0; it must be at least 64"):
         read_parameters(ApproxPrefixCacheParameters, {"maxBytesPerServer": 0})
 
 

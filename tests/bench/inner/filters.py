@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of the accelerator filters over 1,000 endpoints: bounds, expressions, overrides in headers, spilling.
+"""CPU time of the accelerator filters over 1,000 endpoints: bounds, expressions, overrides in headers, spilling."""
 
-python tests/bench/bench_accelerator_filter.py
-"""
-
-import time
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from timing import microseconds, no_log_lines, quick, tell
 
 from epp.framework import Headers, Request
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Device
@@ -18,7 +15,6 @@ from epp.framework.testing import candidates
 
 ENDPOINTS = 1000
 GIB = 2**30
-ROUNDS = 1000
 
 
 def fleet() -> list[AcceleratorTag]:
@@ -40,47 +36,39 @@ def fleet() -> list[AcceleratorTag]:
     ]
 
 
-def show(what: str, call: Callable[[int], object]) -> None:
-    call(0)
-    samples = []
-    for sample in range(5):
-        started = time.process_time()
-        for number in range(ROUNDS):
-            call(sample * ROUNDS + number)
-        samples.append((time.process_time() - started) / ROUNDS * 1e6)
-    print(f"{what:48} {min(samples):8.1f}")
-
-
 def main() -> None:
-    """Print a table in microseconds."""
+    """Print the figures."""
+    rounds = 20 if quick() else 500
+    no_log_lines()
     registry, clock = Registry(), SystemClock()
     generator = np.random.default_rng(1)
     waiting, usage = generator.integers(0, 8, ENDPOINTS), generator.random(ENDPOINTS)
     pool = candidates(records={ACCELERATOR: fleet()}, waiting=waiting, kv_usage=usage)
     plain = Request("bench")
+    bounds = {"minMemory": "80Gi", "requiredFeatures": ["fp8"], "maxCostPerHour": 20}
 
-    def build(type_name: str, **parameters: object):
+    def build(type_name: str, **parameters: object) -> Any:
         return registry.build(type_name, parameters, name="bench", clock=clock)
 
-    bounds = {"minMemory": "80Gi", "requiredFeatures": ["fp8"], "maxCostPerHour": 20}
     accelerator = build("accelerator-filter", **bounds)
     expression = build("accelerator-filter", cel='device.driver == "gpu.nvidia.com"')
     layers = build("accelerator-selection-producer", allowRequestOverrides=True, defaults={"minMemory": 16})
     spill = build("cost-aware-spill", maxConcurrency=8)
 
-    def override(number: int) -> Request:
-        request = Request("bench", headers=Headers([("x-epp-accelerator-min-memory", f"{20 + number / 1000}")]))
+    def overridden() -> None:
+        request = Request("bench", headers=Headers([("x-epp-accelerator-min-memory", "20")]))
         layers.produce(request, pool)
         layers.admit(request, pool)
-        return request
+        accelerator.filter(request, pool)
 
-    show("bounds", lambda _: accelerator.filter(plain, pool))
-    show("expression", lambda _: expression.filter(plain, pool))
-    show("selection for a request without headers", lambda _: layers.produce(plain, pool))
-    plain = Request("bench")
-    show("override in a header, and bounds", lambda _: accelerator.filter(override(0), pool))
-    show("the same, another value in each request", lambda number: accelerator.filter(override(number), pool))
-    show("spill", lambda _: spill.filter(plain, pool))
+    tell(
+        {
+            "filter-bounds": microseconds(lambda: accelerator.filter(plain, pool), rounds),
+            "filter-expression": microseconds(lambda: expression.filter(plain, pool), rounds),
+            "filter-override": microseconds(overridden, rounds),
+            "filter-spill": microseconds(lambda: spill.filter(plain, pool), rounds),
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -1,30 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """A picker of pods in a real API server: time until all are known, time from a change to routing, memory.
 
-    python tests/bench/bench_kube.py
-
-Needs the programs of `make kube-assets`; without them it says so and ends.
+Needs the programs of `make kube-assets`; without them it prints no figures.
 """
 
 import asyncio
-import logging
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import structlog
 import uvloop
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 sys.path += [str(TESTS / "go"), str(TESTS / "kube"), str(TESTS / "e2e"), str(TESTS / "unit" / "extproc")]
 
 from build_assets import ASSETS  # noqa: E402  found by the line above
 from cluster.running import running  # noqa: E402
 from cluster.space import Space, space_in  # noqa: E402
 from cluster.users import PICKER_ROLE  # noqa: E402
+from timing import no_log_lines, quick, tell  # noqa: E402
 
-from epp.cli.running import collect_rarely  # noqa: E402
+from epp.cli.heap import collect_rarely  # noqa: E402
 from epp.config import load_text  # noqa: E402
 from epp.director import Cause  # noqa: E402
 from epp.discovery import PoolName  # noqa: E402
@@ -32,7 +29,7 @@ from epp.extproc.settings import ServerSettings  # noqa: E402
 from epp.framework import Headers  # noqa: E402
 from epp.picker import KubernetesSettings, Picker, PickerSettings  # noqa: E402
 
-COUNTS = (100, 5_000)
+PODS = 5000
 CHANGES = 60
 REQUEST_SECONDS = 0.005
 HEADERS = Headers([(":path", "/v1/completions"), ("x-request-id", "bench")])
@@ -81,16 +78,16 @@ class Changes:
             self._made.set_result(time.perf_counter())
 
 
-async def measured(space: Space, directory: Path, count: int) -> None:
-    """Print one row of the table."""
+async def measured(space: Space, directory: Path, *, pods: int, changes: int) -> dict[str, float]:
+    """Return the figures of a pool of so many pods, beside 200 requests a second."""
     user = await space.user("picker", PICKER_ROLE)
     settings = KubernetesSettings(
         namespace=space.namespace,
         source=PoolName("pool", space.namespace),
         replica="bench",
-        kubeconfig=user.kubeconfig(directory / f"kubeconfig-{count}"),
+        kubeconfig=user.kubeconfig(directory / "kubeconfig"),
     )
-    server = ServerSettings(f"unix:{directory}/{count}", secure=False)
+    server = ServerSettings(f"unix:{directory}/picker", secure=False)
     picker = Picker(
         PickerSettings(server=server, config=load_text(CONFIG), kubernetes=settings, refresh_metrics_seconds=3600.0)
     )
@@ -98,43 +95,45 @@ async def measured(space: Space, directory: Path, count: int) -> None:
     await picker.start()
     synced = time.perf_counter() - started
     requests = asyncio.create_task(route(picker))
-    changes, times = Changes(picker), []
-    joined = changes.next()
-    pod = await space.pod("moving", address(count))
+    made, times = Changes(picker), []
+    joined = made.next()
+    pod = await space.pod("moving", address(pods))
     await joined
-    for number in range(CHANGES):
-        made, asked = changes.next(), time.perf_counter()
+    for number in range(changes):
+        change, asked = made.next(), time.perf_counter()
         await space.ready(pod, ready=number % 2 == 1)
-        times.append((await made - asked) * 1e3)
+        times.append((await change - asked) * 1e3)
     requests.cancel()
     times.sort()
-    print(
-        f"{count:>6} {synced:>8.2f} s {times[len(times) // 2]:>8.1f} {times[len(times) * 95 // 100]:>8.1f} "
-        f"{times[-1]:>8.1f} ms {memory_mib():>8.0f} MiB"
-    )
     await picker.stop(drain_seconds=0)
+    return {
+        "kube-known": synced,
+        "kube-change-p50": times[len(times) // 2],
+        "kube-change-p95": times[len(times) * 95 // 100],
+        "kube-memory": memory_mib(),
+    }
 
 
 async def main() -> None:
-    """Print the table."""
+    """Print the figures."""
+    few = quick()
     programs = ASSETS.directory()
     if ASSETS.missing(programs):
-        print(f"not run: {ASSETS.remedy(programs)}")
+        tell({})
         return
     collect_rarely()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    print("  pods  all known   to routing: p50   p95      max       memory, beside 200 requests a second")
+    no_log_lines()
+    pods = 100 if few else PODS
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         data = directory / "cluster"
         data.mkdir()
         async with running(programs, data) as cluster:
             await cluster.install()
-            for count in COUNTS:
-                async with space_in(cluster) as space:
-                    await space.pool()
-                    await space.pods([address(number) for number in range(count)])
-                    await measured(space, directory, count)
+            async with space_in(cluster) as space:
+                await space.pool()
+                await space.pods([address(number) for number in range(pods)])
+                tell(await measured(space, directory, pods=pods, changes=10 if few else CHANGES))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection to a server, kept from page to page."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from epp.collectors.http.answers import AnswerReader, UnreadableAnswerError
+from epp.collectors.http.cost import ReadingCost
+
+_BUFFER_BYTES = 64 * 1024
+"""Most that is read at once: a page of 51 KB with its head. The event loop may read 32 times that in one turn."""
+
+
+class ConnectError(Exception):
+    """There is no connection to the server."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class DisconnectedError(Exception):
+    """The server closed the connection without an answer."""
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__("the connection was closed without an answer" if error is None else str(error))
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    reason: str
+    encoding: str
+    body: bytes
+
+
+Outcome: TypeAlias = Answer | DisconnectedError | UnreadableAnswerError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a page is, and the bytes that ask for it."""
+
+    address: str
+    """An IP address."""
+    port: int
+    request: bytes
+    tls: ssl.SSLContext | None = None
+    server_name: str = ""
+    """What a certificate is checked against."""
+
+
+class Shared:
+    """What the connections of one source have in common: the buffer they read into, and what reading cost.
+
+    One buffer is enough: an event loop with readiness events asks for it, fills it and hands it over in one call.
+    """
+
+    __slots__ = ("buffer", "cost", "limit", "view")
+
+    def __init__(self, *, limit: int, cost: ReadingCost) -> None:
+        self.buffer = bytearray(_BUFFER_BYTES)
+        self.view = memoryview(self.buffer)
+        self.limit = limit
+        self.cost = cost
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Asks for pages, one at a time."""
+
+    __slots__ = ("_done", "_reader", "_shared", "_transport")
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._reader: AnswerReader | None = AnswerReader(shared.limit)
+        self._transport: asyncio.Transport | None = None
+        self._done: Callable[[Outcome], None] | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it can be asked: it is connected, and no answer is due."""
+        return self._transport is not None and self._done is None
+
+    def ask(self, request: bytes, done: Callable[[Outcome], None]) -> None:
+        """Send a request, and call `done` once with its outcome, never before this returns."""
+        if self._transport is None or self._reader is None:
+            raise RuntimeError("the connection is not open")
+        self._done = done
+        self._reader.next()
+        self._transport.write(request)
+
+    def close(self) -> None:
+        """Close it at once; an answer that is due is not reported."""
+        self._done = None
+        transport, self._transport, self._reader = self._transport, None, None
+        if transport is not None:
+            transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Let requests be written at once, not at the end of the turn: their cost is counted."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(0)
+
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+        """Return the common buffer."""
+        self._shared.cost.begin()
+        return self._shared.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Read what came."""
+        reader, done = self._reader, self._done
+        if reader is None or done is None:  # nothing was asked for
+            self.close()
+            return
+        try:
+            reader.feed(self._shared.view[:nbytes])
+        except UnreadableAnswerError as error:
+            self.close()
+            done(error)
+        else:
+            if reader.done:
+                self._answered(reader, done)
+        self._shared.cost.end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report an answer that is due as complete, or as lost."""
+        reader, done = self._reader, self._done
+        self.close()
+        if reader is None or done is None:
+            return
+        if not reader.begun:
+            done(DisconnectedError(exc))
+            return
+        try:
+            reader.feed_end()
+        except UnreadableAnswerError as error:
+            done(error)
+        else:
+            done(_answer_of(reader))
+
+    def _answered(self, reader: AnswerReader, done: Callable[[Outcome], None]) -> None:
+        answer = _answer_of(reader)
+        self._done = None
+        if reader.keeps_connection and not reader.excess:
+            reader.next()
+        else:
+            self.close()
+        done(answer)
+
+
+async def connect(target: Target, make_socket: Callable[[int], socket.socket], shared: Shared) -> Connection:
+    """Return a connection; raises ConnectError, or ssl.SSLError where TLS fails.
+
+    `make_socket` returns a socket of an address family.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        connecting = make_socket(socket.AF_INET6 if ":" in target.address else socket.AF_INET)
+    except OSError as error:
+        raise ConnectError(error) from error
+    try:
+        connecting.setblocking(False)  # noqa: FBT003
+        await loop.sock_connect(connecting, (target.address, target.port))
+        _, connection = await loop.create_connection(
+            lambda: Connection(shared),
+            sock=connecting,
+            ssl=target.tls,
+            server_hostname=target.server_name if target.tls is not None else None,
+        )
+    except ssl.SSLError:
+        connecting.close()
+        raise
+    except OSError as error:
+        connecting.close()
+        raise ConnectError(error) from error
+    except BaseException:
+        connecting.close()
+        raise
+    return connection
+
+
+def _answer_of(reader: AnswerReader) -> Answer:
+    return Answer(reader.status, reader.reason, reader.encoding, reader.body)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One feed of one endpoint: what is under way, and when the next poll is due."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from epp.collectors.http.cost import ReadingCost
+from epp.collectors.polling.cadence import Cadence
+from epp.collectors.polling.poll import Poll
+from epp.collectors.sieve import LARGE_BYTES, Sieve
+from epp.collectors.sources.asker import Asker
+from epp.collectors.sources.http import HttpSource
+from epp.datastore import Datastore
+from epp.framework.datalayer import DataSource
+from epp.framework.endpoint import Endpoint
+
+Done: TypeAlias = Callable[["Member", bytes | Exception], None]
+
+
+class Member:
+    """Begins polls and settles their outcomes, one poll at a time.
+
+    Pages over HTTP need no task unless something goes wrong; of any other source, each fetch is one.
+    """
+
+    __slots__ = ("_asker", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "poll", "wait")
+
+    def __init__(
+        self, store: Datastore, endpoint: Endpoint, poll: Poll, *, cadence: Cadence | None, brief: bool = False
+    ) -> None:
+        """Prepare; `cadence` is None where the interval is fixed, `brief` means that no connection is kept."""
+        self._store = store
+        self.endpoint = endpoint
+        self.poll = poll
+        self.cadence = cadence
+        self.brief = brief
+        self.due = 0.0
+        self.wait = 0.0
+        """Time between the last poll and the next one."""
+        self.gone = False
+        self._asker: Asker | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, done: Done) -> None:
+        """Begin a poll, and call `done` with its outcome, never before this returns."""
+        source = self.poll.source
+        if isinstance(source, HttpSource):
+            asker = self._asker
+            if asker is None or asker.attempt.endpoint.host != self.endpoint.host:
+                if asker is not None:
+                    asker.close()
+                self._asker = asker = source.asker(self.endpoint)
+            asker.ask(lambda outcome: self._received(source, outcome, done))
+        else:
+            name = f"collect {source.name} of {self.endpoint.id}"
+            self._task = asyncio.get_running_loop().create_task(self._fetch(source, done), name=name)
+
+    def settle(self, outcome: bytes | Exception, delay_seconds: float, now: float) -> None:
+        """Report the outcome, and set the time until the next poll."""
+        wait = self.poll.settle(self.endpoint, outcome, delay_seconds)
+        cadence = self.cadence
+        if cadence is not None:
+            if self.poll.changed or self._store.in_flight(self.endpoint.id):
+                cadence.event(now)
+            wait = max(wait, cadence.interval(now))
+        self.wait = wait
+
+    def end(self) -> Iterator[asyncio.Task[None]]:
+        """Give up what is under way and close the connection; yield tasks that are about to end."""
+        self.gone = True
+        asker, self._asker = self._asker, None
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            yield task
+        if asker is not None and (asking := asker.close()) is not None:
+            yield asking
+
+    def _received(
+        self,
+        source: HttpSource,
+        outcome: bytes | Exception,
+        done: Done,
+    ) -> None:
+        if not isinstance(outcome, Exception) and len(outcome) > LARGE_BYTES:
+            names = self.poll.series
+            if names:
+                name = f"collect {source.name} of {self.endpoint.id}"
+                self._task = asyncio.get_running_loop().create_task(
+                    self._sift(Sieve(names), outcome, source.cost, done), name=name
+                )
+                return
+        done(self, outcome)
+
+    async def _sift(
+        self,
+        sieve: Sieve,
+        page: bytes,
+        cost: ReadingCost,
+        done: Done,
+    ) -> None:
+        lines = await sieve.sift(page, cost)
+        self._task = None
+        done(self, lines)
+
+    async def _fetch(self, source: DataSource, done: Done) -> None:
+        outcome: bytes | Exception
+        try:
+            outcome = await source.fetch(self.endpoint)
+        except Exception as error:  # noqa: BLE001  a plugin may raise anything; other feeds continue
+            outcome = error
+        self._task = None
+        done(self, outcome)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Polls of all members in one task: each when it is due, all within a budget."""
+
+import asyncio
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Collection
+
+from epp.collectors.http.cost import ReadingCost
+from epp.collectors.polling.budget import PollBudget
+from epp.collectors.polling.member import Member
+from epp.collectors.polling.timetable import Timetable
+from epp.datastore import Datastore
+from epp.framework.clock import Clock
+
+_MOST_AT_ONCE = 32
+"""Polls that begin in one turn of the event loop; their answers may come in one, too."""
+_TURN_SECONDS = 0.004
+"""Time until the next turn while polls wait."""
+_SOON_SECONDS = 0.01
+"""A turn that soon notices a request early enough; until a later one, the next request is waited for."""
+_JITTER = 0.1
+_MOST_JITTER_SECONDS = 0.005
+_LONGEST_FIRST_WAIT_SECONDS = 1.0
+_MOST_BRIEF_PER_SECOND = 200.0
+"""Brief connections cost more than pages on connections that are kept."""
+
+
+class Poller:
+    """Begins polls in the order in which they are due; what the budget does not allow yet waits for its turn."""
+
+    def __init__(self, store: Datastore, clock: Clock, budget: PollBudget, generator: random.Random) -> None:
+        self.cost = ReadingCost()
+        """What reading pages takes: sources add to it."""
+        self._store = store
+        self._clock = clock
+        self._budget = budget
+        self._generator = generator
+        self._timetable: Timetable[Member] = Timetable(clock.now() - generator.random())
+        self._members: dict[str, set[Member]] = {}
+        """By id of the endpoint."""
+        self._count = 0
+        self._brief = 0
+        self._waiting: deque[Member] = deque()
+        self._unaccounted_seconds = 0.0
+        self._sequence = store.ledger.sequence
+        self._alarm: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_turn = math.inf
+        """When the timer ends, but for the jitter."""
+
+    @property
+    def delay_seconds(self) -> float:
+        """Time that a poll waits for its turn."""
+        return len(self._waiting) / self._budget.polls_per_second
+
+    def add(self, member: Member, interval: float) -> None:
+        """Begin to poll a member, first within the interval, a second at most."""
+        self._members.setdefault(member.endpoint.id, set()).add(member)
+        self._count += 1
+        self._brief += member.brief
+        member.wait = interval
+        now = self._clock.now()
+        longest = min(interval, _LONGEST_FIRST_WAIT_SECONDS)
+        first = now - longest * self._generator.random()
+        self._put(member, self._timetable.after(first, longest, now, self._count))
+
+    def remove(self, member: Member) -> Collection[asyncio.Task[None]]:
+        """End the polls of a member; return the tasks that are about to end."""
+        members = self._members[member.endpoint.id]
+        members.remove(member)
+        if not members:
+            del self._members[member.endpoint.id]
+        self._count -= 1
+        self._brief -= member.brief
+        self._timetable.remove(member)
+        return tuple(member.end())
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                self._alarm = loop.create_future()
+                picked = self._sequence != self._store.ledger.sequence
+                self._set_timer(self.turn())
+                if not picked and self._next_turn - self._clock.now() > _SOON_SECONDS:
+                    self._store.ledger.call_on_next(self._wake)
+                await self._alarm
+        finally:
+            self._alarm = None
+            self._store.ledger.call_on_next(None)
+            self._set_timer(math.inf)
+
+    def turn(self) -> float:
+        """Begin polls that are due; return when the next turn is, infinite for never."""
+        started = time.thread_time()
+        now = self._clock.now()
+        self._hurry(now)
+        self._waiting.extend(self._timetable.take_due(now))
+        began = self._begin(min(self._budget.allowance(now), _MOST_AT_ONCE))
+        self._unaccounted_seconds += time.thread_time() - started + self.cost.take()
+        if began:
+            self._budget.spent(self._unaccounted_seconds, began)
+            self._unaccounted_seconds = 0.0
+        if self._waiting:
+            return now + max(_TURN_SECONDS, 1.0 / self._budget.polls_per_second)
+        return self._timetable.next_due
+
+    def _begin(self, most: int) -> int:
+        began = 0
+        while self._waiting and began < most:
+            member = self._waiting.popleft()
+            if not member.gone:
+                began += 1
+                try:
+                    member.begin(self._settle)
+                except Exception as error:  # noqa: BLE001  a certificate file that cannot be read, say
+                    self._settle(member, error)
+        self._budget.began(began)
+        return began
+
+    def _settle(self, member: Member, outcome: bytes | Exception) -> None:
+        if member.gone:
+            return
+        now = self._clock.now()
+        try:
+            member.settle(outcome, self.delay_seconds, now)
+        finally:
+            wait = max(member.wait, self._brief / _MOST_BRIEF_PER_SECOND) if member.brief else member.wait
+            self._put(member, self._timetable.after(member.due, wait, now, self._count))
+
+    def _hurry(self, now: float) -> None:
+        """Poll endpoints at full pace again that were sent a request."""
+        if self._sequence == self._store.ledger.sequence:
+            return
+        for endpoint in self._store.picked_since(self._sequence):
+            for member in self._members.get(endpoint.id, ()):
+                cadence = member.cadence
+                if cadence is None:
+                    continue
+                cadence.event(now)
+                due = max(now, member.due - member.wait + cadence.interval(now))
+                if due < self._timetable.due_of(member) < math.inf:
+                    self._put(member, due)
+        self._sequence = self._store.ledger.sequence
+
+    def _put(self, member: Member, due: float) -> None:
+        member.due = due
+        self._timetable.put(member, due)
+        if due < self._next_turn:
+            self._set_timer(due)
+
+    def _set_timer(self, due: float) -> None:
+        """Let the next turn be at that time, or a little later."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._next_turn = due
+        if due < math.inf:
+            seconds = max(due - self._clock.now(), 0.0)
+            jitter = self._generator.random() * min(_JITTER * seconds, _MOST_JITTER_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(seconds + jitter, self._wake)
+
+    def _wake(self) -> None:
+        alarm = self._alarm
+        if alarm is not None and not alarm.done():
+            alarm.set_result(None)

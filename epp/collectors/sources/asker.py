@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Polls of one page of one endpoint, on a connection that is kept between them."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Protocol
+
+from epp.collectors.http.answers import UnreadableAnswerError
+from epp.collectors.http.connection import ConnectError, Connection, DisconnectedError, Outcome, Target
+from epp.collectors.http.deadlines import Deadlines
+from epp.collectors.sources.failures import Attempt
+from epp.descriptors import NO_DESCRIPTOR
+from epp.framework.datalayer import NotAskedError, PageError
+
+_EXCERPT_BYTES = 4096
+
+
+class WantsTlsError(PageError):
+    """The answer says that it should have been asked over TLS."""
+
+
+class Link(Protocol):
+    """What an asker has of its source."""
+
+    deadlines: Deadlines
+
+    @abstractmethod
+    async def open_connection(self, target: Target, *, keep: bool) -> Connection:
+        """Return a connection; raises ConnectError or ssl.SSLError."""
+
+    @abstractmethod
+    async def wait_for_descriptor(self) -> None:
+        """Wait for a free file descriptor."""
+
+    @abstractmethod
+    async def judged(self, error: Exception, attempt: Attempt) -> Exception:
+        """Return what a failure means, as UnreachableError or PageError."""
+
+
+class Asker:
+    """Asks for one page again and again; closed once the endpoint has left."""
+
+    __slots__ = ("_connection", "_done", "_link", "_task", "attempt", "target")
+
+    def __init__(self, link: Link, target: Target, attempt: Attempt) -> None:
+        self.target = target
+        self.attempt = attempt
+        self._link = link
+        self._connection: Connection | None = None
+        self._done: Callable[[bytes | Exception], None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is due."""
+        return self._done is not None
+
+    def ask(self, done: Callable[[bytes | Exception], None]) -> None:
+        """Ask, and call `done` once with the page, or UnreachableError, PageError or NotAskedError; never at once."""
+        self._done = done
+        connection = self._connection
+        if connection is not None and connection.open:
+            self._link.deadlines.begin(self)
+            connection.ask(self.target.request, self._answered)
+        else:
+            self._start(None)
+
+    async def page(self) -> bytes:
+        """Ask, and return the page; raises as `ask` reports."""
+        outcome: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
+        self.ask(lambda result: None if outcome.done() else outcome.set_result(result))
+        try:
+            result = await outcome
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def expire(self) -> None:
+        """Give up an answer that did not come in time on a connection that was kept."""
+        self._disconnect()
+        self._start(TimeoutError())
+
+    def close(self) -> asyncio.Task[None] | None:
+        """Close the connection; an answer that is due is not reported. Return the task that is about to end, if any."""
+        self._done = None
+        self._link.deadlines.end(self)
+        self._disconnect()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        return task
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _answered(self, outcome: Outcome) -> None:
+        """Report the outcome on a connection that was kept; one that was just closed is no failure yet."""
+        self._link.deadlines.end(self)
+        if isinstance(outcome, DisconnectedError):
+            self._start(None)
+            return
+        try:
+            page = page_of(outcome, self.attempt.url)
+        except WantsTlsError as error:
+            self._start(error)
+        except PageError as error:
+            self._report(error)
+        else:
+            self._report(page)
+
+    def _report(self, result: bytes | Exception) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(result)
+
+    def _start(self, error: Exception | None) -> None:
+        """Go on in a task: judge the error, or without one ask on a new connection."""
+        self._task = asyncio.get_running_loop().create_task(self._go_on(error), name=f"collect {self.attempt.url}")
+
+    async def _go_on(self, error: Exception | None) -> None:
+        result = await self._judged(error) if error is not None else await self._ask_anew()
+        self._task = None
+        self._report(result)
+
+    async def _ask_anew(self) -> bytes | Exception:
+        """Ask on a new connection; if file descriptors are scarce, on a brief one, in turns with others."""
+        try:
+            return await self._asked(keep=True)
+        except NotAskedError:
+            await self._link.wait_for_descriptor()
+        except Exception as error:  # noqa: BLE001  of whatever kind, it is judged
+            return await self._judged(error)
+        try:
+            return await self._asked(keep=False)
+        except Exception as error:  # noqa: BLE001  the same
+            return await self._judged(error)
+
+    async def _asked(self, *, keep: bool) -> bytes:
+        self._disconnect()
+        try:
+            async with asyncio.timeout(self._link.deadlines.seconds):
+                try:
+                    self._connection = connection = await self._link.open_connection(self.target, keep=keep)
+                except ConnectError as error:
+                    if error.error.errno in NO_DESCRIPTOR:
+                        raise NotAskedError(f"{self.attempt.url}: {error.error.strerror}") from None
+                    raise
+                outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+                connection.ask(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
+                return page_of(await outcome, self.attempt.url)
+        except BaseException:
+            self._disconnect()
+            raise
+        finally:
+            if not keep:
+                self._disconnect()
+
+    async def _judged(self, error: Exception) -> Exception:
+        if isinstance(error, NotAskedError) or (isinstance(error, PageError) and not isinstance(error, WantsTlsError)):
+            return error
+        return await self._link.judged(error, self.attempt)
+
+
+def page_of(outcome: Outcome, url: str) -> bytes:
+    """Return the page; raises PageError for any other answer, and DisconnectedError for none."""
+    if isinstance(outcome, UnreadableAnswerError):
+        raise PageError(f"{url}: {outcome}")
+    if isinstance(outcome, DisconnectedError):
+        raise outcome
+    if outcome.status != HTTPStatus.OK:
+        problem = f"{url} answered {outcome.status} {outcome.reason}".rstrip()
+        if outcome.status == HTTPStatus.BAD_REQUEST and b"https" in outcome.body[:_EXCERPT_BYTES].lower():
+            raise WantsTlsError(problem)
+        raise PageError(problem)
+    if outcome.encoding not in {"", "identity"}:
+        raise PageError(f"{url} answered with Content-Encoding {outcome.encoding}, although identity was requested")
+    return outcome.body

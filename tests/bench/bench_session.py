@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU time of the session: from serialised requests of a gateway to serialised replies; no socket, no decision.
+
+    python tests/bench/bench_session.py
+
+The messages are those of Envoy 1.40. The decision is made once, and taken again for every request.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+from epp.config import Builder, assemble, default_config
+from epp.datastore import Credit, Datastore
+from epp.director import Director, DirectorObserver, Routing, Subset
+from epp.extproc.exchange import ExchangeSettings
+from epp.extproc.modes import GatewayTraits
+from epp.extproc.session import Session
+from epp.extproc.wire import (
+    FULL_DUPLEX_STREAMED,
+    HeaderMap,
+    HeaderValue,
+    HttpBody,
+    HttpHeaders,
+    HttpTrailers,
+    Metadata,
+    ProcessingRequest,
+    ProtocolConfiguration,
+)
+from epp.framework import Endpoint, Headers, SystemClock
+from epp.framework.registry import Registry
+from epp.scheduling import Guard
+
+ROUNDS = 15
+STREAMED, BUFFERED = 1, 2
+SENT = {
+    ":authority": "127.0.0.1:35883",
+    ":path": "/v1/chat/completions",
+    ":method": "POST",
+    ":scheme": "http",
+    "content-type": "application/json",
+    "authorization": "Bearer sk-none",
+    "accept": "*/*",
+    "accept-encoding": "gzip, deflate",
+    "user-agent": "Python/3.11 aiohttp/3.14.5",
+    "content-length": "478",
+    "x-forwarded-for": "192.0.2.2",
+    "x-forwarded-proto": "http",
+    "x-envoy-external-address": "127.0.0.1",
+    "x-request-id": "66042aa5-e2f3-47ee-a79f-3db00f45d250",
+}
+RECEIVED = {
+    ":status": "200",
+    "date": "Sun, 22 Nov 2026 09:03:47 GMT",
+    "server": "uvicorn",
+    "x-envoy-upstream-service-time": "1",
+}
+ANSWER = (
+    b'{"id":"chatcmpl-9b1f0d1a1f6c4a3a","object":"chat.completion","created":1732000000,"model":"m","choices":[{"index"'
+    b':0,"message":{"role":"assistant","content":"Hello there, how are you doing today? I am fine.","tool_calls":[]},'
+    b'"logprobs":null,"finish_reason":"stop","stop_reason":null}],"usage":{"prompt_tokens":12,"total_tokens":30,'
+    b'"completion_tokens":18,"prompt_tokens_details":null},"prompt_logprobs":null}'
+)
+EVENT = (
+    b'data: {"id":"chatcmpl-9b1f0d1a1f6c4a3a","object":"chat.completion.chunk","created":1732000000,"model":"m",'
+    b'"choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}\n\n'
+)
+Exchange = Sequence[bytes]
+"""Serialised messages of one stream."""
+
+
+class Decided:
+    """A director that has decided already: every request goes where the first one went."""
+
+    def __init__(self) -> None:
+        self.clock = SystemClock()
+        store = Datastore(self.clock)
+        store.replace([Endpoint("a", "10.0.0.1", 8000)])
+        self._store = store
+        self._pipeline = assemble(default_config(), Builder(Registry(), self.clock)).pipeline
+        self._observer = DirectorObserver()
+        director = Director(store, self._pipeline, self.clock, observer=self._observer)
+        body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
+        first = director.route(Headers([(":path", SENT[":path"])]), body, None)
+        assert isinstance(first, Routing)
+        self._request, self._result = first.request, first.result
+
+    def route(self, headers: Headers, body: bytes, subset: Subset | None, *, incomplete: bool = False) -> Routing:
+        """Credit the endpoint, nothing else."""
+        self._request.headers = headers
+        return Routing(
+            self._request,
+            self._result,
+            Credit(self._store.ledger.open(0)),
+            self._pipeline,
+            guard=Guard(self._observer),
+            observer=self._observer,
+            find=self._store.find,
+        )
+
+
+def headers(fields: dict[str, str], *, end: bool = False) -> HttpHeaders:
+    values = [HeaderValue(key=key, raw_value=value.encode()) for key, value in fields.items()]
+    return HttpHeaders(headers=HeaderMap(headers=values), end_of_stream=end)
+
+
+def chosen() -> Metadata:
+    """What Envoy sends beside a response."""
+    metadata = Metadata()
+    metadata.filter_metadata["envoy.lb"].update({"x-gateway-destination-endpoint": "10.0.0.1:8000"})
+    return metadata
+
+
+def requested(*bodies: bytes, mode: int = FULL_DUPLEX_STREAMED, response: int = FULL_DUPLEX_STREAMED) -> Exchange:
+    """The request half, whose body has these pieces."""
+    modes = ProtocolConfiguration(request_body_mode=mode, response_body_mode=response)  # type: ignore[arg-type]
+    fields = SENT | {"content-length": str(sum(map(len, bodies)))}
+    messages = [ProcessingRequest(request_headers=headers(fields), protocol_config=modes)]
+    messages += [
+        ProcessingRequest(request_body=HttpBody(body=body, end_of_stream=number == len(bodies)))
+        for number, body in enumerate(bodies, 1)
+    ]
+    for message in messages:
+        message.metadata_context.SetInParent()
+    return [message.SerializeToString() for message in messages]
+
+
+def answered(*bodies: bytes, kind: str = "application/json", trailers: bool = False) -> Exchange:
+    """The response half, whose body has these pieces, without a length."""
+    fields = RECEIVED | {"content-type": kind}
+    messages = [ProcessingRequest(response_headers=headers(fields))]
+    messages += [
+        ProcessingRequest(response_body=HttpBody(body=body, end_of_stream=number == len(bodies) and not trailers))
+        for number, body in enumerate(bodies, 1)
+    ]
+    if trailers:
+        messages.append(ProcessingRequest(response_trailers=HttpTrailers()))
+    for message in messages:
+        message.metadata_context.CopyFrom(chosen())
+    return [message.SerializeToString() for message in messages]
+
+
+def prompt(size: int) -> bytes:
+    text = "".join(f"{number:07d} " for number in range(size // 8))
+    return b'{"model":"m","stream":true,"messages":[{"role":"user","content":"%s"}]}' % text.encode()
+
+
+def player() -> Callable[[Exchange], None]:
+    """Return what plays an exchange."""
+    director, settings, traits = Decided(), ExchangeSettings(), GatewayTraits()
+    read = ProcessingRequest.FromString
+
+    def play(exchange: Exchange) -> None:
+        session = Session(director, settings, traits)  # type: ignore[arg-type]  # all that a session needs of one
+        for message in exchange:
+            session.receive(read(message))
+        session.close()
+
+    return play
+
+
+def cases() -> dict[str, tuple[Exchange, Exchange, int]]:
+    """Each case by name: an exchange, another whose cost is subtracted, and by how much the difference is divided."""
+    small, events = prompt(400), [EVENT] * 200
+    sse = "text/event-stream"
+    streamed = requested(small, mode=BUFFERED, response=STREAMED)
+    request = requested(small, b"")
+    large = prompt(2**20)
+    one, many = [EVENT, b""], [*events, EVENT, b""]
+    return {
+        "JSON, full duplex": ([*request, *answered(ANSWER, b"")], (), 1),
+        "the same with trailers": ([*request, *answered(ANSWER, trailers=True)], (), 1),
+        "JSON, buffered and streamed": ([*streamed, *answered(ANSWER, b"")], (), 1),
+        "SSE piece, full duplex": ([*request, *answered(*many, kind=sse)], [*request, *answered(*one, kind=sse)], 200),
+        "SSE piece, streamed": ([*streamed, *answered(*many, kind=sse)], [*streamed, *answered(*one, kind=sse)], 200),
+        "64 KB prompt": ([*requested(prompt(65536), b""), *answered(ANSWER, b"")], (), 1),
+        "1 MB prompt": ([*requested(large[:1048352], large[1048352:], b""), *answered(ANSWER, b"")], (), 1),
+    }
+
+
+def cost(play: Callable[[Exchange], None], exchange: Exchange, plays: int) -> float:
+    started = time.process_time()
+    for _ in range(plays):
+        play(exchange)
+    return (time.process_time() - started) / plays * 1e6
+
+
+def main() -> None:
+    """Print a line for each case."""
+    play = player()
+    print(f"{'':<28} {'us, min':>8} {'median':>8}")
+    for name, (exchange, without, share) in cases().items():
+        plays = max(5, 100_000 // (len(exchange) + sum(map(len, exchange)) // 500) // 20)
+        found = []
+        for _ in range(ROUNDS):
+            spent = cost(play, exchange, plays)
+            found.append((spent - (cost(play, without, plays) if without else 0)) / share)
+        print(f"{name:<28} {min(found):>8.2f} {statistics.median(found):>8.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of a pool of 5,000 endpoints, tags of 1,000, and a configuration that is reloaded: CPU time, and turns.
+
+A turn of the event loop is what runs between two looks of a task that always wants to run: a request waits so long.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from timing import microseconds, no_log_lines, quick, tell
+
+import epp
+from epp.cli.heap import collect_rarely
+from epp.config import Assembly, Builder, assemble, load_file
+from epp.director import Cause
+from epp.framework import Endpoint, Headers, SystemClock
+from epp.framework.datalayer import Discovery, Pool, Report
+from epp.framework.registry import Registry
+from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.observability.metrics import Metrics
+from epp.picker.running import RunningConfig
+
+SAMPLES = Path(epp.__file__).parent / "samples"
+PLAIN, HARDWARE = "default", "heterogeneous-latency"
+HEADERS = Headers([(":path", "/v1/completions"), ("x-request-id", "bench")])
+BODY = b'{"model":"m","prompt":"hello hello hello hello"}'
+NODE_LABELS = {
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "nvidia.com/gpu.count": "8",
+    "nvidia.com/gpu.memory": "81559",
+    "node.kubernetes.io/instance-type": "p5.48xlarge",
+}
+
+
+class Given(Discovery):
+    """Keeps the pool, to be changed by hand."""
+
+    plugin_type = "given"
+
+    async def start(self, pool: Pool) -> None:
+        self.pool = pool
+
+    async def follow(self, pool: Pool) -> None:
+        await asyncio.Event().wait()
+
+
+def endpoint(number: int, *, uid: str = "u", **labels: str) -> Endpoint:
+    labels = {"llm-d.ai/role": "decode", "app": "vllm", "zone": f"z{number % 3}", **NODE_LABELS, **labels}
+    return Endpoint(f"e{number}", f"127.1.{number // 250}.{number % 250 + 1}", 1, labels=labels, uid=uid)
+
+
+def build(sample: str) -> Assembly:
+    return assemble(load_file(SAMPLES / f"{sample}.yaml"), Builder(Registry(), SystemClock()))
+
+
+async def running(sample: str) -> tuple[RunningConfig, Given]:
+    clock, discovery = SystemClock(), Given()
+    found = RunningConfig(build(sample), clock, Metrics("bench", clock), discovery=discovery, poll_seconds=3600.0)
+    await found.start()
+    return found, discovery
+
+
+def route(config: RunningConfig) -> None:
+    config.director.route(HEADERS, BODY, None).complete(Cause.NATURAL)  # type: ignore[union-attr]
+
+
+def reported(config: RunningConfig) -> None:
+    for member in config.store.endpoints:
+        config.store.report(member, Report({WAITING: 1.0, RUNNING: 2.0, KV_USAGE: 0.5}))
+
+
+def milliseconds(work: Callable[..., Any], *arguments: object) -> float:
+    started = time.process_time()
+    work(*arguments)
+    return (time.process_time() - started) * 1e3
+
+
+async def turns(work: Awaitable[object]) -> tuple[float, float]:
+    """Return the CPU time of work in milliseconds, that of looking included, and of the longest turn meanwhile."""
+    task = asyncio.ensure_future(work)
+    started, last, longest = time.process_time(), time.thread_time(), 0.0
+    while not task.done():
+        await asyncio.sleep(0)
+        now = time.thread_time()
+        longest, last = max(longest, now - last), now
+    await task
+    return (time.process_time() - started) * 1e3, longest * 1e3
+
+
+def changes(number: int) -> Iterable[tuple[list[Endpoint], list[str]]]:
+    yield [endpoint(number, x=str(number))], []
+    yield [endpoint(number, uid="other")], []
+    yield [], [f"default/e{number}"]
+    yield [endpoint(number)], []
+
+
+async def one_change(count: int, rounds: int) -> float:
+    """Return the CPU time of a change of one endpoint, and of the first request after it, beyond that of later ones."""
+    config, _ = await running(PLAIN)
+    config.store.update([endpoint(number) for number in range(count)])
+    reported(config)
+    route(config)
+    costs = []
+    for number in range(rounds):
+        for changed, removed in changes(number):
+            cost = milliseconds(config.store.update, changed, removed) + milliseconds(route, config)
+            costs.append(cost - milliseconds(route, config))
+    await config.stop()
+    return sorted(costs)[len(costs) // 2]
+
+
+async def all_join(count: int) -> float:
+    """Return the longest turn while all endpoints join."""
+    config, discovery = await running(HARDWARE)
+
+    async def join() -> None:
+        discovery.pool.update([endpoint(number) for number in range(count)])
+        while len(config.store.endpoints) < count:  # noqa: ASYNC110  no event to have
+            await asyncio.sleep(0)
+
+    _, longest = await turns(join())
+    await config.stop()
+    return longest
+
+
+async def reload(count: int) -> tuple[float, float]:
+    """Return CPU time and longest turn of a switch to other plugins and back, as a file that changes brings it."""
+    config, _ = await running(PLAIN)
+    config.store.update([endpoint(number) for number in range(count)])
+
+    async def switch(sample: str) -> None:
+        await config.switch(await asyncio.to_thread(build, sample))
+
+    await switch(HARDWARE)
+    cost, longest = await turns(switch(PLAIN))
+    cost_back, longest_back = await turns(switch(HARDWARE))
+    await config.stop()
+    return (cost + cost_back) / 2, max(longest, longest_back)
+
+
+def tag(rounds: int) -> float:
+    """Return the CPU time of the tag of an endpoint, from labels of its node."""
+    (tagger,) = build(HARDWARE).taggers
+    members = [endpoint(number) for number in range(100)]
+    return microseconds(lambda: [tagger.tag(member) for member in members], rounds) / len(members)
+
+
+async def main() -> None:
+    """Print the figures."""
+    few = quick()
+    no_log_lines()
+    collect_rarely()
+    figures = {"tag": tag(2 if few else 10)}
+    figures["reload"], figures["reload-turn"] = await reload(100 if few else 1000)
+    figures["change-5000"] = await one_change(5000, 2 if few else 7)
+    figures["join-turn-5000"] = await all_join(500 if few else 5000)
+    tell(figures)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the programs of this directory share: CPU time of a call, and figures on standard output."""
+
+import argparse
+import json
+import logging
+import time
+from collections.abc import Callable
+
+import structlog
+
+SAMPLES = 7
+
+
+def quick() -> bool:
+    """Return whether few repetitions are wanted, by the command line."""
+    parser = argparse.ArgumentParser(description="Measures parts of this program, and prints the figures as JSON.")
+    parser.add_argument("--quick", action="store_true", help="with few repetitions")
+    return parser.parse_args().quick is True
+
+
+def no_log_lines() -> None:
+    """Log nothing from now on."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def microseconds(call: Callable[[], object], rounds: int, samples: int = SAMPLES) -> float:
+    """Return the CPU time of a call: the least of several means."""
+    call()
+    return min(_mean(call, rounds) for _ in range(samples)) * 1e6
+
+
+def _mean(call: Callable[[], object], rounds: int) -> float:
+    started = time.process_time()
+    for _ in range(rounds):
+        call()
+    return (time.process_time() - started) / rounds
+
+
+def tell(figures: dict[str, float]) -> None:
+    """Print the figure of each row."""
+    print(json.dumps(figures))

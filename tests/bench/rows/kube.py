@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A picker of pods in a real API server, where the programs of `make kube-assets` are built."""
+
+from report.samples import Samples
+
+from rows.inner import figures_of
+from rows.plan import Plan
+
+
+async def measure(plan: Plan, samples: Samples) -> None:
+    """Run once, for this checkout; without the programs there are no such rows."""
+    own = next((kind for kind in plan.kinds if kind.ours), None)
+    if own is None or own.python is None:
+        return
+    figures = await figures_of("kube", own.python, quick=plan.quick)
+    if not figures:
+        plan.tell("kube: no rows without an API server; `make kube-assets` builds one")
+    for row, figure in (figures or {}).items():
+        samples.add(row, own.name, figure)

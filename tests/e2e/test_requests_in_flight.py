@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request counts as in flight until its response has ended, in every body mode, and no longer, however it ended."""
+
+import asyncio
+import tempfile
+
+import aiohttp
+import pytest
+from config_files import replace
+from stepwise import CONFIG, LAST, PIECE, RATES, Setup, stepwise
+from waiting import until
+
+from epp.director import Cause
+from epp.extproc.overrides import ResponseUsage
+from epp.gateway import Bodies, BodyMode, GatewaySettings
+
+MODES = {
+    "full duplex": (GatewaySettings(), ResponseUsage.AUTO),
+    "buffered": (GatewaySettings(body_mode=Bodies.BUFFERED), ResponseUsage.AUTO),
+    "buffered, responses asked for": (GatewaySettings(body_mode=Bodies.BUFFERED), ResponseUsage.ALWAYS),
+    "buffered, responses declined": (
+        GatewaySettings(body_mode=Bodies.BUFFERED, response_body_mode=BodyMode.STREAMED),
+        ResponseUsage.NEVER,
+    ),
+    "streamed responses": (
+        GatewaySettings(request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.STREAMED),
+        ResponseUsage.AUTO,
+    ),
+}
+
+
+@pytest.fixture(params=MODES)
+async def setup(request):
+    settings, usage = MODES[request.param]
+    with tempfile.TemporaryDirectory() as directory:
+        async with stepwise(directory, settings, usage=usage) as setup:
+            yield setup
+
+
+async def ended(setup: Setup) -> tuple[Cause, int]:
+    """Wait for the end of the one request; return how it ended.
+
+    Where the gateway shows headers alone, a complete response and one that was cut look alike after these.
+    """
+    await until(lambda: setup.endings.completed_as, "the request has ended")
+    await setup.settled()
+    ((cause, status),) = setup.endings.completed_as
+    return cause, status
+
+
+def seen(setup: Setup, cause: Cause) -> Cause:
+    return Cause.UNSEEN if setup.shows_headers_alone else cause
+
+
+async def test_whole_response(setup: Setup):
+    status, body = await setup.ask()
+    assert (status, b'"word"' in body) == (200, True)
+    assert await ended(setup) == (seen(setup, Cause.NATURAL), 200)
+    assert setup.served_and_failed == (1, 0)
+
+
+async def test_stream_counts_until_its_last_piece(setup: Setup):
+    async with setup.asking(stream=True) as response:
+        assert await response.content.readuntil(b"\n\n") == PIECE
+        for _ in range(20):  # time in which a stream that ends too early would end
+            await asyncio.sleep(0.02)
+            assert setup.in_flight[0] == 1
+        assert not setup.endings.completed_as
+        setup.server.finish.set()
+        assert await response.read() == LAST
+    assert await ended(setup) == (seen(setup, Cause.NATURAL), 200)
+    assert setup.served_and_failed == (1, 0)
+
+
+async def test_many_streams_count_one_by_one(setup: Setup):
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(setup.ask(stream=True, pieces=3)) for _ in range(10)]
+        await until(lambda: setup.in_flight[0] == 10, "all are in flight")
+        for _ in range(20):
+            setup.server.taken.release()
+        setup.server.finish.set()
+    assert {task.result() for task in asked} == {(200, PIECE * 3 + LAST)}
+    await until(lambda: setup.endings.completed_as == [(seen(setup, Cause.NATURAL), 200)] * 10, "all have ended")
+    assert setup.served_and_failed == (10, 0)
+
+
+async def test_failure_of_the_server(setup: Setup):
+    assert (await setup.ask(fail=500))[0] == 500
+    assert await ended(setup) == (seen(setup, Cause.NATURAL), 500)
+    assert setup.served_and_failed == (1, 1)
+
+
+async def test_refusal_of_the_server_is_no_failure(setup: Setup):
+    assert (await setup.ask(fail=404))[0] == 404
+    assert await ended(setup) == (seen(setup, Cause.NATURAL), 404)
+    assert setup.served_and_failed == (1, 0)
+
+
+async def test_client_that_leaves(setup: Setup):
+    async with setup.asking(stream=True) as response:
+        await response.content.readuntil(b"\n\n")
+        assert setup.in_flight[0] == 1
+        response.close()
+    assert await ended(setup) == (seen(setup, Cause.CLIENT_DISCONNECT), 200)
+    await until(lambda: setup.server.gone == 1, "the server is told")
+
+
+async def test_server_that_is_lost_during_its_response(setup: Setup):
+    async with setup.asking(stream=True) as response:
+        await response.content.readuntil(b"\n\n")
+        setup.server.break_off.set()
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.read()
+    assert await ended(setup) == (seen(setup, Cause.CLIENT_DISCONNECT), 200)
+
+
+async def test_server_that_is_lost_before_its_response(setup: Setup):
+    assert (await setup.ask(hang_up=True))[0] == 503
+    assert await ended(setup) == (seen(setup, Cause.NATURAL), 503)
+    assert setup.served_and_failed == (1, 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_stream_under_way_while_the_configuration_changes(mode, tmp_path):
+    """It needs no responses before, and times them all after: what holds for a request is what it began with."""
+    settings, usage = MODES[mode]
+    file = tmp_path / "config.yaml"
+    replace(file, CONFIG)
+    with tempfile.TemporaryDirectory() as directory:
+        async with stepwise(directory, settings, usage=usage, config_file=file) as setup:
+            await setup.ask()
+            async with setup.asking(stream=True) as response:
+                assert await response.content.readuntil(b"\n\n") == PIECE
+                replace(file, RATES)
+                await until(lambda: setup.gateway.picker.config.generation == 2, "the new one is in effect")
+                assert setup.in_flight[0] == 1
+                status, _ = await another_answer(setup)
+                assert status == 200
+                assert setup.in_flight[0] == 1
+                setup.server.finish.set()
+                assert await response.read() == LAST
+            await until(lambda: len(setup.endings.completed_as) == 3, "all have ended")
+            await setup.settled()
+            first, timed, stream = setup.endings.completed_as
+            assert (first, stream) == ((seen(setup, Cause.NATURAL), 200),) * 2
+            assert timed == (Cause.NATURAL, 200)
+            assert setup.endings.routings[1].usage is not None  # under the new configuration
+
+
+async def another_answer(setup: Setup) -> tuple[int, bytes]:
+    """Ask once while another request is open."""
+    async with setup.asking() as response:
+        return response.status, await response.read()
+
+
+async def test_client_that_leaves_before_the_response(setup: Setup):
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=0.5)) as impatient:
+        setup.http, patient = impatient, setup.http
+        with pytest.raises(TimeoutError):
+            await setup.ask(silent=True)
+        setup.http = patient
+    assert await ended(setup) == (Cause.CLIENT_DISCONNECT, 0)

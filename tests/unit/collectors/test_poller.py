@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When endpoints are polled, in made-up time: none of these tests waits."""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.collectors.polling.budget import PollBudget
+from epp.collectors.polling.cadence import Cadence
+from epp.collectors.polling.member import Member
+from epp.collectors.polling.poll import CollectorObserver, Poll
+from epp.collectors.polling.poller import Poller
+from epp.collectors.polling.reachability import Reachability
+from epp.datastore import Datastore
+from epp.framework import Endpoint, ManualClock
+from epp.framework.datalayer import DataSource, Extractor, Feed, Report
+from epp.framework.snapshot import RUNNING
+
+FASTEST, SLOWEST = 0.05, 0.15
+LATE = 0.006
+"""Jitter, and the time that an answer takes."""
+
+
+class Silent(DataSource):
+    plugin_type = "silent"
+
+    async def fetch(self, endpoint: Endpoint) -> bytes:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+class Length(Extractor):
+    plugin_type = "length"
+    writes = (RUNNING,)
+
+    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
+        return Report({RUNNING: len(page)})
+
+
+class Answering(Member):
+    """Is answered when the test says so."""
+
+    __slots__ = ("done",)
+    done: Callable[[], None] | None
+
+    def begin(self, done: Callable[[Member, bytes | Exception], None]) -> None:
+        assert self.done is None, "a poll began before the one before it was answered"
+        self.done = lambda page=b"page": done(self, page)
+
+
+class World:
+    """A pool whose polls are answered at once, and a poller that is given its turns at the times it asks for."""
+
+    def __init__(self, count: int, *, share: float = 1.0) -> None:
+        self.clock = ManualClock(100.0)
+        self.store = Datastore(self.clock)
+        self.store.replace(Endpoint(f"e{number}", "10.0.0.1", 1 + number) for number in range(count))
+        self.poller = Poller(self.store, self.clock, PollBudget(share), random.Random(7))
+        self.polled: dict[str, list[float]] = {}
+        self.page = b"page"
+        self.next_turn = math.inf
+        self.members = [self.join(endpoint) for endpoint in self.store.endpoints]
+
+    def join(self, endpoint: Endpoint, interval: float = FASTEST) -> Answering:
+        feed = Feed(Silent(), (Length(),))
+        poll = Poll(
+            self.store,
+            feed,
+            Reachability(self.store, endpoint),
+            clock=self.clock,
+            interval_seconds=interval,
+            observer=CollectorObserver(),
+        )
+        member = Answering(self.store, endpoint, poll, cadence=Cadence(interval, SLOWEST, self.clock.now()))
+        member.done = None
+        self.poller.add(member, interval)
+        self.polled[endpoint.name] = []
+        return member
+
+    def turn(self) -> None:
+        self.poller._set_timer(self.poller.turn())
+        for member in self.members:
+            if member.done is not None:
+                self.polled[member.endpoint.name].append(self.clock.now())
+                done, member.done = member.done, None
+                done(self.page)
+        self.next_turn = self.poller._next_turn
+
+    def run(self, seconds: float) -> None:
+        end = self.clock.now() + seconds
+        self.turn()
+        while self.next_turn < end:
+            self.clock.advance(max(self.next_turn - self.clock.now(), 0.0))
+            self.turn()
+        self.clock.advance(end - self.clock.now())
+
+    def request(self, number: int):
+        ticket = self.store.ledger.open(number)
+        self.turn()  # which the ledger asks for
+        return ticket
+
+    def gaps(self, name: str, since: float) -> list[float]:
+        times = [time for time in self.polled[name] if time >= since]
+        return [later - earlier for earlier, later in pairwise(times)]
+
+
+@pytest.fixture
+async def make_world():
+    """Make worlds in a running event loop."""
+    return World
+
+
+async def test_endpoint_at_rest_is_polled_less_and_less_often(make_world):
+    world = make_world(1)
+    world.run(5.0)
+    assert world.gaps("e0", 100.0)[0] == pytest.approx(FASTEST)
+    assert world.gaps("e0", 103.0) == pytest.approx([SLOWEST] * len(world.gaps("e0", 103.0)))
+
+
+async def test_request_brings_the_fastest_pace_back_within_one_interval(make_world):
+    world = make_world(2)
+    world.run(5.0)
+    sent = world.clock.now()
+    world.request(0)
+    world.run(0.9)
+    first = next(time for time in world.polled["e0"] if time >= sent)
+    assert first - sent <= FASTEST
+    assert max(world.gaps("e0", sent)) == pytest.approx(FASTEST)
+    assert max(world.gaps("e1", sent)) == pytest.approx(SLOWEST)
+
+
+async def test_endpoint_with_a_request_in_flight_is_polled_at_the_fastest_pace(make_world):
+    world = make_world(1)
+    ticket = world.request(0)
+    world.run(20.0)
+    assert max(world.gaps("e0", 101.0)) == pytest.approx(FASTEST)
+    ticket.close()
+    world.run(20.0)
+    assert max(world.gaps("e0", 121.0)) == pytest.approx(SLOWEST)
+
+
+async def test_numbers_that_change_bring_the_fastest_pace_back(make_world):
+    world = make_world(1)
+    world.run(5.0)
+    world.page = b"another page"
+    world.run(SLOWEST)
+    changed = world.clock.now()
+    world.run(0.8)
+    assert max(world.gaps("e0", changed)) == pytest.approx(FASTEST)
+
+
+async def test_endpoints_at_rest_are_polled_in_one_turn(make_world):
+    world = make_world(8)
+    world.run(5.0)
+    late = {round(time, 6) for times in world.polled.values() for time in times if time >= 103.0}
+    assert len(late) <= 2 / SLOWEST + 1
+
+
+async def test_large_pool_is_spread_over_turns(make_world):
+    world = make_world(200)
+    world.run(1.0)
+    times = [round(time, 6) for times in world.polled.values() for time in times]
+    assert max(times.count(time) for time in set(times)) <= 32
+    assert min(map(len, world.polled.values())) >= 1.0 / FASTEST - 2
+
+
+async def test_member_that_leaves_is_not_polled_again(make_world):
+    world = make_world(2)
+    world.run(1.0)
+    assert world.poller.remove(world.members[0]) == ()
+    before = len(world.polled["e0"])
+    world.run(1.0)
+    assert len(world.polled["e0"]) == before
+    assert len(world.polled["e1"]) > 10
+
+
+async def test_answer_that_comes_after_the_endpoint_left_is_dropped(make_world):
+    world = make_world(1)
+    (member,) = world.members
+    world.clock.advance(1.0)
+    world.poller.turn()
+    world.poller.remove(member)
+    member.done()
+    assert world.store.snapshot().column(RUNNING)[0] != 4.0
+    world.clock.advance(60.0)
+    assert world.poller.turn() == math.inf
+
+
+async def test_source_that_cannot_even_begin_is_asked_again(make_world):
+    world = make_world(1)
+    (member,) = world.members
+    began = []
+
+    def fail(done: object) -> None:
+        began.append(world.clock.now())
+        raise ValueError("a certificate file cannot be read")
+
+    Broken = type("Broken", (Answering,), {"begin": lambda _, done: fail(done), "__slots__": ()})  # noqa: N806
+    member.__class__ = Broken
+    world.run(0.5)
+    assert len(began) >= 5
+
+
+@settings(max_examples=60)
+@given(
+    count=st.integers(1, 40),
+    events=st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(0, 39), st.booleans()), max_size=20),
+)
+def test_every_endpoint_is_polled_in_time_whatever_requests_come_and_end(count, events):
+    async def live() -> None:
+        world = World(count)
+        world.run(0.5)
+        began, tickets = world.clock.now(), []
+        for seconds, number, ends in events:
+            world.run(seconds)
+            tickets.append(world.request(number % count))
+            if ends:
+                tickets.pop(0).close()
+        world.run(1.0)
+        for name in world.polled:
+            gaps = world.gaps(name, began)
+            assert max(gaps) <= SLOWEST + LATE
+            assert len(gaps) <= (world.clock.now() - began) / FASTEST + len(events) + 10
+
+    asyncio.run(live())
+
+
+async def test_run_sleeps_until_a_poll_is_due_and_wakes_for_a_request():
+    clock = ManualClock(100.0)
+    store = Datastore(clock)
+    store.replace([Endpoint("e", "10.0.0.1", 1)])
+    poller = Poller(store, clock, PollBudget(), random.Random(7))
+    turns: list[float] = []
+    turn = poller.turn
+    poller.turn = lambda: turns.append(clock.now()) or turn()  # type: ignore[method-assign]
+    task = asyncio.create_task(poller.run())
+    await asyncio.sleep(0)
+    assert turns == [100.0]
+    store.ledger.open(0)
+    while len(turns) < 2:  # noqa: ASYNC110 - what is waited for has no event
+        await asyncio.sleep(0.001)
+    for _ in range(3):  # of which the next regular turn learns
+        store.ledger.open(0)
+        await asyncio.sleep(0.01)
+    assert len(turns) == 2
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

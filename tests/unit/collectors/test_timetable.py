@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times of polls on a grid."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from epp.collectors.polling.timetable import Timetable
+
+intervals = st.floats(0.001, 60.0)
+times = st.floats(0.0, 1e6)
+
+
+def dues(timetable: Timetable[str], start: float, interval: float, polled: int, count: int) -> list[float]:
+    found = [start]
+    for _ in range(count):
+        found.append(timetable.after(found[-1], interval, found[-1], polled))
+    return found[1:]
+
+
+@given(times, times, intervals, times, st.integers(1, 10_000))
+def test_next_time_is_later_than_now_and_at_most_an_interval_away(origin, due, interval, now, polled):
+    found = Timetable[str](origin).after(due, interval, now, polled)
+    assert found > now
+    assert found <= max(due, now) + interval * (1 + 1e-6) + 1e-6
+
+
+@given(times, times, intervals, st.integers(1, 10_000))
+def test_beat_on_the_grid_is_kept(origin, start, interval, polled):
+    first, *later = dues(Timetable[str](origin), start, interval, polled, 20)
+    for number, due in enumerate(later, 1):
+        assert due == pytest.approx(first + number * interval, abs=interval / 100 + 1e-6)
+
+
+def test_few_polls_are_due_together_at_multiples_of_their_interval():
+    timetable = Timetable[str](origin=0.25)
+    for start in (100.0, 100.013, 100.049):
+        for due in dues(timetable, start, 0.05, 8, 5):
+            assert (due - 0.25) / 0.05 == pytest.approx(round((due - 0.25) / 0.05), abs=1e-6)
+
+
+def test_many_polls_are_due_about_sixteen_at_a_time():
+    timetable = Timetable[str](origin=0.0)
+    starts = [100.0 + number * 0.0005 for number in range(100)]  # within 50 ms
+    due = [round(timetable.after(start, 0.05, start, 100), 6) for start in starts]
+    together = [due.count(one) for one in set(due)]
+    assert 5 <= len(together) <= 9
+    assert max(together) <= 20
+
+
+def test_missed_times_are_skipped():
+    timetable = Timetable[str](origin=0.0)
+    assert timetable.after(10.0, 0.5, 11.2, 1) == pytest.approx(11.5)
+
+
+class Timetables(RuleBasedStateMachine):
+    """A timetable beside a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timetable: Timetable[str] = Timetable(0.0)
+        self.model: dict[str, float] = {}
+        self.now = 0.0
+
+    @rule(entry=st.sampled_from("abc"), wait=st.integers(0, 20))
+    def put(self, entry: str, wait: int) -> None:
+        self.timetable.put(entry, self.now + wait)
+        self.model[entry] = self.now + wait
+
+    @rule(entry=st.sampled_from("abc"))
+    def remove(self, entry: str) -> None:
+        self.timetable.remove(entry)
+        self.model.pop(entry, None)
+
+    @rule(seconds=st.integers(0, 10))
+    def take(self, seconds: int) -> None:
+        self.now += seconds
+        taken = list(self.timetable.take_due(self.now))
+        assert sorted(taken) == sorted(entry for entry, due in self.model.items() if due <= self.now)
+        assert [self.model[entry] for entry in taken] == sorted(self.model[entry] for entry in taken)
+        for entry in taken:
+            del self.model[entry]
+
+    @invariant()
+    def tells_what_is_next(self) -> None:
+        assert self.timetable.next_due == min(self.model.values(), default=math.inf)
+        assert len(self.timetable) == len(self.model)
+        assert [self.timetable.due_of(entry) for entry in "abc"] == [self.model.get(entry, math.inf) for entry in "abc"]
+
+
+TestTimetables = Timetables.TestCase
