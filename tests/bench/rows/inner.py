@@ -35,9 +35,9 @@ async def measure(plan: Plan, samples: Samples) -> None:
 
 
 def _interpreters(plan: Plan) -> Iterable[tuple[list[str], str]]:
-    """Yield the names of pickers and the Python that they run under: all carriers of one checkout are alike."""
+    """Yield the names of pickers and the Python that they run under."""
     found: dict[str, list[str]] = {}
-    for kind in plan.kinds:
+    for kind in plan.programs:
         if kind.python is not None:
             found.setdefault(kind.python, []).append(kind.name)
     return ((names, python) for python, names in found.items())
