@@ -39,7 +39,10 @@ class Http2Carrier:
         methods = {f"/{SERVICE}/{METHOD}": self._open, **(health if settings.health_on_main else {})}
         tls = _contexts(settings) if settings.secure else None
         sock = bound_socket(settings.address)
-        self._server = GrpcServer(methods, Limits(max_message_bytes=settings.max_receive_bytes), tls)
+        limits = Limits(
+            max_message_bytes=settings.max_receive_bytes, max_sent_message_bytes=min(settings.max_send_bytes, 2**31 - 1)
+        )
+        self._server = GrpcServer(methods, limits, tls)
         self.port = _port(sock)
         await self._server.start(sock)
         if settings.health_address is not None:

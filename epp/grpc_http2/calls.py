@@ -127,7 +127,10 @@ class Calls:
     def push(self, stream: Stream, message: bytes) -> None:
         """Send a message that the client did not prompt, if its call is open."""
         if stream.call is not None:
-            self._sending.message(stream, message)
+            try:
+                self._sending.message(stream, message)
+            except RpcError as error:
+                self._endings.fail(stream, error)
             if stream.outbox:
                 stream.ready = False
             self._host.flush()

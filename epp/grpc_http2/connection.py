@@ -46,7 +46,7 @@ class Connection:
         self._now = now
         self._table = StreamTable(Budget(limits.strays, "frames on closed streams"))
         self._streams = self._table.open
-        self._sending = Sending()
+        self._sending = Sending(limits.max_sent_message_bytes)
         self._receiving = Receiving(self._sending, limits)
         self._endings = Endings(
             limits,

@@ -20,6 +20,8 @@ class Limits:
 
     max_message_bytes: int = 4 * 1024 * 1024
     """A larger gRPC message ends its stream with RESOURCE_EXHAUSTED."""
+    max_sent_message_bytes: int = 2**31 - 1
+    """The same for an answer."""
     max_streams: int = 16_384
     """Streams that one connection may have open; a further one is refused, and the peer may try it elsewhere."""
     stream_window: int = 1024 * 1024

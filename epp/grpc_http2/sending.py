@@ -18,7 +18,7 @@ from epp.grpc_http2.frames import (
     frame,
 )
 from epp.grpc_http2.inbox import PREFIX_BYTES
-from epp.grpc_http2.status import HEADERS_BLOCK, OK_TRAILERS
+from epp.grpc_http2.status import HEADERS_BLOCK, OK_TRAILERS, RpcError, Status
 from epp.grpc_http2.streams import Stream
 
 _PREFIX: Final = Struct(">BL")
@@ -29,7 +29,8 @@ _EMPTY_TABLE: Final = b"\x20"
 class Sending:
     """Appends frames to `out`; what windows do not allow waits in the streams' outboxes."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_message_bytes: int) -> None:
+        self._max_message_bytes = max_message_bytes
         self.out: list[bytes | memoryview] = []
         """What to write, in order."""
         self.window = DEFAULT_WINDOW
@@ -39,12 +40,16 @@ class Sending:
         self._table_update = b""
 
     def message(self, stream: Stream, message: bytes) -> None:
-        """Send a gRPC message, after the response headers if it is the first."""
+        """Send a gRPC message, after the response headers if it is the first; raises RpcError for one too large."""
         out = self.out
+        length = len(message)
+        if length > self._max_message_bytes:
+            raise RpcError(
+                Status.RESOURCE_EXHAUSTED, f"an answer of {length} bytes: at most {self._max_message_bytes} may be sent"
+            )
         if not stream.headers_sent:
             stream.headers_sent = True
             out.append(self.headers(stream.id, HEADERS_BLOCK))
-        length = len(message)
         size = length + PREFIX_BYTES
         if size <= self.max_frame and size <= self.window and size <= stream.send_window and not stream.outbox:
             self.window -= size

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 from fake_api import FakeApi
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from waiting import until
@@ -163,6 +163,7 @@ CHANGES = st.lists(
 
 
 @given(CHANGES)
+@example([("pod", "a", True, 1), ("end watches",), ("pod", "a", True, 2)])
 @settings(max_examples=40, deadline=None)
 def test_any_sequence_of_changes_ends_in_the_endpoints_of_the_pool_as_it_is(changes):
     asyncio.run(_follow(changes))
@@ -195,7 +196,7 @@ async def _follow(changes) -> None:
                     await asyncio.sleep(0)
         ready = [name for name, is_ready in pods.items() if is_ready]
         await place.has(*((f"{name}-rank-{rank}", port) for name in ready for rank, port in enumerate(ports or ())))
-        uids = {endpoint.uid for endpoint in place.store.endpoints}
-        assert uids <= {item["metadata"]["uid"] for item in place.api.collections[PODS].values()}
+        uids = {item["metadata"]["uid"] for item in place.api.collections[PODS].values()}
+        await until(lambda: {each.uid for each in place.store.endpoints} <= uids, "those of replaced pods are gone")
     finally:
         await place.close()

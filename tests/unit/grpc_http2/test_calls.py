@@ -231,6 +231,18 @@ def test_whole_message_above_the_limit_is_refused_too():
     assert client.answers(stream)[1]["grpc-status"] == "8"
 
 
+def test_answer_above_the_limit_is_not_sent():
+    client = Client(Limits(max_sent_message_bytes=100))
+    stream = client.open()
+    client.say(stream, b"x" * 100)
+    client.say(stream, b"x" * 101)
+    received, trailers = client.answers(stream)
+    assert received == [b"x" * 100]
+    assert trailers["grpc-status"] == "8"
+    assert trailers["grpc-message"] == "an answer of 101 bytes: at most 100 may be sent"
+    assert client.calls[0].closed == 1
+
+
 def test_request_that_ends_within_a_message_is_an_error(client):
     stream = client.open()
     client.send(data(stream, message(b"hello")[:7], end=True))
