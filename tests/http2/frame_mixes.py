@@ -32,7 +32,8 @@ _ODDITIES: list[tuple[str | bytes, str | bytes]] = [
 class Mix:
     """Draws frames; `faults` of ten are not what a well-behaved client would send then."""
 
-    def __init__(self, random: Random, faults: int) -> None:
+    def __init__(self, random: Random, faults: int, *, farewells: bool = True) -> None:
+        self._farewells = farewells
         self._random = random
         self._faults = faults
         self._encoder = Encoder()
@@ -143,6 +144,8 @@ class Mix:
         return h2.settings([(self._random.randrange(8), self._random.choice((0, 1, 2, 2**31 - 1, 2**31, 2**32 - 1)))])
 
     def farewell(self) -> bytes:
+        if not self._farewells:
+            return self.noise()
         return h2.goaway(self._random.randrange(9), self._random.randrange(15), self._random.randbytes(5))
 
     def noise(self) -> bytes:
@@ -162,6 +165,9 @@ _FAULTS: list[Callable[[Mix], bytes]] = [
 
 
 def mixed_frames(seed: int, frames: int, faults: int = 0) -> list[bytes]:
-    """Return the greeting of a client and about so many frames, the same for the same seed."""
-    drawn = iter(Mix(Random(seed), faults))
+    """Return the greeting of a client and about so many frames, the same for the same seed.
+
+    Without GOAWAY, after which a server closes once it has answered all that came in one read.
+    """
+    drawn = iter(Mix(Random(seed), faults, farewells=False))
     return [Peer().greeting(), *(next(drawn) for _ in range(frames))]

@@ -13,7 +13,7 @@ from test_session_properties import random_exchange
 from waiting import until
 
 from epp.director import Cause
-from epp.extproc.exchange import ProtocolError
+from epp.extproc.exchange import ExchangeSettings, ProtocolError
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.server import ExtProcServer
 from epp.extproc.session import Session
@@ -21,7 +21,7 @@ from epp.extproc.settings import ServerSettings, Transport
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 
 EXCHANGES = 60
-BODY_BYTES = 1000
+SETTINGS = ExchangeSettings(max_body_bytes=1000)
 OK, INVALID_ARGUMENT = 0, 3
 Ending = tuple[list[bytes], int, str]
 
@@ -32,7 +32,7 @@ def exchanges(seed: int) -> list[list[ProcessingRequest]]:
 
 
 def without_carrier(bench: Bench, traits: GatewayTraits, messages: Sequence[ProcessingRequest]) -> Ending:
-    session = Session(bench.director, max_body_bytes=BODY_BYTES, traits=traits)
+    session = Session(bench.director, SETTINGS, traits)
     answers: list[bytes] = []
     try:
         for message in messages:
@@ -61,7 +61,7 @@ async def test_exchanges_are_those_of_the_session_alone(monkeypatch, transport, 
     monkeypatch.setattr("epp.extproc.session.SILENCE_TIMEOUT_SECONDS", 600.0)  # a slow machine is no silence
     alone, carried, traits = new_bench(), new_bench(), GatewayTraits()
     server = ExtProcServer(
-        lambda traits: Session(carried.director, max_body_bytes=BODY_BYTES, traits=traits),
+        lambda traits: Session(carried.director, SETTINGS, traits),
         ServerSettings("127.0.0.1:0", secure=False, transport=transport),
     )
     await server.start()
