@@ -37,7 +37,7 @@ unit: .venv/test
 e2e: .venv/test
 	$(BIN)/pytest tests/e2e
 
-# The same over the other carrier; `make e2e` runs only what depends on the wire over both.
+# The same over the other carrier.
 e2e-grpcio: .venv/test
 	EPP_TEST_TRANSPORT=grpcio $(BIN)/pytest tests/e2e
 

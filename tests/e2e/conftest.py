@@ -1,29 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds and servers, fresh for each test, and the carrier that their pickers use."""
+"""Worlds and servers, fresh for each test."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
-from transports import OVER, VARIABLE, transports_of
 from world import FAST, World, open_world
 
 from epp.sim import RunningSim, running
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if mark := metafunc.definition.get_closest_marker(OVER):
-        metafunc.parametrize("transport", transports_of(mark), indirect=True, scope="module")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def transport(request) -> Iterator[None]:
-    """Have pickers use one carrier, where the test does; a picker that tests share needs this fixture too."""
-    with pytest.MonkeyPatch.context() as patch:
-        if chosen := getattr(request, "param", None):
-            patch.setenv(VARIABLE, chosen)
-        yield
 
 
 @pytest.fixture

@@ -9,13 +9,10 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from serving import PLAIN, Served, answer, ask, destination_of, exchange, serving
-from transports import over_both
 from world import FAST
 
 from epp.extproc.wire import SERVICE
 from epp.sim import running
-
-pytestmark = over_both
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING

@@ -17,14 +17,13 @@ from commands import command, free_ports
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from serving import PLAIN, Served, ask, destination_of, exchange, first_message, serving
-from transports import over_both
 from waiting import until
 from world import FAST
 
 from epp.extproc.wire import SERVICE
 from epp.sim import RunningSim, running
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), over_both]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SERVING = HealthCheckResponse.SERVING
 
@@ -36,7 +35,7 @@ async def sim() -> AsyncIterator[RunningSim]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(sim, transport) -> AsyncIterator[Served]:
+async def served(sim) -> AsyncIterator[Served]:
     async with serving(sim, PLAIN, "--refresh-prometheus-metrics-interval=20ms") as served:
         yield served
 

@@ -9,12 +9,9 @@ import pytest
 from certificates import mount, new_pair, write
 from commands import outcome
 from serving import Served, answer, ask, destination_of, exchange, serving
-from transports import over_both
 from world import FAST
 
 from epp.sim import running
-
-pytestmark = over_both
 
 
 @pytest.fixture

@@ -12,14 +12,13 @@ from bench import BODY, request_body, response_body, response_headers
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from serving import APART, PLAIN, Exchange, Served, answer, ask, destination_of, exchange, first_message, serving
-from transports import over_both
 from waiting import until
 from world import FAST
 
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
 from epp.sim import RunningSim, running
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), over_both]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PATH = f"/{SERVICE}/{METHOD}"
 MIB = 1 << 20
@@ -32,7 +31,7 @@ async def sim() -> AsyncIterator[RunningSim]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(sim, transport) -> AsyncIterator[Served]:
+async def served(sim) -> AsyncIterator[Served]:
     async with serving(sim, PLAIN) as served:
         yield served
 

@@ -10,7 +10,7 @@ import pytest
 from bench import BODY, request_body
 from gate import CONFIG, Gate
 from serving import APART, answer, ask, exchange, first_message
-from transports import over_both, server_settings
+from transports import server_settings
 from world import World, open_world, until
 
 from epp.config import load_text
@@ -20,8 +20,6 @@ from epp.framework.errors import SaturatedError
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.gateway import BodyMode, GatewaySettings
 from epp.picker import Picker, PickerSettings
-
-pytestmark = over_both
 
 
 @pytest.fixture

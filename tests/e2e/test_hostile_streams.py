@@ -7,11 +7,8 @@ import grpc
 import pytest
 from bench import BODY, request_body, request_headers, response_body, response_headers
 from serving import PLAIN, Served, destination_of, exchange, serving
-from transports import over_both
 
 from epp.extproc.wire import METHOD, SERVICE
-
-pytestmark = over_both
 
 
 @pytest.fixture

@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 from commands import PATIENCE_SECONDS
 from serving import PLAIN, serving
-from transports import over_both
 from world import FAST
 
 from epp.sim import running
-
-pytestmark = over_both
 
 STREAMS = 5_000
 CONNECTIONS = 10

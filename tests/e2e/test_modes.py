@@ -8,13 +8,10 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 from echo import MIB, chat, digest, echo, gateway_in_front_of, noise
-from transports import over_both
 from world import until
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.gateway import BodyMode, HeaderMode
-
-pytestmark = over_both
 
 SIZES = (0, 1, 62_000, 62_001, 5_000_000)
 

@@ -12,7 +12,7 @@ import pytest
 from bench import BODY, request_body
 from config_files import replace
 from serving import APART, Exchange, answer, exchange, first_message
-from transports import over_both, server_settings
+from transports import server_settings
 from world import until
 
 from epp.config import load_file
@@ -21,8 +21,6 @@ from epp.discovery.targets import Target
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.picker import Picker, PickerSettings
-
-pytestmark = over_both
 
 RELOADS = 50
 FINISHED_PER_RELOAD = 40

@@ -9,11 +9,8 @@ import h2.connection
 import h2.events
 import pytest
 from echo import chat, digest, echo, gateway_in_front_of, noise
-from transports import over_both
 
 from epp.gateway import BodyMode
-
-pytestmark = over_both
 
 MODES = [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED]
 

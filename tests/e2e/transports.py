@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which carrier the pickers of the tests use.
-
-Without a choice it is the default one. `EPP_TEST_TRANSPORT` chooses for a whole run; where it does not, modules with
-`over_both` run over each carrier, and those with `over_asyncio` over that one.
-"""
+"""Which carrier the pickers of the tests use: `EPP_TEST_TRANSPORT` names it; otherwise it is the default one."""
 
 import os
 
@@ -12,19 +8,11 @@ import pytest
 from epp.extproc.settings import ServerSettings, Transport
 
 VARIABLE = "EPP_TEST_TRANSPORT"
-OVER = "over_transports"
-"""Name of the mark."""
 
-over_both = getattr(pytest.mark, OVER)(*map(str, Transport))
-"""For a module whose tests depend on the wire."""
-over_asyncio = getattr(pytest.mark, OVER)(str(Transport.ASYNCIO))
-"""For a module on the HTTP/2 server of this program: skipped in a run over the other carrier."""
-
-
-def transports_of(mark: pytest.Mark) -> list[str]:
-    """Return the carriers over which a test with this mark runs."""
-    chosen = os.environ.get(VARIABLE)
-    return [name for name in mark.args if chosen in {None, name}]
+over_asyncio = pytest.mark.skipif(
+    os.environ.get(VARIABLE) not in {None, Transport.ASYNCIO}, reason="is on the HTTP/2 server of this program"
+)
+once = pytest.mark.skipif(VARIABLE in os.environ, reason="has nothing to do with the carrier that is chosen")
 
 
 def transport_flags() -> tuple[str, ...]:
