@@ -93,7 +93,7 @@ def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
             "--transport grpcio has no minimum version of TLS but 1.2, and no choice of cipher suites: leave "
             "--tls-min-version and --tls-cipher-suites out, or use --transport asyncio"
         )
-    from epp.extproc.grpcio_tls import server_credentials  # noqa: PLC0415  loads cryptography, not for plaintext
+    from epp.extproc.grpcio_tls import server_credentials  # noqa: PLC0415  not for plaintext
 
     return server_credentials(settings.cert_path, reload=settings.cert_reload)
 

@@ -125,7 +125,7 @@ class SessionCall:
 
 
 def _contexts(settings: ServerSettings) -> Contexts:
-    from epp.extproc.http2_tls import TlsContexts  # noqa: PLC0415  loads cryptography, which plaintext does not need
+    from epp.extproc.http2_tls import TlsContexts  # noqa: PLC0415  not for plaintext
 
     return TlsContexts(settings.cert_path, settings.tls_min_version, settings.tls_ciphers, reload=settings.cert_reload)
 

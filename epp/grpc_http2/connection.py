@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP/2 connection of a gRPC server, without I/O: bytes in, `take` bytes out."""
+"""One HTTP/2 connection of a gRPC server, without I/O: bytes in, bytes in `out`."""
 
 from struct import Struct
 from typing import Final

@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(0)
 
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002  as asyncio calls it
         """Return the common buffer."""
         self._shared.cost.begin()
         return self._shared.buffer
@@ -166,7 +166,7 @@ async def connect(target: Target, make_socket: Callable[[int], socket.socket], s
     except OSError as error:
         raise ConnectError(error) from error
     try:
-        connecting.setblocking(False)  # noqa: FBT003
+        connecting.setblocking(False)  # noqa: FBT003  as sockets have it
         await loop.sock_connect(connecting, (target.address, target.port))
         _, connection = await loop.create_connection(
             lambda: Connection(shared),
