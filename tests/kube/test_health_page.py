@@ -29,12 +29,17 @@ def shows():
     return shows
 
 
+def server_cannot_be_reached(page):
+    """Each kind has been asked for, one after the other."""
+    return "cannot be reached" in page["reason"] and "not listed yet" not in page["reason"]
+
+
 async def test_picker_that_waits_for_its_api_server_says_so(own_cluster, shows, tmp_path):
     cluster = await own_cluster(crds=("inferencepools", "inferenceobjectives", "inferencemodelrewrites"))
     kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
     cluster.server.kill()
     async with picker_as(kubeconfig, "--pool-name=pool", ready=False) as picker:
-        status, health = await shows(picker, lambda page: "cannot be reached" in page["reason"], "the absent server")
+        status, health = await shows(picker, server_cannot_be_reached, "the absent server")
         assert (status, health["ready"]) == (503, False)
         assert health["reason"].startswith("starting: inferenceobjectives.llm-d.ai in default, ")
         assert f": the API server cannot be reached: {cluster.access.url}: " in health["reason"]
