@@ -9,6 +9,7 @@ import grpc
 
 from epp.director import Cause, Held
 from epp.extproc.carrying import SessionSource, warn_of
+from epp.extproc.decoding import RequestPiece, decode
 from epp.extproc.exchange import Answer, ProtocolError
 from epp.extproc.grpcio_binding import bind
 from epp.extproc.grpcio_health import HealthServicer
@@ -19,7 +20,8 @@ from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.framework import ConfigurationError
 
 if TYPE_CHECKING:
-    _Context: TypeAlias = grpc.aio.ServicerContext[ProcessingRequest, bytes]
+    _Message: TypeAlias = ProcessingRequest | RequestPiece
+    _Context: TypeAlias = grpc.aio.ServicerContext[_Message, bytes]
 
 _GRPC_MOST_BYTES = 2**31 - 1
 _PENDING_STREAMS = 100_000
@@ -76,7 +78,7 @@ class GrpcioCarrier:
         try:
             while not session.done:
                 message = await _next_message(context, session)
-                if not isinstance(message, ProcessingRequest):  # the end of the stream
+                if not isinstance(message, (ProcessingRequest, RequestPiece)):  # the end of the stream
                     break
                 await _send(context, session, session.receive(message))
         except ProtocolError as error:
@@ -123,9 +125,9 @@ async def _send(context: "_Context", session: Session, answers: Iterable[Answer]
 
 
 def _handler(carry: Callable[..., object]) -> grpc.GenericRpcHandler:
-    method: grpc.RpcMethodHandler[ProcessingRequest, bytes] = grpc.stream_stream_rpc_method_handler(
+    method: grpc.RpcMethodHandler[_Message, bytes] = grpc.stream_stream_rpc_method_handler(
         carry,
-        request_deserializer=ProcessingRequest.FromString,
+        request_deserializer=decode,
         response_serializer=None,  # replies are bytes already
     )
     return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})

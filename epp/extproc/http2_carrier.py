@@ -8,12 +8,13 @@ from google.protobuf.message import DecodeError
 from epp.director import Cause
 from epp.extproc.binding import bound_socket, unlink
 from epp.extproc.carrying import SessionSource, warn_of
+from epp.extproc.decoding import decode
 from epp.extproc.exchange import ProtocolError
 from epp.extproc.health import Health
 from epp.extproc.http2_health import health_methods
 from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings
-from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
+from epp.extproc.wire import METHOD, SERVICE
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.server import Contexts, GrpcServer
 from epp.grpc_http2.service import Answers, Outlet
@@ -88,7 +89,7 @@ class SessionCall:
     def receive(self, message: bytes) -> Answers:
         """Decode a message for the session."""
         try:
-            return self._session.receive(ProcessingRequest.FromString(message))
+            return self._session.receive(decode(message))
         except ProtocolError as error:
             raise self._refusal(error) from error
         except DecodeError as error:

@@ -7,6 +7,7 @@ from functools import partial
 from epp.bodies import with_model, with_model_added
 from epp.director import Director, Held, Routing, Subset
 from epp.extproc import replies
+from epp.extproc.decoding import RequestPiece
 from epp.extproc.exchange import Answer, ExchangeSettings, Progress, ProtocolError, expect
 from epp.extproc.headers import read_headers
 from epp.extproc.modes import BodyMode, GatewayTraits
@@ -54,7 +55,7 @@ class RequestHalf:
         self._settings = settings
         self._traits = traits
         self._progress = _EXPECTED
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._size = 0
         self._asked = False
         self._held: tuple[Held, Callable[[Routing], Sequence[bytes]]] | None = None
@@ -105,7 +106,7 @@ class RequestHalf:
             return self._route(b"", self._with_headers, incomplete=True)
         return (replies.REQUEST_HEADERS_PASS,) if self._mode in _BUFFERED else ()
 
-    def on_body(self, message: HttpBody) -> Sequence[Answer]:
+    def on_body(self, message: HttpBody | RequestPiece) -> Sequence[Answer]:
         """Gather the body, route at its end, and answer as the mode requires."""
         if self._progress is not _BODY:
             if self._progress is _EXPECTED:
@@ -149,7 +150,7 @@ class RequestHalf:
         (held, answer), self._held = self._held, None
         return self._routed(held.routing(), answer)
 
-    def _gather(self, piece: bytes) -> None:
+    def _gather(self, piece: bytes | memoryview) -> None:
         self._size += len(piece)
         if self._size > self._settings.max_body_bytes:
             raise self._refuse(BodyTooLargeError(self._settings.max_body_bytes))
@@ -159,7 +160,8 @@ class RequestHalf:
         """Return the body; of its pieces, an empty last one costs no copy."""
         pieces = [piece for piece in self._pieces if piece]
         self._pieces.clear()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        first = pieces[0] if len(pieces) == 1 else None
+        return first if isinstance(first, bytes) else b"".join(pieces)
 
     def _refuse(self, error: RequestError) -> RequestError:
         self._asked = True

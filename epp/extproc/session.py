@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import structlog
 
 from epp.director import Cause, Director
+from epp.extproc.decoding import RequestPiece
 from epp.extproc.exchange import Answer, ExchangeSettings, Progress, ProtocolError
 from epp.extproc.headers import read_served, read_subset
-from epp.extproc.modes import BodyMode, GatewayTraits, UnknownModeError, read_modes
+from epp.extproc.modes import BodyMode, GatewayTraits, Modes, UnknownModeError, read_modes
 from epp.extproc.refusals import refusal
 from epp.extproc.request_half import RequestHalf
 from epp.extproc.response_half import ResponseHalf
@@ -54,7 +55,7 @@ class Session:
         """Time to wait for the next message before calling `on_silence`; None for no limit."""
         return SILENCE_TIMEOUT_SECONDS if self._request is not None and self._request.awaiting_body else None
 
-    def receive(self, message: ProcessingRequest) -> Sequence[Answer]:
+    def receive(self, message: ProcessingRequest | RequestPiece) -> Sequence[Answer]:
         """Return the answers that are due now, perhaps none; raises ProtocolError.
 
         The last answer may be Held: settle it, then `resume`, before the next message.
@@ -63,6 +64,8 @@ class Session:
             request, response = self._request, self._response
             if request is None or response is None:
                 request, response = self._begin(message)
+            if isinstance(message, RequestPiece):
+                return request.on_body(message)
             kind = message.WhichOneof("request")
             if kind == "response_body" and response.progress is _BODY:  # by far the most; metadata is no news
                 answers: Sequence[Answer] = response.on_body(message.response_body, request.routing)
@@ -105,9 +108,9 @@ class Session:
         if response is not None:
             response.end()
 
-    def _begin(self, message: ProcessingRequest) -> tuple[RequestHalf, ResponseHalf]:
+    def _begin(self, message: ProcessingRequest | RequestPiece) -> tuple[RequestHalf, ResponseHalf]:
         """Make both halves, as the first message tells the modes."""
-        modes = read_modes(message)
+        modes = Modes() if isinstance(message, RequestPiece) else read_modes(message)
         self._request = RequestHalf(self._director, modes.request, self._settings, self._traits)
         self._response = ResponseHalf(modes, self._director.clock, self._settings, self._traits)
         return self._request, self._response

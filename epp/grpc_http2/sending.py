@@ -57,7 +57,11 @@ class Sending:
             out.append(MESSAGE_HEAD.pack(size >> 16, size & 0xFFFF, DATA, 0, stream.id, 0, length))
             out.append(message)
         else:
-            self.data(stream, _PREFIX.pack(0, length) + message)
+            first = self.max_frame - PREFIX_BYTES  # the rest of a large message is not copied
+            stream.outbox.append(memoryview(_PREFIX.pack(0, length) + message[:first]))
+            if length > first:
+                stream.outbox.append(memoryview(message)[first:])
+            self.push(stream)
 
     def data(self, stream: Stream, content: bytes) -> None:
         """Send bytes in as many frames as it takes, as windows allow."""
