@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from epp.extproc.encoding import flag, tag
+from epp.extproc.encoding import flag, tag, varint
 from epp.extproc.wire import HttpBody, ProcessingRequest
 
 _LARGE_BYTES: Final = 4096
@@ -17,15 +17,19 @@ _REQUEST_BODY: Final = tag(ProcessingRequest, "request_body")[0]
 _BODY: Final = tag(HttpBody, "body")[0]
 _ENDINGS: Final = {b"": False, flag(HttpBody, "end_of_stream"): True}
 _LONGEST_ENDING: Final = max(map(len, _ENDINGS))
+_NO_METADATA: Final = (b"", tag(ProcessingRequest, "metadata_context") + varint(0))
+_NOTHING: Final = ProcessingRequest()
 _LONGEST_LENGTH: Final = 5
 _CONTINUES: Final = 0x80
 
 
 class RequestPiece(msgspec.Struct, frozen=True):
-    """An `HttpBody` of a request, in a message that says nothing else."""
+    """The `HttpBody` of a request."""
 
     body: memoryview
     end_of_stream: bool
+    beside: ProcessingRequest
+    """All else that the message says."""
 
 
 def decode(message: bytes) -> ProcessingRequest | RequestPiece:
@@ -38,16 +42,23 @@ def decode(message: bytes) -> ProcessingRequest | RequestPiece:
 
 
 def _request_piece(message: bytes) -> RequestPiece | None:
-    """Return the piece of a message in the usual form: body, then end_of_stream if it is true."""
+    """Return the piece of a message in the usual form: body, end_of_stream if it is true, all else."""
     size, at = _length(message, 1)
-    if size != len(message) - at or message[at] != _BODY:
+    end = at + size
+    if not at < end <= len(message) or message[at] != _BODY:
         return None
     size, at = _length(message, at + 1)
-    end = at + size
-    if not 0 <= len(message) - end <= _LONGEST_ENDING:
+    body_end = at + size
+    if size < 0 or not 0 <= end - body_end <= _LONGEST_ENDING:
         return None
-    last = _ENDINGS.get(message[end:])
-    return None if last is None else RequestPiece(memoryview(message)[at:end], last)
+    last = _ENDINGS.get(message[body_end:end])
+    if last is None:
+        return None
+    rest = message[end:]
+    beside = _NOTHING if rest in _NO_METADATA else ProcessingRequest.FromString(rest)
+    if beside.WhichOneof("request") is not None:
+        return None
+    return RequestPiece(memoryview(message)[at:body_end], last, beside)
 
 
 def _length(message: bytes, at: int) -> tuple[int, int]:

@@ -14,11 +14,11 @@ from epp.director import Cause, Director
 from epp.extproc.decoding import RequestPiece
 from epp.extproc.exchange import Answer, ExchangeSettings, Progress, ProtocolError
 from epp.extproc.headers import read_served, read_subset
-from epp.extproc.modes import BodyMode, GatewayTraits, Modes, UnknownModeError, read_modes
+from epp.extproc.modes import BodyMode, GatewayTraits, UnknownModeError, read_modes
 from epp.extproc.refusals import refusal
 from epp.extproc.request_half import RequestHalf
 from epp.extproc.response_half import ResponseHalf
-from epp.extproc.wire import Metadata, ProcessingRequest
+from epp.extproc.wire import ProcessingRequest
 from epp.framework import Headers, RequestError
 from epp.framework.errors import InternalError
 
@@ -65,6 +65,7 @@ class Session:
             if request is None or response is None:
                 request, response = self._begin(message)
             if isinstance(message, RequestPiece):
+                _read_metadata(message.beside, request)
                 return request.on_body(message)
             kind = message.WhichOneof("request")
             if kind == "response_body" and response.progress is _BODY:  # by far the most; metadata is no news
@@ -110,7 +111,7 @@ class Session:
 
     def _begin(self, message: ProcessingRequest | RequestPiece) -> tuple[RequestHalf, ResponseHalf]:
         """Make both halves, as the first message tells the modes."""
-        modes = Modes() if isinstance(message, RequestPiece) else read_modes(message)
+        modes = read_modes(message.beside if isinstance(message, RequestPiece) else message)
         self._request = RequestHalf(self._director, modes.request, self._settings, self._traits)
         self._response = ResponseHalf(modes, self._director.clock, self._settings, self._traits)
         return self._request, self._response
@@ -118,8 +119,7 @@ class Session:
     def _answer(
         self, message: ProcessingRequest, kind: str | None, request: RequestHalf, response: ResponseHalf
     ) -> Sequence[Answer]:
-        if message.HasField("metadata_context"):
-            _read_metadata(message.metadata_context, request)
+        _read_metadata(message, request)
         match kind:
             case "request_headers":
                 return request.on_headers(message.request_headers)
@@ -153,8 +153,11 @@ class Session:
         return (refusal(error, headers, plain=self._settings.plain_errors),)
 
 
-def _read_metadata(metadata: Metadata, request: RequestHalf) -> None:
+def _read_metadata(message: ProcessingRequest, request: RequestHalf) -> None:
     """Take the subset hint before the request is routed, and the endpoint that serves it afterwards."""
+    if not message.HasField("metadata_context"):
+        return
+    metadata = message.metadata_context
     if request.routing is None:
         request.subset = read_subset(metadata) or request.subset
     else:
