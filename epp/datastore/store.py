@@ -135,18 +135,41 @@ class Datastore:
         if slot is not None:
             self._write(slot, report)
 
+    def tag_all(self, tagged: Iterable[tuple[Endpoint, Iterable[Report]]]) -> None:
+        """Write tags of many endpoints; those of one that is not in the pool as it is here are ignored."""
+        slots, endpoints = self._slots, self._endpoints
+        for endpoint, reports in tagged:
+            slot = slots.get(endpoint.id)
+            if slot is not None and endpoints[slot] is endpoint:
+                for report in reports:
+                    self._write(slot, report)
+
+    def news(self, endpoint: Endpoint, report: Report) -> Report:
+        """Return the report without what is known already: of many tags, comparing takes longer than writing."""
+        slot = self._slot_of(endpoint)
+        if slot is None:
+            return report
+        attributes = {
+            attribute: record
+            for attribute, record in report.attributes.items()
+            if attribute.name not in self._attributes or self._attributes[attribute.name][1][slot] != record
+        }
+        return Report(report.columns, attributes)
+
     def forget(self, data: Iterable[Datum], endpoint: Endpoint | None = None) -> None:
         """Reset columns and attributes to unknown, of every endpoint unless one is given: nothing reports them."""
-        gone = tuple(data)
-        blank = Report(
-            {datum: datum.unknown for datum in gone if isinstance(datum, Column)},
-            {datum: datum.unknown for datum in gone if isinstance(datum, Attribute)},
-        )
-        slots = [slot for slot, known in enumerate(self._endpoints) if known is not None]
-        if endpoint is not None:
-            slots = [slot for slot in (self._slot_of(endpoint),) if slot is not None]
-        for slot in slots:
-            self._write(slot, blank)
+        if endpoint is None:
+            for datum in data:
+                if isinstance(datum, Column):
+                    self._table.clear(datum)
+                elif isinstance(datum, Attribute):
+                    self._add_attribute(datum)
+            return
+        slot = self._slot_of(endpoint)
+        if slot is not None:
+            gone = tuple(data)
+            columns = {datum: datum.unknown for datum in gone if isinstance(datum, Column)}
+            self._write(slot, Report(columns, {datum: datum.unknown for datum in gone if isinstance(datum, Attribute)}))
 
     def mark(self, endpoint: Endpoint, reachable: float) -> None:
         """Write how an endpoint can be reached (ANSWERS, SILENT or REFUSES); ignored once it left."""

@@ -52,6 +52,11 @@ class Poller:
         """When the timer ends, but for the jitter."""
 
     @property
+    def count(self) -> int:
+        """Number of members."""
+        return self._count
+
+    @property
     def delay_seconds(self) -> float:
         """Time that a poll waits for its turn."""
         return len(self._waiting) / self._budget.polls_per_second

@@ -188,6 +188,32 @@ def test_tag_that_changes_nothing_is_no_new_snapshot(store):
     assert store.snapshot() is before
 
 
+def test_tags_of_many_are_written_of_those_that_are_in_the_pool_as_they_were_tagged(store):
+    a, b, c, gone = endpoint("a"), endpoint("b"), endpoint("c"), endpoint("gone")
+    store.replace([a, b, c, gone])
+    relabelled = endpoint("c", zone="z2")
+    store.replace([a, b, relabelled])
+    level = Column("level", "")
+    tagged = {one: [Report({level: 7.0}, {TOPOLOGY: Topology(zone=one.name)})] for one in (a, b, c, gone)}
+    store.tag_all(tagged.items())
+    assert [record.zone for record in everyone(store).records(TOPOLOGY)] == ["a", "b", ""]
+    assert everyone(store).values(level).tolist()[:2] == [7.0, 7.0]
+    assert np.isnan(everyone(store).values(METRICS_AT)).all()
+
+
+def test_news_of_a_tag_are_what_is_not_known_of_the_endpoint(store):
+    a = endpoint("a")
+    report = Report({}, {TOPOLOGY: Topology(zone="z1"), LORA: LoraState(max_adapters=2)})
+    assert store.news(a, report) == report
+    store.replace([a])
+    assert store.news(a, report) == report
+    store.tag(a, Report({}, {TOPOLOGY: Topology(zone="z1")}))
+    assert store.news(a, report) == Report({}, {LORA: LoraState(max_adapters=2)})
+    store.tag(a, store.news(a, report))
+    assert everyone(store).records(LORA) == [LoraState(max_adapters=2)]
+    assert store.news(a, report) == Report({}, {})
+
+
 def test_what_is_forgotten_is_unknown_of_everybody_and_the_rest_stays(store):
     a, b = endpoint("a"), endpoint("b")
     store.replace([a, b])
