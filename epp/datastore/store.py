@@ -55,6 +55,10 @@ class Datastore:
         self._slots: dict[str, int] = {}
         self._endpoints: list[Endpoint | None] = []
         self._identities: list[Identity] = []
+        self._reports: list[Report | None] = []
+        """By slot: the last report, if nothing else was written there since."""
+        self._has_core = bytearray()
+        """Whether that has a core column."""
         self._by_address: dict[str, list[int]] = {}
         self._free: list[int] = []
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
@@ -125,8 +129,11 @@ class Datastore:
         slot = self._slot_of(endpoint)
         if slot is None:
             return
-        self._write(slot, report)
-        if any(column.name in _CORE_NAMES for column in report.columns):
+        if self._reports[slot] is not report:
+            self._write(slot, report)
+            self._reports[slot] = report
+            self._has_core[slot] = any(column.name in _CORE_NAMES for column in report.columns)
+        if self._has_core[slot]:
             self._table.put(METRICS_AT, slot, self._clock.now())
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
@@ -159,6 +166,7 @@ class Datastore:
     def forget(self, data: Iterable[Datum], endpoint: Endpoint | None = None) -> None:
         """Reset columns and attributes to unknown, of every endpoint unless one is given: nothing reports them."""
         if endpoint is None:
+            self._reports = [None] * len(self._reports)
             for datum in data:
                 if isinstance(datum, Column):
                     self._table.clear(datum)
@@ -228,6 +236,7 @@ class Datastore:
         return None if endpoint is None else (slot, endpoint)
 
     def _write(self, slot: int, report: Report) -> None:
+        self._reports[slot] = None
         for column, value in report.columns.items():
             self._table.put(column, slot, value)
         for attribute, record in report.attributes.items():
@@ -260,6 +269,7 @@ class Datastore:
         assert endpoint is not None  # noqa: S101  of a slot in use
         self._endpoints[slot] = None
         self._identities[slot] = _NOBODY
+        self._reports[slot] = None
         del self._slots[endpoint.id]
         here = self._by_address[endpoint.hostport]
         here.remove(slot)
@@ -281,6 +291,8 @@ class Datastore:
         self._table.grow(after)
         self._endpoints.extend([None] * (after - before))
         self._identities.extend([_NOBODY] * (after - before))
+        self._reports.extend([None] * (after - before))
+        self._has_core.extend(bytes(after - before))
         for name, (attribute, records) in self._attributes.items():
             records.extend([attribute.unknown] * (after - before))
             self._attributes_changed.add(name)
