@@ -10,7 +10,8 @@ from pathlib import Path
 import structlog
 
 _DEBOUNCE_MILLISECONDS = 100
-_STEP_MILLISECONDS = 20
+_STEP_MILLISECONDS = 100
+"""Time between two looks of a thread, each of which takes the interpreter from the event loop for a moment."""
 _POLL_MILLISECONDS = 1000
 _RETRY_SECONDS = 5.0
 

@@ -34,7 +34,7 @@ class Retagging:
     """Some endpoints by name, and rounds through all; neither waits for the other, and no round is begun anew."""
 
     def __init__(self, store: Datastore, reports: _Reports, *, batch: int) -> None:
-        """Prepare; `reports` returns those of the taggers given, `batch` endpoints are tagged without a pause."""
+        """Prepare; `reports` returns what taggers say beyond what is known; `batch` endpoints are tagged at once."""
         self._store = store
         self._reports = reports
         self._batch = batch
@@ -105,9 +105,7 @@ class Retagging:
             this.done[endpoint.id] = endpoint, self._reports(endpoint, this.taggers)
         if not this.left:
             self._round = None
-            for endpoint, reports in this.done.values():
-                if self._store.endpoint(endpoint.id) is endpoint:
-                    self._write(endpoint, reports)
+            self._store.tag_all(this.done.values())
 
     def _write(self, endpoint: Endpoint, reports: Iterable[Report]) -> None:
         for report in reports:

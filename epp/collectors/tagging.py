@@ -33,7 +33,7 @@ class Tagging:
         self._observer = observer or CollectorObserver()
         self._taggers: tuple[Tagger[Any], ...] = ()
         self._failed: set[Tagger[Any]] = set()
-        self._retagging = Retagging(store, self._reports, batch=_BATCH)
+        self._retagging = Retagging(store, self._news, batch=_BATCH)
         self._steady = asyncio.Event()
         """Not set while the taggers are being changed over."""
         self._steady.set()
@@ -52,15 +52,14 @@ class Tagging:
             return
         self._steady.clear()
         try:
-            tagged: dict[str, tuple[Endpoint, list[Report]]] = {}
-            for number, endpoint in enumerate(self._store.endpoints, 1):
-                tagged[endpoint.id] = endpoint, self._reports(endpoint, taggers)
-                if number % _BATCH == 0:
-                    await asyncio.sleep(0)
+            tagged: dict[str, tuple[Endpoint, Sequence[Report]]] = {}
+            while missing := [one for one in self._store.endpoints if tagged.get(one.id, (None,))[0] is not one]:
+                for number, endpoint in enumerate(missing, 1):
+                    tagged[endpoint.id] = endpoint, self._news(endpoint, taggers)
+                    if number % _BATCH == 0:
+                        await asyncio.sleep(0)
             self._apply(taggers)
-            for endpoint in self._store.endpoints:
-                before, reports = tagged.get(endpoint.id, (None, []))
-                self._write(endpoint, reports if before is endpoint else self._reports(endpoint, self._taggers))
+            self._store.tag_all(tagged.values())
         finally:
             self._steady.set()
 
@@ -96,11 +95,12 @@ class Tagging:
 
     def _tag(self, endpoints: Iterable[Endpoint]) -> None:
         for endpoint in endpoints:
-            self._write(endpoint, self._reports(endpoint, self._taggers))
+            for report in self._reports(endpoint, self._taggers):
+                self._store.tag(endpoint, report)
 
-    def _write(self, endpoint: Endpoint, reports: Iterable[Report]) -> None:
-        for report in reports:
-            self._store.tag(endpoint, report)
+    def _news(self, endpoint: Endpoint, taggers: Iterable[Tagger[Any]]) -> list[Report]:
+        """Return what the reports of the taggers say beyond what is known."""
+        return [self._store.news(endpoint, report) for report in self._reports(endpoint, taggers)]
 
     def _reports(self, endpoint: Endpoint, taggers: Iterable[Tagger[Any]]) -> list[Report]:
         """Return the report of each tagger that does not fail."""

@@ -55,6 +55,10 @@ class Datastore:
         self._slots: dict[str, int] = {}
         self._endpoints: list[Endpoint | None] = []
         self._identities: list[Identity] = []
+        self._reports: list[Report | None] = []
+        """By slot: the last report, if nothing else was written there since."""
+        self._has_core = bytearray()
+        """Whether that has a core column."""
         self._by_address: dict[str, list[int]] = {}
         self._free: list[int] = []
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
@@ -125,8 +129,11 @@ class Datastore:
         slot = self._slot_of(endpoint)
         if slot is None:
             return
-        self._write(slot, report)
-        if any(column.name in _CORE_NAMES for column in report.columns):
+        if self._reports[slot] is not report:
+            self._write(slot, report)
+            self._reports[slot] = report
+            self._has_core[slot] = any(column.name in _CORE_NAMES for column in report.columns)
+        if self._has_core[slot]:
             self._table.put(METRICS_AT, slot, self._clock.now())
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
@@ -135,18 +142,42 @@ class Datastore:
         if slot is not None:
             self._write(slot, report)
 
+    def tag_all(self, tagged: Iterable[tuple[Endpoint, Iterable[Report]]]) -> None:
+        """Write tags of many endpoints; those of one that is not in the pool as it is here are ignored."""
+        slots, endpoints = self._slots, self._endpoints
+        for endpoint, reports in tagged:
+            slot = slots.get(endpoint.id)
+            if slot is not None and endpoints[slot] is endpoint:
+                for report in reports:
+                    self._write(slot, report)
+
+    def news(self, endpoint: Endpoint, report: Report) -> Report:
+        """Return the report without what is known already: of many tags, comparing takes longer than writing."""
+        slot = self._slot_of(endpoint)
+        if slot is None:
+            return report
+        attributes = {
+            attribute: record
+            for attribute, record in report.attributes.items()
+            if attribute.name not in self._attributes or self._attributes[attribute.name][1][slot] != record
+        }
+        return Report(report.columns, attributes)
+
     def forget(self, data: Iterable[Datum], endpoint: Endpoint | None = None) -> None:
         """Reset columns and attributes to unknown, of every endpoint unless one is given: nothing reports them."""
-        gone = tuple(data)
-        blank = Report(
-            {datum: datum.unknown for datum in gone if isinstance(datum, Column)},
-            {datum: datum.unknown for datum in gone if isinstance(datum, Attribute)},
-        )
-        slots = [slot for slot, known in enumerate(self._endpoints) if known is not None]
-        if endpoint is not None:
-            slots = [slot for slot in (self._slot_of(endpoint),) if slot is not None]
-        for slot in slots:
-            self._write(slot, blank)
+        if endpoint is None:
+            self._reports = [None] * len(self._reports)
+            for datum in data:
+                if isinstance(datum, Column):
+                    self._table.clear(datum)
+                elif isinstance(datum, Attribute):
+                    self._add_attribute(datum)
+            return
+        slot = self._slot_of(endpoint)
+        if slot is not None:
+            gone = tuple(data)
+            columns = {datum: datum.unknown for datum in gone if isinstance(datum, Column)}
+            self._write(slot, Report(columns, {datum: datum.unknown for datum in gone if isinstance(datum, Attribute)}))
 
     def mark(self, endpoint: Endpoint, reachable: float) -> None:
         """Write how an endpoint can be reached (ANSWERS, SILENT or REFUSES); ignored once it left."""
@@ -205,6 +236,7 @@ class Datastore:
         return None if endpoint is None else (slot, endpoint)
 
     def _write(self, slot: int, report: Report) -> None:
+        self._reports[slot] = None
         for column, value in report.columns.items():
             self._table.put(column, slot, value)
         for attribute, record in report.attributes.items():
@@ -237,6 +269,7 @@ class Datastore:
         assert endpoint is not None  # noqa: S101  of a slot in use
         self._endpoints[slot] = None
         self._identities[slot] = _NOBODY
+        self._reports[slot] = None
         del self._slots[endpoint.id]
         here = self._by_address[endpoint.hostport]
         here.remove(slot)
@@ -258,6 +291,8 @@ class Datastore:
         self._table.grow(after)
         self._endpoints.extend([None] * (after - before))
         self._identities.extend([_NOBODY] * (after - before))
+        self._reports.extend([None] * (after - before))
+        self._has_core.extend(bytes(after - before))
         for name, (attribute, records) in self._attributes.items():
             records.extend([attribute.unknown] * (after - before))
             self._attributes_changed.add(name)

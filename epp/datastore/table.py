@@ -72,6 +72,12 @@ class ColumnTable:
             self._cells[name][slot] = column.unknown
             self._dirty.add(name)
 
+    def clear(self, column: Column) -> None:
+        """Make a column unknown in all slots."""
+        if column.name in self._working:
+            self._working[column.name].fill(column.unknown)
+            self._dirty.add(column.name)
+
     def grow(self, capacity: int) -> None:
         """Make room; what is there stays."""
         extra = capacity - self._capacity

@@ -23,6 +23,8 @@ _LOOKUP_SECONDS = 5.0
 _UNRESOLVED_SECONDS = 2.0
 _RESOLVED_SECONDS = 30.0
 _IDLE_SECONDS = 5.0
+_BATCH = 64
+"""Endpoints that are made before the event loop runs other tasks: half a millisecond's work."""
 
 _log = structlog.get_logger()
 
@@ -80,6 +82,9 @@ class Resolver:
         self._names_of: tuple[Target, ...] = ()
         self._names: frozenset[str] = frozenset()
         """Host names of these targets: whether a host is an address is found out once."""
+        self._made_of: tuple[Target, ...] = ()
+        self._made: dict[int, Endpoint] = {}
+        """Endpoints of these targets, by number."""
         self._addresses: dict[str, str] = {}
         self._failing: dict[str, str] = {}
         """Why, by host."""
@@ -116,9 +121,7 @@ class Resolver:
             self._addresses = {host: address for host, address in self._addresses.items() if host in hosts}
             self._failing = {host: reason for host, reason in self._failing.items() if host in hosts}
             await asyncio.gather(*map(self._resolve, sorted(hosts)))
-            found = [(target, self._address_of(target.host)) for target in self.targets]
-            endpoints = [target.endpoint(address) for target, address in found if address is not None]
-            endpoints = self._without_repeated(endpoints, refuse=unique)
+            endpoints = self._without_repeated(await self._endpoints(), refuse=unique)
             pool.replace(endpoints)
             return len(endpoints)
 
@@ -128,6 +131,23 @@ class Resolver:
             await asyncio.sleep(self.refresh_seconds or _IDLE_SECONDS)
             if self.refresh_seconds is not None:
                 await self.refresh(pool)
+
+    async def _endpoints(self) -> Sequence[Endpoint]:
+        """Return the endpoints of the targets that have an address, made a few at a time.
+
+        One whose address is the same as before is the same object.
+        """
+        targets, before = self.targets, self._made
+        made: dict[int, Endpoint] = {}
+        for number, target in enumerate(targets, 1):
+            address = self._address_of(target.host)
+            if address is not None:
+                known = before.get(number) if self._made_of is targets else None
+                made[number] = known if known is not None and known.address == address else target.endpoint(address)
+            if number % _BATCH == 0:
+                await asyncio.sleep(0)
+        self._made_of, self._made = targets, made
+        return tuple(made.values())
 
     def _without_repeated(self, endpoints: Sequence[Endpoint], *, refuse: bool) -> list[Endpoint]:
         """Return one endpoint for each address; the others are logged once, for as long as they repeat it."""

@@ -14,7 +14,10 @@ from epp.framework.snapshot import Attribute, Column
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one page of an endpoint's says; what it does not say stays as it was."""
+    """What one page of an endpoint's says; what it does not say stays as it was.
+
+    It holds for good: an extractor may return the same one again, and makes another for other numbers.
+    """
 
     columns: Mapping[Column, float] = field(default_factory=dict)
     """Columns that no snapshot has yet are added to all that follow."""

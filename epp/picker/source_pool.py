@@ -10,9 +10,9 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Pool
 from epp.framework.endpoint import Endpoint
 
-_BATCH = 8
+_BATCH = 4
 """Endpoints that join at once; tagging one can take half a millisecond."""
-_STRETCH_SECONDS = 0.004
+_STRETCH_SECONDS = 0.002
 """Time after which the event loop runs other tasks before further endpoints join."""
 
 
@@ -39,7 +39,11 @@ class SourcePool(Pool):
             self._waiting = wanted
             return
         known = {endpoint.id: endpoint for endpoint in self._store.endpoints} | self._waiting
-        changed = [endpoint for endpoint in wanted.values() if known.get(endpoint.id) != endpoint]
+        changed = [
+            endpoint
+            for identity, endpoint in wanted.items()
+            if (before := known.get(identity)) is not endpoint and before != endpoint
+        ]
         self.update(changed, known.keys() - wanted.keys())
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> None:

@@ -24,6 +24,9 @@ from epp.framework.endpoint import Endpoint, EndpointTrust
 from epp.framework.plugin import Datum
 from epp.supervisor import Supervisor
 
+_BATCH = 32
+"""Endpoints whose feeds are replaced before the event loop runs other tasks: half a millisecond's work."""
+
 
 class Collector:
     """Polls each endpoint for each feed, so that a slow exporter delays no other; in all, within a budget.
@@ -64,7 +67,8 @@ class Collector:
         self._feeds = self.checked(feeds)
         self._equip(self._feeds)
         self._ending: set[asyncio.Task[None]] = set()
-        self._members: dict[tuple[str, Feed], Member] = {}
+        self._members: dict[str, dict[Feed, Member]] = {}
+        """By id of the endpoint."""
         self._endpoints: dict[str, Endpoint] = {}
         self._reachability: dict[str, Reachability] = {}
         self._running = False
@@ -74,7 +78,7 @@ class Collector:
     @property
     def feed_count(self) -> int:
         """Number of endpoints times feeds that are polled."""
-        return len(self._members)
+        return self._poller.count
 
     def checked(self, feeds: Sequence[Feed]) -> tuple[Feed, ...]:
         """Return the feeds without duplicates; raises ValueError for an interval that is not above 0."""
@@ -98,7 +102,7 @@ class Collector:
         self._size_changed()
 
     async def replace(self, feeds: Sequence[Feed]) -> None:
-        """Replace the feeds; one with the same source and extractors as before continues.
+        """Replace the feeds, a few endpoints at a time; one with the same source and extractors as before continues.
 
         Data that only removed feeds reported becomes unknown. Returns when what was under way has ended: then their
         sources can be closed. Raises ValueError for an interval that is not above 0, before any change.
@@ -107,13 +111,12 @@ class Collector:
         gone = [feed for feed in self._feeds if feed not in wanted]
         self._feeds = wanted
         self._equip(wanted)
-        for endpoint in self._endpoints.values():
-            kept = self._feeds_of(endpoint)
-            for feed in (*gone, self._probe):
-                if feed not in kept:
-                    self._end_feed(endpoint.id, feed)
-                    self._reachability[endpoint.id].forget(feed.source.name)
-            self._begin_feeds(endpoint)
+        for number, identity in enumerate(tuple(self._endpoints), 1):
+            endpoint = self._endpoints.get(identity)
+            if endpoint is not None:  # it is still there
+                self._replace_feeds(endpoint)
+            if number % _BATCH == 0:
+                await asyncio.sleep(0)
         self._size_changed()
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
@@ -121,9 +124,11 @@ class Collector:
     def trust_for(self, seconds: float) -> None:
         """Poll endpoints at rest so often that their metrics are not older than that."""
         self._trusted_seconds = seconds
-        for member in self._members.values():
-            if member.cadence is not None:
-                member.cadence.limit(self._slowest_seconds)
+        slowest = self._slowest_seconds
+        for members in self._members.values():
+            for member in members.values():
+                if member.cadence is not None:
+                    member.cadence.limit(slowest)
 
     def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
         """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
@@ -148,17 +153,15 @@ class Collector:
                 self._end(endpoint.id)
                 self._begin(endpoint)
             self._endpoints[endpoint.id] = endpoint
-            for feed in (*self._feeds, self._probe):
-                member = self._members.get((endpoint.id, feed))
-                if member is not None:
-                    member.endpoint = endpoint
+            for member in self._members.get(endpoint.id, {}).values():
+                member.endpoint = endpoint
         for _, endpoint in change.added:
             self._begin(endpoint)
         self._size_changed()
 
     def _size_changed(self) -> None:
         self._capacity.changed(
-            endpoints=len(self._endpoints), connections=len(self._members), interval_seconds=self._interval_seconds
+            endpoints=len(self._endpoints), connections=self._poller.count, interval_seconds=self._interval_seconds
         )
 
     def _begin(self, endpoint: Endpoint) -> None:
@@ -189,10 +192,20 @@ class Collector:
         return self._feeds if asked else (*self._feeds, self._probe)
 
     def _begin_feeds(self, endpoint: Endpoint) -> None:
+        members = self._members.setdefault(endpoint.id, {})
         for feed in self._feeds_of(endpoint):
-            if (endpoint.id, feed) not in self._members:
-                self._members[endpoint.id, feed] = member = self._member(endpoint, feed)
+            if feed not in members:
+                members[feed] = member = self._member(endpoint, feed)
                 self._poller.add(member, self._interval_of(feed))
+
+    def _replace_feeds(self, endpoint: Endpoint) -> None:
+        """End the feeds of an endpoint that are no more, and begin those that are new."""
+        members, wanted = self._members[endpoint.id], self._feeds_of(endpoint)
+        for feed in tuple(members):
+            if feed not in wanted:
+                self._end_member(members.pop(feed))
+                self._reachability[endpoint.id].forget(feed.source.name)
+        self._begin_feeds(endpoint)
 
     def _member(self, endpoint: Endpoint, feed: Feed) -> Member:
         poll = Poll(
@@ -215,15 +228,13 @@ class Collector:
         if self._endpoints.pop(identity, None) is not None:
             del self._reachability[identity]
             self.conditions.remove(identity)
-            for feed in (*self._feeds, self._probe):
-                self._end_feed(identity, feed)
+            for member in self._members.pop(identity).values():  # of feeds that are being replaced, too
+                self._end_member(member)
 
-    def _end_feed(self, identity: str, feed: Feed) -> None:
-        member = self._members.pop((identity, feed), None)
-        if member is not None:
-            for task in self._poller.remove(member):
-                self._ending.add(task)
-                task.add_done_callback(self._ending.discard)
+    def _end_member(self, member: Member) -> None:
+        for task in self._poller.remove(member):
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     def _interval_of(self, feed: Feed) -> float:
         own = feed.source.interval_seconds

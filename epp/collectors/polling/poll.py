@@ -127,7 +127,8 @@ class Poll:
         else:
             self._recovered(_PAGE, endpoint)
             self._answered(endpoint, self._extract(outcome, endpoint))
-        self._forget_stale(endpoint)
+        if self._problems:  # else all was reported just now
+            self._forget_stale(endpoint)
         return self._backoff_seconds
 
     def _failed(self, endpoint: Endpoint, error: Exception) -> None:

@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from epp.collectors.http.cost import ReadingCost
 from epp.collectors.polling.budget import PollBudget
@@ -15,8 +15,6 @@ from epp.collectors.polling.timetable import Timetable
 from epp.datastore import Datastore
 from epp.framework.clock import Clock
 
-_MOST_AT_ONCE = 32
-"""Polls that begin in one turn of the event loop; their answers may come in one, too."""
 _TURN_SECONDS = 0.004
 """Time until the next turn while polls wait."""
 _SOON_SECONDS = 0.01
@@ -31,13 +29,23 @@ _MOST_BRIEF_PER_SECOND = 200.0
 class Poller:
     """Begins polls in the order in which they are due; what the budget does not allow yet waits for its turn."""
 
-    def __init__(self, store: Datastore, clock: Clock, budget: PollBudget, generator: random.Random) -> None:
+    def __init__(
+        self,
+        store: Datastore,
+        clock: Clock,
+        budget: PollBudget,
+        generator: random.Random,
+        *,
+        cpu_seconds: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """Prepare; `cpu_seconds` returns what the thread of the event loop has taken so far."""
         self.cost = ReadingCost()
         """What reading pages takes: sources add to it."""
         self._store = store
         self._clock = clock
         self._budget = budget
         self._generator = generator
+        self._cpu_seconds = cpu_seconds
         self._timetable: Timetable[Member] = Timetable(clock.now() - generator.random())
         self._members: dict[str, set[Member]] = {}
         """By id of the endpoint."""
@@ -50,6 +58,11 @@ class Poller:
         self._timer: asyncio.TimerHandle | None = None
         self._next_turn = math.inf
         """When the timer ends, but for the jitter."""
+
+    @property
+    def count(self) -> int:
+        """Number of members."""
+        return self._count
 
     @property
     def delay_seconds(self) -> float:
@@ -96,12 +109,13 @@ class Poller:
 
     def turn(self) -> float:
         """Begin polls that are due; return when the next turn is, infinite for never."""
-        started = time.thread_time()
+        started = self._cpu_seconds()
         now = self._clock.now()
         self._hurry(now)
         self._waiting.extend(self._timetable.take_due(now))
-        began = self._begin(min(self._budget.allowance(now), _MOST_AT_ONCE))
-        self._unaccounted_seconds += time.thread_time() - started + self.cost.take()
+        self._budget.ran(now, started)
+        began = self._begin(min(self._budget.allowance(now), self._budget.at_once))
+        self._unaccounted_seconds += self._cpu_seconds() - started + self.cost.take()
         if began:
             self._budget.spent(self._unaccounted_seconds, began)
             self._unaccounted_seconds = 0.0

@@ -13,7 +13,7 @@ _MAX_TIMEOUTS = 3
 class Reachability:
     """A refused connection counts at once, a timeout after several in a row; any answer resets both."""
 
-    __slots__ = ("_conditions", "_endpoint", "_store", "_timeouts", "_unreadable", "_verdict")
+    __slots__ = ("_conditions", "_endpoint", "_is_well", "_store", "_timeouts", "_unreadable", "_verdict")
 
     def __init__(self, store: Datastore, endpoint: Endpoint, conditions: Conditions | None = None) -> None:
         self._store = store
@@ -23,6 +23,8 @@ class Reachability:
         self._unreadable: dict[str, Condition] = {}
         """Of sources whose page cannot be read."""
         self._verdict = ANSWERS
+        self._is_well = False
+        """Whether the last answer left nothing to record."""
         self._conditions.put(endpoint, NOT_ASKED)
 
     @property
@@ -32,6 +34,8 @@ class Reachability:
 
     def answered(self, source: str = "", problem: Condition | None = None) -> None:
         """Record an answer to a source, with the problem of its content if any."""
+        if self._is_well and problem is None:
+            return
         self._timeouts = 0
         if problem is None:
             self._unreadable.pop(source, None)
@@ -46,6 +50,7 @@ class Reachability:
 
     def missed(self, error: UnreachableError) -> None:
         """Record a refused connection or a timeout."""
+        self._is_well = False
         if error.refused:
             self._timeouts = 0
             self._mark(REFUSES, Condition(error.contact, str(error), error.remedy))
@@ -61,6 +66,7 @@ class Reachability:
         self._mark(REFUSES, Condition(contact, why, remedy))
 
     def _mark(self, verdict: float, condition: Condition) -> None:
+        self._is_well = condition is ANSWERING and not self._unreadable
         self._verdict = verdict
         self._store.mark(self._endpoint, verdict)
         self._conditions.put(self._endpoint, condition)

@@ -11,6 +11,8 @@ _TOGETHER = 16
 """Polls that begin together: a wake-up of the event loop costs as much as a poll or two."""
 _SHORTEST_STEP_SECONDS = 0.004
 _NEARLY = 1e-6
+_EARLY_SECONDS = 0.001
+"""How much too early a timer of the event loop may end: it counts milliseconds."""
 T = TypeVar("T")
 
 
@@ -54,8 +56,8 @@ class Timetable(Generic[T]):
         return math.inf if found is None else found[0]
 
     def take_due(self, now: float) -> Iterator[T]:
-        """Take out and yield what is due, the earliest first."""
-        while self._heap and self._heap[0][0] <= now + _NEARLY:
+        """Take out and yield what is due within a millisecond, the earliest first."""
+        while self._heap and self._heap[0][0] <= now + _EARLY_SECONDS:
             _, number, entry = heapq.heappop(self._heap)
             if self._due.get(entry, (0.0, -1))[1] == number:
                 del self._due[entry]

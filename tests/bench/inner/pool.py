@@ -116,9 +116,10 @@ async def one_change(count: int, rounds: int) -> float:
 async def all_join(count: int) -> float:
     """Return the longest turn while all endpoints join."""
     config, discovery = await running(HARDWARE)
+    endpoints = [endpoint(number) for number in range(count)]  # sources make them a few at a time
 
     async def join() -> None:
-        discovery.pool.update([endpoint(number) for number in range(count)])
+        discovery.pool.update(endpoints)
         while len(config.store.endpoints) < count:  # noqa: ASYNC110  no event to have
             await asyncio.sleep(0)
 

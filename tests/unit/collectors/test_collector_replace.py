@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feeds that change while a collector runs, as when a configuration is read again."""
 
+import asyncio
+from itertools import pairwise
 from math import inf, isnan
 
 import msgspec
@@ -74,10 +76,10 @@ async def test_feeds_that_stay_go_on_undisturbed_when_others_come_and_go(metrics
     staying = metrics_feed()
     collector = await collecting(store, staying, old)
     await until(lambda: old.source.asked and value(store, slot=0) == value(store, slot=1) == 3)
-    running = {member for (_, feed), member in collector._members.items() if feed is staying}
+    running = {members[staying] for members in collector._members.values()}
     await collector.replace([Feed(staying.source, staying.extractors), new])  # the same objects in another pair
     assert collector.feed_count == 4
-    assert running <= set(collector._members.values())
+    assert running == {members[staying] for members in collector._members.values()}
     asked = len(old.source.asked)
     server.page = b"vllm:num_requests_waiting 5\n"
     await until(lambda: value(store, slot=0) == value(store, slot=1) == 5)
@@ -96,6 +98,53 @@ async def test_source_may_be_closed_once_its_feed_was_replaced(metrics_feed, ser
     assert collector.feed_count == 1  # the probe of an endpoint that no feed asks
     await feed.source.close()  # complains of nothing
     assert value(store, REACHABLE) == 1
+
+
+def endpoints(count: int) -> list[Endpoint]:
+    return [Endpoint(f"e{number}", "127.0.0.1", number + 1) for number in range(count)]
+
+
+def polled_for(collector: Collector, feed: Feed) -> set[str]:
+    return {identity for identity, members in collector._members.items() if feed in members}
+
+
+async def test_feeds_are_replaced_a_few_endpoints_in_each_turn_of_the_event_loop(collecting):
+    store = Datastore(SystemClock())
+    store.replace(endpoints(200))
+    old, new = Feed(Counting(3600.0), (Length(),)), Feed(Counting(3600.0), (Length(),))
+    collector = await collecting(store, old)
+    replacing = asyncio.ensure_future(collector.replace([new]))
+    counts = [0]
+    while not replacing.done():
+        await asyncio.sleep(0)
+        counts.append(len(polled_for(collector, new)))
+        assert len(polled_for(collector, old)) == 200 - counts[-1]  # each endpoint has the one or the other
+    await replacing
+    assert counts[-1] == 200
+    assert max(after - before for before, after in pairwise(counts)) == 32
+
+
+async def test_endpoints_may_come_and_go_and_the_collector_stop_while_feeds_are_replaced(collecting):
+    store = Datastore(SystemClock())
+    everyone = endpoints(200)
+    store.replace(everyone)
+    old, new = Feed(Counting(3600.0), (Length(),)), Feed(Counting(3600.0), (Length(),))
+    collector = await collecting(store, old)
+    replacing = asyncio.ensure_future(collector.replace([new]))
+    await asyncio.sleep(0)
+    assert polled_for(collector, old)
+    joining = Endpoint("joining", "127.0.0.1", 1000)
+    store.update([joining], [everyone[0].id, everyone[-1].id])  # one that has the new feed, and one that has the old
+    assert collector.feed_count == 199
+    await replacing
+    assert polled_for(collector, old) == set()
+    assert polled_for(collector, new) == {joining.id, *(endpoint.id for endpoint in everyone[1:-1])}
+    assert collector.feed_count == 199
+    replacing = asyncio.ensure_future(collector.replace([old]))
+    await asyncio.sleep(0)
+    await collector.stop()
+    await replacing
+    assert collector.feed_count == 0
 
 
 async def test_endpoint_that_joins_after_a_replacement_is_asked_by_the_new_feeds_only(
@@ -212,7 +261,7 @@ async def test_endpoints_at_rest_are_polled_as_often_as_the_plugins_in_effect_tr
     for seconds, slowest in [(detector.oldest_metrics_seconds, 0.075), (inf, 0.15)]:
         collector.trust_for(seconds)
         store.update([Endpoint("b", "127.0.0.1", 2)], ["default/b"])  # one that joins afterwards, too
-        cadences = [member.cadence for member in collector._members.values()]
+        cadences = [member.cadence for members in collector._members.values() for member in members.values()]
         assert [one.interval(SystemClock().now() + 60) for one in cadences if one is not None] == pytest.approx(
             [slowest] * 2
         )

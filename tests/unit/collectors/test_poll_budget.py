@@ -73,6 +73,50 @@ def test_polls_may_take_a_share_of_the_time():
     assert budget.allowance(0.01) == 0
 
 
+def busy(budget: PollBudget, since: float, seconds: float, cpu_share: float) -> None:
+    """Let the event loop be busy with other work than polls."""
+    for number in range(round(seconds * 10) + 1):
+        budget.ran(since + number / 10, 1000.0 + number / 10 * cpu_share)
+
+
+def test_share_is_one_of_the_time_that_requests_leave():
+    budget = PollBudget(0.2)
+    budget.spent(0.1, 1000)  # 100 us each
+    busy(budget, 0.0, 10.0, 0.6)
+    assert budget.polls_per_second == pytest.approx(0.4 * 2000, rel=0.01)
+    busy(budget, 20.0, 10.0, 0.0)
+    assert budget.polls_per_second == pytest.approx(2000, rel=0.01)
+
+
+def test_polls_go_on_beside_more_requests_than_the_event_loop_can_take():
+    budget = PollBudget(0.2)
+    budget.spent(0.1, 1000)
+    busy(budget, 0.0, 10.0, 1.0)
+    assert budget.polls_per_second == pytest.approx(0.25 * 2000, rel=0.01)
+
+
+def test_time_that_polls_take_does_not_make_them_fewer():
+    budget, now = PollBudget(0.2), 0.0
+    for number in range(100):
+        budget.spent(0.02, 200)
+        now = number / 10
+        budget.ran(now, 5.0 + 0.2 * now)
+    assert budget.polls_per_second == pytest.approx(2000, rel=0.01)
+
+
+def test_polls_begin_together_as_long_as_that_takes_a_millisecond():
+    budget = PollBudget(0.2)
+    for _ in range(100):
+        budget.spent(0.02, 200)  # 100 us each
+    assert budget.at_once == 10
+    for _ in range(100):
+        budget.spent(1.0, 200)
+    assert budget.at_once == 1
+    for _ in range(100):
+        budget.spent(0.0, 200)
+    assert budget.at_once == 32
+
+
 def test_what_a_busy_event_loop_missed_is_not_caught_up_with():
     budget = PollBudget(0.2)
     budget.spent(0.1, 1000)

@@ -63,7 +63,7 @@ class World:
         self.clock = ManualClock(100.0)
         self.store = Datastore(self.clock)
         self.store.replace(Endpoint(f"e{number}", "10.0.0.1", 1 + number) for number in range(count))
-        self.poller = Poller(self.store, self.clock, PollBudget(share), random.Random(7))
+        self.poller = Poller(self.store, self.clock, PollBudget(share), random.Random(7), cpu_seconds=lambda: 0.0)
         self.polled: dict[str, list[float]] = {}
         self.page = b"page"
         self.next_turn = math.inf

@@ -2,6 +2,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -254,6 +255,31 @@ async def test_changing_over_to_other_taggers_lets_others_have_their_turn_and_sh
     assert zones(store)[0] == "sunmars"
     await changing
     assert (zones(store), lengths(store)) == ([""] * 20, [4.0, *[0.0] * 19])
+
+
+async def test_endpoints_that_join_while_taggers_change_over_are_tagged_a_few_at_a_time_too(store):
+    class Letters(Length):
+        """Counts the endpoints that it tags."""
+
+        asked = 0
+
+        def tag(self, endpoint: Endpoint) -> Report:
+            self.asked += 1
+            return super().tag(endpoint)
+
+    store.replace(pool(20, zone="z1"))
+    tagging, letters = Tagging(store, [Zone()]), Letters()
+    changing = asyncio.ensure_future(tagging.change_over([letters]))
+    await turns(2)
+    store.update([endpoint(f"late{number}", zone="later") for number in range(30)], ["default/e00", "default/e19"])
+    counts = [letters.asked]
+    while not changing.done():
+        await asyncio.sleep(0)
+        counts.append(letters.asked)
+        assert set(zones(store)) in ({"z1", "later"}, {""})  # all have their old tags, or none has
+    await changing
+    assert max(after - before for before, after in pairwise(counts)) <= 4
+    assert sorted(lengths(store)) == [2.0] * 18 + [5.0] * 30
 
 
 async def test_change_over_waits_for_no_round_and_loses_none(store, weather):

@@ -56,6 +56,15 @@ def test_missed_times_are_skipped():
     assert timetable.after(10.0, 0.5, 11.2, 1) == pytest.approx(11.5)
 
 
+def test_timer_that_ends_a_little_too_early_finds_what_it_was_set_for():
+    timetable = Timetable[str](origin=0.0)
+    timetable.put("first", 10.0)
+    timetable.put("next", 10.002)
+    assert list(timetable.take_due(9.998)) == []
+    assert list(timetable.take_due(9.9995)) == ["first"]
+    assert timetable.after(10.0, 0.05, 9.9995, 1) == pytest.approx(10.05)
+
+
 class Timetables(RuleBasedStateMachine):
     """A timetable beside a dictionary."""
 

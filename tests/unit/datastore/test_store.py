@@ -188,6 +188,60 @@ def test_tag_that_changes_nothing_is_no_new_snapshot(store):
     assert store.snapshot() is before
 
 
+def test_report_that_comes_again_says_the_same_again():
+    clock, a = ManualClock(100.0), endpoint("a")
+    store = Datastore(clock)
+    store.replace([a])
+    report = Report({WAITING: 3.0}, {LORA: LoraState(max_adapters=2)})
+    for change in (
+        lambda: None,
+        lambda: store.forget([WAITING]),
+        lambda: store.forget([WAITING, LORA], a),
+        lambda: store.report(a, Report({WAITING: 7.0})),
+        lambda: store.tag(a, Report({WAITING: 8.0})),
+        lambda: store.update([endpoint("b")], [a.id]),  # which takes the slot
+        lambda: store.update([endpoint("a")], ["default/b"]),
+        lambda: store.replace([endpoint(f"e{number}") for number in range(20)] + [a]),
+    ):
+        change()
+        clock.advance(1.0)
+        store.report(a, report)
+        if store.endpoint(a.id) is None:
+            assert np.isnan(everyone(store).values(WAITING)).all()
+            continue
+        snapshot = store.snapshot()
+        slot = snapshot.endpoints.values.index(a)
+        assert snapshot.column(WAITING)[slot] == 3.0
+        assert snapshot.column(METRICS_AT)[slot] == clock.now()
+        assert snapshot.records(LORA).values[slot] == LoraState(max_adapters=2)
+
+
+def test_tags_of_many_are_written_of_those_that_are_in_the_pool_as_they_were_tagged(store):
+    a, b, c, gone = endpoint("a"), endpoint("b"), endpoint("c"), endpoint("gone")
+    store.replace([a, b, c, gone])
+    relabelled = endpoint("c", zone="z2")
+    store.replace([a, b, relabelled])
+    level = Column("level", "")
+    tagged = {one: [Report({level: 7.0}, {TOPOLOGY: Topology(zone=one.name)})] for one in (a, b, c, gone)}
+    store.tag_all(tagged.items())
+    assert [record.zone for record in everyone(store).records(TOPOLOGY)] == ["a", "b", ""]
+    assert everyone(store).values(level).tolist()[:2] == [7.0, 7.0]
+    assert np.isnan(everyone(store).values(METRICS_AT)).all()
+
+
+def test_news_of_a_tag_are_what_is_not_known_of_the_endpoint(store):
+    a = endpoint("a")
+    report = Report({}, {TOPOLOGY: Topology(zone="z1"), LORA: LoraState(max_adapters=2)})
+    assert store.news(a, report) == report
+    store.replace([a])
+    assert store.news(a, report) == report
+    store.tag(a, Report({}, {TOPOLOGY: Topology(zone="z1")}))
+    assert store.news(a, report) == Report({}, {LORA: LoraState(max_adapters=2)})
+    store.tag(a, store.news(a, report))
+    assert everyone(store).records(LORA) == [LoraState(max_adapters=2)]
+    assert store.news(a, report) == Report({}, {})
+
+
 def test_what_is_forgotten_is_unknown_of_everybody_and_the_rest_stays(store):
     a, b = endpoint("a"), endpoint("b")
     store.replace([a, b])

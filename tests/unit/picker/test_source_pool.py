@@ -13,7 +13,7 @@ from epp.picker.source_pool import SourcePool
 
 
 class Ticking(ManualClock):
-    """Every look at it takes a millisecond: a stretch of 4 ms ends after a few batches."""
+    """Every look at it takes a millisecond: a stretch ends after a few batches."""
 
     def now(self) -> float:
         self.advance(0.001)

@@ -123,6 +123,19 @@ def test_block_that_nearly_all_of_a_large_pool_hold_is_found_at_each():
     assert found == [0] + [2 if slot % 10 else 1 for slot in range(1, 95)]
 
 
+def test_limit_that_is_far_below_the_one_before_is_reached_with_a_few_records():
+    index = PrefixIndex()
+    for number in range(2000):
+        index.record(0, chain(number), 2000)
+    counts = [2000]
+    while counts[-1] > 100:
+        index.record(0, chain(5000 + len(counts), 6000 + len(counts)), 100)
+        counts.append(index.entries(0))
+    assert counts == [2000, 1488, 976, 464, 100]  # 512 fewer each time, whatever is added
+    assert matches(index, 1998)[0] == 1  # the youngest of the former ones
+    assert matches(index, 1000)[0] == 0
+
+
 def test_chain_that_comes_again_and_again_takes_no_more_memory():
     index = PrefixIndex()
     for _ in range(1000):
