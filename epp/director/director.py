@@ -49,7 +49,7 @@ from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer
 from epp.framework.snapshot import Snapshot
 from epp.scheduling import Failure, Guard
 
-_IF_AVAILABLE = "if-available"
+_IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
 _NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -341,11 +341,7 @@ def _prefers_cached(headers: Headers) -> bool:
     """Return whether the preferences contain `if-available`, with or without a value and parameters."""
     if headers.first_of(PREFER) is None:
         return False
-    lists = (value for name, value in headers.fields() if name == PREFER)
-    preferences = (preference for value in lists for preference in value.split(","))
-    return any(
-        re.split("[;=]", preference, maxsplit=1)[0].strip().lower() == _IF_AVAILABLE for preference in preferences
-    )
+    return any(_IF_AVAILABLE.search(value) for name, value in headers.fields() if name == PREFER)
 
 
 def _is_cached(pipeline: Pipeline, request: Request, result: SchedulingResult) -> bool:
