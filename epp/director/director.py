@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from epp.bodies import completed
 from epp.datastore import Change, Credit, Datastore, Ticket
 from epp.director.held import Held
-from epp.director.pipeline import Parsed, Pipeline
+from epp.director.pipeline import Parsed, Pipeline, ReadingBody
 from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite, choose_model, give_priority
+from epp.director.reading import Call, Turns, path_of, read
 from epp.director.routing import Routing, RoutingObserver
 from epp.director.seeds import Seeds
 from epp.director.shedding import shed
@@ -27,8 +27,6 @@ from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.errors import (
     AdmissionDeniedError,
-    BadRequestError,
-    BodyMissingError,
     ClientGoneError,
     ModelMissingError,
     NoEndpointsError,
@@ -36,7 +34,7 @@ from epp.framework.errors import (
     RequestError,
     ScreenedOutError,
 )
-from epp.framework.headers import FAIRNESS_ID, METHOD, PATHS, PREFER, REQUEST_ID
+from epp.framework.headers import FAIRNESS_ID, PREFER, REQUEST_ID
 from epp.framework.request import (
     AGENT_IDENTITY,
     DEFAULT_FLOW,
@@ -45,16 +43,13 @@ from epp.framework.request import (
     DataKey,
     Headers,
     Request,
-    RequestBody,
 )
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders, Screener
 from epp.framework.snapshot import Snapshot
 from epp.scheduling import Failure, Guard
 
-DEFAULT_PATH = "/v1/completions"
-_IF_AVAILABLE = "if-available"
-_NOTHING = Parsed(RequestBody(), names_model=False)
+_IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
 _NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -134,6 +129,7 @@ class Director:
         self._guard = Guard(self._observer)
         self._use_subset = use_subset
         self._seeds = seeds or Seeds()
+        self._turns = Turns()
         store.subscribe(self._pool_changed)
 
     def use(self, pipeline: Pipeline) -> None:
@@ -158,38 +154,58 @@ class Director:
         to an API that a parser reads; so may one of whose body only an `incomplete` beginning is known, or nothing, if
         that does not say enough.
         """
-        pipeline = self._pipeline
-        model = ""
+        call = Call(self._pipeline, path_of(headers), headers, len(body), subset)
+        try:
+            parsed = read(call, body, incomplete=incomplete)
+        except RequestError as error:
+            self._observer.refused(Refusal(error, headers))
+            raise
+        if not isinstance(parsed, Parsed):
+            return Held(partial(self._read, call, parsed))
+        outcome = self._arrive(call, parsed)
+        return outcome if isinstance(outcome, Routing) else Held(partial(self._wait, *outcome))
+
+    async def _read(self, call: Call, reading: ReadingBody) -> Routing:
+        """Go on with a request once its body has been read in turns."""
+        try:
+            parsed = await self._turns.read(reading)
+        except RequestError as error:
+            self._observer.refused(Refusal(error, call.headers))
+            raise
+        except asyncio.CancelledError:
+            self._observer.refused(Refusal(ClientGoneError("while its body was read"), call.headers))
+            raise
+        outcome = self._arrive(call, parsed)
+        return outcome if isinstance(outcome, Routing) else await self._wait(*outcome)
+
+    def _arrive(self, call: Call, parsed: Parsed) -> Routing | tuple[_Arrival, _Hold]:
+        """Return the routing of a request that has been read, or what it has to wait for."""
+        pipeline, headers = call.pipeline, call.headers
         request: Request | None = None
         try:
-            path = _path(headers)
-            parsed, names_model = _parse(pipeline, path, headers, body, incomplete=incomplete)
-            model = parsed.model
-            request = self._request(path, headers, parsed, len(body), names_model=names_model)
+            request = self._request(call, parsed)
             for plugin in pipeline.of(RequestHeaders):
                 self._guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
             request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
-            arrival = _Arrival(pipeline, request, subset, iter(pipeline.of(Admitter)))
+            arrival = _Arrival(pipeline, request, call.subset, iter(pipeline.of(Admitter)))
             outcome = self._proceed(arrival)
         except RequestError as error:
-            self._observer.refused(Refusal(error, headers, model, request=request))
+            self._observer.refused(Refusal(error, headers, parsed.body.model, request=request))
             raise
-        return outcome if isinstance(outcome, Routing) else Held(partial(self._wait, arrival, outcome))
+        return outcome if isinstance(outcome, Routing) else (arrival, outcome)
 
-    def _request(
-        self, path: str, headers: Headers, body: RequestBody, size_bytes: int, *, names_model: bool
-    ) -> Request:
+    def _request(self, call: Call, parsed: Parsed) -> Request:
         request = Request(
-            id=headers.get(REQUEST_ID) or str(uuid.uuid4()),
-            body=body,
-            headers=headers,
-            path=path,
-            size_bytes=size_bytes,
+            id=call.headers.get(REQUEST_ID) or str(uuid.uuid4()),
+            body=parsed.body,
+            headers=call.headers,
+            path=call.path,
+            size_bytes=call.size_bytes,
             received_at=self.clock.now(),
             seed=self._seeds.next(),
         )
         give_priority(request, self._policies)
-        if names_model:
+        if parsed.names_model:
             rewrite = choose_model(request, self._policies)
             if rewrite is not None:
                 self._observer.model_rewritten(request, rewrite)
@@ -321,29 +337,11 @@ async def _end_of(awaited: Awaitable[None]) -> None:
         raise RuntimeError("what held the request was cancelled") from None
 
 
-def _parse(pipeline: Pipeline, path: str, headers: Headers, body: bytes, *, incomplete: bool) -> Parsed:
-    if not body:
-        if not incomplete and headers.get(METHOD) == "POST" and pipeline.parsers.claims(path):
-            raise BodyMissingError
-        return _NOTHING
-    if not incomplete:
-        return pipeline.parsers.parse(path, headers, body)
-    try:
-        parsed = pipeline.parsers.parse(path, headers, completed(body))
-    except BadRequestError:  # the missing part may make it valid
-        return _NOTHING
-    return parsed if parsed.body.model else _NOTHING  # the missing part may name the model
-
-
 def _prefers_cached(headers: Headers) -> bool:
     """Return whether the preferences contain `if-available`, with or without a value and parameters."""
     if headers.first_of(PREFER) is None:
         return False
-    lists = (value for name, value in headers.fields() if name == PREFER)
-    preferences = (preference for value in lists for preference in value.split(","))
-    return any(
-        re.split("[;=]", preference, maxsplit=1)[0].strip().lower() == _IF_AVAILABLE for preference in preferences
-    )
+    return any(_IF_AVAILABLE.search(value) for name, value in headers.fields() if name == PREFER)
 
 
 def _is_cached(pipeline: Pipeline, request: Request, result: SchedulingResult) -> bool:
@@ -351,8 +349,3 @@ def _is_cached(pipeline: Pipeline, request: Request, result: SchedulingResult) -
     keys = {datum for producer in pipeline.of(Producer) for datum in producer.writes if isinstance(datum, DataKey)}
     matches = [request.get(key) for key in keys if key.name == PREFIX_MATCH.name]
     return any(match is not None and match.matched_blocks[result.primary.slot] > 0 for match in matches)
-
-
-def _path(headers: Headers) -> str:
-    path = headers.first_of(*PATHS) or DEFAULT_PATH
-    return path.partition("?")[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request that an admitter holds."""
+"""A request that an admitter holds, or whose body takes long to read."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one configuration makes of a request: parsers, producers, scheduler and hooks, swapped as a whole."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from epp.framework.errors import NoParserError
 from epp.framework.headers import is_control, may_hold_control
 from epp.framework.plugin import Plugin, R
-from epp.framework.request import Headers, RequestBody
+from epp.framework.request import Headers, Reading, RequestBody
 from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.scheduling.scheduler import Scheduler
 
@@ -21,6 +21,10 @@ class Parsed(NamedTuple):
     body: RequestBody
     names_model: bool
     """Whether the API wants a model to be named."""
+
+
+ReadingBody: TypeAlias = Generator[None, None, Parsed]
+"""A body that is being read, with a turn of the event loop for others at each `yield`."""
 
 
 class ParserTable:
@@ -51,8 +55,8 @@ class ParserTable:
         self._found: dict[str, tuple[str, Parser[Any]]] = {}
         """The last few paths, and the claim that matches each: clients name them."""
 
-    def parse(self, path: str, headers: Headers, body: bytes) -> Parsed:
-        """Return what routing needs of a body; raises a BadRequestError."""
+    def parse(self, path: str, headers: Headers, body: bytes) -> Parsed | ReadingBody:
+        """Return what routing needs of a body, or a generator that does in several turns; raises a BadRequestError."""
         found = self._found.get(path)
         if found is None:
             found = self._find(path)
@@ -60,7 +64,10 @@ class ParserTable:
                 self._found.clear()
             self._found[path] = found
         suffix, parser = found
-        return Parsed(parser.parse(suffix, headers, body), parser.names_model)
+        outcome = parser.parse(suffix, headers, body)
+        if isinstance(outcome, RequestBody):
+            return Parsed(outcome, parser.names_model)
+        return _read(outcome, names_model=parser.names_model)
 
     def claims(self, path: str) -> bool:
         """Return whether a parser reads the API at a path, as opposed to one that takes any."""
@@ -86,6 +93,10 @@ class ParserTable:
             if found is not None:
                 return found
         return None
+
+
+def _read(reading: Reading, *, names_model: bool) -> ReadingBody:
+    return Parsed((yield from reading), names_model)
 
 
 class ResponseNeeds(NamedTuple):

@@ -6,6 +6,12 @@ from epp.extproc.wire import HeaderMap, Metadata
 from epp.framework import Headers
 from epp.framework.headers import DESTINATION_NAMESPACE, DESTINATION_SERVED, SUBSET, SUBSET_NAMESPACE
 
+MOST_FIELDS = 1000
+"""Header fields of one message that are read; Envoy's `max_headers_count` is 100 by default."""
+MOST_BYTES = 256 * 1024
+"""Of all header fields of one message; Envoy's `max_request_headers_kb` is 60 by default."""
+_SHORT_BYTES = 4096
+
 
 def read_headers(headers: HeaderMap) -> Headers:
     """Return the fields of a header message; bytes that are not UTF-8 are replaced."""
@@ -28,6 +34,18 @@ def read_some(headers: HeaderMap, names: frozenset[str]) -> dict[str, str]:
             raw = field.raw_value
             found[name] = raw.decode("utf-8", "replace") if raw else field.value
     return found
+
+
+def are_too_large(headers: HeaderMap) -> bool:
+    """Return whether there are more fields, or more bytes, than are read."""
+    return len(headers.headers) > MOST_FIELDS or headers.ByteSize() > MOST_BYTES
+
+
+def read_first(headers: HeaderMap) -> Headers:
+    """Return the first 1,000 fields of a message that is too large, but for those of more than 4 KiB."""
+    first = headers.headers[:MOST_FIELDS]
+    short = [field for field in first if len(field.key) + len(field.raw_value) + len(field.value) <= _SHORT_BYTES]
+    return read_headers(HeaderMap(headers=short))
 
 
 def read_subset(metadata: Metadata) -> Subset | None:

@@ -9,12 +9,12 @@ from epp.director import Director, Held, Routing, Subset
 from epp.extproc import replies
 from epp.extproc.decoding import RequestPiece
 from epp.extproc.exchange import Answer, ExchangeSettings, Progress, ProtocolError, expect
-from epp.extproc.headers import read_headers
+from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
 from epp.extproc.modes import BodyMode, GatewayTraits
 from epp.extproc.replies import Forwarding
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError
-from epp.framework.errors import BodyTooLargeError, ClientGoneError, InternalError
+from epp.framework.errors import BodyTooLargeError, ClientGoneError, HeadersTooLargeError, InternalError
 from epp.framework.headers import CONTENT_LENGTH, REQUEST_ID
 
 _EXPECTED, _BODY, _ENDED = Progress
@@ -22,6 +22,7 @@ _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
 """Modes in which the headers leave before any of the body is seen: requests are routed by headers alone."""
 
+_STATUS = frozenset({":status"})
 _NO_HEADERS = Headers()
 _HEADERS_NOT_SHOWN = (
     "the request's headers were not shown, so they left without a destination: set request_header_mode SEND in "
@@ -76,9 +77,9 @@ class RequestHalf:
 
     def answered_by_gateway(self, response: HttpHeaders) -> None:
         """Record a request that the gateway refused by itself, since its buffer does not hold the body."""
-        if self._asked or self._mode not in _BUFFERED:
+        if self._asked or self._mode not in _BUFFERED or are_too_large(response.headers):
             return
-        if read_headers(response.headers).get(":status") == str(BodyTooLargeError.status):
+        if read_some(response.headers, _STATUS).get(":status") == str(BodyTooLargeError.status):
             self._refuse(BodyTooLargeError(self._settings.max_body_bytes))
 
     def fail(self, error: RequestError) -> None:
@@ -97,6 +98,9 @@ class RequestHalf:
         """Route a request without a body, or with one that is not seen in time; otherwise wait for the body."""
         if self._progress is not _EXPECTED:
             expect("request_headers", self._progress, _EXPECTED)
+        if are_too_large(message.headers):
+            self.headers = read_first(message.headers)
+            raise self._refuse(HeadersTooLargeError(MOST_FIELDS, MOST_BYTES))
         self.headers = read_headers(message.headers)
         if message.end_of_stream:
             self._progress = _ENDED

@@ -10,11 +10,12 @@ from epp.bodies import ModelRestorer
 from epp.director import Cause, Routing
 from epp.extproc import replies
 from epp.extproc.exchange import ExchangeSettings, Progress, expect
-from epp.extproc.headers import read_headers, read_some
+from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_headers, read_some
 from epp.extproc.modes import BodyMode, GatewayTraits, Modes
 from epp.extproc.overrides import IN_PLACE, ResponseUsage, response_mode
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework.clock import Clock
+from epp.framework.errors import BadResponseError
 from epp.framework.headers import CONTENT_LENGTH, DECISION_REASON, ONLY_OURS, SERVED_ENDPOINT
 from epp.framework.printable import printable
 
@@ -72,6 +73,11 @@ class ResponseHalf:
             expect("response_headers", self.progress, _EXPECTED)
         self.progress = _ENDED if message.end_of_stream else _BODY
         self._headers_shown = True
+        if are_too_large(message.headers):
+            error = BadResponseError(MOST_FIELDS, MOST_BYTES)
+            endpoint = None if routing is None or routing.served is None else routing.served.id
+            _log.warning("response refused: its headers are too large", limit=error.detail, endpoint=endpoint)
+            raise error
         headers = read_some(message.headers, _READ)
         length = headers.get(CONTENT_LENGTH)
         if length is not None and length.isdecimal():

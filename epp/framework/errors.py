@@ -12,6 +12,7 @@ RequestError
 ├── NotFoundError                   404
 ├── PreconditionFailedError         412
 ├── BodyTooLargeError               413
+├── HeadersTooLargeError            431
 ├── ResourceExhaustedError          429
 │   ├── SaturatedError                   rejected-saturated
 │   │   ├── SheddableDroppedError
@@ -25,12 +26,13 @@ RequestError
 │   │   └── QueueTimeoutNoEndpointsError
 │   ├── ClientGoneError                  rejected-context-cancelled
 │   └── ShuttingDownError                rejected-shutting-down
+├── BadResponseError                502
 ├── InternalError                   500
 │   └── PluginFailedError
 └── AdmissionDeniedError            the status of its cause
 
-Statuses, codes and reasons are those that clients of llm-d-router already match on; 413 is ours. The words are for the
-caller: HTTP and JSON, what is wrong and what to do, no name of a plugin or of a class.
+Statuses, codes and reasons are those that clients of llm-d-router already match on; 413, 431 and 502 are ours. The
+words are for the caller: HTTP and JSON, what is wrong and what to do, no name of a plugin or of a class.
 """
 
 from epp.framework.printable import quoted
@@ -145,6 +147,19 @@ class BodyTooLargeError(RequestError):
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(f"the request body is larger than {limit_bytes} bytes, the limit here: send a smaller one")
+
+
+class HeadersTooLargeError(RequestError):
+    """The request has more header fields, or larger ones, than this picker reads; Envoy's own limits are far lower."""
+
+    status = 431
+    code = "RequestHeaderFieldsTooLarge"
+
+    def __init__(self, most_fields: int, most_bytes: int) -> None:
+        super().__init__(
+            f"the request has more than {most_fields} header fields, or more than {most_bytes} bytes of them, the "
+            "limits here: send fewer, or shorter ones"
+        )
 
 
 class ResourceExhaustedError(RequestError):
@@ -262,6 +277,17 @@ class ShuttingDownError(ServiceUnavailableError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the gateway is shutting down: {detail}; retry")
+
+
+class BadResponseError(RequestError):
+    """The response of the model server has more header fields, or larger ones, than this picker reads."""
+
+    status = 502
+    code = "BadGateway"
+
+    def __init__(self, most_fields: int, most_bytes: int) -> None:
+        super().__init__("the model server gave a response that the gateway does not pass on")
+        self.detail = f"more than {most_fields} header fields, or {most_bytes} bytes of them"
 
 
 class InternalError(RequestError):

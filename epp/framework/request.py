@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One LLM request as plugins see it: protocol-neutral, with a typed store for what producers compute."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -116,6 +116,10 @@ class RequestBody(msgspec.Struct, frozen=True):
         if not self.prompt_ends:
             return (self.prompt,)
         return [self.prompt[start:end] for start, end in pairwise((0, *self.prompt_ends))]
+
+
+Reading: TypeAlias = Generator[None, None, RequestBody]
+"""A body that is being read: other requests get a turn at each `yield`, a few milliseconds apart."""
 
 
 @dataclass(frozen=True, slots=True)

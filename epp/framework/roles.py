@@ -13,7 +13,7 @@ from epp.framework.arrays import Floats, Mask, Positions, as_mask, as_positions,
 from epp.framework.candidates import Candidates
 from epp.framework.headers import DESTINATION_NAMESPACE
 from epp.framework.plugin import OnError, P, Parameters, Plugin, Role, Stage
-from epp.framework.request import Headers, Request, RequestBody
+from epp.framework.request import Headers, Reading, Request, RequestBody
 from epp.framework.response import Response
 from epp.framework.result import Destination, ProfileResult, SchedulingResult
 
@@ -300,10 +300,11 @@ class Parser(Plugin[P], role=Role(title="Parsers")):
         """
 
     @abstractmethod
-    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
+    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody | Reading:
         """Return what routing needs; raises MalformedBodyError with a sentence for the caller.
 
-        `suffix` is the claim that matched, empty for the fallback.
+        `suffix` is the claim that matched, empty for the fallback. All requests wait for a parser: a body that takes
+        more than a few milliseconds is to be read in a generator, which yields in between.
         """
 
 

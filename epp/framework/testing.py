@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of plugins: candidates made from plain lists, the rates of their slots, and whole profiles run on them.
+"""For tests of plugins: candidates made from plain lists, the rates of their slots, whole profiles, bodies read.
 
 candidates(waiting=[0, 4], labels=[{"zone": "a"}, {}])
 endpoint_rates([8000, 500])
 run_profile([ZoneFilter(), (QueueScorer(), 2)], candidates(waiting=[0, 4])).picked
+read_body(MyParser(), "v1/things", b"{}").prompt
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +22,9 @@ from epp.framework.clock import Clock, ManualClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Plugin
 from epp.framework.rates import EndpointRates
-from epp.framework.request import Request
+from epp.framework.request import Headers, Request, RequestBody
 from epp.framework.result import SchedulingResult
-from epp.framework.roles import Scorer
+from epp.framework.roles import Parser, Scorer
 from epp.framework.snapshot import ACCELERATOR, CORE_COLUMNS, LORA, Attribute, LoraState, Records, Snapshot
 
 
@@ -156,3 +157,16 @@ def run_scheduling(
     from epp.config.made_up_runs import scheduling_run  # noqa: PLC0415  the same
 
     return scheduling_run(config, pool, request or Request("test"), plugins, clock or ManualClock())
+
+
+def read_body(parser: Parser[Any], suffix: str, body: bytes, headers: Headers | None = None) -> RequestBody:
+    """Return what a parser makes of a body, in however many turns."""
+    outcome = parser.parse(suffix, Headers() if headers is None else headers, body)
+    if isinstance(outcome, RequestBody):
+        return outcome
+    while True:
+        try:
+            next(outcome)
+        except StopIteration as end:
+            found: RequestBody = end.value
+            return found

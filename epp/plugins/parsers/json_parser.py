@@ -9,16 +9,22 @@ import msgspec
 
 from epp.framework import Headers, Media, Parser, RequestBody
 from epp.framework.errors import MalformedBodyError, NoParserError
-from epp.framework.request import BYTES_PER_TOKEN
+from epp.framework.request import BYTES_PER_TOKEN, Reading
 from epp.plugins.parsers.json_errors import not_json, wrong_shape
+from epp.plugins.parsers.long_arrays import is_dense
 
 ABSENT = msgspec.Raw()
+_LARGE_BYTES = 1536 * 1024
+"""A body that takes milliseconds to be received and be handed back: it is read in a turn of its own."""
 _MOST_TOKENS = 2**63 - 1
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 Limit: TypeAlias = int | float | None
 TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Reader: TypeAlias = Callable[[bytes], RequestBody]
 """Reads the bodies of one API; raises MalformedBodyError or an error of msgspec."""
+DenseReader: TypeAlias = Callable[[bytes], Reading]
+"""Reads the same bodies with the same result, a batch of elements at a time."""
 
 
 class Common(msgspec.Struct, gc=False):
@@ -33,21 +39,57 @@ class JsonParser(Parser):
     """Base: a reader for each path that it claims."""
 
     readers: ClassVar[Mapping[str, Reader]]
+    dense_readers: ClassVar[Mapping[str, DenseReader]]
+    """For bodies of many elements; an API without one reads none."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
         return tuple(self.readers)
 
-    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
+    def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody | Reading:
         read = self.readers.get(suffix)
         if read is None:
             raise NoParserError(suffix)
-        try:
-            return read(body)
-        except msgspec.ValidationError as error:
-            raise wrong_shape(error) from error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise not_json(error, body, headers) from error
+        read_dense = self.dense_readers.get(suffix)
+        if read_dense is not None and is_dense(body):
+            reading = _in_turns(read_dense, headers, body)
+        elif len(body) >= _LARGE_BYTES:
+            reading = _in_turns(_at_once(read), headers, body)
+        else:
+            try:
+                return read(body)
+            except _UNREADABLE as error:
+                raise _malformed(error, headers, body) from error
+        return reading if len(body) >= _LARGE_BYTES else _begun(reading)
+
+
+def _at_once(read: Reader) -> DenseReader:
+    def reading(body: bytes) -> Reading:
+        yield from ()
+        return read(body)
+
+    return reading
+
+
+def _in_turns(read: DenseReader, headers: Headers, body: bytes) -> Reading:
+    try:
+        return (yield from read(body))
+    except _UNREADABLE as error:
+        raise _malformed(error, headers, body) from error
+
+
+def _begun(reading: Reading) -> RequestBody | Reading:
+    """Return the result if it takes no more than one turn."""
+    try:
+        next(reading)
+    except StopIteration as end:
+        found: RequestBody = end.value
+        return found
+    return reading
+
+
+def _malformed(error: Exception, headers: Headers, body: bytes) -> MalformedBodyError:
+    return wrong_shape(error) if isinstance(error, msgspec.ValidationError) else not_json(error, body, headers)
 
 
 def request_body(
@@ -88,5 +130,14 @@ def not_run(read: Reader) -> Reader:
 
     def read_envelope(body: bytes) -> RequestBody:
         return RequestBody(model=read(body).model, skip_response=True)
+
+    return read_envelope
+
+
+def dense_not_run(read: DenseReader) -> DenseReader:
+    """Return the same for bodies of many elements."""
+
+    def read_envelope(body: bytes) -> Reading:
+        return RequestBody(model=(yield from read(body)).model, skip_response=True)
 
     return read_envelope

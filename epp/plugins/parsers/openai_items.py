@@ -4,9 +4,22 @@
 import msgspec
 
 from epp.framework import RequestBody
+from epp.framework.request import Reading
+from epp.plugins.parsers.in_batches import (
+    Turns,
+    array_of,
+    content_in_batches,
+    decode_raws,
+    has_content,
+    in_batches,
+    is_content,
+    is_empty,
+)
 from epp.plugins.parsers.json_errors import empty
 from epp.plugins.parsers.json_parser import ABSENT, Common, Limit, request_body
 from epp.plugins.parsers.prompt import Content, PromptWriter
+
+_NONE = frozenset({b"", b"null"})
 
 
 class _Item(msgspec.Struct, gc=False):
@@ -28,6 +41,28 @@ class _Conversations(Common, gc=False):
     items: list[msgspec.Raw] | None = None
 
 
+class _LongItem(msgspec.Struct, gc=False):
+    type: str = ""
+    role: str | None = None
+    content: msgspec.Raw = ABSENT
+    call_id: str | None = None
+    output: msgspec.Raw = ABSENT
+
+
+class _DenseResponses(Common, gc=False):
+    input: msgspec.Raw = ABSENT
+    instructions: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+    max_output_tokens: Limit = None
+
+
+class _DenseConversations(Common, gc=False):
+    items: msgspec.Raw = ABSENT
+
+
+_decode_long_item = msgspec.json.Decoder(_LongItem).decode
+_decode_dense_responses = msgspec.json.Decoder(_DenseResponses).decode
+_decode_dense_conversations = msgspec.json.Decoder(_DenseConversations).decode
 _decode_item = msgspec.json.Decoder(_Item).decode
 _decode_responses = msgspec.json.Decoder(_Responses).decode
 _decode_conversations = msgspec.json.Decoder(_Conversations).decode
@@ -61,11 +96,74 @@ def read_conversations(body: bytes) -> RequestBody:
     return request_body(conversations, prompt.written(), None, prompt.media_items, media=prompt.media())
 
 
+def read_dense_responses(body: bytes) -> Reading:
+    """Read a request for a response with many elements, in batches."""
+    responses = _decode_dense_responses(body)
+    found = bytes(responses.input)
+    if found in {b"", b"null"}:
+        raise empty("input", "send a text or items")
+    prompt = PromptWriter()
+    prompt.tools(responses.tools)
+    if has_content(responses.instructions):
+        prompt.text("system\n")
+        yield from content_in_batches(prompt, responses.instructions, "$.instructions")
+        prompt.text("\n")
+    if found.startswith(b"["):
+        yield from _items_in_batches(prompt, found, "$.input")
+    else:
+        prompt.text("user\n")
+        yield from content_in_batches(prompt, responses.input, "$.input")
+        prompt.text("\n")
+    return request_body(
+        responses, prompt.written(), responses.max_output_tokens, prompt.media_items, media=prompt.media()
+    )
+
+
+def read_dense_conversations(body: bytes) -> Reading:
+    """Read a request for a new conversation with many elements, in batches."""
+    conversations = _decode_dense_conversations(body)
+    items = array_of(conversations.items, "$.items")
+    if is_empty(items):
+        raise empty("items", "send at least one item")
+    prompt = PromptWriter()
+    yield from _items_in_batches(prompt, items, "$.items")
+    return request_body(conversations, prompt.written(), None, prompt.media_items, media=prompt.media())
+
+
+def _items_in_batches(prompt: PromptWriter, items: bytes, place: str) -> Turns:
+    def write(batch: bytes) -> None:
+        _write_items(prompt, decode_raws(batch))
+        prompt.compact()
+
+    yield from in_batches(items, place, write, lambda batch: _item_in_batches(prompt, batch))
+
+
+def _item_in_batches(prompt: PromptWriter, batch: bytes) -> Turns:
+    """Write a single long item."""
+    (raw,) = decode_raws(batch)
+    try:
+        item = _decode_long_item(raw)
+    except msgspec.ValidationError:
+        item = _LongItem()
+    known = is_content(item.content) and is_content(item.output)
+    if known and item.role is not None:
+        head, content = item.role, item.content
+    elif known and bytes(item.output) not in _NONE:
+        head, content = f"{item.type} {item.call_id or ''}", item.output
+    else:
+        prompt.json(raw)
+        prompt.text("\n")
+        return
+    prompt.text(head + "\n")
+    yield from content_in_batches(prompt, content, place="$[0]")
+    prompt.text("\n")
+
+
 def _write_items(prompt: PromptWriter, items: list[msgspec.Raw]) -> None:
     """Write messages as in a chat, results of tools under the name of the call, other items as JSON."""
     for raw in items:
         try:
-            item = _decode_item(raw)
+            item = _decode_item(raw) if bytes(memoryview(raw)[:1]) == b"{" else _Item()
         except msgspec.ValidationError:  # an unknown item is left to the engine
             item = _Item()
         if item.role is not None:

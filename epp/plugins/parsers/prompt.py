@@ -62,14 +62,16 @@ class PromptWriter:
     bound the size of the prompt.
     """
 
-    __slots__ = ("_ends", "_media", "_media_left", "_pieces", "media_items")
+    __slots__ = ("_compacted", "_ends", "_media", "_media_left", "_pieces", "_rest", "media_items")
 
     def __init__(self, written: bytes = b"") -> None:
         self.media_items = 0
         """Images, audio clips and videos written so far."""
         self._pieces = [written] if written else []
+        self._compacted = 0  # so many pieces stay as they are
         self._ends: list[int] = []
-        self._media: list[tuple[int, Media]] = []  # each with the number of its piece
+        self._rest = False
+        self._media: list[tuple[int, int, Media]] = []  # each with the number of its piece, and its place in that
         self._media_left = _MOST_MEDIA
 
     def written(self) -> bytes:
@@ -78,15 +80,41 @@ class PromptWriter:
 
     def ends(self) -> tuple[int, ...]:
         """Return where each prompt of a list ends; empty for a single prompt."""
-        return (*self._ends, sum(map(len, self._pieces))) if self._ends else ()
+        known = self._ends if self._rest else self._ends[:-1]
+        return (*known, sum(map(len, self._pieces))) if known else ()
 
     def prompts(self, prompts: list[T], encode: Callable[[list[T]], bytes]) -> None:
-        """Write a list of prompts before anything else; those from the 256th on count as one."""
-        apart = prompts[: _MOST_PROMPTS - 1]
-        self._pieces += [encode([prompt]) for prompt in apart]
+        """Write a list of prompts, or a batch of one, before anything else; those from the 256th on count as one."""
+        apart = [encode([prompt]) for prompt in prompts[: _MOST_PROMPTS - 1 - len(self._ends)]]
+        self._pieces += apart
+        start = self._ends[-1] if self._ends else 0
+        self._ends += [start + size for size in accumulate(map(len, apart))]
         if len(prompts) > len(apart):
+            self._rest = True
             self._pieces.append(encode(prompts[len(apart) :]))
-        self._ends = list(accumulate(map(len, self._pieces[:-1])))
+
+    def part_of_prompt(self, written: bytes) -> None:
+        """Write a part of a prompt; of one in a list, before `end_prompt`."""
+        self._pieces.append(written)
+
+    def end_prompt(self) -> None:
+        """End a prompt of a list that was written in parts."""
+        if len(self._ends) < _MOST_PROMPTS - 1:
+            self._ends.append(sum(map(len, self._pieces)))
+        else:
+            self._rest = True
+
+    def compact(self) -> None:
+        """Make one piece of those written since the last call, which may be many and short."""
+        at = self._compacted
+        if any(piece >= at for piece, _, _ in self._media[-1:]):
+            starts = list(accumulate(map(len, self._pieces[at:]), initial=0))
+            self._media = [
+                (at, starts[piece - at] + offset, media) if piece >= at else (piece, offset, media)
+                for piece, offset, media in self._media
+            ]
+        self._pieces[at:] = [b"".join(self._pieces[at:])]
+        self._compacted = len(self._pieces)
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
         """Write one message of a conversation."""
@@ -166,12 +194,14 @@ class PromptWriter:
         if not self._media:
             return ()
         starts = list(accumulate(map(len, self._pieces), initial=0))
-        return tuple(msgspec.structs.replace(media, offset=starts[piece]) for piece, media in self._media)
+        return tuple(
+            msgspec.structs.replace(media, offset=starts[piece] + offset) for piece, offset, media in self._media
+        )
 
     def _item(self, kind: _Kind, found: bytes, tokens: int, width: int = 0, height: int = 0) -> None:
         self.media_items += 1
         if self._media_left > 0:
-            self._media.append((len(self._pieces), Media(kind, 0, max(tokens, _DIGEST_TOKENS), width, height)))
+            self._media.append((len(self._pieces), 0, Media(kind, 0, max(tokens, _DIGEST_TOKENS), width, height)))
         self.opaque(found, tokens)
 
 

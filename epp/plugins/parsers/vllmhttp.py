@@ -10,9 +10,20 @@ import msgspec
 from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
 from epp.framework.printable import printable
-from epp.framework.request import BYTES_PER_TOKEN
+from epp.framework.request import BYTES_PER_TOKEN, Reading
+from epp.plugins.parsers.in_batches import array_of, ids_in_batches, is_empty, within
 from epp.plugins.parsers.json_errors import empty
-from epp.plugins.parsers.json_parser import Common, JsonParser, Limit, Reader, TokenId, request_body
+from epp.plugins.parsers.json_parser import (
+    ABSENT,
+    Common,
+    DenseReader,
+    JsonParser,
+    Limit,
+    Reader,
+    TokenId,
+    request_body,
+)
+from epp.plugins.parsers.long_arrays import MOST_COMMAS, is_dense
 from epp.plugins.parsers.prompt import placeholder
 from epp.plugins.parsers.token_ids import pack
 
@@ -37,20 +48,53 @@ class _Generate(Common, gc=False):
     sampling_params: _Sampling | None = None
 
 
+class _Dense(Common, gc=False):
+    token_ids: msgspec.Raw = ABSENT
+    features: msgspec.Raw = ABSENT
+    sampling_params: _Sampling | None = None
+
+
 _decode = msgspec.json.Decoder(_Generate).decode
+_decode_dense = msgspec.json.Decoder(_Dense).decode
+_decode_features = msgspec.json.Decoder(_Features | None).decode
 
 
 def _read(body: bytes) -> RequestBody:
     generate = _decode(body)
     if not generate.token_ids:
         raise empty("token_ids", "send the prompt as token ids")
-    prompt = pack(generate.token_ids)
+    return _parsed(generate, pack(generate.token_ids), generate.features, generate.sampling_params)
+
+
+def _read_dense(body: bytes) -> Reading:
+    """Read a body of many elements, in batches but for its media, whose number has a limit."""
+    generate = _decode_dense(body)
+    ids = array_of(generate.token_ids, "$.token_ids")
+    if is_empty(ids):
+        raise empty("token_ids", "send the prompt as token ids")
+    found = bytes(generate.features)
+    if is_dense(found):
+        raise MalformedBodyError(
+            f'"features" has more than {MOST_COMMAS} values: send fewer images in one request',
+            param="features",
+            kind="invalid_value",
+        )
+    try:
+        features = _decode_features(found) if found else None
+    except msgspec.ValidationError as error:
+        raise within(error, "$.features") from error
+    pieces: list[bytes] = []
+    yield from ids_in_batches(ids, "$.token_ids", pieces.append)
+    return _parsed(generate, b"".join(pieces), features, generate.sampling_params)
+
+
+def _parsed(common: Common, prompt: bytes, features: _Features | None, sampling: _Sampling | None) -> RequestBody:
+    """Return the parsed body, given its token ids as bytes."""
     media_items = 0
-    if generate.features is not None:
-        prompt = _with_media(prompt, generate.features)
-        media_items = sum(map(len, (generate.features.mm_placeholders or {}).values()))
-    limit = generate.sampling_params.max_tokens if generate.sampling_params is not None else None
-    return request_body(generate, prompt, limit, media_items)
+    if features is not None:
+        prompt = _with_media(prompt, features)
+        media_items = sum(map(len, (features.mm_placeholders or {}).values()))
+    return request_body(common, prompt, sampling.max_tokens if sampling is not None else None, media_items)
 
 
 def _with_media(prompt: bytes, features: _Features) -> bytes:
@@ -86,3 +130,4 @@ class VLLMHTTPParser(JsonParser):
 
     plugin_type = "vllmhttp-parser"
     readers: ClassVar[Mapping[str, Reader]] = MappingProxyType({"inference/v1/generate": _read})
+    dense_readers: ClassVar[Mapping[str, DenseReader]] = MappingProxyType({"inference/v1/generate": _read_dense})

@@ -250,7 +250,7 @@ def test_hostile_values_are_cut_and_cannot_paint_a_terminal():
     said = json.loads(refused(case).body)["error"]["message"]
     assert said.isprintable()
     assert len(said) < 200
-    many = {f"x-epp-accelerator-{number}": "y" * 9_000 for number in range(500)}
+    many = {f"x-epp-accelerator-{number}": "y" * 400 for number in range(500)}
     case = replace(case, config=HARDWARE, headers=many)
     assert len(refused(case).body) < 6_000
 

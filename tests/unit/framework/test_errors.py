@@ -35,6 +35,21 @@ TABLE = [
         "PayloadTooLarge - the request body is larger than 9 bytes, the limit here: send a smaller one",
     ),
     (
+        errors.HeadersTooLargeError(9, 99),
+        431,
+        None,
+        (
+            "RequestHeaderFieldsTooLarge - the request has more than 9 header fields, or more than 99 bytes of them, "
+            "the limits here: send fewer, or shorter ones"
+        ),
+    ),
+    (
+        errors.BadResponseError(9, 99),
+        502,
+        None,
+        "BadGateway - the model server gave a response that the gateway does not pass on",
+    ),
+    (
         errors.SaturatedError(),
         429,
         SATURATED,

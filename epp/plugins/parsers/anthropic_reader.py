@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reader of Anthropic's messages API."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from epp.framework import RequestBody
+from epp.plugins.parsers.json_errors import empty
+from epp.plugins.parsers.json_parser import ABSENT, Common, Limit, request_body
+from epp.plugins.parsers.prompt import Content, PromptWriter
+
+_BILLING = "x-anthropic-billing-header"
+
+
+class Block(msgspec.Struct, gc=False):
+    """A content block."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: msgspec.Raw = ABSENT
+    tool_use_id: str | None = None
+    content: Content = None
+
+
+class Message(msgspec.Struct, gc=False):
+    """A message of a conversation."""
+
+    role: str = ""
+    content: Content = None
+
+
+class _Messages(Common, gc=False):
+    messages: list[Message] | None = None
+    system: Content = None
+    tools: msgspec.Raw = ABSENT
+    max_tokens: Limit = None
+
+
+_decode_block = msgspec.json.Decoder(Block).decode
+_decode_messages = msgspec.json.Decoder(_Messages).decode
+UNKNOWN = Block()
+
+
+def read_messages(body: bytes) -> RequestBody:
+    """Read a conversation."""
+    request = _decode_messages(body)
+    if not request.messages:
+        raise empty("messages", "send at least one message")
+    prompt = PromptWriter()
+    prompt.tools(request.tools)
+    _write_system(prompt, request.system)
+    write_messages(prompt, request.messages)
+    return request_body(request, prompt.written(), request.max_tokens, prompt.media_items, media=prompt.media())
+
+
+def write_messages(prompt: PromptWriter, messages: list[Message]) -> None:
+    """Write messages of a conversation."""
+    for message in messages:
+        prompt.text(message.role + "\n")
+        if isinstance(message.content, str):
+            prompt.text(message.content)
+        else:
+            write_blocks(prompt, message.content or ())
+        prompt.text("\n")
+
+
+def write_blocks(prompt: PromptWriter, blocks: Sequence[msgspec.Raw]) -> None:
+    """Write content blocks."""
+    for raw in blocks:
+        write_block(prompt, raw, block_of(raw))
+
+
+def _write_system(prompt: PromptWriter, system: Content) -> None:
+    """Write the system prompt without the billing block of coding agents.
+
+    It changes with every request, and engines drop it: with it, no two requests would share a prefix.
+    """
+    if not system:
+        return
+    prompt.text("system\n")
+    if isinstance(system, str):
+        prompt.text(system)
+    else:
+        write_system_blocks(prompt, system)
+    prompt.text("\n")
+
+
+def write_system_blocks(prompt: PromptWriter, blocks: list[msgspec.Raw]) -> None:
+    """Write blocks of the system prompt, but for the billing block."""
+    for raw in blocks:
+        block = block_of(raw)
+        if not is_billing(block):
+            write_block(prompt, raw, block)
+
+
+def is_billing(block: Block) -> bool:
+    """Return whether a block of the system prompt is the billing block."""
+    return (block.text or "").startswith(_BILLING)
+
+
+def block_of(raw: msgspec.Raw) -> Block:
+    """Return a content block; one without any field for an unknown one."""
+    try:
+        return _decode_block(raw) if bytes(memoryview(raw)[:1]) == b"{" else UNKNOWN
+    except msgspec.ValidationError:  # an unknown block is left to the engine
+        return UNKNOWN
+
+
+def write_block(prompt: PromptWriter, raw: msgspec.Raw, block: Block) -> None:
+    """Write the part of a block that the model sees, without `cache_control`, which moves each turn, and signatures."""
+    if block.type == "text" and block.text is not None:
+        prompt.text(block.text)
+    elif block.type == "thinking" and block.thinking is not None:
+        prompt.text(block.thinking)
+    elif block.type == "tool_use":
+        prompt.text(f"tool_use {block.id or ''} {block.name or ''}\n")
+        prompt.json(block.input)
+        prompt.text("\n")
+    elif block.type == "tool_result":
+        prompt.message(f"tool_result {block.tool_use_id or ''}", block.content)
+    elif block.type != "redacted_thinking":  # encrypted, unreadable for other engines
+        prompt.part(raw)
