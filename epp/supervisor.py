@@ -58,7 +58,7 @@ class Supervisor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep(self, kind: str, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         delay = _FIRST_DELAY_SECONDS
         try:
             while True:
@@ -71,6 +71,9 @@ class Supervisor:
                     self._observer.task_failed(kind, error)
                     if loop.time() - started > _RECOVERED_SECONDS:
                         delay = _FIRST_DELAY_SECONDS
+                    if task is not None and task.cancelling():  # it failed as it cleaned up, and is awaited
+                        _log.error("background task failed as it ended", task=name, exc_info=error)
+                        return
                     _log.error("background task failed", task=name, restart_seconds=delay, exc_info=error)
                 else:
                     return

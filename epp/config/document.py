@@ -254,7 +254,7 @@ class _StrictLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
+            event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML
             named = self.anchors.get(event.anchor)
             if named is not None and named.end_mark is None:  # still being read
                 problem = f"alias {event.anchor!r} stands within what it names"

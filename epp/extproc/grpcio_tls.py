@@ -19,8 +19,10 @@ def server_credentials(cert_path: Path | None, *, reload: bool = True) -> grpc.S
     files = CertificateFiles(cert_path)
     if not reload:
         return grpc.ssl_server_credentials([files.pair])
-    # None is "no change" to gRPC, which the stubs do not know
-    return grpc.dynamic_ssl_server_credentials(_configuration(files.pair), lambda: _renewed(files))  # type: ignore[arg-type,return-value]
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(files.pair),
+        lambda: _renewed(files),  # type: ignore[arg-type,return-value]  # None is "no change"
+    )
 
 
 def _renewed(files: CertificateFiles) -> grpc.ServerCertificateConfiguration | None:

@@ -83,7 +83,9 @@ def self_signed() -> tuple[bytes, bytes]:
     """Return a new key and its certificate, PEM: from a child process, since the library would stay in this one."""
     command = [sys.executable, "-P", "-m", "epp.extproc.certificates"]  # -P: nothing from the working directory
     try:
-        made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_MOST_SECONDS)  # noqa: S603
+        made = subprocess.run(  # noqa: S603  a command without anything from outside
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_MOST_SECONDS
+        )
     except (OSError, subprocess.SubprocessError):  # no interpreter of its own, as in a bundle
         from epp.extproc import certificates  # noqa: PLC0415  loads cryptography
 

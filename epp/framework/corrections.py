@@ -34,10 +34,10 @@ def as_written(path: Iterable[str | int], data: object) -> tuple[str | int, ...]
     found: list[str | int] = []
     for step in path:
         if isinstance(data, Mapping) and step not in data:
-            step = next((key for key in data if str(key).lower() == str(step).lower()), step)  # noqa: PLW2901
+            step = next((key for key in data if str(key).lower() == str(step).lower()), step)  # noqa: PLW2901  the step as written
         found.append(step)
         try:
-            data = data[step]  # type: ignore[index]
+            data = data[step]  # type: ignore[index]  # caught where it is no index
         except (LookupError, TypeError):
             data = None
     return tuple(found)

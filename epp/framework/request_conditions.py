@@ -232,7 +232,7 @@ def _precision_test(text: str) -> Test:
     return lambda facts: facts.precision != "" and (facts.precision == word) is same
 
 
-def _lora_test(lora: bool | str) -> Test:  # noqa: FBT001
+def _lora_test(lora: bool | str) -> Test:  # noqa: FBT001  as a condition is written
     if isinstance(lora, str):
         return lambda facts: facts.model == lora
     return lambda facts: (facts.model in facts.adapters) is lora

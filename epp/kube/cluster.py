@@ -83,8 +83,10 @@ class Cluster:
         return known.watched
 
     def release(self, watched: Watched[Any]) -> None:
-        """End one use of a watch."""
-        key = next(key for key, watch in self._watches.items() if watch.watched is watched)
+        """End one use of a watch; after `close` there is none."""
+        key = next((key for key, watch in self._watches.items() if watch.watched is watched), None)
+        if key is None:
+            return
         watch = self._watches[key]
         watch.users -= 1
         if not watch.users:

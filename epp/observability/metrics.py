@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics under the names of llm-d-router, updated by director, scheduler, collector and configuration."""
 
-from collections import Counter as Counts
 from collections.abc import Callable, Iterator
 
-import numpy as np
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -12,27 +10,15 @@ from epp.collectors import CollectorObserver
 from epp.config import ConfigObserver
 from epp.datastore import Datastore
 from epp.director import Cause, DirectorObserver, Refusal, Rewrite, Routing
-from epp.framework import LoraState, Request, SchedulingResult
-from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.arrays import Floats
+from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock
 from epp.framework.request import DataKey
 from epp.framework.response import Usage
-from epp.framework.snapshot import (
-    ACCELERATOR,
-    ANSWERS,
-    KV_USAGE,
-    LORA,
-    MODELS,
-    REACHABLE,
-    RUNNING,
-    WAITING,
-    Snapshot,
-)
-from epp.observability.endpoint_series import EndpointSeries
+from epp.framework.snapshot import ACCELERATOR
 from epp.observability.families import Counters, Gauges, Histograms
 from epp.observability.logs import FailureLog
 from epp.observability.plugin_times import PluginTimes
+from epp.observability.pool_series import PoolSeries, hardware_name, served_models
 from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
 from epp.observability.rewrite_series import RewriteSeries
 from epp.scheduling import SchedulingObserver
@@ -52,6 +38,8 @@ _TOKENS = (1, *(8.0 * 2**power for power in range(12)), 32778, *(65536.0 * 2**po
 _OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))
 _SERIES: DataKey[Series] = DataKey("metrics-series")
 """The series of a routed request, from its start to its end."""
+_SUCCEEDED, _FAILED = 200, 400
+"""The least status codes of responses that count as such."""
 _ANSWERED = (Cause.NATURAL, Cause.UNSEEN)
 """Ends that count by their status."""
 
@@ -61,7 +49,6 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
 
     def __init__(self, pool_name: str, clock: Clock, *, max_combinations: int = MAX_COMBINATIONS) -> None:
         self.registry = CollectorRegistry()
-        self._pool_name = pool_name
         self._clock = clock
         self._failure_log = FailureLog()
         self._generation = 1
@@ -155,18 +142,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             "Picks by accelerator class (or model, without a class) and profile.",
             ("accelerator", "profile"),
         )
-        self._accelerator_endpoints = self._gauge(
-            "accelerator_ready_endpoints", "Reachable endpoints by accelerator.", ("name", "accelerator")
-        )
-        pool = ("name",)
-        self._ready = self._gauge("ready_endpoints", "Endpoints that can be reached.", pool)
-        self._averages = {
-            WAITING: self._gauge("average_queue_size", "Mean number of requests waiting at an endpoint.", pool),
-            RUNNING: self._gauge("average_running_requests", "Mean number of requests running at an endpoint.", pool),
-            KV_USAGE: self._gauge("average_kv_cache_utilization", "Mean KV cache usage of an endpoint, 0..1.", pool),
-        }
-        self._endpoints = EndpointSeries(pool_name)
-        self.registry.register(self._endpoints)
+        self._pool = PoolSeries(pool_name, self.registry)
 
     def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
         """Count a choice of a model."""
@@ -181,7 +157,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         for profile, leg in result.profiles.items():
             if leg is not None:
                 tag = leg.candidates.snapshot.records(ACCELERATOR).values[leg.slot]
-                self._accelerator_picks.labels(_hardware(tag), profile).inc()
+                self._accelerator_picks.labels(hardware_name(tag), profile).inc()
         self._scheduling_times.observe(scheduling_seconds)
 
     def refused(self, refusal: Refusal) -> None:
@@ -213,9 +189,9 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._endpoint_responses.labels(routing.served.name, outcome).inc()
         if not answered:
             series.with_more(self._errors, cause.value).inc()
-        elif status >= 400:  # noqa: PLR2004
+        elif status >= _FAILED:
             series.with_more(self._errors, str(status)).inc()
-        elif status >= 200:  # noqa: PLR2004
+        elif status >= _SUCCEEDED:
             self._series.succeeded(request.body.model, request.model)
         self._series.end(series, now)
 
@@ -281,17 +257,9 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
     def refresh_pool(self, store: Datastore) -> None:
         """Update the pool's gauges and the models that it serves."""
         snapshot = store.snapshot()
-        self._series.reported(_models(snapshot))
-        up = snapshot.column(REACHABLE) == ANSWERS
-        self._ready.labels(self._pool_name).set(int(up[snapshot.slots].sum()))
-        self._accelerator_endpoints.clear()
-        hardware = snapshot.records(ACCELERATOR).derive(_hardware_names)
-        for name, count in Counts(map(hardware.__getitem__, snapshot.available.tolist())).items():
-            self._accelerator_endpoints.labels(self._pool_name, name).set(count)
-        for column, gauge in self._averages.items():
-            gauge.labels(self._pool_name).set(_mean(snapshot.column(column)[snapshot.slots]))
-        self._endpoints.show(snapshot)
-        names = self._endpoints.names
+        self._series.reported(served_models(snapshot))
+        self._pool.show(snapshot)
+        names = self._pool.names
         for name, outcome in self._endpoint_responses.values():
             if name not in names:
                 self._endpoint_responses.remove(name, outcome)
@@ -312,28 +280,3 @@ class _LostLogLines(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield CounterMetricFamily("llm_d_epp_log_lines_lost", "Log lines that could not be written.", self._lost())
-
-
-def _hardware(tag: AcceleratorTag) -> str:
-    return tag.primary_class or tag.model or tag.kind.value
-
-
-def _hardware_names(tags: tuple[AcceleratorTag, ...]) -> tuple[str, ...]:
-    return tuple(map(_hardware, tags))
-
-
-def _models(snapshot: Snapshot) -> frozenset[str]:
-    return snapshot.records(MODELS).derive(_union) | snapshot.records(LORA).derive(_adapters)
-
-
-def _union(models: tuple[frozenset[str], ...]) -> frozenset[str]:
-    return frozenset().union(*set(models))
-
-
-def _adapters(states: tuple[LoraState, ...]) -> frozenset[str]:
-    return frozenset().union(*(one.running | one.waiting for one in set(states)))
-
-
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else 0.0

@@ -4,9 +4,7 @@
 import asyncio
 import contextlib
 import os
-import random
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -119,19 +117,6 @@ async def outcome(*arguments: str) -> tuple[int, Command]:
 async def _read(stream: asyncio.StreamReader, lines: list[str]) -> None:
     async for line in stream:
         lines += [line.decode().rstrip("\n")]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports below the range that the kernel hands out, so that nobody who binds port 0 gets one meanwhile."""
-    with contextlib.ExitStack() as probes:
-        ports: list[int] = []
-        for port in random.sample(range(20_000, 32_000), 1_000):
-            with contextlib.suppress(OSError):
-                probes.enter_context(socket.create_server(("", port)))
-                ports.append(port)
-            if len(ports) == count:
-                return ports
-    raise AssertionError("no free ports")
 
 
 def children(pid: int) -> dict[int, str]:

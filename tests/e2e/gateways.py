@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-from commands import Command, command, free_ports
+from commands import Command, command
 from serving import metrics_on
 
 
@@ -45,8 +45,8 @@ async def gateway_with(config: Path) -> AsyncIterator[Gateway]:
 @contextlib.asynccontextmanager
 async def gateway_of(*given: str) -> AsyncIterator[Gateway]:
     """Run a gateway with these flags, on free ports."""
-    (metrics_port,) = free_ports(1)
-    flags = ("--listen=127.0.0.1:0", f"--metrics-port={metrics_port}", "-v=2")
+    flags = ("--listen=127.0.0.1:0", "--metrics-port=0", "-v=2")
     async with command("gateway", *flags, *given) as process:
-        url = (await process.says("listening on")).split()[2]
-        yield Gateway(process, url, metrics_port)
+        line = await process.says("listening on")
+        page = line.partition("metrics on ")[2].partition(";")[0]
+        yield Gateway(process, line.split()[2], int(page.rpartition(":")[2]))

@@ -2,19 +2,21 @@
 """A picker as its own process, and the gateway's part in an exchange with it."""
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import aiohttp
 import grpc
 from bench import BODY, request_body, request_headers, response_body, response_headers
-from commands import Command, command, free_ports
+from commands import Command, command
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, METHOD, SERVICE, ProcessingRequest, ProcessingResponse
 from epp.sim import RunningSim
 
 PLAIN = "--secure-serving=false"
+ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
 APART = (("grpc.use_local_subchannel_pool", 1),)
 """Channel options for a connection of one's own."""
 Exchange = grpc.aio.StreamStreamCall[ProcessingRequest, ProcessingResponse]
@@ -48,13 +50,15 @@ class Served:
 @contextlib.asynccontextmanager
 async def serving(sim: RunningSim | None, *flags: str, ulimit: str = "") -> AsyncIterator[Served]:
     """Run a picker for that one server; without one, for the endpoints that the flags name."""
-    ports = free_ports(3)
-    names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
-    where = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
     pool = [] if sim is None else [f"--endpoints=only={sim.address}"]
-    async with command("serve", *pool, *where, *flags, ulimit=ulimit) as process:
-        await process.says('"event":"ready"')
-        yield Served(process, *ports)
+    async with command("serve", *pool, *ANY_PORT, *flags, ulimit=ulimit) as process:
+        yield await served_by(process)
+
+
+async def served_by(process: Command) -> Served:
+    """Wait until a picker is ready, and take its ports from the line that says so."""
+    line = json.loads(await process.says('"event":"ready"'))
+    return Served(process, *(int(line[name].rpartition(":")[2]) for name in ("ext_proc", "health", "metrics")))
 
 
 async def metrics_on(port: int) -> dict[str, dict[frozenset[str], float]]:

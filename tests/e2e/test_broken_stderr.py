@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import PATIENCE_SECONDS, free_ports
+from commands import PATIENCE_SECONDS
+from rig.ports import reserved_ports
 from world import until
 
 CONFIG = """
@@ -32,12 +33,17 @@ async def get(port: int, path: str) -> str:
     return answer.partition("\r\n\r\n")[2]
 
 
+@pytest.fixture
+def metrics_port():
+    with reserved_ports(1) as (port,):
+        yield port
+
+
 @pytest.mark.parametrize("stderr", ["closed pipe", "/dev/full"])
-async def test_edits_are_applied_though_no_log_line_can_be_written(tmp_path, stderr):
+async def test_edits_are_applied_though_no_log_line_can_be_written(tmp_path, metrics_port, stderr):
     pool, config = tmp_path / "endpoints.json", tmp_path / "config.yaml"
     pool.write_text(endpoints(1))
     config.write_text(CONFIG.format(path=pool))
-    grpc, health, metrics = free_ports(3)
     if stderr == "closed pipe":
         reader, writer = os.pipe()
         os.close(reader)
@@ -46,14 +52,14 @@ async def test_edits_are_applied_though_no_log_line_can_be_written(tmp_path, std
     process = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).parent / "epp"),
         *("serve", "--config-file", str(config), "--secure-serving=false"),
-        *("--grpc-port", str(grpc), "--grpc-health-port", str(health), "--metrics-port", str(metrics)),
+        *("--grpc-port=0", "--grpc-health-port=0", f"--metrics-port={metrics_port}"),
         stderr=writer,
     )
     os.close(writer)
 
     async def state() -> dict[str, object]:
         try:
-            return json.loads(await get(metrics, "/healthz"))
+            return json.loads(await get(metrics_port, "/healthz"))
         except (OSError, ValueError):
             return {}
 
@@ -74,7 +80,7 @@ async def test_edits_are_applied_though_no_log_line_can_be_written(tmp_path, std
             await sees(count)
         assert (await state())["lost_log_lines"] >= 3
         assert (await state())["failing_tasks"] == {}
-        assert "llm_d_epp_log_lines_lost_total" in await get(metrics, "/metrics")
+        assert "llm_d_epp_log_lines_lost_total" in await get(metrics_port, "/metrics")
     finally:
         process.terminate()
         await until(lambda: process.returncode is not None, "the picker has ended", PATIENCE_SECONDS)

@@ -4,10 +4,10 @@
 import asyncio
 
 import pytest
-from commands import command, free_ports, outcome
+from commands import command, outcome
+from serving import ANY_PORT, served_by
 
 ENDPOINTS = "--endpoints=127.0.0.1:1"
-ANY_PORT = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
 
 
 @pytest.mark.parametrize(
@@ -94,17 +94,17 @@ async def test_mistake_is_one_clear_line(arguments, error):
 
 
 async def test_taken_port_is_named():
-    ports = grpc_port, health_port, metrics_port = free_ports(3)
-    names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
-    taken = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
     taken_by = "the address is taken by another process: stop it (`ss -ltnp` names it), or choose another port"
-    expected = [
-        f"error: cannot listen on [::]:{grpc_port}: {taken_by}",
-        f"error: cannot listen on [::]:{health_port}: {taken_by}",
-        f"error: the metrics page cannot listen on [::]:{metrics_port}: {taken_by}",
-    ]
-    async with command("serve", ENDPOINTS, *taken) as first:
-        await first.says('"event":"ready"')
+    async with command("serve", ENDPOINTS, *ANY_PORT) as first:
+        served = await served_by(first)
+        ports = grpc_port, health_port, metrics_port = served.grpc_port, served.health_port, served.metrics_port
+        expected = [
+            f"error: cannot listen on [::]:{grpc_port}: {taken_by}",
+            f"error: cannot listen on [::]:{health_port}: {taken_by}",
+            f"error: the metrics page cannot listen on [::]:{metrics_port}: {taken_by}",
+        ]
+        names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
+        taken = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
         others = [(*ANY_PORT[:position], taken[position], *ANY_PORT[position + 1 :]) for position in range(3)]
         said = await asyncio.gather(
             *(outcome("serve", ENDPOINTS, *flags) for flags in others), outcome("sim-server", f"--port={metrics_port}")

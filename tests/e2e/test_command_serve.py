@@ -13,9 +13,10 @@ import grpc
 import pytest
 import pytest_asyncio
 from bench import request_body, response_headers
-from commands import command, free_ports
+from commands import command
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
+from rig.ports import reserved_ports
 from serving import PLAIN, Served, ask, destination_of, exchange, first_message, serving
 from waiting import until
 from world import FAST
@@ -79,12 +80,17 @@ dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
 """
 
 
-async def test_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_path):
+@pytest.fixture
+def health_port():
+    with reserved_ports(1) as (port,):
+        yield port
+
+
+async def test_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_path, health_port):
     pool, config = tmp_path / "endpoints.yaml", tmp_path / "config.yaml"
     os.mkfifo(pool)  # reading it takes until something is written
     config.write_text(UNREAD_POOL.format(path=pool))
-    main_port, health_port, metrics_port = free_ports(3)
-    ports = (f"--grpc-port={main_port}", f"--grpc-health-port={health_port}", f"--metrics-port={metrics_port}")
+    ports = ("--grpc-port=0", f"--grpc-health-port={health_port}", "--metrics-port=0")
     async with command("serve", PLAIN, f"--config-file={config}", "--drain-quiet-period=10ms", *ports) as picker:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{health_port}") as channel:
             health = HealthStub(channel)

@@ -6,14 +6,13 @@ import contextlib
 import json
 import re
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
-from commands import command, free_ports, outcome
+from commands import outcome
 from fronts import BareServer, TlsFront, certificate_for, tls_in_front_of
-from gateways import Gateway
+from gateways import Gateway, gateway_of
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from msgspec.structs import replace
@@ -124,15 +123,6 @@ async def test_cluster_type_without_tls_is_refused_for_https_endpoints(tmp_path)
             pass
 
 
-@contextlib.asynccontextmanager
-async def gateway_for(endpoints: str, *flags: str) -> AsyncIterator[Gateway]:
-    (metrics_port,) = free_ports(1)
-    where = ("--listen=127.0.0.1:0", f"--metrics-port={metrics_port}", f"--endpoints={endpoints}")
-    async with command("gateway", *where, *flags) as process:
-        url = (await process.says("listening on")).split()[2]
-        yield Gateway(process, url, metrics_port)
-
-
 async def status_of(gateway: Gateway) -> int:
     async with (
         aiohttp.ClientSession() as http,
@@ -152,7 +142,7 @@ async def test_server_without_metrics_that_dies_is_missed_everywhere_and_comes_b
     server = BareServer()
     await server.start()
     try:
-        async with gateway_for(f"bare=127.0.0.1:{server.port}") as gateway:
+        async with gateway_of(f"--endpoints=bare=127.0.0.1:{server.port}") as gateway:
             await until(lambda: "bare" in told_of(gateway), "the start is reported")
             entry = told_of(gateway)["bare"]
             assert entry["used"]
@@ -210,7 +200,7 @@ async def test_start_says_of_each_endpoint_whether_it_is_used_and_what_to_do(sim
     with socket_that_nobody_serves() as refusing:
         async with tls_in_front_of(sims["hidden"].address, certificate_for("localhost", tmp_path / "c")) as front:
             endpoints = f"good={sims['good'].address},dead=127.0.0.1:{refusing},tls=localhost:{front.port}"
-            async with gateway_for(endpoints, "-v=2") as gateway:
+            async with gateway_of(f"--endpoints={endpoints}") as gateway:
                 assert "for good, dead, tls, metrics on" in await gateway.process.says("listening on")
                 await until(lambda: told_of(gateway).keys() == {"dead", "tls"}, "the start is reported")
                 told = {name: (entry["used"], entry["remedy"]) for name, entry in told_of(gateway).items()}

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import msgspec
 import openai
 import pytest
-from commands import Command, command, free_ports
+from commands import Command, command
+from rig.ports import reserved_ports
 from world import ANY_PORT, ENDLESS, MODEL, until
 
 from epp.framework import Endpoint
@@ -57,13 +58,19 @@ class Setup:
 
 
 @pytest.fixture
-async def in_front_of(simulated, tmp_path):
+def port():
+    """The port of the picker, which comes and goes."""
+    with reserved_ports(1) as (port,):
+        yield port
+
+
+@pytest.fixture
+async def in_front_of(simulated, port, tmp_path):
     """Start Envoy with these settings; the picker is for the test to start."""
 
     @contextlib.asynccontextmanager
     async def start(**settings) -> AsyncIterator[Setup]:
         sims = await simulated("a", "b")
-        (port,) = free_ports(1)
         eds_file = tmp_path / "endpoints.json"
         eds_file.write_bytes(
             discovery_response([Endpoint(name, sim.host, sim.port) for name, sim in sims.items()]),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from cluster.client import Manifest
 from cluster.space import Space
-from commands import free_ports
+from rig.ports import reserved_ports
 from world import FAST
 
 from epp.sim import RunningSim, SimProfile, running
@@ -77,4 +77,4 @@ class Fleet:
 async def fleet_in(space: Space, *, ports: int = 1, profile: SimProfile = FAST) -> AsyncIterator[Fleet]:
     """Open a fleet without pods, whose servers have so many ports each, and are like the profile."""
     async with AsyncExitStack() as stack:
-        yield Fleet(space, stack, free_ports(ports), profile)
+        yield Fleet(space, stack, stack.enter_context(reserved_ports(ports)), profile)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that answers every request on a port, at all addresses of loopback, with the metrics of an idle server."""
+"""A program that answers every request on a port that it prints, with the metrics of an idle server."""
 
 import asyncio
 import resource
-import sys
 
 METRICS = b"vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0\n"
 PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s" % (len(METRICS), METRICS)
@@ -19,13 +18,13 @@ class Page(asyncio.Protocol):
         self._transport.write(PAGE)
 
 
-async def serve(port: int) -> None:
+async def serve() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    server = await asyncio.get_running_loop().create_server(Page, "0.0.0.0", port, backlog=4096)  # noqa: S104
-    print("listening", flush=True)  # noqa: T201  the test waits for it
+    server = await asyncio.get_running_loop().create_server(Page, "0.0.0.0", 0, backlog=4096)  # noqa: S104
+    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201  the test waits for it
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1])))
+    asyncio.run(serve())

@@ -3,14 +3,15 @@
 
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 from cluster.space import Space
 from cluster.users import PICKER_ROLE
-from commands import Command, command, free_ports
+from commands import Command, command
+from rig.ports import reserved_ports
 from serving import metrics_on
 from traffic import client_of
 from waiting import until
@@ -114,10 +115,12 @@ def pool_of(space: Space, name: str = "pool") -> tuple[str, ...]:
 @asynccontextmanager
 async def picker_as(kubeconfig: Path, *flags: str, ready: bool = True, **environment: str) -> AsyncIterator[Picker]:
     """Run a picker with that access to the cluster, and an Envoy."""
-    ports = grpc_port, health_port, metrics_port = free_ports(3)
-    names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
-    where = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
-    async with command("serve", *where, *QUICK, *flags, KUBECONFIG=str(kubeconfig), **environment) as process:
+    async with AsyncExitStack() as stack:
+        grpc_port, health_port, metrics_port = stack.enter_context(reserved_ports(3))
+        where = (f"--grpc-port={grpc_port}", f"--grpc-health-port={health_port}", f"--metrics-port={metrics_port}")
+        process = await stack.enter_async_context(
+            command("serve", *where, *QUICK, *flags, KUBECONFIG=str(kubeconfig), **environment)
+        )
         if ready:
             await process.says('"event":"ready"')
         gateway = GatewaySettings(listen_port=0, picker_address=f"127.0.0.1:{grpc_port}", picker_tls=True)

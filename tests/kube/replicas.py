@@ -2,16 +2,17 @@
 """Replicas of a picker as processes of their own, with the rights of leader election and nothing more."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import grpc
 from cluster.client import Manifest
 from cluster.users import PICKER_ROLE
-from commands import command, free_ports
+from commands import command
 from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
+from rig.ports import reserved_ports
 from serving import PLAIN, Served
 from waiting import until
 
@@ -78,11 +79,14 @@ class Replica:
 @asynccontextmanager
 async def replica(kubeconfig: Path, namespace: str, *flags: str, **environment: str) -> AsyncIterator[Replica]:
     """Run a replica of the picker of the pool named `pool`, and wait until it stands by or is ready."""
-    ports = free_ports(3)
     names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
-    where = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
     pool = ("--pool-name=pool", f"--pool-namespace={namespace}")
-    async with command("serve", PLAIN, *pool, *where, *flags, KUBECONFIG=str(kubeconfig), **environment) as process:
+    async with AsyncExitStack() as stack:
+        ports = stack.enter_context(reserved_ports(3))
+        where = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
+        process = await stack.enter_async_context(
+            command("serve", PLAIN, *pool, *where, *flags, KUBECONFIG=str(kubeconfig), **environment)
+        )
         await process.says('"event":"standing by"' if ELECTION in flags else '"event":"ready"')
         yield Replica(Served(process, *ports))
 

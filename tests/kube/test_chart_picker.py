@@ -10,9 +10,10 @@ import grpc
 import pytest
 from charts import CHART, FLAVOURS, RELEASE, SERVERS, container, one
 from cluster.space import Space
-from commands import Command, command, free_ports
+from commands import Command, command
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
+from rig.ports import reserved_ports
 from waiting import until
 
 from epp.cli import go_flags
@@ -25,12 +26,17 @@ IDLE = {"app": "vllm"}
 
 
 @pytest.fixture
-def started(helm, space: Space, tmp_path: Path):
+def health_port():
+    with reserved_ports(1) as (port,):
+        yield port
+
+
+@pytest.fixture
+def started(helm, space: Space, health_port: int, tmp_path: Path):
     """Install a release; start its picker, with ports that are free and the config map where it is mounted."""
 
     @contextlib.asynccontextmanager
     async def start(*values: str) -> AsyncIterator[tuple[Command, int]]:
-        grpc_port, health_port, metrics_port = free_ports(3)
         health = f"router.epp.grpcHealthPort={health_port}"
         objects = helm.template(*values, health, namespace=space.namespace)
         admin = {"HOME": str(tmp_path), "KUBECONFIG": str(space.cluster.kubeconfig(tmp_path / "admin"))}
@@ -49,8 +55,7 @@ def started(helm, space: Space, tmp_path: Path):
             **environment_of(picker, space.namespace),
             "KUBECONFIG": str(account.kubeconfig(tmp_path / "account")),
         }
-        ports = (f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}")
-        async with command("serve", *arguments, *ports, **environment) as running:
+        async with command("serve", *arguments, "--grpc-port=0", "--metrics-port=0", **environment) as running:
             yield running, health_port
 
     return start

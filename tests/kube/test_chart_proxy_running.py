@@ -18,7 +18,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 from charts import FALLBACKS, FLAVOURS, PICKERS, RELEASE, container, one
-from commands import Command, command, free_ports
+from commands import Command, command
+from rig.ports import reserved_ports
 from waiting import until
 from world import FAST, MODEL
 
@@ -89,8 +90,10 @@ async def proxied(helm, tmp_path):
 
     @contextlib.asynccontextmanager
     async def start(*values: str) -> AsyncIterator[Proxy]:
-        port, status_port, admin_port, picker_port = free_ports(4)
-        async with running(FAST) as sim, aiohttp.ClientSession() as http:
+        async with contextlib.AsyncExitStack() as stack:
+            port, status_port, admin_port, picker_port = stack.enter_context(reserved_ports(4))
+            sim = await stack.enter_async_context(running(FAST))
+            http = await stack.enter_async_context(aiohttp.ClientSession())
             ports = (f"router.proxy.port={port}", f"router.proxy.statusPort={status_port}")
             server = f"router.modelServers.targetPorts[0].number={sim.port}"
             objects = helm.template(*values, *ports, server)

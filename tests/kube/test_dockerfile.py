@@ -14,10 +14,10 @@ from pathlib import Path
 import grpc
 import pytest
 from charts import REPOSITORY, container
-from commands import free_ports
 from dockerfile import Build, Ignored, exec_form, instructions, stages
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
+from rig.ports import reserved_ports
 from waiting import until
 
 DOCKERFILE = instructions((REPOSITORY / "deploy" / "Dockerfile").read_text())
@@ -120,10 +120,15 @@ def sandbox(request) -> tuple[str, ...]:
     return READ_ONLY
 
 
-async def test_entry_point_serves_with_the_arguments_of_a_container(epp, sandbox, tmp_path):
+@pytest.fixture
+def health_port():
+    with reserved_ports(1) as (port,):
+        yield port
+
+
+async def test_entry_point_serves_with_the_arguments_of_a_container(epp, sandbox, health_port, tmp_path):
     """Outside the checkout, without a home, and with a root that is read-only as in the chart."""
-    grpc_port, health_port, metrics_port = free_ports(3)
-    ports = (f"--grpc-port={grpc_port}", f"--grpc-health-port={health_port}", f"--metrics-port={metrics_port}")
+    ports = ("--grpc-port=0", f"--grpc-health-port={health_port}", "--metrics-port=0")
     flags = ("--endpoints=127.0.0.1:1", "--zap-encoder", "json", "--tracing=false", "--v=2")
     process = await asyncio.create_subprocess_exec(
         *sandbox,

@@ -5,13 +5,14 @@ import asyncio
 import sys
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from commands import command, free_ports
+from commands import command
 from load import load_on
 from pickers import Picker, picker_in, pool_of
+from rig.ports import reserved_ports
 from waiting import until
 from world import MODEL
 
@@ -47,19 +48,25 @@ def memory_mib(pid: int) -> float:
 @pytest.fixture
 async def pages() -> AsyncIterator[int]:
     """The port of a program that has metrics for every pod: one simulated server is too slow for the polls of 5,000."""
-    (port,) = free_ports(1)
     program = Path(__file__).with_name("pages.py")
-    process = await asyncio.create_subprocess_exec(sys.executable, str(program), str(port), stdout=PIPE)
+    process = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=PIPE)
     try:
-        assert await process.stdout.readline() == b"listening\n"
-        yield port
+        yield int(await process.stdout.readline())
     finally:
         process.terminate()
         await process.wait()
 
 
-async def test_5_000_pods_join_while_requests_flow_and_a_picker_that_starts_finds_them_all(space, pages, tmp_path):
-    (port,) = free_ports(1)
+@pytest.fixture
+def port() -> Iterator[int]:
+    """The port of all pods, each at an address of its own."""
+    with reserved_ports(1) as (port,):
+        yield port
+
+
+async def test_5_000_pods_join_while_requests_flow_and_a_picker_that_starts_finds_them_all(
+    space, pages, port, tmp_path
+):
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.format(port=pages))
     flags = (*pool_of(space), f"--config-file={config}", "-v=1")

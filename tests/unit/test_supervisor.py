@@ -100,3 +100,22 @@ async def test_stop_ends_all_tasks():
     await asyncio.sleep(0)
     await supervisor.stop()
     assert (len(ended), supervisor.count) == (3, 0)
+
+
+async def test_task_that_fails_as_it_is_cancelled_ends_too(supervisor, observer):
+    started, runs = asyncio.Event(), []
+
+    async def work():
+        runs.append(1)
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise RuntimeError("boom")
+
+    supervisor.start("discovery", work)
+    async with asyncio.timeout(10):
+        await started.wait()
+        await supervisor.stop()
+    assert (len(runs), supervisor.count, supervisor.failing) == (1, 0, {})
+    assert observer.failed == [("discovery", "boom")]

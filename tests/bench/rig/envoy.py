@@ -2,6 +2,7 @@
 """A real Envoy with the configuration of `epp gateway`, in front of a picker or, for comparison, of none."""
 
 import asyncio
+import contextlib
 import json
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ import msgspec
 from epp.gateway.bootstrap import bootstrap_dict
 from epp.gateway.envoy import find_envoy
 from epp.gateway.settings import ENDPOINT_PICKER, LISTENER, Bodies, GatewaySettings
-from rig.ports import free_ports
+from rig.ports import reserved_ports
 from rig.processes import BenchError, Child
 
 FULL_DUPLEX = GatewaySettings()
@@ -26,33 +27,35 @@ _LOOK_SECONDS = 0.05
 class Envoy:
     """A running Envoy with one worker thread."""
 
-    def __init__(self, child: Child, port: int, directory: tempfile.TemporaryDirectory[str]) -> None:
+    def __init__(self, child: Child, port: int, directory: str, held: contextlib.ExitStack) -> None:
         self.child = child
         self.port = port
         self._directory = directory
+        self._held = held
 
     @classmethod
     async def start(cls, settings: GatewaySettings, picker_port: int | None) -> Self:
         """Run one; without a picker, clients name the endpoint in the destination header themselves."""
-        directory = tempfile.TemporaryDirectory(prefix="epp-bench-")
-        (port,) = free_ports(1)
+        held = contextlib.ExitStack()
+        directory = held.enter_context(tempfile.TemporaryDirectory(prefix="epp-bench-"))
+        (port,) = held.enter_context(reserved_ports(1))
         settings = msgspec.structs.replace(
             settings,
             listen_port=port,
-            admin_address=f"unix:{directory.name}/admin.sock",
+            admin_address=f"unix:{directory}/admin.sock",
             picker_address=f"127.0.0.1:{picker_port or 1}",
         )
         config: Any = bootstrap_dict(settings)
         if picker_port is None:
             _without_picker(config)
-        path = Path(directory.name) / "envoy.json"
+        path = Path(directory) / "envoy.json"
         path.write_text(json.dumps(config))
         child = await Child.start(
             "envoy",
             *(str(find_envoy()), "--config-path", str(path), "--concurrency", "1"),
             *("--disable-hot-restart", "--log-level", "warning"),
         )
-        return cls(child, port, directory)
+        return cls(child, port, directory, held)
 
     async def ready(self, seconds: float = 30.0) -> None:
         """Wait until it listens, and until its picker, if it has one, is healthy to it."""
@@ -75,12 +78,10 @@ class Envoy:
 
     async def stop(self) -> None:
         await self.child.stop()
-        self._directory.cleanup()
+        self._held.close()
 
     def _admin(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            "http://envoy", connector=aiohttp.UnixConnector(f"{self._directory.name}/admin.sock")
-        )
+        return aiohttp.ClientSession("http://envoy", connector=aiohttp.UnixConnector(f"{self._directory}/admin.sock"))
 
     async def _is_ready(self, admin: aiohttp.ClientSession) -> bool:
         try:

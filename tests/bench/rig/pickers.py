@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pickers that take turns: this program over each of its carriers, and any other that `--peer` names."""
 
+import contextlib
 import re
 import shlex
 import shutil
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rig.ports import free_ports
+from rig.ports import reserved_ports
 from rig.processes import BenchError, Child, cpu_seconds, memory_mib
 
 FLAGS = (
@@ -114,28 +115,27 @@ def address(number: int) -> str:
 class Picker:
     """A running picker."""
 
-    def __init__(
-        self, kind: PickerKind, child: Child, grpc_port: int, directory: tempfile.TemporaryDirectory[str]
-    ) -> None:
+    def __init__(self, kind: PickerKind, child: Child, grpc_port: int, held: contextlib.ExitStack) -> None:
         self.kind = kind
         self.child = child
         self.grpc_port = grpc_port
-        self._directory = directory
+        self._held = held
 
     @classmethod
     async def start(
         cls, kind: PickerKind, *, servers: int, server_port: int, refusing: int = 0, verbosity: int = 0
     ) -> "Picker":
         """Run one for so many model servers, and others of which every connection is refused."""
-        directory = tempfile.TemporaryDirectory(prefix="epp-bench-")
-        endpoints_file, config_file = Path(directory.name) / "endpoints.yaml", Path(directory.name) / "config.yaml"
+        held = contextlib.ExitStack()
+        directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="epp-bench-")))
+        endpoints_file, config_file = directory / "endpoints.yaml", directory / "config.yaml"
         pool = [(address(number), server_port if number < servers else 1) for number in range(servers + refusing)]
         endpoints_file.write_text(
             "endpoints:\n"
             + "".join(f'- {{name: s{n}, address: {host}, port: "{port}"}}\n' for n, (host, port) in enumerate(pool))
         )
         config_file.write_text(CONFIG.format(endpoints_file=endpoints_file))
-        grpc_port, health_port, metrics_port = free_ports(3)
+        grpc_port, health_port, metrics_port = held.enter_context(reserved_ports(3))
         command = kind.arguments(
             config_file=config_file,
             endpoints_file=endpoints_file,
@@ -145,7 +145,7 @@ class Picker:
             metrics_port=metrics_port,
             verbosity=verbosity,
         )
-        return cls(kind, await Child.start(kind.name, *command), grpc_port, directory)
+        return cls(kind, await Child.start(kind.name, *command), grpc_port, held)
 
     @property
     def cpu_seconds(self) -> float:
@@ -160,4 +160,4 @@ class Picker:
 
     async def stop(self) -> None:
         await self.child.stop()
-        self._directory.cleanup()
+        self._held.close()

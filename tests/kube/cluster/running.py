@@ -2,12 +2,12 @@
 """A running cluster: an API server, its etcd, and what tests ask of both."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import yaml
-from commands import free_ports
+from rig.ports import reserved_ports
 from waiting import until
 
 from cluster.apiserver import Access, ApiServer
@@ -21,8 +21,8 @@ CRDS = Path(__file__).parent.parent / "crds"
 class Cluster:
     """An API server and its etcd."""
 
-    def __init__(self, programs: Path, data: Path, *flags: str) -> None:
-        client_port, peer_port, port = free_ports(3)
+    def __init__(self, programs: Path, data: Path, ports: Sequence[int], *flags: str) -> None:
+        client_port, peer_port, port = ports
         self.etcd = Etcd(programs / "etcd", data, client_port=client_port, peer_port=peer_port)
         self.server = ApiServer(programs / "kube-apiserver", data, self.etcd, port, *flags)
 
@@ -81,14 +81,15 @@ class Cluster:
 @asynccontextmanager
 async def running(programs: Path, data: Path, *flags: str) -> AsyncIterator[Cluster]:
     """Run a cluster without definitions of custom resources."""
-    cluster = Cluster(programs, data, *flags)
-    try:
-        await cluster.etcd.start()
-        await cluster.server.start()
-        yield cluster
-    finally:  # nothing in it outlives the test: no need for a graceful end
-        cluster.server.kill()
-        cluster.etcd.process.kill()
+    with reserved_ports(3) as ports:
+        cluster = Cluster(programs, data, ports, *flags)
+        try:
+            await cluster.etcd.start()
+            await cluster.server.start()
+            yield cluster
+        finally:  # nothing in it outlives the test: no need for a graceful end
+            cluster.server.kill()
+            cluster.etcd.process.kill()
 
 
 def definitions_in(directory: Path) -> list[Manifest]:

@@ -33,7 +33,7 @@ def test_names_stand_in_one_module():
 @pytest.mark.parametrize(
     "name",
     [
-        *headers.OBEYED_BY_ENDPOINTS,
+        *sorted(headers.OBEYED_BY_ENDPOINTS),
         *headers.FAIRNESS_ID,
         *headers.MODEL_REWRITE,
         *headers.SLO_TTFT_MS,

@@ -64,3 +64,10 @@ async def test_released_watch_begins_anew_for_the_next_user(api, cluster):
     second = cluster.watch(PODS, decode_object, namespace="llm")
     await second.first_list()
     assert second is not first
+
+
+async def test_watch_may_be_released_after_all_were_closed(cluster):
+    watched = cluster.watch(PODS, decode_object, namespace="llm")
+    await cluster.close()
+    cluster.release(watched)
+    assert cluster.watches == ()

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool as metrics: endpoints that can be reached, by accelerator too, and means over all."""
+
+from collections import Counter
+from collections.abc import Collection
+
+import numpy as np
+from prometheus_client.registry import CollectorRegistry
+
+from epp.framework import LoraState
+from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.arrays import Floats
+from epp.framework.snapshot import (
+    ACCELERATOR,
+    ANSWERS,
+    KV_USAGE,
+    LORA,
+    MODELS,
+    REACHABLE,
+    RUNNING,
+    WAITING,
+    Snapshot,
+)
+from epp.observability.endpoint_series import EndpointSeries
+from epp.observability.families import Gauges
+
+
+class PoolSeries:
+    """Gauges of a pool and of its endpoints, as of the snapshot shown last."""
+
+    def __init__(self, pool_name: str, registry: CollectorRegistry) -> None:
+        self._name = pool_name
+        self._accelerators = Gauges(
+            "llm_d_epp_accelerator_ready_endpoints",
+            "Reachable endpoints by accelerator.",
+            ("name", "accelerator"),
+            registry,
+        )
+
+        def of_pool(name: str, text: str) -> Gauges:
+            return Gauges(f"llm_d_epp_{name}", text, ("name",), registry)
+
+        self._ready = of_pool("ready_endpoints", "Endpoints that can be reached.")
+        self._averages = {
+            WAITING: of_pool("average_queue_size", "Mean number of requests waiting at an endpoint."),
+            RUNNING: of_pool("average_running_requests", "Mean number of requests running at an endpoint."),
+            KV_USAGE: of_pool("average_kv_cache_utilization", "Mean KV cache usage of an endpoint, 0..1."),
+        }
+        self._endpoints = EndpointSeries(pool_name)
+        registry.register(self._endpoints)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the endpoints shown."""
+        return self._endpoints.names
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Set all gauges to what the snapshot has."""
+        up = snapshot.column(REACHABLE) == ANSWERS
+        self._ready.labels(self._name).set(int(up[snapshot.slots].sum()))
+        self._accelerators.clear()
+        hardware = snapshot.records(ACCELERATOR).derive(_hardware_names)
+        for name, count in Counter(map(hardware.__getitem__, snapshot.available.tolist())).items():
+            self._accelerators.labels(self._name, name).set(count)
+        for column, gauge in self._averages.items():
+            gauge.labels(self._name).set(_mean(snapshot.column(column)[snapshot.slots]))
+        self._endpoints.show(snapshot)
+
+
+def hardware_name(tag: AcceleratorTag) -> str:
+    """Return the class of an accelerator; its model, or at least its kind, where it has none."""
+    return tag.primary_class or tag.model or tag.kind.value
+
+
+def served_models(snapshot: Snapshot) -> frozenset[str]:
+    """Return the models and adapters that any endpoint reports."""
+    return snapshot.records(MODELS).derive(_union) | snapshot.records(LORA).derive(_adapters)
+
+
+def _hardware_names(tags: tuple[AcceleratorTag, ...]) -> tuple[str, ...]:
+    return tuple(map(hardware_name, tags))
+
+
+def _union(models: tuple[frozenset[str], ...]) -> frozenset[str]:
+    return frozenset().union(*set(models))
+
+
+def _adapters(states: tuple[LoraState, ...]) -> frozenset[str]:
+    return frozenset().union(*(one.running | one.waiting for one in set(states)))
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0
