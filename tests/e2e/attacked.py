@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picker under attack: its memory, its descriptors, and a bystander on its own connection that is served all the time."""
+"""A picker under attack: its memory, its descriptors, and a client of its own connection that is always served."""
 
 import asyncio
 import contextlib
