@@ -102,7 +102,7 @@ class Control:
         elif payload == _DRAIN and self.going_away:
             self.last_call()
 
-    def on_goaway(self, _flags: int, stream_id: int, payload: bytes, _now: float) -> None:
+    def on_goaway(self, stream_id: int, payload: bytes) -> None:
         """Note that the peer opens no more streams."""
         if stream_id:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")

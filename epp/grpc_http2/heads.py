@@ -139,11 +139,12 @@ def read_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
         raise MalformedError("a content-length that is no number")
     method, content_type = _text(pseudo[b":method"]), _text(regular.get(b"content-type", b""))
     kind = content_type.partition(";")[0].strip().lower()
+    encoding = regular.get(b"grpc-encoding", b"")
     return Head(
         method=method,
         path=_text(pseudo.get(b":path", b"")),
         content_type=content_type,
-        encoding=_text(regular.get(b"grpc-encoding", b"identity")).replace("identity", ""),
+        encoding="" if encoding == b"identity" else _text(encoding),
         timeout=_timeout(regular.get(b"grpc-timeout")),
         content_length=None if length is None else int(length),
         is_grpc=method == "POST" and (kind == "application/grpc" or kind.startswith("application/grpc+")),

@@ -15,7 +15,9 @@ _MERGED_BYTES = 4096
 
 def check_prefix(compressed: int, length: int, max_bytes: int, encoding: str) -> None:
     """Raise RpcError unless a message with this prefix can be read."""
-    if compressed == 1 and encoding:
+    if compressed > 1:
+        raise RpcError(Status.INTERNAL, f"a message with the flag {compressed}, which is neither 0 nor 1")
+    if compressed and encoding:
         raise RpcError(
             Status.UNIMPLEMENTED, f"messages compressed with {encoding[:40]} are not supported: send them plain"
         )

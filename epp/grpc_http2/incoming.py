@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames of the peer, one at a time: each is checked against the state of its stream, then acted on."""
 
-from collections.abc import Callable
+from typing import ClassVar
 
 from epp.grpc_http2 import frames
 from epp.grpc_http2.blocks import Block, BlockAssembler, priority_fault, unpadded
@@ -49,17 +49,6 @@ class Incoming:
         self._priorities = Budget(limits.priorities, "PRIORITY and unknown frames")
         self._resets = Budget(limits.resets, "streams that are reset before an answer")
         self._small_updates = Budget(limits.small_updates, "small WINDOW_UPDATE frames")
-        self._actions: dict[int, Callable[[int, int, bytes, float], None]] = {
-            frames.HEADERS: self._on_headers,
-            frames.PRIORITY: self._on_priority,
-            frames.RST_STREAM: self._on_rst_stream,
-            frames.SETTINGS: self._on_settings,
-            frames.PUSH_PROMISE: self._on_push_promise,
-            frames.PING: control.on_ping,
-            frames.GOAWAY: control.on_goaway,
-            frames.WINDOW_UPDATE: self._on_window_update,
-            frames.CONTINUATION: self._on_continuation,
-        }
 
     @property
     def takes_data(self) -> bool:
@@ -75,11 +64,11 @@ class Incoming:
         if kind == frames.DATA:
             self._on_data(flags, stream_id, payload, now)
             return
-        act = self._actions.get(kind)
+        act = self._ACTIONS.get(kind)
         if act is None:  # of an extension
             self._priorities.spend(now)
         else:
-            act(flags, stream_id, bytes(payload), now)
+            act(self, flags, stream_id, bytes(payload), now)
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         block = self._blocks.go_on(flags, stream_id, payload)
@@ -89,6 +78,12 @@ class Incoming:
     def _on_settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         for stream in self._control.on_settings(flags, stream_id, payload, now):
             self._calls.proceed(stream)
+
+    def _on_ping(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        self._control.on_ping(flags, stream_id, payload, now)
+
+    def _on_goaway(self, _flags: int, stream_id: int, payload: bytes, _now: float) -> None:
+        self._control.on_goaway(stream_id, payload)
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes, _now: float) -> None:
         raise GoawayError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
@@ -245,3 +240,16 @@ class Incoming:
         stream.length_left -= length
         if stream.length_left < 0 or (ended and stream.length_left):
             raise ResetError(stream.id, ErrorCode.PROTOCOL_ERROR, "a request that is not as long as content-length")
+
+    _ACTIONS: ClassVar = {
+        frames.HEADERS: _on_headers,
+        frames.PRIORITY: _on_priority,
+        frames.RST_STREAM: _on_rst_stream,
+        frames.SETTINGS: _on_settings,
+        frames.PUSH_PROMISE: _on_push_promise,
+        frames.PING: _on_ping,
+        frames.GOAWAY: _on_goaway,
+        frames.WINDOW_UPDATE: _on_window_update,
+        frames.CONTINUATION: _on_continuation,
+    }
+    """Functions, not bound methods: a connection without cycles is gone as soon as it is lost."""

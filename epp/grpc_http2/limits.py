@@ -66,16 +66,20 @@ class Limits:
 class Budget:
     """Counts one kind of event against its rate."""
 
-    __slots__ = ("_kind", "_left", "_rate", "_spent_at")
+    __slots__ = ("_expected", "_kind", "_left", "_rate", "_spent_at")
 
     def __init__(self, rate: Rate, kind: str) -> None:
         self._rate = rate
         self._kind = kind
         self._left = float(rate.burst)
+        self._expected = 0
         self._spent_at = 0.0
 
     def allows(self, now: float) -> bool:
         """Count one event; return whether that is not too many."""
+        if self._expected:
+            self._expected -= 1
+            return True
         earned = (now - self._spent_at) * self._rate.per_second
         self._spent_at = now
         self._left = min(self._left + earned, float(self._rate.burst))
@@ -89,6 +93,6 @@ class Budget:
         if not self.allows(now):
             raise GoawayError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {self._kind}")
 
-    def earn(self, events: int) -> None:
-        """Allow for events that are to be expected."""
-        self._left = min(self._left + events, float(self._rate.burst))
+    def expect(self, events: int, most: int) -> None:
+        """Allow for events that are to come, `most` at a time, before the rate counts."""
+        self._expected = min(self._expected + events, most)

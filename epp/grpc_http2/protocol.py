@@ -86,6 +86,7 @@ class GrpcProtocol(asyncio.Protocol):
         if self._connection is not None:
             self._connection.lose()
             self._connection.out.clear()
+        self._forget_if_settled()
         self._registry.connection_closed(self)
 
     def pause_writing(self) -> None:
@@ -201,6 +202,12 @@ class GrpcProtocol(asyncio.Protocol):
         error = None if task.cancelled() else task.exception()
         connection.settled(stream_id, error if isinstance(error, Exception) else None)
         self._write()
+        self._forget_if_settled()
+
+    def _forget_if_settled(self) -> None:
+        """Break the cycle with a lost connection, whose tables may be large, in place of the garbage collector."""
+        if self._transport is None and not self._held:
+            self._connection = None
 
 
 def _peer(transport: asyncio.BaseTransport) -> str:

@@ -108,7 +108,7 @@ class StreamTable:
     def note(self, stream_id: int, fate: Fate) -> None:
         """Remember how a stream was closed."""
         if fate is Fate.ABANDONED:
-            self.strays.earn(_UNDER_WAY)
+            self.strays.expect(_UNDER_WAY, most=_UNDER_WAY * _REMEMBERED)
         self._fates[(stream_id >> 1) % _REMEMBERED] = stream_id << 3 | fate
 
     def fate(self, stream_id: int) -> Fate:

@@ -8,23 +8,19 @@ import struct
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
-import grpc
 import http2_bytes as h2
 import pytest
 import pytest_asyncio
+from attacked import Watched, under_attack
 from bench import BODY, request_body
 from hpack import Encoder
 from http2_bytes import Error, Setting
 from raw_connection import RawConnection, connected
-from serving import PLAIN, Served, destination_of, first_message, serving
+from serving import first_message
 from transports import over_asyncio
-from waiting import until
-from world import FAST
 
 from epp.extproc.wire import METHOD, SERVICE
-from epp.sim import running
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -35,63 +31,12 @@ pytestmark = [
 PATH = f"/{SERVICE}/{METHOD}"
 FIRST = h2.grpc_message(first_message().SerializeToString())
 WHOLE = h2.grpc_message(request_body(BODY, end=True).SerializeToString())
-MIB_KIB = 1024
-FEW_MIB = 48
-"""What an attacked picker may grow by, in MiB: far more than one connection may hold, far less than is sent at it."""
-
-
-class Watched:
-    """A picker, its memory, and a client of its own connection that is served all the time."""
-
-    def __init__(self, served: Served) -> None:
-        self.served = served
-        self.answered = 0
-        self._at_rest = self._kib("VmRSS")
-
-    @property
-    def port(self) -> int:
-        return self.served.grpc_port
-
-    async def be_a_bystander(self) -> None:
-        async with self.served.channel() as channel:
-            while True:
-                await destination_of(channel)
-                self.answered += 1
-
-    async def still_serves(self) -> None:
-        """Wait for answers on the old connection, and have one on a new one."""
-        before = self.answered
-        await until(lambda: self.answered > before + 5, "others are served", seconds=60)
-        async with self.served.channel() as channel:
-            await destination_of(channel)
-
-    @property
-    def grown_mib(self) -> float:
-        """By how much the memory at its highest was above the one at the start."""
-        return (self._kib("VmHWM") - self._at_rest) / MIB_KIB
-
-    def _kib(self, name: str) -> int:
-        lines = Path(f"/proc/{self.served.command.pid}/status").read_text().splitlines()
-        (line,) = [line for line in lines if line.startswith(f"{name}:")]
-        return int(line.split()[1])
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def picker() -> AsyncIterator[Watched]:
-    async with running(FAST) as sim, serving(sim, PLAIN) as served:
-        watched = Watched(served)
-        bystander = asyncio.create_task(watched.be_a_bystander())
-        try:
-            yield watched
-            await watched.still_serves()
-            assert watched.grown_mib < FEW_MIB
-            assert not bystander.done(), bystander
-            assert served.command.running
-            assert not any("Traceback" in line for line in served.command.err)
-        finally:
-            bystander.cancel()
-            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
-                await bystander
+    async with under_attack() as watched:
+        yield watched
 
 
 async def assert_turned_away(picker: Watched, connection: RawConnection) -> None:

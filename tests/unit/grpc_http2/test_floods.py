@@ -94,6 +94,23 @@ def test_frames_that_were_under_way_as_calls_ended_are_no_flood(client):
     assert not client.connection.closed
 
 
+def test_frames_that_were_under_way_as_many_deadlines_passed_at_once_are_no_flood(client):
+    streams = [client.open(("grpc-timeout", "1S")) for _ in range(1000)]
+    client.pass_time(2)
+    for _ in range(2):
+        client.send(*(data(stream, b"x") for stream in streams))
+    client.send(*(rst(stream) for stream in streams))
+    assert not client.connection.closed
+
+
+def test_frames_that_are_expected_run_out(client):
+    streams = [client.open(("grpc-timeout", "1S")) for _ in range(10)]
+    client.pass_time(2)
+    for _ in range(10):
+        client.send(*(data(stream, b"x") for stream in streams))
+    assert goaway(client.sent()).code is ErrorCode.ENHANCE_YOUR_CALM
+
+
 def test_pings_that_go_with_data_are_no_flood(client):
     for _ in range(100):
         client.send(PING, data(1, message(b"hello")))

@@ -3,16 +3,19 @@
 
 import asyncio
 import contextlib
+import gc
 import ssl
 
 import grpc
 import pytest
 from frame_client import ECHO, HEAD, data, message, parse
 from hpack import Encoder
+from waiting import until
 
 from epp.extproc.tls import self_signed
 from epp.grpc_http2 import frames
 from epp.grpc_http2.codes import ErrorCode
+from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.server import GrpcServer
 from epp.grpc_http2.tls import server_context
@@ -171,6 +174,28 @@ async def test_lost_connection_gives_a_held_answer_up(service):
         await service.given_up.wait()
         await service.all_closed.wait()
         assert service.closed == 1
+
+
+@pytest.mark.parametrize("word", [b"hello", b"wait"])
+async def test_lost_connection_is_no_garbage(service, word):
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(service) as (_, port):
+            reader, writer = await raw(port)
+            writer.write(data(1, message(word)) + frames.frame(frames.PING, 0, 0, b"12345678"))
+            while b"12345678" not in await reader.read(1 << 16):
+                pass
+            assert len(connections()) == 1
+            writer.transport.abort()
+            await service.all_closed.wait()
+            await until(lambda: not connections(), "the connection is gone")
+    finally:
+        gc.enable()
+
+
+def connections() -> list[Connection]:
+    return [found for found in gc.get_objects() if isinstance(found, Connection)]
 
 
 async def test_deadline_of_the_client_is_kept(service):

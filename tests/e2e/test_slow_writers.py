@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thousands of streams that send a byte now and then: others are served, memory has a bound and is used again.
+
+`under_attack` checks that; a stream took less than 2 KiB.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+
+import grpc
+import http2_bytes as h2
+import pytest
+from attacked import Watched, under_attack
+from bench import BODY, request_body
+from http2_peer import Call
+from raw_connection import RawConnection, connected
+from serving import first_message
+from transports import over_asyncio
+
+from epp.extproc.wire import METHOD, SERVICE
+
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), over_asyncio]
+
+PATH = f"/{SERVICE}/{METHOD}"
+REQUEST = h2.grpc_message(first_message().SerializeToString()) + h2.grpc_message(
+    request_body(BODY, end=True).SerializeToString()
+)
+STREAMS = 5_000
+ROUNDS = 20
+DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+
+
+class SlowWriter:
+    """A stream of which one byte more is sent each time; it ends short of its last."""
+
+    def __init__(self, connection: RawConnection, call: Call, begun: int) -> None:
+        self.call = call
+        self._connection = connection
+        self._sent = begun
+
+    def next_byte(self) -> bytes:
+        self._sent += 1
+        return self._connection.peer.send(self.call, REQUEST[self._sent - 1 : self._sent])
+
+    def rest(self) -> bytes:
+        return self._connection.peer.send(self.call, REQUEST[self._sent :], end=True)
+
+
+async def slow_writers(connection: RawConnection, count: int, more: h2.Fields = ()) -> list[SlowWriter]:
+    """Open streams that have sent each another part of a request: none, or up to all but the last few bytes."""
+    writers, frames = [], []
+    for number in range(count):
+        begun = number % (len(REQUEST) - 2 * ROUNDS)
+        call, opened = connection.peer.call(PATH, *([REQUEST[:begun]] if begun else []), more=more)
+        writers.append(SlowWriter(connection, call, begun))
+        frames.append(opened)
+    await connection.send(*frames)
+    return writers
+
+
+@contextlib.asynccontextmanager
+async def reading(connections: Sequence[RawConnection]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(connection.until_closed()) for connection in connections]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def write_slowly(picker: Watched, writers: dict[RawConnection, list[SlowWriter]]) -> None:
+    """Send a byte on each stream that is open, many times; the picker answers others meanwhile."""
+    for number in range(ROUNDS):
+        for connection, streams in writers.items():
+            await connection.send(*(stream.next_byte() for stream in streams if not stream.call.closed))
+        if number % 5 == 0:
+            await picker.still_serves()
+
+
+async def begun(picker: Watched, stack: AsyncExitStack, connections: int) -> dict[RawConnection, list[SlowWriter]]:
+    opened = [await stack.enter_async_context(connected(picker.port)) for _ in range(connections)]
+    for connection in opened:
+        await connection.send(connection.peer.grant(h2.MOST_WINDOW - h2.DEFAULT_WINDOW))
+    return {connection: await slow_writers(connection, STREAMS // connections) for connection in opened}
+
+
+@pytest.mark.parametrize("connections", [1, 25])
+async def test_slow_writers_are_answered_when_they_are_done(connections):
+    async with under_attack() as picker, AsyncExitStack() as stack:
+        writers = await begun(picker, stack, connections)
+        await write_slowly(picker, writers)
+        for connection, streams in writers.items():
+            await connection.send(*(stream.rest() for stream in streams))
+            calls = [stream.call for stream in streams]
+            await connection.until(lambda calls=calls: all(call.closed for call in calls), "all have ended")
+            assert {(call.status, len(call.messages)) for call in calls} == {(0, 2)}
+
+
+async def test_slow_writers_end_with_their_deadlines():
+    async with under_attack() as picker, connected(picker.port) as connection:
+        writers = await slow_writers(connection, STREAMS, [("grpc-timeout", "3S")])
+        async with reading([connection]):
+            await write_slowly(picker, {connection: writers})
+        calls = [writer.call for writer in writers]
+        await connection.until(lambda: all(call.closed for call in calls), "all have ended")
+        assert {call.status for call in calls} == {DEADLINE_EXCEEDED}
+        (after,) = await slow_writers(connection, 1)
+        await connection.send(after.rest())
+        await connection.until(lambda: after.call.closed, "the connection goes on")
+        assert after.call.status == 0
+
+
+@pytest.mark.parametrize("connections", [1, 25])
+async def test_memory_of_slow_writers_that_left_is_used_again(connections):
+    grown = []
+    async with under_attack() as picker:
+        for _ in range(6):
+            async with AsyncExitStack() as stack:
+                await write_slowly(picker, await begun(picker, stack, connections))
+            await picker.still_serves()
+            grown.append(picker.grown_mib)
+        assert grown[-1] < 2 * grown[0], grown  # and not six times
