@@ -19,6 +19,8 @@ _TURN_SECONDS = 0.004
 """Time until the next turn while polls wait."""
 _SOON_SECONDS = 0.01
 """A turn that soon notices a request early enough; until a later one, the next request is waited for."""
+_CONNECTING = 2
+"""Polls that one counts for, among those that begin together, if it needs a connection."""
 _JITTER = 0.1
 _MOST_JITTER_SECONDS = 0.005
 _LONGEST_FIRST_WAIT_SECONDS = 1.0
@@ -114,7 +116,7 @@ class Poller:
         self._hurry(now)
         self._waiting.extend(self._timetable.take_due(now))
         self._budget.ran(now, started)
-        began = self._begin(min(self._budget.allowance(now), self._budget.at_once))
+        began = self._begin(self._budget.allowance(now), self._budget.at_once)
         self._unaccounted_seconds += self._cpu_seconds() - started + self.cost.take()
         if began:
             self._budget.spent(self._unaccounted_seconds, began)
@@ -123,12 +125,14 @@ class Poller:
             return now + max(_TURN_SECONDS, 1.0 / self._budget.polls_per_second)
         return self._timetable.next_due
 
-    def _begin(self, most: int) -> int:
-        began = 0
-        while self._waiting and began < most:
+    def _begin(self, most: int, at_once: int) -> int:
+        """Begin so many polls at most, or fewer where they connect first; return their number."""
+        began = load = 0
+        while self._waiting and began < most and load < at_once:
             member = self._waiting.popleft()
             if not member.gone:
                 began += 1
+                load += _CONNECTING if member.needs_connection else 1
                 try:
                     member.begin(self._settle)
                 except Exception as error:  # noqa: BLE001  a certificate file that cannot be read, say
