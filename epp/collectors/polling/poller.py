@@ -60,6 +60,8 @@ class Poller:
         self._timer: asyncio.TimerHandle | None = None
         self._next_turn = math.inf
         """When the timer ends, but for the jitter."""
+        self._latest_turn = math.inf
+        """The same with it: a turn that comes later is late."""
 
     @property
     def count(self) -> int:
@@ -115,7 +117,7 @@ class Poller:
         now = self._clock.now()
         self._hurry(now)
         self._waiting.extend(self._timetable.take_due(now))
-        self._budget.ran(now, started)
+        self._budget.ran(now, started, max(now - self._latest_turn, 0.0))
         began = self._begin(self._budget.allowance(now), self._budget.at_once)
         self._unaccounted_seconds += self._cpu_seconds() - started + self.cost.take()
         if began:
@@ -176,10 +178,12 @@ class Poller:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._next_turn = due
+        self._next_turn = self._latest_turn = due
         if due < math.inf:
-            seconds = max(due - self._clock.now(), 0.0)
+            now = self._clock.now()
+            seconds = max(due - now, 0.0)
             jitter = self._generator.random() * min(_JITTER * seconds, _MOST_JITTER_SECONDS)
+            self._latest_turn = now + seconds + jitter
             self._timer = asyncio.get_running_loop().call_later(seconds + jitter, self._wake)
 
     def _wake(self) -> None:
