@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from epp.accelerators.dra.pools import PoolName
 from epp.accelerators.inventory import Inventory, gpu_users
 from epp.framework.cluster import ObjectsOfKind
 from epp.framework.datalayer import Concerns, EveryEndpoint, no_endpoint
@@ -63,7 +64,9 @@ def places_of(each: Object, inventories: Iterable[Inventory]) -> Places | None:
         nodes, pods = [each.node], [user.uid for user in gpu_users(each)]
     elif isinstance(each, ResourceSlice):
         named = [each.node_name or device.node_name for device in each.devices] or [each.node_name]
-        nodes = named if all(named) else []
+        if not all(named):
+            return None
+        nodes, pods = named, list(_users_of_pool(PoolName(each.driver, each.pool), inventories))
     elif isinstance(each, ResourceClaim):
         return _of_claim(each, inventories)
     found = Places(frozenset(pods) - {""}, frozenset(nodes) - {""})
@@ -75,10 +78,21 @@ def _of_claim(claim: ResourceClaim, inventories: Iterable[Inventory]) -> Places:
     uids = {user.uid for user in claim.reserved_for}
     for inventory in inventories:
         alike = [each for result in claim.results for each in inventory.claims_by_device.get(result.id, ())]
-        for each in (claim, *alike):
-            uids.update(user.uid for user in each.reserved_for)
-            uids.update(pod.metadata.uid for pod in inventory.pods_by_claim.get(each.id, ()))
+        uids.update(_users((claim, *alike), inventory))
     return Places(pods=frozenset(uids))
+
+
+def _users_of_pool(pool: PoolName, inventories: Iterable[Inventory]) -> Iterator[str]:
+    """Yield the pods that use devices of a pool: the node of one may not be known."""
+    for inventory in inventories:
+        yield from _users(inventory.claims_by_pool.get(pool, ()), inventory)
+
+
+def _users(claims: Iterable[ResourceClaim], inventory: Inventory) -> Iterator[str]:
+    """Yield the pods that use or name claims."""
+    for each in claims:
+        yield from (user.uid for user in each.reserved_for)
+        yield from (pod.metadata.uid for pod in inventory.pods_by_claim.get(each.id, ()))
 
 
 def _versions(changes: Iterable[ObjectsOfKind], before: ClusterObjects, after: ClusterObjects) -> Iterator[Object]:

@@ -3,12 +3,12 @@
 
 import gc
 
-_YOUNG = 5_000
+_YOUNG = 4_000
 """Net new objects between two collections; Python has 700. Requests leave no cycles, and need fewer while in flight."""
-_MIDDLE = 2
-"""Collections of the young between two of the middle generation; Python has 10. What these look at is what came since,
-15,000 objects, a few milliseconds' work: as a pool or a configuration changes, all of it may stay."""
-_FULL = 150
+_MIDDLE = 1
+"""Collections of the young before one of the middle generation; Python has 10. That one looks at what came since,
+12,000 objects, for 2 or 3 ms: as a pool or a configuration changes, all of it may stay."""
+_FULL = 250
 """Collections of the middle generation between two full ones; Python has 10."""
 
 

@@ -193,14 +193,17 @@ class Datastore:
         membership_changed = self._pool_changed or self._table.wrote(REACHABLE)
         slots, endpoints, available = last.slots, last.endpoints, last.available
         if self._pool_changed:
-            endpoints = Records[Endpoint | None](tuple(self._endpoints))
+            endpoints = Records[Endpoint | None](tuple(self._endpoints), last.endpoints)
             slots = read_only(np.sort(np.fromiter(self._slots.values(), dtype=np.intp, count=len(self._slots))))
         columns = self._table.publish()
         if membership_changed:
             available = read_only(_available(slots, columns[REACHABLE.name][slots]))
         attributes = last.attributes
         if self._attributes_changed:
-            changed = {name: Records(tuple(self._attributes[name][1])) for name in self._attributes_changed}
+            changed = {
+                name: Records(tuple(self._attributes[name][1]), attributes.get(name))
+                for name in self._attributes_changed
+            }
             attributes = MappingProxyType({**attributes, **changed})
             self._attributes_changed.clear()
         self._pool_changed = False

@@ -12,7 +12,9 @@ from epp.framework.endpoint import Endpoint
 
 _BATCH = 4
 """Endpoints that join at once; tagging one can take half a millisecond."""
-_STRETCH_SECONDS = 0.002
+_MANY = 64
+"""Endpoints whose change takes long enough by itself: they join in turns of their own."""
+_STRETCH_SECONDS = 0.001
 """Time after which the event loop runs other tasks before further endpoints join."""
 
 
@@ -59,7 +61,7 @@ class SourcePool(Pool):
             return
         gone.update(endpoint.id for endpoint in wanted.values() if self._replaces(endpoint))
         self._store.update(self._next_batch() if idle else (), gone)
-        if idle:
+        if idle and len(self._waiting) <= _MANY:
             self._join_for_a_stretch()
         if self._waiting:
             self._any_waiting.set()

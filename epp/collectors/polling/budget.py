@@ -8,6 +8,8 @@ _LEAST_LEFT = 0.25
 _MEMORY_SECONDS = 1.0
 _SPAN_SECONDS = 0.1
 """Time over which the work of the event loop is looked at."""
+_ON_TIME_SECONDS = 0.002
+"""Delay that counts for nothing: polls themselves take as long."""
 _TURN_SECONDS = 0.001
 """What polls that begin together may take: their answers may come together, too."""
 _MOST_AT_ONCE = 32
@@ -23,13 +25,14 @@ _LONGEST_GAP_SECONDS = 0.05
 class PollBudget:
     """Says how many polls may begin, by the CPU time of polls and of all else so far; knows no clock of its own."""
 
-    __slots__ = ("_at", "_busy", "_cost_seconds", "_left", "_seen", "_share", "_spent_seconds")
+    __slots__ = ("_at", "_busy", "_cost_seconds", "_late_seconds", "_left", "_seen", "_share", "_spent_seconds")
 
     def __init__(self, share: float = _SHARE) -> None:
         self._share = share
         self._spent_seconds = 0.0
         self._busy = 0.0
-        """Part of its time in which the event loop does anything but polls."""
+        """Part of its time in which the event loop does anything but polls, or cannot do what it should."""
+        self._late_seconds = 0.0
         self._seen: tuple[float, float] | None = None
         """A time, and what all else had taken by then."""
         self._cost_seconds = _FIRST_COST_SECONDS
@@ -46,15 +49,20 @@ class PollBudget:
         """Most polls that may begin together."""
         return min(max(int(_TURN_SECONDS / self._cost_seconds), 1), _MOST_AT_ONCE)
 
-    def ran(self, now: float, seconds: float) -> None:
-        """Record the CPU time that the event loop has taken by now, that of polls included."""
+    def ran(self, now: float, seconds: float, late_seconds: float = 0.0) -> None:
+        """Record the CPU time that the event loop has taken by now, that of polls included, and by how much it is late.
+
+        It is late for a while after each long turn, and all the time where the machine has other work for its CPUs.
+        """
         others = seconds - self._spent_seconds
+        self._late_seconds += max(late_seconds - _ON_TIME_SECONDS, 0.0)
         if self._seen is None:
             self._seen = now, others
         elif (gap := now - self._seen[0]) >= _SPAN_SECONDS:
-            busy = min(max((others - self._seen[1]) / gap, 0.0), 1.0)
+            busy = min(max((others - self._seen[1]) / gap, self._late_seconds / gap, 0.0), 1.0)
             self._busy += min(gap / _MEMORY_SECONDS, 1.0) * (busy - self._busy)
             self._seen = now, others
+            self._late_seconds = 0.0
 
     def spent(self, seconds: float, polls: int) -> None:
         """Record the CPU time that so many polls took."""

@@ -42,6 +42,13 @@ class Member:
         self._asker: Asker | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def needs_connection(self) -> bool:
+        """Whether the next poll connects first."""
+        if not isinstance(self.poll.source, HttpSource):
+            return self.brief
+        return self._asker is None or not self._asker.connected
+
     def begin(self, done: Done) -> None:
         """Begin a poll, and call `done` with its outcome, never before this returns."""
         source = self.poll.source

@@ -19,6 +19,8 @@ _TURN_SECONDS = 0.004
 """Time until the next turn while polls wait."""
 _SOON_SECONDS = 0.01
 """A turn that soon notices a request early enough; until a later one, the next request is waited for."""
+_CONNECTING = 2
+"""Polls that one counts for, among those that begin together, if it needs a connection."""
 _JITTER = 0.1
 _MOST_JITTER_SECONDS = 0.005
 _LONGEST_FIRST_WAIT_SECONDS = 1.0
@@ -58,6 +60,8 @@ class Poller:
         self._timer: asyncio.TimerHandle | None = None
         self._next_turn = math.inf
         """When the timer ends, but for the jitter."""
+        self._latest_turn = math.inf
+        """The same with it: a turn that comes later is late."""
 
     @property
     def count(self) -> int:
@@ -113,8 +117,8 @@ class Poller:
         now = self._clock.now()
         self._hurry(now)
         self._waiting.extend(self._timetable.take_due(now))
-        self._budget.ran(now, started)
-        began = self._begin(min(self._budget.allowance(now), self._budget.at_once))
+        self._budget.ran(now, started, max(now - self._latest_turn, 0.0))
+        began = self._begin(self._budget.allowance(now), self._budget.at_once)
         self._unaccounted_seconds += self._cpu_seconds() - started + self.cost.take()
         if began:
             self._budget.spent(self._unaccounted_seconds, began)
@@ -123,12 +127,14 @@ class Poller:
             return now + max(_TURN_SECONDS, 1.0 / self._budget.polls_per_second)
         return self._timetable.next_due
 
-    def _begin(self, most: int) -> int:
-        began = 0
-        while self._waiting and began < most:
+    def _begin(self, most: int, at_once: int) -> int:
+        """Begin so many polls at most, or fewer where they connect first; return their number."""
+        began = load = 0
+        while self._waiting and began < most and load < at_once:
             member = self._waiting.popleft()
             if not member.gone:
                 began += 1
+                load += _CONNECTING if member.needs_connection else 1
                 try:
                     member.begin(self._settle)
                 except Exception as error:  # noqa: BLE001  a certificate file that cannot be read, say
@@ -172,10 +178,12 @@ class Poller:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._next_turn = due
+        self._next_turn = self._latest_turn = due
         if due < math.inf:
-            seconds = max(due - self._clock.now(), 0.0)
+            now = self._clock.now()
+            seconds = max(due - now, 0.0)
             jitter = self._generator.random() * min(_JITTER * seconds, _MOST_JITTER_SECONDS)
+            self._latest_turn = now + seconds + jitter
             self._timer = asyncio.get_running_loop().call_later(seconds + jitter, self._wake)
 
     def _wake(self) -> None:

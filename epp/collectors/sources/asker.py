@@ -59,6 +59,11 @@ class Asker:
         """Whether an answer is due."""
         return self._done is not None
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that can be asked."""
+        return self._connection is not None and self._connection.open
+
     def ask(self, done: Callable[[bytes | Exception], None]) -> None:
         """Ask, and call `done` once with the page, or UnreachableError, PageError or NotAskedError; never at once."""
         self._done = done

@@ -21,12 +21,12 @@ def tag_numbers(candidates: Candidates, number: Callable[[AcceleratorTag, *A], f
 
     Memoised by function and arguments: `number` is a module-level function or a method, the arguments are hashable.
     """
-    return candidates.snapshot.records(ACCELERATOR).derive(_numbers, number, arguments)[candidates.slots]
+    return candidates.snapshot.records(ACCELERATOR).derive_numbers(number, *arguments)[candidates.slots]
 
 
 def tag_mask(candidates: Candidates, test: Callable[[AcceleratorTag, *A], bool], *arguments: *A) -> Mask:
     """Return `test(tag, *arguments)` for each candidate; memoised like `tag_numbers`."""
-    return candidates.snapshot.records(ACCELERATOR).derive(_mask, test, arguments)[candidates.slots]
+    return candidates.snapshot.records(ACCELERATOR).derive_mask(test, *arguments)[candidates.slots]
 
 
 def cost_per_hour(candidates: Candidates, preference: SpotPreference = "auto", basis: CostBasis = "memory") -> Floats:
@@ -40,17 +40,6 @@ def relative_capacity(candidates: Candidates) -> Floats:
     The median is over the pool, not the candidates, so that an endpoint's capacity does not change with a filter.
     """
     return candidates.snapshot.records(ACCELERATOR).derive(_relative_capacity)[candidates.slots]
-
-
-def _numbers(
-    tags: tuple[AcceleratorTag, ...], number: Callable[[AcceleratorTag, *A], float | None], arguments: tuple[*A]
-) -> Floats:
-    found = (number(tag, *arguments) for tag in tags)
-    return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
-
-
-def _mask(tags: tuple[AcceleratorTag, ...], test: Callable[[AcceleratorTag, *A], bool], arguments: tuple[*A]) -> Mask:
-    return np.array([test(tag, *arguments) for tag in tags], dtype=np.bool_)
 
 
 def _relative_capacity(tags: tuple[AcceleratorTag, ...]) -> Floats:

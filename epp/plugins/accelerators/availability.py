@@ -92,19 +92,26 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         return self._unusable(tag) or self._not_allowed(tag)
 
     def _unusable(self, tag: AcceleratorTag) -> str | None:
-        phases = frozenset(str(tag.attributes.get(PHASE, _RUNNING)).split(","))
-        pending = _PENDING in phases and self.parameters.allow_pending
-        if phases - {_RUNNING} and not (pending and phases <= {_RUNNING, _PENDING}):
-            return f"phase is {' and '.join(sorted(phases - {_RUNNING}))}"
+        phase, pending = tag.attributes.get(PHASE, _RUNNING), False
+        if phase != _RUNNING:
+            phases = frozenset(str(phase).split(","))
+            pending = _PENDING in phases and self.parameters.allow_pending
+            if phases - {_RUNNING} and not (pending and phases <= {_RUNNING, _PENDING}):
+                return f"phase is {' and '.join(sorted(phases - {_RUNNING}))}"
         not_ready_yet = pending and tag.state is Routability.BLOCKED and tag.attributes.get(USED_BY) in _NO_OTHER_USER
         if tag.state in {Routability.DRAINING, Routability.BLOCKED} and not not_ready_yet:
             return f"is {tag.state.value}" + (f": {tag.reason}" if tag.reason else "")
-        if any("NoExecute" in device.taints for device in tag.devices):
-            return "a device has a taint of effect NoExecute"
-        if self.parameters.on_unhealthy == "Drain" and any(device.health == "Unhealthy" for device in tag.devices):
-            return "a device is unhealthy"
+        if tag.devices and (unusable := self._unusable_device(tag.devices)):
+            return unusable
         if tag.state is Routability.UNKNOWN and not self._passes:
             return "its state is not known"
+        return None
+
+    def _unusable_device(self, devices: tuple[Device, ...]) -> str | None:
+        if any("NoExecute" in device.taints for device in devices):
+            return "a device has a taint of effect NoExecute"
+        if self.parameters.on_unhealthy == "Drain" and any(device.health == "Unhealthy" for device in devices):
+            return "a device is unhealthy"
         return None
 
     def _not_allowed(self, tag: AcceleratorTag) -> str | None:

@@ -11,6 +11,8 @@ from epp.framework.accelerators.tag import BOOT_ID, POD_UID
 from epp.plugins.endpoint_rates.table import Hardware, hardware_of
 
 EMPTY = Hardware()
+_MOST_FORMER = 8
+"""Kinds without an endpoint that are kept beyond as many as there are with one."""
 
 
 class _Inhabitant(NamedTuple):
@@ -34,7 +36,7 @@ class _Inhabitant(NamedTuple):
 class RateFleet:
     """Numbers the kinds of endpoints; free slots have number 0."""
 
-    __slots__ = ("_default_engine", "_endpoints", "_inhabitants", "_label", "_tags", "hardware", "kinds")
+    __slots__ = ("_default_engine", "_endpoints", "_inhabitants", "_label", "_numbers", "_tags", "kinds")
 
     def __init__(self, engine_label_key: str, default_engine: str) -> None:
         self._label = engine_label_key
@@ -42,10 +44,15 @@ class RateFleet:
         self._endpoints: Records[Endpoint | None] = Records(())
         self._tags: Records[AcceleratorTag] = Records(())
         self._inhabitants: list[_Inhabitant | None] = []
-        self.hardware: tuple[Hardware, ...] = (EMPTY,)
-        """By kind."""
+        self._numbers: dict[Hardware, int] = {}
+        """Of all kinds, in order from 1 on."""
         self.kinds: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         """By slot."""
+
+    @property
+    def hardware(self) -> tuple[Hardware, ...]:
+        """By kind; there may be some that no endpoint is of any more."""
+        return (EMPTY, *self._numbers)
 
     def is_of(self, snapshot: Snapshot) -> bool:
         """Return whether it is up to date with the snapshot."""
@@ -58,29 +65,35 @@ class RateFleet:
         depends on, such as its price or state, do not count.
         """
         endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
-        inhabitants = [
-            self._inhabitant(slot, endpoint, tag)
-            for slot, (endpoint, tag) in enumerate(zip(endpoints.values, tags.values, strict=True))
-        ]
-        changed = [
-            slot
-            for slot, before in enumerate(self._inhabitants)
-            if before is not None and _is_another(inhabitants[slot] if slot < len(inhabitants) else None, before)
-        ]
-        numbers: dict[Hardware, int] = {}
-        kinds = [0 if one is None else numbers.setdefault(one.hardware, len(numbers) + 1) for one in inhabitants]
-        self._endpoints, self._tags, self._inhabitants = endpoints, tags, inhabitants
-        self.hardware = (EMPTY, *numbers)
-        self.kinds = np.array(kinds, dtype=np.intp)
+        records = enumerate(zip(endpoints.values, tags.values, self._endpoints.values, self._tags.values, strict=False))
+        touched = [slot for slot, (one, tag, former, its) in records if one is not former or tag is not its]
+        capacity, former = len(endpoints.values), len(self._inhabitants)
+        touched += range(former, capacity)
+        changed = [slot for slot in range(capacity, former) if self._inhabitants[slot] is not None]
+        self._inhabitants = self._inhabitants[:capacity] + [None] * (capacity - former)
+        self._endpoints, self._tags = endpoints, tags
+        kinds = np.zeros(capacity, dtype=np.intp)
+        kinds[:former] = self.kinds[:capacity]
+        for slot in touched:
+            before = self._inhabitants[slot]
+            now = self._inhabitants[slot] = self._inhabitant(endpoints.values[slot], tags.values[slot])
+            if before is not None and _is_another(now, before):
+                changed.append(slot)
+            kinds[slot] = 0 if now is None else self._numbers.setdefault(now.hardware, len(self._numbers) + 1)
+        self.kinds = kinds
+        if len(self._numbers) > _MOST_FORMER + 2 * len(np.unique(kinds)):
+            self._number_anew()
         return changed
 
-    def _inhabitant(self, slot: int, endpoint: Endpoint | None, tag: AcceleratorTag) -> _Inhabitant | None:
+    def _number_anew(self) -> None:
+        """Drop kinds that no endpoint is of any more."""
+        hardware, used = self.hardware, np.unique(self.kinds[self.kinds > 0])
+        self._numbers = {hardware[kind]: number for number, kind in enumerate(used.tolist(), 1)}
+        self.kinds = np.where(self.kinds > 0, np.searchsorted(used, self.kinds) + 1, 0)
+
+    def _inhabitant(self, endpoint: Endpoint | None, tag: AcceleratorTag) -> _Inhabitant | None:
         if endpoint is None:
             return None
-        if slot < len(self._inhabitants) and self._endpoints.values[slot] is endpoint:
-            before = self._inhabitants[slot]
-            if before is not None and self._tags.values[slot] is tag:
-                return before
         hardware = hardware_of(tag, endpoint.labels.get(self._label, self._default_engine))
         boot, pod = (str(tag.attributes.get(name, "")) for name in (BOOT_ID, POD_UID))
         return _Inhabitant(endpoint.id, endpoint.hostport, hardware, boot, pod)

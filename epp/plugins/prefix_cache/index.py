@@ -26,6 +26,8 @@ _CLEANED = 16
 """Runs of forgotten slots that are dropped with each record: more than it adds."""
 _SLACK = 64
 """Records that are kept beyond twice the different ones."""
+_LOOKED_AT = 16
+"""Records that are looked at, with each new one, for whether they came again."""
 _MOST_SETS = 64
 """Sets of lanes whose slots are kept at hand."""
 
@@ -33,18 +35,31 @@ _MOST_SETS = 64
 class _Lane:
     """The blocks of one slot, until they are dropped; the number is a bit in masks."""
 
-    __slots__ = ("blocks", "front", "head", "number", "touches", "worth")
+    __slots__ = ("blocks", "front", "head", "is_forgotten", "number", "touches", "worth")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.blocks = 0
         self.touches = array("i")
-        """The last run of each chain recorded, in order; only from `head` on."""
+        """The last run of each chain recorded, in order, or NONE for one that came again; only from `head` on."""
         self.head = 0
         self.front = NONE
         """The last run of what is left of the oldest chain, which was evicted in part."""
         self.worth = _SLACK
         """Number of records at which it is worth dropping those that came again."""
+        self.is_forgotten = False
+
+
+class _Tidying:
+    """A look at the records of one lane, the youngest first, for those that came again."""
+
+    __slots__ = ("at", "lane", "seen")
+
+    def __init__(self, lane: _Lane) -> None:
+        self.lane = lane
+        self.at = len(lane.touches)
+        """What is left to be looked at ends here."""
+        self.seen: set[int] = set()
 
 
 class PrefixIndex:
@@ -55,7 +70,9 @@ class PrefixIndex:
     oldest record, unless there is a reason to keep it: a younger record that ends with the same run, or a run after it.
     """
 
-    __slots__ = ("_extra", "_forgotten", "_free", "_lanes", "_live", "_runs", "_slots", "_slots_of")
+    __slots__ = (
+        "_extra", "_forgotten", "_free", "_lanes", "_live", "_runs", "_slots", "_slots_of", "_tidying", "_untidy",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._runs = Runs()
@@ -68,6 +85,9 @@ class PrefixIndex:
         """Slots of sets of lanes, and the greatest one."""
         self._free: list[int] = []
         self._forgotten: list[_Lane] = []
+        self._untidy: dict[_Lane, None] = {}
+        """Lanes with many records, in the order in which their turn comes."""
+        self._tidying: _Tidying | None = None
         self._extra = IntTable()
         """By lane and run: reasons to keep it beyond the first, if any."""
 
@@ -107,6 +127,7 @@ class PrefixIndex:
         that is far below the one before is reached with later records.
         """
         self._clean()
+        self._tidy()
         lane = self._lanes.get(slot) or self._new_lane(slot)
         before = lane.blocks
         self._touch(lane, hashes[:limit].tobytes())
@@ -119,6 +140,7 @@ class PrefixIndex:
         if lane is not None:
             self._live ^= 1 << lane.number
             self._forgotten.append(lane)
+            lane.is_forgotten = True
 
     def _touch(self, lane: _Lane, chain: bytes) -> None:
         """Hold the runs of a chain, and add a reason to keep the last one."""
@@ -139,7 +161,7 @@ class PrefixIndex:
             self._keep(lane, before)
         lane.touches.append(before)
         if len(lane.touches) - lane.head > lane.worth:
-            self._drop_repeated(lane)
+            self._untidy[lane] = None
 
     def _evict(self, lane: _Lane, excess: int) -> None:
         """Drop the least recently used blocks."""
@@ -152,6 +174,8 @@ class PrefixIndex:
                 lane.head += 1
             excess = self._evict_tail(lane, run, excess)
         if 2 * lane.head > len(lane.touches) + _SLACK:
+            if self._tidying is not None and self._tidying.lane is lane:
+                self._tidying.at -= lane.head
             del lane.touches[: lane.head]
             lane.head = 0
 
@@ -189,16 +213,34 @@ class PrefixIndex:
             self._extra.pop(key)
         return extra > 0
 
-    def _drop_repeated(self, lane: _Lane) -> None:
-        """Keep only the last record of each run."""
-        newest_first: dict[int, None] = {}
-        for run in reversed(lane.touches[lane.head :]):
-            if run in newest_first:
+    def _tidy(self) -> None:
+        """Look at a few records of a lane with many, and drop those that came again."""
+        if self._tidying is None:
+            if not self._untidy:
+                return
+            self._tidying = _Tidying(next(iter(self._untidy)))
+        tidying, lane = self._tidying, self._tidying.lane
+        if lane.is_forgotten or tidying.at <= lane.head:
+            self._end_tidying(lane)
+            return
+        least = max(lane.head, tidying.at - _LOOKED_AT)
+        for at in range(tidying.at - 1, least - 1, -1):
+            run = lane.touches[at]
+            if run in tidying.seen:
                 self._let_go(lane, run)
-            newest_first[run] = None
-        lane.touches = array("i", reversed(newest_first))
-        lane.head = 0
-        lane.worth = 2 * len(lane.touches) + _SLACK
+                lane.touches[at] = NONE
+            else:
+                tidying.seen.add(run)
+        tidying.at = least
+
+    def _end_tidying(self, lane: _Lane) -> None:
+        self._tidying = None
+        del self._untidy[lane]
+        if not lane.is_forgotten:
+            touches = np.frombuffer(lane.touches, dtype=np.intc)[lane.head :]
+            lane.touches = array("i", touches[touches != NONE].tobytes())
+            lane.head = 0
+            lane.worth = 2 * len(lane.touches) + _SLACK
 
     def _new_lane(self, slot: int) -> _Lane:
         if self._free:

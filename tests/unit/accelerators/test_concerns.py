@@ -234,6 +234,15 @@ def test_claim_concerns_those_that_share_its_device():
     assert [concerns(endpoint) for endpoint in ENDPOINTS] == [True, True, False]
 
 
+def test_slice_concerns_pods_on_other_nodes_that_use_its_devices():
+    claims = {"ResourceClaim": [claim("c1", ["a"], "n2", "d1")]}
+    before, _ = state_of(claims, ClusterObjects())
+    after, changes = state_of({**claims, "ResourceSlice": [resource_slice("n2", "Tesla-T4", 1)]}, before)
+    inventories = Inventory.build([before.as_file()]), Inventory.build([after.as_file()])
+    concerns = concerns_of(changes, before, after, inventories)
+    assert [concerns(endpoint) for endpoint in ENDPOINTS] == [True, False, True]  # c is on that node
+
+
 def test_where_all_are_concerned_those_of_pods_that_changed_are_the_first():
     documents = {"AcceleratorClass": [accelerator_class("gold", "Tesla-T4", "1")], "Pod": [pod("b", "", "")]}
     after, changes = state_of(documents, ClusterObjects())

@@ -95,6 +95,17 @@ def test_polls_go_on_beside_more_requests_than_the_event_loop_can_take():
     assert budget.polls_per_second == pytest.approx(0.25 * 2000, rel=0.01)
 
 
+def test_polls_are_fewer_where_the_event_loop_comes_late_to_its_turns():
+    budget = PollBudget(0.2)
+    budget.spent(0.1, 1000)
+    for number in range(1000):  # each turn 5 ms later than it should, of which 2 count for nothing
+        budget.ran(number / 100, 0.0, 0.005)
+    assert budget.polls_per_second == pytest.approx(0.7 * 2000, rel=0.01)
+    for number in range(1000):
+        budget.ran(10.0 + number / 100, 0.0, 0.001)
+    assert budget.polls_per_second == pytest.approx(2000, rel=0.01)
+
+
 def test_time_that_polls_take_does_not_make_them_fewer():
     budget, now = PollBudget(0.2), 0.0
     for number in range(100):

@@ -172,6 +172,15 @@ async def test_large_pool_is_spread_over_turns(make_world):
     assert min(map(len, world.polled.values())) >= 1.0 / FASTEST - 2
 
 
+async def test_fewer_polls_begin_together_where_they_connect_first(make_world, monkeypatch):
+    monkeypatch.setattr(Answering, "needs_connection", True)
+    world = make_world(200)
+    world.run(1.0)
+    times = [round(time, 6) for times in world.polled.values() for time in times]
+    assert max(times.count(time) for time in set(times)) <= 16
+    assert min(map(len, world.polled.values())) >= 3
+
+
 async def test_member_that_leaves_is_not_polled_again(make_world):
     world = make_world(2)
     world.run(1.0)

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from epp.plugins.prefix_cache import index as index_module
 from epp.plugins.prefix_cache.block_hashes import block_hashes, chain_seed
 from epp.plugins.prefix_cache.index import PrefixIndex
+from epp.plugins.prefix_cache.runs import NONE
 
 SLOTS = 4
 ROOMY = 100
@@ -144,6 +146,37 @@ def test_chain_that_comes_again_and_again_takes_no_more_memory():
     assert len(index._lanes[0].touches) < 100
 
 
+def test_records_that_came_again_are_dropped_a_few_at_a_time():
+    index, dropped = PrefixIndex(), []
+    index.record(0, chain(0), 1000)
+    lane = index._lanes[0]
+    for number in range(1, 5000):
+        before = lane.touches.count(NONE)
+        index.record(0, chain(number % 1000), 1000)
+        dropped.append(lane.touches.count(NONE) - before)
+        assert len(lane.touches) <= 3 * 1000
+    assert index.entries(0) == 1000
+    assert 0 < max(dropped) <= 16
+
+
+@pytest.mark.parametrize("away", ["forgotten", "evicted"])
+def test_slot_may_lose_its_blocks_while_its_records_are_looked_at(away):
+    index = PrefixIndex()
+    while index._tidying is None:
+        for number in range(100):
+            index.record(0, chain(number), ROOMY)
+    if away == "forgotten":
+        index.forget(0)
+    else:
+        index.record(0, chain(), 0)
+    index.record(1, chain(1), ROOMY)
+    for _ in range(100):
+        index.record(0, chain(7, 8), 2)
+    assert index._tidying is None
+    assert matches(index, 7, 8) == [2, 0, 0, 0]
+    assert len(index) == 3
+
+
 def test_chains_whose_hashes_collide_neither_fail_nor_grow():
     index = PrefixIndex()
     for first, second in ((1, 2), (3, 2), (2, 1), (2, 2), (1, 1)):  # no hash comes after two different ones by right
@@ -227,6 +260,22 @@ class IndexAgainstModel(RuleBasedStateMachine):
         assert not self.index._runs._holders._codes
 
 
+class TidyIndexAgainstModel(IndexAgainstModel):
+    """Records that came again are looked for all the time, one at a time."""
+
+    def __init__(self):
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(index_module, "_SLACK", 0)
+        self.patched.setattr(index_module, "_LOOKED_AT", 1)
+        super().__init__()
+
+    def teardown(self):
+        self.patched.undo()
+        super().teardown()
+
+
+TidyIndexAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestTidyIndexAgainstModel = TidyIndexAgainstModel.TestCase
 IndexAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestIndexAgainstModel = IndexAgainstModel.TestCase
 
