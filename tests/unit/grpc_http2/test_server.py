@@ -278,6 +278,31 @@ async def test_slow_certificate_keeps_no_client_for_ever(service):
     await server.stop(0)
 
 
+async def test_further_tls_client_takes_the_place_of_the_oldest_that_says_nothing(service):
+    key, certificate = self_signed()
+    context = server_context(key, certificate, ssl.TLSVersion.TLSv1_2)
+
+    async def contexts() -> ssl.SSLContext:
+        return context
+
+    server = GrpcServer({ECHO: service.open}, Limits(handshake_seconds=600, max_handshakes=3), contexts)
+    sock = listener("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    await server.start(sock)
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+    assert [await reader.read() for reader, _ in silent[:2]] == [b"", b""]
+    credentials = grpc.ssl_channel_credentials(certificate)
+    named = [("grpc.ssl_target_name_override", "localhost"), *APART]
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=named) as channel:
+        call = channel.stream_stream(ECHO)()
+        await call.write(b"hello")
+        assert await call.read() == b"hello"
+    assert await silent[2][0].read() == b""
+    await server.stop(0)
+    for _, writer in silent:
+        writer.close()
+
+
 async def raw(port: int):
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
     writer.write(frames.PREFACE + frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 2**31 - 1}))
