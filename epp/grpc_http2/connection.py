@@ -214,6 +214,9 @@ class Connection:
         return at
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview) -> None:
+        if not self._streams and self.finished:  # what follows in the same read is not read, as in a later one
+            self.lose()
+            return
         try:
             self._incoming.frame(kind, flags, stream_id, payload, self._now)
         except ResetError as fault:
