@@ -142,7 +142,9 @@ class Connection:
         if code is not ErrorCode.NO_ERROR:
             self._complaints.warn("gRPC connection ended", self._now, code=code.name, problem=problem, peer=self._peer)
         self.lose()
-        self._sending.out.append(goaway_frame(self._table.last_id, code, problem))
+        refusing_above = self._control.refusing_above  # once said, it may not rise
+        last_id = self._table.last_id if refusing_above is None else refusing_above
+        self._sending.out.append(goaway_frame(last_id, code, problem))
 
     def lose(self) -> None:
         """Close all calls: the connection has ended."""

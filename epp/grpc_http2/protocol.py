@@ -98,7 +98,9 @@ class GrpcProtocol(asyncio.Protocol):
             self._expect_progress()
 
     def resume_writing(self) -> None:
-        """Read on."""
+        """Read on, unless all that is left to do is to write the rest: for that the client keeps its time."""
+        if self._closing:
+            return
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
