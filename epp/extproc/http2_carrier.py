@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from epp.director import Cause
 from epp.extproc.binding import bound_socket, unlink
-from epp.extproc.carrying import SessionSource, warn_of
+from epp.extproc.carrying import SessionSource
 from epp.extproc.exchange import ProtocolError
 from epp.extproc.health import Health
 from epp.extproc.http2_health import health_methods
@@ -120,7 +120,7 @@ class SessionCall:
 
     def _refusal(self, error: ProtocolError) -> RpcError:
         self._cause = Cause.ERROR
-        warn_of(error, self._peer)
+        self._sessions.warn_of(error, self._peer)
         return RpcError(Status.INVALID_ARGUMENT, str(error))
 
 
