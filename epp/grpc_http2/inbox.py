@@ -59,6 +59,15 @@ class Inbox:
             else:
                 self._pieces.append(bytearray(piece))
 
+    def own(self) -> None:
+        """Copy the last pieces that are views of something larger."""
+        pieces = self._pieces
+        for at in range(len(pieces) - 1, -1, -1):
+            piece = pieces[at]
+            if not isinstance(piece, memoryview):
+                return
+            pieces[at] = bytes(piece)
+
     def next(self) -> bytes | None:
         """Return the next whole message, None before it has come; raises RpcError for one that cannot be read."""
         if self._length is None:
