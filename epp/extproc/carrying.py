@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every carrier of sessions needs: their making and their end, counted, with the traits of the gateway."""
 
+import time
 from collections.abc import Callable
-
-import structlog
 
 from epp.director import Cause
 from epp.extproc.exchange import ProtocolError
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.open_streams import OpenStreams
 from epp.extproc.session import Session
-
-_log = structlog.get_logger()
+from epp.grpc_http2.complaints import Complaints
 
 _MOST_GATEWAYS = 1024
 
@@ -22,6 +20,7 @@ class SessionSource:
     def __init__(self, sessions: Callable[[GatewayTraits], Session]) -> None:
         self._sessions = sessions
         self._traits: dict[str, GatewayTraits] = {}
+        self._complaints = Complaints()
         self.streams = OpenStreams()
 
     def open(self, peer: str) -> Session:
@@ -35,6 +34,10 @@ class SessionSource:
         self.streams.closed()
         session.close(cause)
 
+    def warn_of(self, error: ProtocolError, peer: str) -> None:
+        """Log that a stream ended as its gateway broke the protocol; of many, some."""
+        self._complaints.warn("stream closed: protocol error", time.monotonic(), problem=str(error), peer=peer)
+
     def _traits_of(self, peer: str) -> GatewayTraits:
         """Return the traits of the gateway on the host of `peer`, which ends in the port of one connection."""
         host = peer.rpartition(":")[0]
@@ -44,8 +47,3 @@ class SessionSource:
                 self._traits.clear()
             traits = self._traits[host] = GatewayTraits()
         return traits
-
-
-def warn_of(error: ProtocolError, peer: str) -> None:
-    """Log that a stream ended as its gateway broke the protocol."""
-    _log.warning("stream closed: protocol error", problem=str(error), peer=peer)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import grpc
 
 from epp.director import Cause, Held
-from epp.extproc.carrying import SessionSource, warn_of
+from epp.extproc.carrying import SessionSource
 from epp.extproc.decoding import RequestPiece, decode
 from epp.extproc.exchange import Answer, ProtocolError
 from epp.extproc.grpcio_binding import bind
@@ -83,7 +83,7 @@ class GrpcioCarrier:
                 await _send(context, session, session.receive(message))
         except ProtocolError as error:
             cause = Cause.ERROR
-            warn_of(error, context.peer())
+            self._sessions.warn_of(error, context.peer())
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             self._sessions.close(session, cause)

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from epp.director import Cause
 from epp.extproc.binding import bound_socket, unlink
-from epp.extproc.carrying import SessionSource, warn_of
+from epp.extproc.carrying import SessionSource
 from epp.extproc.decoding import decode
 from epp.extproc.exchange import ProtocolError
 from epp.extproc.health import Health
@@ -121,7 +121,7 @@ class SessionCall:
 
     def _refusal(self, error: ProtocolError) -> RpcError:
         self._cause = Cause.ERROR
-        warn_of(error, self._peer)
+        self._sessions.warn_of(error, self._peer)
         return RpcError(Status.INVALID_ARGUMENT, str(error))
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One HTTP/2 connection of a gRPC server, without I/O: bytes in, bytes in `out`."""
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
@@ -142,7 +143,9 @@ class Connection:
         if code is not ErrorCode.NO_ERROR:
             self._complaints.warn("gRPC connection ended", self._now, code=code.name, problem=problem, peer=self._peer)
         self.lose()
-        self._sending.out.append(goaway_frame(self._table.last_id, code, problem))
+        refusing_above = self._control.refusing_above  # once said, it may not rise
+        last_id = self._table.last_id if refusing_above is None else refusing_above
+        self._sending.out.append(goaway_frame(last_id, code, problem))
 
     def lose(self) -> None:
         """Close all calls: the connection has ended."""
@@ -172,6 +175,7 @@ class Connection:
         most = self._limits.max_frame_bytes
         most_fast = min(most, self._limits.max_message_bytes + PREFIX_BYTES)
         at, end = 0, len(data)
+        viewed: dict[int, int] = {}  # stream -> bytes of this read that were given to it as they are
         while end - at >= HEAD_BYTES:
             if end - at >= _FAST_BYTES:
                 high, low, kind, flags, stream_id, compressed, size = unpack(data, at)
@@ -207,13 +211,26 @@ class Connection:
                 break
             if kind == DATA and length >= _VIEW_BYTES:
                 payload: bytes | memoryview = memoryview(data)[at + HEAD_BYTES : stop]
+                viewed[stream_id] = viewed.get(stream_id, 0) + length
             else:
                 payload = data[at + HEAD_BYTES : stop]
             self._frame(kind, flags, stream_id & _ID_MASK, payload)
             at = stop
+        if viewed and 2 * sum(viewed.values()) < end:
+            self._let_go(viewed)
         return at
 
+    def _let_go(self, viewed: Iterable[int]) -> None:
+        """Copy what streams wait for: it is little of a read, and would keep all of it."""
+        for stream_id in viewed:
+            stream = self._streams.get(stream_id & _ID_MASK)
+            if stream is not None:
+                stream.inbox.own()
+
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview) -> None:
+        if not self._streams and self.finished:  # what follows in the same read is not read, as in a later one
+            self.lose()
+            return
         try:
             self._incoming.frame(kind, flags, stream_id, payload, self._now)
         except ResetError as fault:

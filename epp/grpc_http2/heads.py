@@ -10,6 +10,9 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 from epp.grpc_http2.codes import ErrorCode, GoawayError
 
 _MOST_CACHED = 32
+_MOST_TABLE_SIZES = 2
+"""In one block: the smallest that was set since the last, and the one in effect."""
+_TABLE_SIZE = 0x20
 _CONNECTION_SPECIFIC = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 _NAME = re.compile(rb"[!-9;-@\[-~]+")
@@ -72,6 +75,7 @@ class HeadReader:
     def _decode(self, block: bytes) -> Fields:
         if not leaves_table(block):
             self._known.clear()
+        _check_table_sizes(block)
         try:
             return [(field[0], field[1]) for field in self._decoder.decode(block, raw=True)]
         except OversizedHeaderListError as error:
@@ -97,6 +101,16 @@ def leaves_table(block: bytes) -> bool:
                 length, at = _integer(block, at, 7)
                 at += length
     return at == end
+
+
+def _check_table_sizes(block: bytes) -> None:
+    """Raise GoawayError for more changes of the table's size than RFC 7541, section 4.2, has a use for."""
+    at = 0
+    for _ in range(_MOST_TABLE_SIZES + 1):
+        if at >= len(block) or block[at] & 0xE0 != _TABLE_SIZE:
+            return
+        _, at = _integer(block, at, 5)
+    raise GoawayError(ErrorCode.COMPRESSION_ERROR, "a header block that changes the size of the table again and again")
 
 
 def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:

@@ -8,9 +8,9 @@ from epp.grpc_http2.status import RpcError, Status
 
 PREFIX: Final = Struct(">BL")
 PREFIX_BYTES: Final = 5
-_SMALL_BYTES = 512
-"""Pieces below this size are put together, as the memory that each takes would be many times its size."""
-_MERGED_BYTES = 4096
+_SMALL_BYTES = 4096
+"""Pieces below this size are put together: each takes memory beside its bytes, and time as they become a message."""
+_MERGED_BYTES = 65_536
 
 
 def check_prefix(compressed: int, length: int, max_bytes: int, encoding: str) -> None:
@@ -59,6 +59,15 @@ class Inbox:
             else:
                 self._pieces.append(bytearray(piece))
 
+    def own(self) -> None:
+        """Copy the last pieces that are views of something larger."""
+        pieces = self._pieces
+        for at in range(len(pieces) - 1, -1, -1):
+            piece = pieces[at]
+            if not isinstance(piece, memoryview):
+                return
+            pieces[at] = bytes(piece)
+
     def next(self) -> bytes | None:
         """Return the next whole message, None before it has come; raises RpcError for one that cannot be read."""
         if self._length is None:
@@ -80,18 +89,19 @@ class Inbox:
         self.size = 0
 
     def _take(self, size: int) -> bytes:
-        taken: list[bytes | bytearray | memoryview] = []
-        missing = size
+        pieces, taken = self._pieces, []
+        missing, start = size, self._start
+        used = 0  # pieces; removed together, as each removal moves all that follow
         while missing:
-            piece, start = self._pieces[0], self._start
-            if len(piece) - start > missing:
-                self._start = start + missing
-                taken.append(piece[start : self._start])
-                break
-            del self._pieces[0]
-            self._start = 0
-            taken.append(piece[start:] if start else piece)
-            missing -= len(piece) - start
+            piece = pieces[used]
+            end = min(len(piece), start + missing)
+            taken.append(piece[start:end] if start or end < len(piece) else piece)
+            missing -= end - start
+            start = end
+            if end == len(piece):
+                used, start = used + 1, 0
+        del pieces[:used]
+        self._start = start
         self.size -= size
         first = taken[0] if len(taken) == 1 else None
         return first if isinstance(first, bytes) else b"".join(taken)

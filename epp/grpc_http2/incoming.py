@@ -173,6 +173,7 @@ class Incoming:
             self._sending.initial_window,
         )
         stream.length_left = head.content_length
+        stream.remote_ended = block.end_stream
         self._table.add(stream)
         self._calls.open(stream, head)
         if block.end_stream and stream.id in self._table.open:

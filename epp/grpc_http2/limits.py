@@ -38,6 +38,8 @@ class Limits:
     """For the client's preface and SETTINGS."""
     handshake_seconds: float = 10.0
     """For TLS."""
+    max_handshakes: int = 256
+    """Unfinished ones at a time; for a further one the oldest is given up."""
     settings_seconds: float = 30.0
     """For the acknowledgement of SETTINGS."""
     keepalive_seconds: float = 60.0

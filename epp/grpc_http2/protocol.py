@@ -53,6 +53,7 @@ class GrpcProtocol(asyncio.Protocol):
             problem = "TLS connection refused: the client must offer the protocol h2 (ALPN)"
             self._registry.complaints.warn(problem, self._time(), peer=_peer(transport))
             transport.close()
+            self._loop.call_later(_LINGER_SECONDS, cast("asyncio.Transport", transport).abort)
             return
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
@@ -97,7 +98,9 @@ class GrpcProtocol(asyncio.Protocol):
             self._expect_progress()
 
     def resume_writing(self) -> None:
-        """Read on."""
+        """Read on, unless all that is left to do is to write the rest: for that the client keeps its time."""
+        if self._closing:
+            return
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None

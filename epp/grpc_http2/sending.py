@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outgoing frames, within the windows and the frame size that the peer allows."""
 
+from collections import OrderedDict
 from struct import Struct
 from typing import Final
 
@@ -36,7 +37,8 @@ class Sending:
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
         self.max_frame = MIN_MAX_FRAME
-        self._short: dict[Stream, None] = {}  # those that the connection's window keeps from sending, in order
+        # Those that the connection's window keeps from sending, in order; the first of a dict may be slow to find.
+        self._short: OrderedDict[Stream, None] = OrderedDict()
         self._table_update = b""
 
     def message(self, stream: Stream, message: bytes) -> None:
@@ -112,10 +114,9 @@ class Sending:
             raise GoawayError(ErrorCode.FLOW_CONTROL_ERROR, "the window of the connection is too large")
         self.window += increment
         emptied = []
-        for stream in list(self._short):
-            if self.window <= 0:
-                break
-            self.push(stream)
+        while self._short and self.window > 0:
+            stream = next(iter(self._short))
+            self.push(stream)  # which ends its place in the row, or the window
             if not stream.outbox:
                 emptied.append(stream)
         return emptied

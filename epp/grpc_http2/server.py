@@ -43,7 +43,7 @@ class GrpcServer:
 
         if self._tls is not None:
             sock.listen(_BACKLOG)
-            self._listener = TlsListener(sock, self._tls, protocol, limits.handshake_seconds)
+            self._listener = TlsListener(sock, self._tls, protocol, limits, self.complaints)
         elif sock.family == socket.AF_UNIX:
             self._listener = await loop.create_unix_server(protocol, sock=sock, backlog=_BACKLOG)
         else:

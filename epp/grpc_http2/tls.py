@@ -12,6 +12,9 @@ from contextlib import contextmanager
 
 import structlog
 
+from epp.grpc_http2.complaints import Complaints
+from epp.grpc_http2.limits import Limits
+
 _log = structlog.get_logger()
 
 ALPN = "h2"
@@ -65,14 +68,17 @@ class TlsListener:
         sock: socket.socket,
         contexts: Callable[[], Awaitable[ssl.SSLContext]],
         protocol: Callable[[], asyncio.Protocol],
-        handshake_seconds: float,
+        limits: Limits,
+        complaints: Complaints,
     ) -> None:
         self._sock = sock
         self._contexts = contexts
         self._protocol = protocol
-        self._handshake_seconds = handshake_seconds
+        self._handshake_seconds = limits.handshake_seconds
+        self._max_handshakes = limits.max_handshakes
+        self._complaints = complaints
         self._loop = asyncio.get_running_loop()
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.Task[None], None] = {}
         sock.setblocking(False)  # noqa: FBT003  its own way
         self._accepting = self._loop.create_task(self._accept())
 
@@ -94,9 +100,19 @@ class TlsListener:
                     _log.warning("no connection accepted", problem=error.strerror)
                 await asyncio.sleep(_PAUSE_SECONDS if exhausted else _BREATH_SECONDS)
                 continue
+            self._make_room()
             task = self._loop.create_task(self._shake_hands(connection))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            self._handshakes[task] = None
+            task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+
+    def _make_room(self) -> None:
+        """Give up the oldest handshake if there are too many: an honest client has long finished its own."""
+        if len(self._handshakes) >= self._max_handshakes:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]  # now: its end may take some turns of the loop
+            oldest.cancel()
+            problem = f"{self._max_handshakes} are open: the oldest is dropped"
+            self._complaints.warn("too many unfinished TLS handshakes", self._loop.time(), problem=problem)
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         try:

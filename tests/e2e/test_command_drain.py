@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """`epp serve` told to end: unready at once, there for gateways that have not noticed, gone when they have."""
 
+import contextlib
 import signal
 
 import aiohttp
 import grpc
+import http2_bytes as h2
 import pytest
+from bench import BODY, request_body
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from serving import PLAIN, Served, answer, ask, destination_of, exchange, serving
+from http2_peer import Call
+from raw_connection import RawConnection, connected
+from serving import PLAIN, Served, answer, ask, destination_of, exchange, first_message, serving
 from world import FAST
 
-from epp.extproc.wire import SERVICE
+from epp.extproc.wire import METHOD, SERVICE
 from epp.sim import running
 
 SERVING = HealthCheckResponse.SERVING
@@ -47,6 +52,41 @@ async def test_it_is_unready_yet_alive_and_lets_open_streams_finish(sim):
                 assert (await HealthStub(health).Check(HealthCheckRequest(service=name))).status == status, name
         await answer(call)
         assert await served.command.end() == 0
+
+
+async def test_uploads_under_way_are_finished(sim):
+    """One has sent its headers, one half a body, one a third of a long message."""
+    long = request_body(BODY + b" " * 3_000_000, end=True)
+    async with serving(sim, PLAIN, f"--drain-timeout={FOR_EVER}") as served, contextlib.AsyncExitStack() as stack:
+        early, middle = [exchange(await stack.enter_async_context(served.channel())) for _ in range(2)]
+        await early.write(first_message())
+        await middle.write(first_message())
+        await middle.write(request_body(BODY[:20], end=False))
+        connection = await stack.enter_async_context(connected(served.grpc_port))
+        wire = h2.grpc_message(first_message().SerializeToString()) + h2.grpc_message(long.SerializeToString())
+        pieces = [wire[at : at + h2.DEFAULT_FRAME] for at in range(0, len(wire), h2.DEFAULT_FRAME)]
+        call, opened = connection.peer.call(f"/{SERVICE}/{METHOD}")
+        await connection.send(opened)
+        await upload(connection, call, pieces[:60])
+        await told_to_end(served)
+        await early.write(request_body(BODY, end=True))
+        await middle.write(request_body(BODY[20:], end=True))
+        for upload_under_way in (early, middle):
+            assert (await upload_under_way.read()).HasField("request_headers")
+            assert (await upload_under_way.read()).HasField("request_body")
+            await answer(upload_under_way)
+        await connection.send(connection.peer.grant(h2.MOST_WINDOW - h2.DEFAULT_WINDOW))
+        await connection.send(connection.peer.grant(4_000_000, call))
+        await upload(connection, call, pieces[60:], end=True)
+        await connection.until(lambda: call.closed, "the third is served")
+        assert call.status == 0
+        assert await served.command.end() == 0
+
+
+async def upload(connection: RawConnection, call: Call, pieces: list[bytes], *, end: bool = False) -> None:
+    for number, piece in enumerate(pieces, start=1):
+        await connection.until(lambda piece=piece: connection.peer.room(call) >= len(piece), "the server takes more")
+        await connection.send(connection.peer.send(call, piece, end=end and number == len(pieces)))
 
 
 async def test_health_page_says_why_it_is_unready(sim):

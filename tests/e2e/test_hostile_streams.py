@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams that no gateway would send: each ends cleanly, and the next one is served."""
 
+import asyncio
 import random
 
 import grpc
@@ -44,6 +45,24 @@ async def test_messages_out_of_order_are_an_invalid_argument_that_says_why(serve
         assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "unexpected request_headers" in (await call.details() or "")
         assert await destination_of(channel) == address
+
+
+async def test_flood_of_broken_streams_is_served_but_not_written_down_one_by_one(served):
+    picker, address = served
+    async with picker.channel() as channel:
+
+        async def broken() -> grpc.StatusCode:
+            call = raw_exchange(channel)
+            await call.write(b"")  # a message that is none of the parts of an exchange
+            return await call.code()
+
+        for _ in range(10):
+            assert set(await asyncio.gather(*(broken() for _ in range(50)))) == {grpc.StatusCode.INVALID_ARGUMENT}
+        assert await destination_of(channel) == address
+    picker.command.terminate()
+    await picker.command.end()
+    lines = [line for line in picker.command.err if "stream closed: protocol error" in line]
+    assert 20 <= len(lines) < 100
 
 
 async def test_body_over_the_limit_is_413_and_a_message_over_it_ends_the_stream(served):

@@ -36,6 +36,16 @@ def test_call_whose_client_has_ended_is_not_reset(client):
     assert client.connection.open_streams == 0
 
 
+@pytest.mark.parametrize("fields", [[(":path", "/nonsense")], [("grpc-timeout", "soon")]], ids=["path", "timeout"])
+def test_call_that_fails_as_it_opens_is_not_reset_if_its_client_has_ended(client, fields):
+    """The stream is closed on both sides: no frame may follow."""
+    client.send(client.headers(1, *fields, end=True))
+    (answer,) = client.sent()
+    assert answer.end_stream
+    assert client.connection.open_streams == 0
+    assert not client.connection.closed
+
+
 def test_half_close_ends_a_call_that_needs_no_more(client):
     stream = client.open()
     client.say(stream, b"hello")

@@ -66,6 +66,17 @@ def test_graceful_end_serves_what_is_under_way(client):
     assert client.connection.finished
 
 
+def test_last_stream_that_was_told_does_not_rise(client):
+    first = client.open()
+    client.connection.go_away()
+    *_, ping = client.sent()
+    client.send(frame(frames.PING, frames.ACK, 0, ping.payload))
+    client.open()  # and is refused
+    client.send(data(0, b""))
+    *_, last_call, _refused, broken = [frame for frame in client.sent() if frame.kind != frames.PING]
+    assert [frames.word(told.payload) for told in (last_call, broken)] == [first, first]
+
+
 def test_graceful_end_is_told_once(client):
     client.connection.go_away()
     client.sent()

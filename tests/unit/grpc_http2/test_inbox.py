@@ -4,6 +4,7 @@
 import sys
 import tracemalloc
 
+import pytest
 from frame_client import message
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +45,34 @@ def test_waiting_bytes_take_little_more_memory_than_they_are():
             assert tracemalloc.get_traced_memory()[0] - before < 600_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [1, 100, 4095])
+def test_small_pieces_of_a_long_message_are_few_objects(size):
+    inbox = Inbox(10**6, "")
+    wire = message(bytes(10**6))
+    for at in range(0, len(wire), size):
+        inbox.feed(wire[at : at + size])
+    assert len(inbox._pieces) < 20  # noqa: SLF001
+    assert inbox.next() == bytes(10**6)
+
+
+def test_message_is_taken_off_its_pieces_in_one_go():
+    """Piece by piece would take time with the square of their number: half a second for 20 MB."""
+    removals = []
+
+    class Counted(list):
+        def __delitem__(self, at):
+            removals.append(at)
+            super().__delitem__(at)
+
+    inbox = Inbox(10**6, "")
+    inbox._pieces = Counted()  # noqa: SLF001
+    wire = message(bytes(10**6))
+    for at in range(0, len(wire), 5000):
+        inbox.feed(wire[at : at + 5000])
+    assert inbox.next() == bytes(10**6)
+    assert len(removals) == 2  # for the prefix, and for the message
 
 
 def test_idle_inbox_is_small():

@@ -318,6 +318,20 @@ def test_smaller_header_table_of_the_client_is_acknowledged_in_the_next_block(cl
         assert client.answers(stream) == ([b"hello"], None)
 
 
+@pytest.mark.parametrize("changes", [b"\x20", b"\x20\x3f\xe1\x1f"])
+def test_header_block_may_change_the_size_of_the_table(client, changes):
+    client.send(frame(frames.HEADERS, frames.END_HEADERS, 1, changes + client.block()))
+    client.say(1, b"hello")
+    assert client.answers(1) == ([b"hello"], None)
+
+
+@pytest.mark.parametrize("change", [b"\x20", b"\x3f\xe1\x1f"])
+def test_header_block_that_changes_the_size_of_the_table_again_and_again_ends_the_connection(client, change):
+    """Each costs a microsecond and one byte, and counts against no limit of the header list."""
+    client.send(frame(frames.HEADERS, frames.END_HEADERS, 1, change * 3 + client.block()))
+    assert ended(client) is ErrorCode.COMPRESSION_ERROR
+
+
 def test_nothing_is_read_after_the_end(client):
     client.send(data(0, b""), client.headers(1), data(1, message(b"hello")))
     client.send(client.headers(3))

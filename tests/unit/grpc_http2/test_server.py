@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import gc
+import socket
 import ssl
 
 import grpc
@@ -278,11 +279,43 @@ async def test_slow_certificate_keeps_no_client_for_ever(service):
     await server.stop(0)
 
 
+async def test_further_tls_client_takes_the_place_of_the_oldest_that_says_nothing(service):
+    key, certificate = self_signed()
+    context = server_context(key, certificate, ssl.TLSVersion.TLSv1_2)
+
+    async def contexts() -> ssl.SSLContext:
+        return context
+
+    server = GrpcServer({ECHO: service.open}, Limits(handshake_seconds=600, max_handshakes=3), contexts)
+    sock = listener("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    await server.start(sock)
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+    assert [await reader.read() for reader, _ in silent[:2]] == [b"", b""]
+    credentials = grpc.ssl_channel_credentials(certificate)
+    named = [("grpc.ssl_target_name_override", "localhost"), *APART]
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=named) as channel:
+        call = channel.stream_stream(ECHO)()
+        await call.write(b"hello")
+        assert await call.read() == b"hello"
+    assert await silent[2][0].read() == b""
+    await server.stop(0)
+    for _, writer in silent:
+        writer.close()
+
+
+GREETING = (
+    frames.PREFACE
+    + frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 2**31 - 1})
+    + frames.window_update_frame(0, 2**31 - 1 - 65_535)
+    + frames.frame(frames.HEADERS, frames.END_HEADERS, 1, Encoder().encode(HEAD))
+)
+"""A call, with windows wide open."""
+
+
 async def raw(port: int):
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
-    writer.write(frames.PREFACE + frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 2**31 - 1}))
-    writer.write(frames.window_update_frame(0, 2**31 - 1 - 65_535))
-    writer.write(frames.frame(frames.HEADERS, frames.END_HEADERS, 1, Encoder().encode(HEAD)))
+    writer.write(GREETING)
     return reader, writer
 
 
@@ -299,6 +332,28 @@ async def test_client_that_reads_nothing_is_read_no_further_and_cut_off_in_the_e
         await asyncio.wait_for(service.all_closed.wait(), 60)
         writer.close()
     assert service.received < 200_000  # some of 2,000,000: a socket's buffers are all that piles up
+
+
+async def test_broken_client_that_stops_reading_near_the_end_is_cut_off_all_the_same():
+    service = Service(answers=300)
+    loop = asyncio.get_running_loop()
+    async with serving(service, Limits(write_stall_seconds=3)) as (server, port):
+        with socket.socket() as client:
+            client.setblocking(False)  # noqa: FBT003  its own way
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)  # little is on its way
+            await loop.sock_connect(client, ("127.0.0.1", port))
+            await loop.sock_sendall(client, GREETING)
+            await until(lambda: service.opened, "the call is open")
+            (protocol,) = server._connections  # noqa: SLF001
+            transport = protocol._transport  # noqa: SLF001
+            assert transport is not None
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+            fault = data(0, b"")
+            await loop.sock_sendall(client, data(1, message(b"x" * 4000)) + fault)  # answers of 1.2 MB
+            await service.all_closed.wait()
+            while transport.get_write_buffer_size() > 60_000:  # below the level at which writing goes on
+                await loop.sock_recv(client, 4000)
+            await until(lambda: not server._connections, "it is cut off")  # noqa: SLF001
 
 
 async def test_client_that_has_stopped_writing_gets_its_answers(service):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The windows that the client opens: what they do not allow waits, and nothing piles up behind it."""
 
+from collections import OrderedDict
+
 import pytest
 from frame_client import Client, Frame, data, goaway, message, messages, rst
 
@@ -162,3 +164,26 @@ def test_settings_that_make_a_window_too_large_are_an_error(client):
     client.send(frames.window_update_frame(stream, frames.MAX_WINDOW - frames.DEFAULT_WINDOW))
     client.send(settings(INITIAL_WINDOW_SIZE=frames.DEFAULT_WINDOW + 1))
     assert goaway(client.sent()).code is ErrorCode.FLOW_CONTROL_ERROR
+
+
+def test_small_update_of_the_connection_looks_at_the_stream_that_it_serves(client):
+    """And not at the thousands that wait behind it, for each update of one byte."""
+    streams = [client.open() for _ in range(50)]
+    for stream in streams:
+        client.say(stream, b"x" * 16_000)
+    looked_at = []
+
+    class Watched(OrderedDict):
+        def __iter__(self):
+            for stream in super().__iter__():
+                looked_at.append(stream.id)
+                yield stream
+
+    sending = client.connection._sending  # noqa: SLF001
+    sending._short = Watched(sending._short)  # noqa: SLF001
+    assert len(sending._short) > 40  # noqa: SLF001
+    looked_at.clear()
+    client.sent()
+    client.send(frames.window_update_frame(0, 1) * 3)
+    assert len(looked_at) == 3
+    assert len(client.sent()) == 3

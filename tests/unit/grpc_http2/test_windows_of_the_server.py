@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The windows that the server opens: given back as messages are consumed, and not before."""
 
+import tracemalloc
+
 import pytest
 from frame_client import Client, data, goaway, message, rst
 
@@ -121,3 +123,23 @@ def test_padding_counts(client):
     for _ in range(60):
         client.send(frames.frame(frames.DATA, frames.PADDED, stream, b"\xff" + bytes(255) + bytes(744)))
     assert updates(client)[stream] >= 50_000
+
+
+def test_part_of_a_message_keeps_no_more_than_itself():
+    """And not the whole read of which it is a small part."""
+    client = Client()
+    stream = client.open()
+    client.send(data(stream, message(bytes(3_000_000))[:5]))
+    others = frames.frame(77, 0, 0, bytes(16_000)) * 6  # of an extension
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(100):
+            client.send(others + data(stream, bytes(8_200)))
+        client.sent()
+        assert tracemalloc.get_traced_memory()[0] - before < 2 * 820_000
+    finally:
+        tracemalloc.stop()
+    for _ in range(218):
+        client.send(data(stream, bytes(10_000)))
+    assert client.calls[0].received == [bytes(3_000_000)]
