@@ -2,6 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# Two processes share the tests: each begins with a half of them, and takes from the other when it has none left.
+IN_TWO := -n 2 --dist worksteal
+# Hundreds of processes start in tests; none has to compile what another did.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Installs with pip, and shows each package as it is fetched; the exit code is pip's.
 define install
@@ -32,14 +36,14 @@ contracts: .venv/test
 	$(BIN)/lint-imports
 
 unit: .venv/test
-	$(BIN)/pytest tests/unit tests/contract
+	$(BIN)/pytest $(IN_TWO) tests/unit tests/contract
 
 e2e: .venv/test
-	$(BIN)/pytest tests/e2e
+	$(BIN)/pytest $(IN_TWO) tests/e2e
 
 # The same over the other carrier.
 e2e-grpcio: .venv/test
-	EPP_TEST_TRANSPORT=grpcio $(BIN)/pytest tests/e2e
+	EPP_TEST_TRANSPORT=grpcio $(BIN)/pytest $(IN_TWO) tests/e2e
 
 # The conformance of the HTTP/2 server; without Go, says how to get it, and fails only where CI is set.
 h2spec: .venv/test

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
+from rig.ports import reserved_ports
 from world import FAST, World, open_world
 
 from epp.sim import RunningSim, running
@@ -13,13 +14,16 @@ from epp.sim import RunningSim, running
 
 @pytest.fixture
 async def simulated() -> AsyncIterator[Callable[..., object]]:
-    """Start simulated servers by name: `await simulated("a", "b")`."""
+    """Start simulated servers by name: `await simulated("a", "b")`; on the ports of those that end, nobody answers."""
     async with AsyncExitStack() as stack:
 
         async def start(*names: str, **changes) -> dict[str, RunningSim]:
+            ports = stack.enter_context(reserved_ports(len(names)))
             return {
-                name: await stack.enter_async_context(running(msgspec.structs.replace(FAST, name=name, **changes)))
-                for name in names
+                name: await stack.enter_async_context(
+                    running(msgspec.structs.replace(FAST, name=name, **changes), port=port)
+                )
+                for name, port in zip(names, ports, strict=True)
             }
 
         yield start

@@ -70,8 +70,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, copy
 class BareServer:
     """A model server without a metrics page, which may be stopped and started again on its port."""
 
-    def __init__(self) -> None:
-        self.port = 0
+    def __init__(self, port: int) -> None:
+        self.port = port
         self.asked = 0
         self._runner: web.AppRunner | None = None
 
@@ -81,7 +81,6 @@ class BareServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         if self._runner is not None:

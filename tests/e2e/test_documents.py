@@ -6,6 +6,7 @@ nothing is left behind.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -37,6 +38,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 SECONDS = 110
+pytestmark = pytest.mark.timeout(4 * SECONDS)  # one may have to wait for the others
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,16 @@ def script_of(document: str) -> tuple[str, list[str]]:
 
 
 @pytest.fixture
-def walk(binaries, isolated, tmp_path):
+def ports(isolated, tmp_path_factory):
+    """Wait until no other process of these tests runs a document, where all have the same ports."""
+    with (tmp_path_factory.getbasetemp().parent / "documents.lock").open("w") as lock:
+        if not isolated:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def walk(binaries, isolated, ports, tmp_path):
     """Run a document; return each command with the output from there to the next one."""
 
     def walk(document: str) -> dict[str, str]:

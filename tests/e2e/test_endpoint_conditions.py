@@ -16,6 +16,7 @@ from gateways import Gateway, gateway_of
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from msgspec.structs import replace
+from rig.ports import reserved_ports
 from serving import PLAIN, serving
 from transports import server_settings
 from world import ANY_PORT, MODEL, World, open_world, until
@@ -138,8 +139,14 @@ def told_of(gateway: Gateway) -> dict[str, dict]:
     return {entry["endpoint"]: entry for entry in reports[-1]["attention"]} if reports else {}
 
 
-async def test_server_without_metrics_that_dies_is_missed_everywhere_and_comes_back():
-    server = BareServer()
+@pytest.fixture
+def port():
+    with reserved_ports(1) as (port,):
+        yield port
+
+
+async def test_server_without_metrics_that_dies_is_missed_everywhere_and_comes_back(port):
+    server = BareServer(port)
     await server.start()
     try:
         async with gateway_of(f"--endpoints=bare=127.0.0.1:{server.port}") as gateway:

@@ -155,7 +155,8 @@ async def test_call_past_its_deadline_ends_at_both_ends(served, sim):
             request_serializer=ProcessingRequest.SerializeToString,
             response_deserializer=ProcessingResponse.FromString,
         )
-        call = process(timeout=0.5)
+        await channel.channel_ready()  # the deadline is for the call alone
+        call = process(timeout=2.0)
         await call.write(first_message())
         assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await nothing_under_way(served)

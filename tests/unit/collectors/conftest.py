@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import web
+from rig.ports import reserved_ports
 
 from epp.collectors import Collector
 from epp.datastore import Datastore
@@ -17,14 +18,14 @@ from epp.framework.datalayer import DataSource, Feed
 class PageServer:
     """Answers any path; `stop` and `start` keep the port."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int) -> None:
         self.status = 200
         self.page = b"vllm:num_requests_waiting 3\n"
         self.headers: dict[str, str] = {}
         self.hanging = False
         self.asked: list[web.BaseRequest] = []
         self.ports: set[int] = set()
-        self.port = 0
+        self.port = port
         self._stopping = asyncio.Event()
         self._runner: web.ServerRunner | None = None
 
@@ -34,7 +35,6 @@ class PageServer:
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, self.port, reuse_address=True)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         if self._runner is not None:
@@ -56,10 +56,11 @@ class PageServer:
 
 @pytest.fixture
 async def server() -> AsyncIterator[PageServer]:
-    running = PageServer()
-    await running.start()
-    yield running
-    await running.stop()
+    with reserved_ports(1) as (port,):
+        running = PageServer(port)
+        await running.start()
+        yield running
+        await running.stop()
 
 
 @pytest.fixture

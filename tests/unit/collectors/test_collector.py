@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A collector and the servers that it polls: they come and go, and none holds up another."""
+
 import asyncio
 import math
 import socket
@@ -6,98 +8,17 @@ import socket
 import msgspec
 import pytest
 import uvloop
-from structlog.testing import capture_logs
+from scripted_source import PAGE, Counting, Errors, Length, Script, value
 
-from epp.collectors import Collector, CollectorObserver, Conditions
+from epp.collectors import Collector
 from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
-from epp.collectors.polling.poll import Poll
-from epp.collectors.polling.reachability import Reachability
-from epp.collectors.polling.timetable import next_due
 from epp.collectors.sources.dcgm import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
 from epp.datastore import Datastore
 from epp.framework import Endpoint, ManualClock, SystemClock
-from epp.framework.datalayer import Contact, DataSource, Extractor, Feed, PageError, Report, UnreachableError
-from epp.framework.snapshot import GPU_UTILIZATION, KV_BLOCK_TOKENS, METRICS_AT, REACHABLE, RUNNING, WAITING
+from epp.framework.datalayer import Contact, Feed
+from epp.framework.snapshot import GPU_UTILIZATION, METRICS_AT, REACHABLE
 
 E = Endpoint("e", "10.0.0.1", 8000)
-REFUSED = UnreachableError("refused", refused=True)
-SILENT = UnreachableError("silent", refused=False)
-PAGE = b"vllm:num_requests_waiting 3\n"
-
-
-class Script(DataSource):
-    """Answers from a list: pages are returned, errors raised."""
-
-    plugin_type = "script"
-
-    port = None
-    interval_seconds = None
-
-    def __init__(
-        self, *answers: bytes | Exception, port: int | None = None, interval_seconds: float | None = None
-    ) -> None:
-        super().__init__()
-        self.answers = list(answers)
-        self.asked: list[Endpoint] = []
-        self.port = port
-        self.interval_seconds = interval_seconds
-
-    async def fetch(self, endpoint: Endpoint) -> bytes:
-        self.asked.append(endpoint)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def close(self) -> None:
-        pass
-
-
-class Counting(Script):
-    """Answers at once, for ever."""
-
-    async def fetch(self, endpoint: Endpoint) -> bytes:
-        self.asked.append(endpoint)
-        return PAGE
-
-
-class Length(Extractor):
-    """Reports the length of the page as running requests."""
-
-    plugin_type = "length"
-
-    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        return Report({RUNNING: len(page)})
-
-
-class Broken(Extractor):
-    plugin_type = "broken"
-
-    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        raise KeyError("bug")
-
-
-class Errors(CollectorObserver):
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, ...]] = []
-
-    def poll_error(self, source_type: str) -> None:
-        self.seen.append((source_type,))
-
-    def extract_error(self, source_type: str, extractor_type: str) -> None:
-        self.seen.append((source_type, extractor_type))
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(100.0)
-
-
-@pytest.fixture
-def store(clock) -> Datastore:
-    store = Datastore(clock)
-    store.replace([E])
-    return store
 
 
 @pytest.fixture
@@ -105,140 +26,10 @@ def errors() -> Errors:
     return Errors()
 
 
-@pytest.fixture
-def poll_of(store, errors, clock):
-    """Make a poll of E; those of one test share what they know of its reachability."""
-    reachability = Reachability(store, E)
-
-    def make(*answers: bytes | Exception, extractors=None, port=None) -> Poll:
-        feed = Feed(Script(*answers, port=port), tuple(extractors or [CoreMetricsExtractor()]))
-        return Poll(store, feed, reachability, clock=clock, interval_seconds=0.05, observer=errors)
-
-    return make
-
-
-def value(store: Datastore, column=WAITING, slot: int = 0) -> float:
-    return float(store.snapshot().column(column)[slot])
-
-
-async def test_page_fills_columns(store, poll_of):
-    assert await poll_of(PAGE).collect_once(E) == 0.05
-    assert (value(store), value(store, METRICS_AT)) == (3, 100.0)
-
-
-async def test_bad_page_keeps_values_is_counted_each_time_and_logged_once(store, poll_of, errors):
-    poll = poll_of(PAGE, PageError("answered 500"), PageError("answered 500"), PAGE, PageError("answered 500"))
-    with capture_logs() as logs:
-        for _ in range(5):
-            await poll.collect_once(E)
-    assert value(store) == 3
-    assert errors.seen == [("script",)] * 3
-    assert [entry["event"] for entry in logs] == ["endpoint not read", "endpoint read again", "endpoint not read"]
-    assert logs[0]["reason"] == "answered 500"
-
-
-async def test_numbers_of_a_page_that_is_gone_become_unknown_after_two_seconds(store, poll_of, clock):
-    page = b'vllm:num_requests_waiting 3\nvllm:cache_config_info{block_size="16"} 1\n'
-    poll = poll_of(page, *[PageError("answered 404")] * 3, page)
-    await poll.collect_once(E)
-    clock.advance(1.9)
-    await poll.collect_once(E)
-    assert value(store) == 3
-    clock.advance(0.1)
-    await poll.collect_once(E)
-    assert math.isnan(value(store))
-    assert value(store, KV_BLOCK_TOKENS) == 16  # a size, which the engine still has
-    assert value(store, METRICS_AT) == 100.0
-    clock.advance(1)
-    await poll.collect_once(E)
-    await poll.collect_once(E)
-    assert value(store) == 3
-
-
-async def test_numbers_of_a_page_that_no_extractor_can_read_become_unknown_too(store, poll_of, clock):
-    poll = poll_of(PAGE, b"<html>", PAGE)
-    await poll.collect_once(E)
-    clock.advance(2)
-    await poll.collect_once(E)
-    assert math.isnan(value(store))
-    await poll.collect_once(E)
-    assert value(store) == 3
-
-
-async def test_slowly_polled_numbers_stay_for_three_polls(store, errors, clock):
-    feed = Feed(Script(PAGE, *[PageError("answered 500")] * 2), (CoreMetricsExtractor(),))
-    poll = Poll(store, feed, Reachability(store, E), clock=clock, interval_seconds=10, observer=errors)
-    await poll.collect_once(E)
-    clock.advance(20)
-    await poll.collect_once(E)
-    assert value(store) == 3
-    clock.advance(10)
-    await poll.collect_once(E)
-    assert math.isnan(value(store))
-
-
-async def test_problem_of_another_kind_is_logged_although_there_was_one_before(poll_of):
-    poll = poll_of(PageError("answered 404"), PageError("answered 404"), REFUSED, REFUSED, PageError("answered 404"))
-    with capture_logs() as logs:
-        for _ in range(5):
-            await poll.collect_once(E)
-    assert [entry["reason"] for entry in logs] == ["answered 404", "refused", "answered 404"]
-
-
-async def test_endpoint_without_a_page_is_asked_less_and_less_often_up_to_once_a_second(poll_of):
-    poll = poll_of(*[PageError("answered 404")] * 3, b"other 1\n", *[PageError("answered 404")] * 2, PAGE)
-    waits = [await poll.collect_once(E) for _ in range(7)]
-    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05])
-
-
-async def test_condition_follows_what_the_last_polls_met(store, errors):
-    conditions = Conditions()
-    reachability = Reachability(store, E, conditions)
-    answers = [PAGE, PageError("answered 404"), REFUSED, SILENT, SILENT, SILENT, REFUSED, PAGE]
-    feed = Feed(Script(*answers), (CoreMetricsExtractor(),))
-    poll = Poll(store, feed, reachability, clock=ManualClock(), interval_seconds=0.05, observer=errors)
-    met = []
-    for _ in answers:
-        await poll.collect_once(E)
-        ((_, condition),) = conditions.all
-        met.append((condition.contact, condition.used))
-    assert met == [
-        (Contact.ANSWERS, True),
-        (Contact.NO_PAGE, True),
-        (Contact.REFUSED, False),
-        (Contact.REFUSED, False),
-        (Contact.REFUSED, False),
-        (Contact.SILENT, False),  # the third timeout in a row
-        (Contact.REFUSED, False),
-        (Contact.ANSWERS, True),
-    ]
-
-
-async def test_endpoint_without_metrics_says_how_its_load_is_judged_and_what_to_do(store, errors):
-    conditions = Conditions()
-    feed = Feed(Script(PageError("answered 404")), (CoreMetricsExtractor(),))
-    reachability = Reachability(store, E, conditions)
-    poll = Poll(store, feed, reachability, clock=ManualClock(), interval_seconds=0.05, observer=errors)
-    await poll.collect_once(E)
-    ((_, condition),) = conditions.all
-    assert condition.why == "answered 404; its load is judged by the requests that it was sent"
-    assert condition.remedy == "enable its metrics, or set path or port of script"
-
-
-async def test_condition_changes_once_for_many_polls_of_one_kind(store, errors):
-    conditions, changes = Conditions(), []
-    conditions.subscribe(lambda: changes.append(conditions.all[0][1].contact))
-    reachability = Reachability(store, E, conditions)
-    for error in [REFUSED] * 3 + [SILENT] * 4:
-        reachability.missed(error)
-    reachability.answered()
-    assert changes == [Contact.NOT_ASKED, Contact.REFUSED, Contact.SILENT, Contact.ANSWERS]
-
-
 async def test_endpoint_that_no_feed_asks_is_probed(server, until, collecting):
     store = Datastore(SystemClock())
     store.replace([server.endpoint()])
-    collector = await collecting(store, metrics_feed(port=server.port + 1 if server.port < 65535 else 1))
+    collector = await collecting(store, metrics_feed(port=1))
     contacts = lambda: [condition.contact for _, condition in collector.conditions.all]  # noqa: E731
     await until(lambda: contacts() == [Contact.ANSWERS])
     await server.stop()
@@ -281,87 +72,6 @@ async def test_https_endpoint_that_joins_a_gateway_without_tls_is_not_used(serve
     store.replace([Endpoint("plain", "127.0.0.1", server.port, host="a", tls=True)])  # the same one, over TLS now
     ((_, condition),) = collector.conditions.all
     assert (condition.contact, condition.remedy) == (Contact.TLS_UNAVAILABLE, "restart the gateway")
-
-
-async def test_refusal_makes_the_endpoint_unreachable_at_once_and_a_page_brings_it_back(store, poll_of):
-    poll = poll_of(PAGE, REFUSED, PAGE)
-    await poll.collect_once(E)
-    await poll.collect_once(E)
-    assert value(store, REACHABLE) == 0
-    assert value(store) == 3  # what was known stays
-    await poll.collect_once(E)
-    assert value(store, REACHABLE) == 1
-
-
-async def test_silence_makes_the_endpoint_unreachable_the_third_time_in_a_row(store, poll_of):
-    poll = poll_of(SILENT, SILENT, PAGE, SILENT, SILENT, SILENT)
-    reachable = []
-    for _ in range(6):
-        await poll.collect_once(E)
-        reachable.append(value(store, REACHABLE))
-    assert reachable == [1, 1, 1, 1, 1, 0.5]
-
-
-async def test_bad_page_shows_that_the_endpoint_can_be_reached(store, poll_of):
-    poll = poll_of(REFUSED, PageError("answered 500"))
-    await poll.collect_once(E)
-    await poll.collect_once(E)
-    assert value(store, REACHABLE) == 1
-
-
-async def test_unreachable_endpoint_is_asked_less_and_less_often_up_to_once_a_second(poll_of):
-    poll = poll_of(*[REFUSED] * 6, PAGE)
-    waits = [await poll.collect_once(E) for _ in range(7)]
-    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05])
-
-
-async def test_failure_beside_the_endpoint_says_nothing_of_the_endpoint(store, poll_of):
-    exporter = poll_of(REFUSED, REFUSED, SILENT, SILENT, SILENT, port=9400)
-    for _ in range(5):
-        await exporter.collect_once(E)
-    assert value(store, REACHABLE) == 1
-
-
-async def test_page_from_beside_the_endpoint_does_not_bring_it_back(store, poll_of):
-    await poll_of(REFUSED).collect_once(E)
-    await poll_of(b"xx", extractors=(Length(),), port=9400).collect_once(E)
-    assert value(store, RUNNING) == 2
-    assert value(store, REACHABLE) == 0
-
-
-async def test_one_extractor_that_fails_does_not_silence_the_others(store, poll_of, errors):
-    poll = poll_of(PAGE, PAGE, extractors=[Broken(), Length()])
-    with capture_logs() as logs:
-        await poll.collect_once(E)
-        await poll.collect_once(E)
-    assert value(store, RUNNING) == len(PAGE)
-    assert errors.seen == [("script", "broken")] * 2
-    (entry,) = logs
-    assert entry["extractor"] == "broken"
-    assert entry["reason"].startswith("KeyError: 'bug' (")
-
-
-async def test_source_with_a_bug_is_counted_and_asked_again(store, poll_of, errors):
-    poll = poll_of(RuntimeError("bug"), PAGE)
-    with capture_logs() as logs:
-        assert await poll.collect_once(E) == 0.05
-        await poll.collect_once(E)
-    assert errors.seen == [("script",)]
-    assert logs[0]["reason"].startswith("RuntimeError: bug (")
-    assert (value(store), value(store, REACHABLE)) == (3, 1)
-
-
-@pytest.mark.parametrize(
-    ("due", "wait", "now", "expected"),
-    [
-        (10.0, 0.5, 10.1, 10.5),  # in time: the beat is kept, whatever the page took
-        (10.0, 0.5, 9.9, 10.5),
-        (10.0, 0.5, 11.2, 11.5),  # beats at 10.5 and 11.0 were missed
-        (10.0, 0.5, 10.5, 11.0),
-    ],
-)
-def test_beats_are_at_a_fixed_rate_and_missed_ones_are_skipped(due, wait, now, expected):
-    assert next_due(due, wait, now) == expected
 
 
 def metrics_feed(**parameters: object) -> Feed:
@@ -477,9 +187,10 @@ async def test_slow_source_does_not_hold_up_another(server, until, collecting):
     await until(lambda: stuck.asked and len(server.asked) >= 3)
 
 
-def test_interval_of_no_length_is_refused(store, clock):
+def test_interval_of_no_length_is_refused():
+    clock = ManualClock()
     with pytest.raises(ValueError, match="source 'script': an interval of 0 s is too short"):
-        Collector(store, [Feed(Script(interval_seconds=0), ())], clock=clock)
+        Collector(Datastore(clock), [Feed(Script(interval_seconds=0), ())], clock=clock)
 
 
 def test_runs_under_uvloop():

@@ -47,7 +47,6 @@ async def test_connection_is_kept_from_page_to_page(server, source):
 
 async def test_ipv6_endpoint_is_asked(server, source):
     await server.stop()
-    server.port = 0
     try:
         await server.start("::1")
     except OSError:

@@ -216,8 +216,12 @@ async def test_picker_that_fails_its_first_health_checks_is_waited_for(directory
 
 
 async def test_picker_that_never_is_healthy_is_named(settings):
-    with pytest.raises(EnvoyStartError, match=r"no healthy picker at unix:/no/picker\.sock after 5 s"):
-        await EnvoyProcess.start(settings, wait_for_picker=True, ready_seconds=5)
+    for seconds in (2, 10, 50):  # on a busy machine Envoy itself needs more
+        with pytest.raises(EnvoyStartError) as failure:
+            await EnvoyProcess.start(settings, wait_for_picker=True, ready_seconds=seconds)
+        if "not ready" not in str(failure.value):
+            break
+    assert f"no healthy picker at unix:/no/picker.sock after {seconds} s" in str(failure.value)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -203,7 +203,8 @@ async def test_deadline_of_the_client_is_kept(service):
     async with serving(service) as (_, port):
         channel, talk = talking(port)
         async with channel:
-            held = talk(timeout=0.3)
+            await channel.channel_ready()  # the deadline is for the call alone
+            held = talk(timeout=1.0)
             await held.write(b"wait")
             assert await held.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             await service.all_closed.wait()

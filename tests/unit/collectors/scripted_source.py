@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A source that answers as a test says, and what a test looks at afterwards."""
+
+from epp.collectors import CollectorObserver
+from epp.datastore import Datastore
+from epp.framework import Endpoint
+from epp.framework.datalayer import DataSource, Extractor, Report
+from epp.framework.snapshot import RUNNING, WAITING
+
+PAGE = b"vllm:num_requests_waiting 3\n"
+
+
+class Script(DataSource):
+    """Answers from a list: pages are returned, errors raised."""
+
+    plugin_type = "script"
+
+    port = None
+    interval_seconds = None
+
+    def __init__(
+        self, *answers: bytes | Exception, port: int | None = None, interval_seconds: float | None = None
+    ) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.asked: list[Endpoint] = []
+        self.port = port
+        self.interval_seconds = interval_seconds
+
+    async def fetch(self, endpoint: Endpoint) -> bytes:
+        self.asked.append(endpoint)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        pass
+
+
+class Counting(Script):
+    """Answers at once, for ever."""
+
+    async def fetch(self, endpoint: Endpoint) -> bytes:
+        self.asked.append(endpoint)
+        return PAGE
+
+
+class Length(Extractor):
+    """Reports the length of the page as running requests."""
+
+    plugin_type = "length"
+
+    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
+        return Report({RUNNING: len(page)})
+
+
+class Errors(CollectorObserver):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, ...]] = []
+
+    def poll_error(self, source_type: str) -> None:
+        self.seen.append((source_type,))
+
+    def extract_error(self, source_type: str, extractor_type: str) -> None:
+        self.seen.append((source_type, extractor_type))
+
+
+def value(store: Datastore, column=WAITING, slot: int = 0) -> float:
+    return float(store.snapshot().column(column)[slot])

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The polls of one endpoint: what pages and failures do to its numbers, and to whether it is used."""
+
+import math
+
+import pytest
+from scripted_source import PAGE, Errors, Length, Script, value
+from structlog.testing import capture_logs
+
+from epp.collectors import Conditions
+from epp.collectors.engines.metrics import CoreMetricsExtractor
+from epp.collectors.polling.poll import Poll
+from epp.collectors.polling.reachability import Reachability
+from epp.collectors.polling.timetable import next_due
+from epp.datastore import Datastore
+from epp.framework import Endpoint, ManualClock
+from epp.framework.datalayer import Contact, Extractor, Feed, PageError, Report, UnreachableError
+from epp.framework.snapshot import KV_BLOCK_TOKENS, METRICS_AT, REACHABLE, RUNNING
+
+E = Endpoint("e", "10.0.0.1", 8000)
+REFUSED = UnreachableError("refused", refused=True)
+SILENT = UnreachableError("silent", refused=False)
+
+
+class Broken(Extractor):
+    plugin_type = "broken"
+
+    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
+        raise KeyError("bug")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(100.0)
+
+
+@pytest.fixture
+def store(clock) -> Datastore:
+    store = Datastore(clock)
+    store.replace([E])
+    return store
+
+
+@pytest.fixture
+def errors() -> Errors:
+    return Errors()
+
+
+@pytest.fixture
+def poll_of(store, errors, clock):
+    """Make a poll of E; those of one test share what they know of its reachability."""
+    reachability = Reachability(store, E)
+
+    def make(*answers: bytes | Exception, extractors=None, port=None) -> Poll:
+        feed = Feed(Script(*answers, port=port), tuple(extractors or [CoreMetricsExtractor()]))
+        return Poll(store, feed, reachability, clock=clock, interval_seconds=0.05, observer=errors)
+
+    return make
+
+
+async def test_page_fills_columns(store, poll_of):
+    assert await poll_of(PAGE).collect_once(E) == 0.05
+    assert (value(store), value(store, METRICS_AT)) == (3, 100.0)
+
+
+async def test_bad_page_keeps_values_is_counted_each_time_and_logged_once(store, poll_of, errors):
+    poll = poll_of(PAGE, PageError("answered 500"), PageError("answered 500"), PAGE, PageError("answered 500"))
+    with capture_logs() as logs:
+        for _ in range(5):
+            await poll.collect_once(E)
+    assert value(store) == 3
+    assert errors.seen == [("script",)] * 3
+    assert [entry["event"] for entry in logs] == ["endpoint not read", "endpoint read again", "endpoint not read"]
+    assert logs[0]["reason"] == "answered 500"
+
+
+async def test_numbers_of_a_page_that_is_gone_become_unknown_after_two_seconds(store, poll_of, clock):
+    page = b'vllm:num_requests_waiting 3\nvllm:cache_config_info{block_size="16"} 1\n'
+    poll = poll_of(page, *[PageError("answered 404")] * 3, page)
+    await poll.collect_once(E)
+    clock.advance(1.9)
+    await poll.collect_once(E)
+    assert value(store) == 3
+    clock.advance(0.1)
+    await poll.collect_once(E)
+    assert math.isnan(value(store))
+    assert value(store, KV_BLOCK_TOKENS) == 16  # a size, which the engine still has
+    assert value(store, METRICS_AT) == 100.0
+    clock.advance(1)
+    await poll.collect_once(E)
+    await poll.collect_once(E)
+    assert value(store) == 3
+
+
+async def test_numbers_of_a_page_that_no_extractor_can_read_become_unknown_too(store, poll_of, clock):
+    poll = poll_of(PAGE, b"<html>", PAGE)
+    await poll.collect_once(E)
+    clock.advance(2)
+    await poll.collect_once(E)
+    assert math.isnan(value(store))
+    await poll.collect_once(E)
+    assert value(store) == 3
+
+
+async def test_slowly_polled_numbers_stay_for_three_polls(store, errors, clock):
+    feed = Feed(Script(PAGE, *[PageError("answered 500")] * 2), (CoreMetricsExtractor(),))
+    poll = Poll(store, feed, Reachability(store, E), clock=clock, interval_seconds=10, observer=errors)
+    await poll.collect_once(E)
+    clock.advance(20)
+    await poll.collect_once(E)
+    assert value(store) == 3
+    clock.advance(10)
+    await poll.collect_once(E)
+    assert math.isnan(value(store))
+
+
+async def test_problem_of_another_kind_is_logged_although_there_was_one_before(poll_of):
+    poll = poll_of(PageError("answered 404"), PageError("answered 404"), REFUSED, REFUSED, PageError("answered 404"))
+    with capture_logs() as logs:
+        for _ in range(5):
+            await poll.collect_once(E)
+    assert [entry["reason"] for entry in logs] == ["answered 404", "refused", "answered 404"]
+
+
+async def test_endpoint_without_a_page_is_asked_less_and_less_often_up_to_once_a_second(poll_of):
+    poll = poll_of(*[PageError("answered 404")] * 3, b"other 1\n", *[PageError("answered 404")] * 2, PAGE)
+    waits = [await poll.collect_once(E) for _ in range(7)]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05])
+
+
+async def test_condition_follows_what_the_last_polls_met(store, errors):
+    conditions = Conditions()
+    reachability = Reachability(store, E, conditions)
+    answers = [PAGE, PageError("answered 404"), REFUSED, SILENT, SILENT, SILENT, REFUSED, PAGE]
+    feed = Feed(Script(*answers), (CoreMetricsExtractor(),))
+    poll = Poll(store, feed, reachability, clock=ManualClock(), interval_seconds=0.05, observer=errors)
+    met = []
+    for _ in answers:
+        await poll.collect_once(E)
+        ((_, condition),) = conditions.all
+        met.append((condition.contact, condition.used))
+    assert met == [
+        (Contact.ANSWERS, True),
+        (Contact.NO_PAGE, True),
+        (Contact.REFUSED, False),
+        (Contact.REFUSED, False),
+        (Contact.REFUSED, False),
+        (Contact.SILENT, False),  # the third timeout in a row
+        (Contact.REFUSED, False),
+        (Contact.ANSWERS, True),
+    ]
+
+
+async def test_endpoint_without_metrics_says_how_its_load_is_judged_and_what_to_do(store, errors):
+    conditions = Conditions()
+    feed = Feed(Script(PageError("answered 404")), (CoreMetricsExtractor(),))
+    reachability = Reachability(store, E, conditions)
+    poll = Poll(store, feed, reachability, clock=ManualClock(), interval_seconds=0.05, observer=errors)
+    await poll.collect_once(E)
+    ((_, condition),) = conditions.all
+    assert condition.why == "answered 404; its load is judged by the requests that it was sent"
+    assert condition.remedy == "enable its metrics, or set path or port of script"
+
+
+async def test_condition_changes_once_for_many_polls_of_one_kind(store, errors):
+    conditions, changes = Conditions(), []
+    conditions.subscribe(lambda: changes.append(conditions.all[0][1].contact))
+    reachability = Reachability(store, E, conditions)
+    for error in [REFUSED] * 3 + [SILENT] * 4:
+        reachability.missed(error)
+    reachability.answered()
+    assert changes == [Contact.NOT_ASKED, Contact.REFUSED, Contact.SILENT, Contact.ANSWERS]
+
+
+async def test_refusal_makes_the_endpoint_unreachable_at_once_and_a_page_brings_it_back(store, poll_of):
+    poll = poll_of(PAGE, REFUSED, PAGE)
+    await poll.collect_once(E)
+    await poll.collect_once(E)
+    assert value(store, REACHABLE) == 0
+    assert value(store) == 3  # what was known stays
+    await poll.collect_once(E)
+    assert value(store, REACHABLE) == 1
+
+
+async def test_silence_makes_the_endpoint_unreachable_the_third_time_in_a_row(store, poll_of):
+    poll = poll_of(SILENT, SILENT, PAGE, SILENT, SILENT, SILENT)
+    reachable = []
+    for _ in range(6):
+        await poll.collect_once(E)
+        reachable.append(value(store, REACHABLE))
+    assert reachable == [1, 1, 1, 1, 1, 0.5]
+
+
+async def test_bad_page_shows_that_the_endpoint_can_be_reached(store, poll_of):
+    poll = poll_of(REFUSED, PageError("answered 500"))
+    await poll.collect_once(E)
+    await poll.collect_once(E)
+    assert value(store, REACHABLE) == 1
+
+
+async def test_unreachable_endpoint_is_asked_less_and_less_often_up_to_once_a_second(poll_of):
+    poll = poll_of(*[REFUSED] * 6, PAGE)
+    waits = [await poll.collect_once(E) for _ in range(7)]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05])
+
+
+async def test_failure_beside_the_endpoint_says_nothing_of_the_endpoint(store, poll_of):
+    exporter = poll_of(REFUSED, REFUSED, SILENT, SILENT, SILENT, port=9400)
+    for _ in range(5):
+        await exporter.collect_once(E)
+    assert value(store, REACHABLE) == 1
+
+
+async def test_page_from_beside_the_endpoint_does_not_bring_it_back(store, poll_of):
+    await poll_of(REFUSED).collect_once(E)
+    await poll_of(b"xx", extractors=(Length(),), port=9400).collect_once(E)
+    assert value(store, RUNNING) == 2
+    assert value(store, REACHABLE) == 0
+
+
+async def test_one_extractor_that_fails_does_not_silence_the_others(store, poll_of, errors):
+    poll = poll_of(PAGE, PAGE, extractors=[Broken(), Length()])
+    with capture_logs() as logs:
+        await poll.collect_once(E)
+        await poll.collect_once(E)
+    assert value(store, RUNNING) == len(PAGE)
+    assert errors.seen == [("script", "broken")] * 2
+    (entry,) = logs
+    assert entry["extractor"] == "broken"
+    assert entry["reason"].startswith("KeyError: 'bug' (")
+
+
+async def test_source_with_a_bug_is_counted_and_asked_again(store, poll_of, errors):
+    poll = poll_of(RuntimeError("bug"), PAGE)
+    with capture_logs() as logs:
+        assert await poll.collect_once(E) == 0.05
+        await poll.collect_once(E)
+    assert errors.seen == [("script",)]
+    assert logs[0]["reason"].startswith("RuntimeError: bug (")
+    assert (value(store), value(store, REACHABLE)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("due", "wait", "now", "expected"),
+    [
+        (10.0, 0.5, 10.1, 10.5),  # in time: the beat is kept, whatever the page took
+        (10.0, 0.5, 9.9, 10.5),
+        (10.0, 0.5, 11.2, 11.5),  # beats at 10.5 and 11.0 were missed
+        (10.0, 0.5, 10.5, 11.0),
+    ],
+)
+def test_beats_are_at_a_fixed_rate_and_missed_ones_are_skipped(due, wait, now, expected):
+    assert next_due(due, wait, now) == expected
