@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Self
 
 _MAX_KEY_BYTES = 64
+MOST_MEMBERS = 512
+"""Wanted members of an object, and those that are read byte by byte, as ones with escapes in their keys are."""
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPEN, _CLOSE = b"{}"
@@ -59,18 +61,20 @@ class MemberScanner:
     """Scans one JSON object, fed in pieces, for the start and end of the values of wanted members.
 
     Only members of the outermost object count. Its syntax is checked; of the syntax of values, only strings and the
-    number of brackets. The result does not depend on how the bytes were cut.
+    number of brackets. The result does not depend on how the bytes were cut, unless an object has more members than are
+    read: such a one is invalid.
     """
 
-    __slots__ = ("_depth", "_escaped", "_is_wanted", "_key", "_state", "_wanted")
+    __slots__ = ("_depth", "_escaped", "_is_wanted", "_key", "_members_left", "_state", "_wanted")
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, most_members: int = MOST_MEMBERS) -> None:
         self._wanted = wanted
         self._state: _State = MemberScanner._before_object
         self._escaped = False
         self._depth = 0
         self._key = b""
         self._is_wanted = False
+        self._members_left = most_members
 
     @property
     def complete(self) -> bool:
@@ -129,11 +133,15 @@ class MemberScanner:
         return self._before_key(data, position, marks)
 
     def _before_key(self, data: bytes, position: int, marks: list[int]) -> int:
+        if not self._members_left:
+            self._state = MemberScanner._invalid
+            return position
         run = self._wanted.run.match(data, position)
         if run and run.end() > position:
             return self._after_run(data, run, marks)
         if data[position] in _SPACE:
             return _skip(_SPACES, data, position)
+        self._members_left -= 1
         self._key = b""
         self._state = MemberScanner._in_key if data[position] == _QUOTE else MemberScanner._invalid
         return position + 1
@@ -143,6 +151,7 @@ class MemberScanner:
         closing = data[end - 1]
         if run.end("value") >= 0:
             marks += run.span("value")
+            self._members_left -= 1
             self._state = MemberScanner._before_key if closing == _COMMA else MemberScanner._after_value
         else:
             self._state = MemberScanner._before_key if closing == _COMMA else MemberScanner._after_object

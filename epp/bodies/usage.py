@@ -2,7 +2,7 @@
 """Token counts in a response; anything else in it is ignored."""
 
 import re
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -10,7 +10,7 @@ from epp.bodies.members import MemberScanner, Wanted
 from epp.framework.response import Usage
 
 _MAX_LINE_BYTES = 1024 * 1024
-_MAX_BODY_BYTES = 64 * 1024
+_MAX_BODY_BYTES = 8 * 1024
 _MAX_VALUE_BYTES = 64 * 1024
 _MAX_COUNT = 10**15
 _MAX_COUNT_DIGITS = 15
@@ -19,17 +19,8 @@ _COUNTS = re.compile(rb'(?:usage|meta_info)"[ \t]*:[ \t]*\{')
 """What a line with counts has; `"usage":null` has none, and may be in every event of a stream."""
 _ENDED = frozenset({b'"response.completed"', b'"response.incomplete"', b'"response.failed"'})
 _STARTED = b'"message_start"'
-_COUNTED = frozenset(
-    {
-        "prompt_tokens",
-        "input_tokens",
-        "completion_tokens",
-        "output_tokens",
-        "cached_tokens",
-        "cache_read_input_tokens",
-        "cache_creation_input_tokens",
-    }
-)
+_NULL = msgspec.Raw(b"null")
+_Number: TypeAlias = int | float | str | None
 
 
 class UsageReader:
@@ -39,7 +30,7 @@ class UsageReader:
     several, each field has the last value. Unreadable parts are skipped; nothing raises.
 
     Of an event stream, the incomplete line is kept, up to 1 MiB; longer lines are skipped. Any other body is kept as a
-    whole up to 64 KiB; of a longer one only the value of `usage` or `meta_info` is kept, up to 64 KiB.
+    whole up to 8 KiB; of a longer one only the value of `usage` or `meta_info` is kept, up to 64 KiB.
     """
 
     __slots__ = ("_counts", "_event_stream", "_in_value", "_kept", "_scanner", "_skips_line")
@@ -153,15 +144,23 @@ class UsageReader:
         self._kept += part[: _MAX_VALUE_BYTES - len(self._kept)]
 
     def _read_totals(self, value: msgspec.Raw | bytearray) -> None:
-        totals = _decoded(_TOTALS_OBJECT, value) if value else None
-        if totals is None or totals.get("finish_reason", "") is None:
+        totals = _totals(value) if value else None
+        if totals is None or totals.finish_reason == _NULL:
             return
-        for name in ("prompt_tokens_details", "input_tokens_details"):
-            details = totals.get(name)
-            if isinstance(details, dict):
-                totals["cached_tokens"] = details.get("cached_tokens")
-        for name, found in totals.items():
-            if name in _COUNTED:
+        cached = totals.cached_tokens
+        for details in (totals.prompt_tokens_details, totals.input_tokens_details):
+            if details is not None:
+                cached = details.cached_tokens
+        for name, found in (
+            ("prompt_tokens", totals.prompt_tokens),
+            ("input_tokens", totals.input_tokens),
+            ("completion_tokens", totals.completion_tokens),
+            ("output_tokens", totals.output_tokens),
+            ("cached_tokens", cached),
+            ("cache_read_input_tokens", totals.cache_read_input_tokens),
+            ("cache_creation_input_tokens", totals.cache_creation_input_tokens),
+        ):
+            if found is not None:
                 count = _count(found)
                 if count is not None:
                     self._counts[name] = count
@@ -178,9 +177,27 @@ class _Event(_Body):
     message: msgspec.Raw = msgspec.Raw()
 
 
+class _Details(msgspec.Struct):
+    cached_tokens: _Number = None
+
+
+class _Totals(_Details):
+    prompt_tokens: _Number = None
+    input_tokens: _Number = None
+    completion_tokens: _Number = None
+    output_tokens: _Number = None
+    cache_read_input_tokens: _Number = None
+    cache_creation_input_tokens: _Number = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+    finish_reason: msgspec.Raw = msgspec.Raw()
+
+
 _BODY = msgspec.json.Decoder(_Body)
 _EVENT = msgspec.json.Decoder(_Event)
-_TOTALS_OBJECT = msgspec.json.Decoder(dict[str, object])
+_TOTALS_OBJECT = msgspec.json.Decoder(_Totals)
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_FIELDS = {field.encode_name: msgspec.json.Decoder[Any](field.type) for field in msgspec.structs.fields(_Totals)}
 _T = TypeVar("_T")
 
 
@@ -191,7 +208,27 @@ def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes | bytearray | msgspe
         return None
 
 
-def _count(value: object) -> int | None:
+def _totals(value: msgspec.Raw | bytearray) -> _Totals | None:
+    """Return the counts in a value; without those of other types than numbers have."""
+    try:
+        return _TOTALS_OBJECT.decode(value)
+    except msgspec.ValidationError:
+        members = _decoded(_MEMBERS, value) or {}
+    except (ValueError, RecursionError):
+        return None
+    readable = {name: raw for name, raw in members.items() if name in _FIELDS and _is_readable(name, raw)}
+    return _decoded(_TOTALS_OBJECT, msgspec.json.encode(readable))
+
+
+def _is_readable(name: str, raw: msgspec.Raw) -> bool:
+    try:
+        _FIELDS[name].decode(raw)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _count(value: float | str) -> int | None:
     """Return a whole number, given as such or as decimal digits; None for anything else."""
     if type(value) is int:
         return value if 0 <= value <= _MAX_COUNT else None

@@ -114,6 +114,11 @@ class Routing:
         """Tokens as the endpoint counted them; None where the response does not say, or not yet."""
         return None if self._usage is None else self._usage.usage
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the body of the response is read for the tokens in it."""
+        return self._usage is not None
+
     def served_by(self, hostport: str) -> None:
         """Record the address that the gateway really used: a fallback, perhaps.
 

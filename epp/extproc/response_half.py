@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The response half of an exchange: passes pieces on, reads usage, restores the model name."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 import structlog
 
 from epp.bodies import ModelRestorer
-from epp.director import Cause, Routing
+from epp.director import Cause, Held, Routing
 from epp.extproc import replies
-from epp.extproc.exchange import ExchangeSettings, Progress, expect
+from epp.extproc.exchange import Answer, ExchangeSettings, Progress, expect
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_headers, read_some
 from epp.extproc.modes import BodyMode, GatewayTraits, Modes
 from epp.extproc.overrides import IN_PLACE, ResponseUsage, response_mode
+from epp.extproc.slices import SHORT_BYTES, slice_bytes, slices
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework.clock import Clock
 from epp.framework.errors import BadResponseError
@@ -25,6 +27,8 @@ _MOST_ENDPOINT = 128
 _READ = frozenset({":status", "status", "content-type", CONTENT_LENGTH, *ONLY_OURS})
 _EXPECTED, _BODY, _ENDED = Progress
 _EVENT_STREAM = "text/event-stream"
+_NO_PIECE: tuple[bytes, bytes, bytes, bool] = (b"", b"", b"", False)
+"""A piece, the part of it that has not been read, what takes the place of the rest, and whether it is the last one."""
 
 
 class ResponseHalf:
@@ -35,12 +39,14 @@ class ResponseHalf:
         "_bytes_left",
         "_decision_headers",
         "_headers_shown",
+        "_held",
         "_in_place",
         "_mode",
         "_modes",
         "_now",
         "_response_usage",
         "_restorer",
+        "_sliced",
         "_traits",
         "_whole",
         "progress",
@@ -60,6 +66,8 @@ class ResponseHalf:
         self._restorer: ModelRestorer | None = None
         self._bytes_left: int | None = None  # by content-length; None without one
         self._whole = False
+        self._held: Held | None = None
+        self._sliced = _NO_PIECE
 
     @property
     def unseen(self) -> bool:
@@ -93,14 +101,55 @@ class ResponseHalf:
             answer += replies.modes_field(self._modes.request, self._asked)
         return (answer,)
 
-    def on_body(self, message: HttpBody, routing: Routing | None) -> Sequence[bytes]:
-        """Let one piece pass."""
+    @property
+    def is_held(self) -> bool:
+        """Whether answers to a piece wait for it to be read."""
+        return self._held is not None
+
+    def on_body(self, message: HttpBody, routing: Routing | None) -> Sequence[Answer]:
+        """Let one piece pass; a long one is read in slices before."""
         if self.progress is not _BODY:  # the gateway does not send response headers
             expect("response_body", self.progress, _EXPECTED)
             self.progress = _BODY
         if self._asked is not None:
             self._shown()
         piece, last = message.body, message.end_of_stream
+        if len(piece) > SHORT_BYTES and routing is not None and self._takes_long(piece, routing):
+            self._held = held = Held(partial(self._read_slices, piece, routing, last=last))
+            return (held,)
+        return self._pass(piece, routing, piece, last=last)
+
+    def resume(self) -> Sequence[bytes]:
+        """Answer the piece that was read in slices."""
+        if self._held is None:
+            return ()
+        held, self._held = self._held, None
+        routing = held.routing()
+        piece, unread, restored, last = self._sliced
+        self._sliced = _NO_PIECE
+        return self._pass(piece, routing, unread, restored, last=last)
+
+    def _takes_long(self, piece: bytes, routing: Routing) -> bool:
+        reads = self._restorer is not None or (routing.counts_tokens and not self._whole)
+        return reads and bool(slice_bytes(piece))
+
+    async def _read_slices(self, piece: bytes, routing: Routing, *, last: bool) -> Routing:
+        """Read a long piece but for its last slice, with a turn of the event loop for others before each."""
+        restored: list[bytes] = []
+        *before, unread = slices(piece, slice_bytes(piece))
+        for part in before:
+            if not self._whole:
+                routing.response_piece(part, last=False, now=self._now)
+            if self._restorer is not None:
+                restored.append(self._restorer.feed(part, last=False))
+            await asyncio.sleep(0)
+        self._sliced = piece, unread, b"".join(restored), last
+        return routing
+
+    def _pass(
+        self, piece: bytes, routing: Routing | None, unread: bytes, restored: bytes = b"", *, last: bool
+    ) -> list[bytes]:
+        """Let a piece pass, of which a part may have been read, and restored, already."""
         whole = last
         if last:
             self.progress = _ENDED
@@ -109,13 +158,13 @@ class ResponseHalf:
             whole = last or self._bytes_left == 0
         report = b""
         if routing is not None and not self._whole:
-            routing.response_piece(piece, last=whole, now=self._now)
+            routing.response_piece(unread, last=whole, now=self._now)
             if whole:  # a client that has it all may cut the stream before its end is shown
                 self._whole = True
                 report = replies.metadata_field(routing.report())
                 routing.complete(Cause.NATURAL)
         if self._restorer is not None:
-            answers = self._restored(self._restorer, piece, last=last)
+            answers = self._restored(self._restorer, piece, unread, restored, last=last)
         elif self._in_place:
             answers = [replies.RESPONSE_BODY_PASS]
         else:
@@ -137,6 +186,16 @@ class ResponseHalf:
                 answers += replies.response_body_pieces(rest, end_of_stream=False)
         report = b"" if routing is None or self._whole else replies.metadata_field(routing.report())
         return [*answers, replies.RESPONSE_TRAILERS_PASS + report]
+
+    def _restored(
+        self, restorer: ModelRestorer, piece: bytes, unread: bytes, restored: bytes, *, last: bool
+    ) -> list[bytes]:
+        """Return the answers to a piece of a response whose model is put back."""
+        if not self._in_place:
+            return replies.response_body_pieces(restored + restorer.feed(unread, last=last), end_of_stream=last)
+        whole = last or self._mode is not BodyMode.STREAMED  # what follows a buffered piece is not shown
+        changed = restored + restorer.feed(unread, last=whole)
+        return [replies.RESPONSE_BODY_PASS if changed == piece else replies.response_body_replaced(changed)]
 
     def _ask(self, routing: Routing, *, restored: bool, event_stream: bool) -> bool:
         """Ask for another body mode where one is better; return whether tokens are to be counted."""
@@ -197,14 +256,6 @@ class ResponseHalf:
     def _use(self, mode: BodyMode | None) -> None:
         self._mode = mode
         self._in_place = mode in IN_PLACE
-
-    def _restored(self, restorer: ModelRestorer, piece: bytes, *, last: bool) -> list[bytes]:
-        """Return the answers to a piece of a response whose model is put back."""
-        if not self._in_place:
-            return replies.response_body_pieces(restorer.feed(piece, last=last), end_of_stream=last)
-        whole = last or self._mode is not BodyMode.STREAMED  # what follows a buffered piece is not shown
-        restored = restorer.feed(piece, last=whole)
-        return [replies.RESPONSE_BODY_PASS if restored == piece else replies.response_body_replaced(restored)]
 
 
 def _decision(routing: Routing) -> dict[str, str]:

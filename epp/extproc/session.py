@@ -79,11 +79,19 @@ class Session:
         return answers
 
     def resume(self) -> Sequence[Answer]:
-        """Return the answers that waited for a held request."""
+        """Return the answers that waited for a held request, or for a piece of a response to be read."""
+        request, response = self._request, self._response
+        if request is None or response is None:
+            return ()
         try:
-            return () if self._request is None else self._request.resume()
+            if not response.is_held:
+                return request.resume()
+            answers = response.resume()
+            if response.progress is _ENDED:
+                self.close(Cause.NATURAL)
         except Exception as error:  # noqa: BLE001  the same
             return self._failed(error)
+        return answers
 
     def on_silence(self) -> Sequence[Answer]:
         """Return the answers that the gateway seems to wait for."""

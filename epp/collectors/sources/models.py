@@ -2,12 +2,17 @@
 """Models that an endpoint serves, from its own list."""
 
 import msgspec
+import numpy as np
 
 from epp.collectors.sources.http import HttpSource, HttpSourceParameters
 from epp.framework.datalayer import Extractor, PageError, Report
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath
 from epp.framework.snapshot import MODELS
+
+_MOST_BYTES = 2 * 1024 * 1024
+_MOST_OBJECTS = 10_000
+"""Requests wait while a list is read: 2 ms for so many."""
 
 
 class ModelsSourceParameters(HttpSourceParameters, frozen=True):
@@ -35,7 +40,7 @@ class _ModelList(msgspec.Struct):
 
 
 class ModelsDataExtractor(Extractor):
-    """Reads the names of models and adapters from a list in the OpenAI format."""
+    """Reads the names of models and adapters from a list in the OpenAI format: of at most 2 MiB and 10,000 objects."""
 
     plugin_type = "models-data-extractor"
     writes = (MODELS,)
@@ -44,9 +49,14 @@ class ModelsDataExtractor(Extractor):
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         """Return the names; raises PageError for any other page."""
+        if len(page) > _MOST_BYTES or np.count_nonzero(np.frombuffer(page, np.uint8) == ord("{")) > _MOST_OBJECTS:
+            raise PageError(
+                f"endpoint {endpoint.id}: the list of models has more than {_MOST_BYTES} bytes, or more than "
+                f"{_MOST_OBJECTS} objects; check the path of the source"
+            )
         try:
             models = self._decoder.decode(page)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PageError(
                 f"endpoint {endpoint.id}: the page is not a list of models such as "
                 f'{{"data": [{{"id": "a-model"}}]}}: {error}; check the path of the source'

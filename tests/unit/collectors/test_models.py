@@ -40,11 +40,26 @@ def test_list_without_models_names_none():
         b'{"data": [{"id": 7}]}',
         b'{"data": [{"id": "\xff"}]}',
         b'{"data": null}',
+        b'{"data": ' + b"[" * 100_000,
     ],
 )
 def test_page_that_is_no_such_list_is_refused_with_a_hint(page):
     with pytest.raises(PageError, match=r"endpoint default/e: the page is not a list of models.*check the path"):
         ModelsDataExtractor().extract(page, E)
+
+
+def test_list_of_ten_thousand_objects_is_read_and_no_longer_one():
+    def page(count):
+        return b'{"data": [' + b", ".join(b'{"id": "%d"}' % number for number in range(count)) + b"]}"
+
+    assert len(ModelsDataExtractor().extract(page(9_999), E).attributes[MODELS]) == 9_999
+    with pytest.raises(PageError, match=r"default/e: the list of models has more than .* 10000 objects"):
+        ModelsDataExtractor().extract(page(10_000), E)
+
+
+def test_page_of_more_than_two_mebibytes_is_no_list_of_models():
+    with pytest.raises(PageError, match="the list of models has more than 2097152 bytes"):
+        ModelsDataExtractor().extract(b'{"data": [], "x": "' + b"x" * 2**21 + b'"}', E)
 
 
 async def test_list_is_fetched_from_where_openai_has_it(server):
