@@ -12,6 +12,7 @@ from timing import no_log_lines, quick, tell
 from epp.config import Builder, assemble, default_config
 from epp.datastore import Credit, Datastore
 from epp.director import Director, DirectorObserver, Routing, Subset
+from epp.extproc.decoding import decode
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
@@ -146,12 +147,11 @@ def prompt(size: int) -> bytes:
 def player() -> Callable[[Exchange], None]:
     """Return what plays an exchange."""
     director, settings, traits = Decided(), ExchangeSettings(), GatewayTraits()
-    read = ProcessingRequest.FromString
 
     def play(exchange: Exchange) -> None:
         session = Session(director, settings, traits)  # type: ignore[arg-type]  # all that a session needs of one
         for message in exchange:
-            session.receive(read(message))
+            session.receive(decode(message))
         session.close()
 
     return play

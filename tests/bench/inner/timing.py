@@ -2,10 +2,11 @@
 """What the programs of this directory share: CPU time of a call, and figures on standard output."""
 
 import argparse
+import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -35,6 +36,21 @@ def _mean(call: Callable[[], object], rounds: int) -> float:
     for _ in range(rounds):
         call()
     return (time.process_time() - started) / rounds
+
+
+async def turns(work: Awaitable[object]) -> tuple[float, float]:
+    """Return the CPU time of work in milliseconds, that of looking included, and of the longest turn meanwhile.
+
+    A turn of the event loop is what runs between two looks of a task that always wants to run: a request waits so long.
+    """
+    task = asyncio.ensure_future(work)
+    started, last, longest = time.process_time(), time.thread_time(), 0.0
+    while not task.done():
+        await asyncio.sleep(0)
+        now = time.thread_time()
+        longest, last = max(longest, now - last), now
+    await task
+    return (time.process_time() - started) * 1e3, longest * 1e3
 
 
 def tell(figures: dict[str, float]) -> None:

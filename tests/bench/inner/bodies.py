@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a body of very many elements keeps the event loop from other requests: sessions, without a socket."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+
+import uvloop
+from session import headers
+from timing import no_log_lines, quick, tell, turns
+
+from epp.config import Builder, assemble, default_config
+from epp.datastore import Datastore
+from epp.director import Director, Held
+from epp.extproc.decoding import decode
+from epp.extproc.exchange import ExchangeSettings
+from epp.extproc.modes import GatewayTraits
+from epp.extproc.session import Session
+from epp.extproc.wire import FULL_DUPLEX_STREAMED, HttpBody, ProcessingRequest, ProtocolConfiguration
+from epp.framework import Endpoint, SystemClock
+from epp.framework.registry import Registry
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+def new_director() -> Director:
+    clock = SystemClock()
+    store = Datastore(clock)
+    store.replace([Endpoint(f"e{number}", f"10.0.0.{number + 1}", 8000) for number in range(8)])
+    return Director(store, assemble(default_config(), Builder(Registry(), clock)).pipeline, clock)
+
+
+def bodies(size: int) -> dict[str, tuple[str, bytes]]:
+    """Return path and body by row, each of about `size` bytes."""
+    message, part = b'{"role":"user","content":"x"},', b'{"type":"text","text":"x"},'
+    return {
+        "turn-messages": (CHAT, b'{"model":"m","messages":[%s]}' % (message * (size // len(message)))[:-1]),
+        "turn-parts": (
+            CHAT,
+            b'{"model":"m","messages":[{"role":"user","content":[%s]}]}' % (part * (size // len(part)))[:-1],
+        ),
+        "turn-ids": (COMPLETIONS, b'{"model":"m","prompt":[%s]}' % (b"12345," * (size // 6))[:-1]),
+    }
+
+
+def messages(path: str, *sent: bytes, more: int = 0) -> Sequence[bytes]:
+    """Return the request half of an exchange, with so many more header fields."""
+    fields = {":method": "POST", ":path": path} | {f"x-{number}": "1" for number in range(more)}
+    modes = ProtocolConfiguration(request_body_mode=FULL_DUPLEX_STREAMED, response_body_mode=FULL_DUPLEX_STREAMED)
+    found = [ProcessingRequest(request_headers=headers(fields), protocol_config=modes)]
+    found += [ProcessingRequest(request_body=HttpBody(body=body, end_of_stream=True)) for body in sent]
+    return [message.SerializeToString() for message in found]
+
+
+async def longest(work: Awaitable[object]) -> float:
+    _, turn = await turns(work)
+    return turn
+
+
+async def play(director: Director, exchange: Sequence[bytes]) -> None:
+    """Take the messages as a carrier does, each in a turn."""
+    session = Session(director, ExchangeSettings(), GatewayTraits())
+    for message in exchange:
+        await asyncio.sleep(0)
+        answers = session.receive(decode(message))
+        for answer in answers:
+            if isinstance(answer, Held):
+                await answer.settle()
+                answers = session.resume()
+    assert answers
+    session.close()
+
+
+async def main() -> None:
+    """Print the figures: of each body, the least of several rounds."""
+    no_log_lines()
+    few = quick()
+    director, figures = new_director(), {}
+    for row, (path, body) in bodies(200_000 if few else 2_000_000).items():
+        exchange = messages(path, body)
+        figures[row] = min([await longest(play(director, exchange)) for _ in range(1 if few else 5)])
+    exchange = messages(CHAT, more=100_000)
+    figures["turn-headers"] = min([await longest(play(director, exchange)) for _ in range(1 if few else 5)])
+    tell(figures)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
