@@ -13,7 +13,7 @@ from pathlib import Path
 import uvloop
 
 TESTS = Path(__file__).parents[2]
-sys.path += [str(TESTS / "go"), str(TESTS / "kube"), str(TESTS / "e2e"), str(TESTS / "unit" / "extproc")]
+sys.path += [str(TESTS / room) for room in ("bench", "go", "kube", "e2e", "unit/extproc")]
 
 from build_assets import ASSETS  # noqa: E402  found by the line above
 from cluster.running import running  # noqa: E402
