@@ -166,7 +166,7 @@ def metrics_markdown() -> str:
     discovery = StaticDiscovery([])
     registry = Picker(PickerSettings(server=ServerSettings("unix:unset"), discovery=discovery)).metrics.registry
     families = [
-        *registry._collector_to_names,  # noqa: SLF001
+        *registry._collector_to_names,  # noqa: SLF001  no public way to the families
         WatchMetrics(tuple),
         LeaderMetrics("", is_leader=lambda: False),
     ]

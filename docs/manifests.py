@@ -78,7 +78,7 @@ def main() -> int:
     """Write all files."""
     helm = helm_program()
     if helm is None:
-        print("no helm on the PATH or in KUBEBUILDER_ASSETS: install it, or run `make kube-assets`", file=sys.stderr)  # noqa: T201
+        print("no helm on the PATH or in KUBEBUILDER_ASSETS: install it, or run `make kube-assets`", file=sys.stderr)  # noqa: T201  for whoever runs this
         return 1
     (DEPLOY / "manifests").mkdir(exist_ok=True)
     for name in VARIANTS:

@@ -27,6 +27,7 @@ async def changes(*paths: Path) -> AsyncIterator[None]:
     """
     from watchfiles import awatch  # noqa: PLC0415  not for a process that follows no file
 
+    # Local and short; and abspath, unlike resolve, does not follow a link away from the directory that changes.
     directories = sorted({path if path.is_dir() else Path(os.path.abspath(path)).parent for path in paths})  # noqa: ASYNC240, PTH100
     while True:
         try:

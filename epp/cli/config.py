@@ -35,7 +35,7 @@ def config_show(flags: ConfigShow) -> None:
 def config_schema(_: ConfigSchema) -> None:
     """Print the schema."""
     from epp.config import schema  # noqa: PLC0415  loads all plugins, which the others do not need
-    from epp.framework.registry import Registry  # noqa: PLC0415
+    from epp.framework.registry import Registry  # noqa: PLC0415  the same
 
     with exit_on(ConfigurationError):
         print_json(schema.config_schema(Registry()))

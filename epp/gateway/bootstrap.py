@@ -28,7 +28,7 @@ def bootstrap_dict(settings: GatewaySettings) -> dict[str, Json]:
         # The package uses pydantic in a deprecated way.
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            from epp.gateway._resources import Casing, build_bootstrap  # noqa: PLC0415
+            from epp.gateway._resources import Casing, build_bootstrap  # noqa: PLC0415  see above
         except ModuleNotFoundError as error:
             raise PackageMissingError("envoy-data-plane") from error
 

@@ -55,8 +55,8 @@ def read_config(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT
 def client_of(config: "SingleConfig", headers: Mapping[str, str] | None = None) -> "httpx2.AsyncClient":
     """Return a client without connections yet; raises ConfigurationError for unusable certificates or credentials."""
     import httpx2  # noqa: PLC0415  an optional dependency
-    from lightkube.config.client_adapter import ConnectionParams  # noqa: PLC0415
-    from lightkube.core.exceptions import ConfigError  # noqa: PLC0415
+    from lightkube.config.client_adapter import ConnectionParams  # noqa: PLC0415  the same
+    from lightkube.core.exceptions import ConfigError  # noqa: PLC0415  the same
 
     try:
         params = ConnectionParams().httpx_params(config)
@@ -102,7 +102,7 @@ def _default_config(service_account: Path) -> Path:
 
 def _of_service_account(directory: Path) -> "KubeConfig":
     from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415  an optional dependency
-    from lightkube.core.exceptions import ConfigError  # noqa: PLC0415
+    from lightkube.core.exceptions import ConfigError  # noqa: PLC0415  the same
 
     missing = [name for name in _SERVICE_VARIABLES if not os.environ.get(name)]
     if missing:

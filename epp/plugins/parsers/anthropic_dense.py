@@ -9,7 +9,9 @@ from epp.framework.request import Reading
 from epp.plugins.parsers.anthropic_reader import (
     UNKNOWN,
     Block,
+    BlockFields,
     Message,
+    MessagesFields,
     is_billing,
     write_block,
     write_blocks,
@@ -29,26 +31,17 @@ from epp.plugins.parsers.in_batches import (
     is_empty,
 )
 from epp.plugins.parsers.json_errors import empty
-from epp.plugins.parsers.json_parser import ABSENT, Common, Limit, request_body
+from epp.plugins.parsers.json_parser import ABSENT, request_body
 from epp.plugins.parsers.prompt import PromptWriter
 
 
-class _LongBlock(msgspec.Struct, gc=False):
-    type: str = ""
-    text: str | None = None
-    thinking: str | None = None
-    id: str | None = None
-    name: str | None = None
-    input: msgspec.Raw = ABSENT
-    tool_use_id: str | None = None
+class _LongBlock(BlockFields, gc=False):
     content: msgspec.Raw = ABSENT
 
 
-class _Messages(Common, gc=False):
+class _Messages(MessagesFields, gc=False):
     messages: msgspec.Raw = ABSENT
     system: msgspec.Raw = ABSENT
-    tools: msgspec.Raw = ABSENT
-    max_tokens: Limit = None
 
 
 _decode_long_block = msgspec.json.Decoder(_LongBlock).decode

@@ -13,8 +13,8 @@ from epp.plugins.parsers.prompt import Content, PromptWriter
 _BILLING = "x-anthropic-billing-header"
 
 
-class Block(msgspec.Struct, gc=False):
-    """A content block."""
+class BlockFields(msgspec.Struct, gc=False):
+    """A content block, but for the content within it."""
 
     type: str = ""
     text: str | None = None
@@ -23,6 +23,11 @@ class Block(msgspec.Struct, gc=False):
     name: str | None = None
     input: msgspec.Raw = ABSENT
     tool_use_id: str | None = None
+
+
+class Block(BlockFields, gc=False):
+    """A content block."""
+
     content: Content = None
 
 
@@ -33,11 +38,16 @@ class Message(msgspec.Struct, gc=False):
     content: Content = None
 
 
-class _Messages(Common, gc=False):
-    messages: list[Message] | None = None
-    system: Content = None
+class MessagesFields(Common, gc=False):
+    """A request, but for its messages and system prompt."""
+
     tools: msgspec.Raw = ABSENT
     max_tokens: Limit = None
+
+
+class _Messages(MessagesFields, gc=False):
+    messages: list[Message] | None = None
+    system: Content = None
 
 
 _decode_block = msgspec.json.Decoder(Block).decode
