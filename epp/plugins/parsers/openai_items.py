@@ -22,38 +22,39 @@ from epp.plugins.parsers.prompt import Content, PromptWriter
 _NONE = frozenset({b"", b"null"})
 
 
-class _Item(msgspec.Struct, gc=False):
+class _ItemFields(msgspec.Struct, gc=False):
     type: str = ""
     role: str | None = None
-    content: Content = None
     call_id: str | None = None
+
+
+class _Item(_ItemFields, gc=False):
+    content: Content = None
     output: Content = None
 
 
-class _Responses(Common, gc=False):
-    input: Content = None
-    instructions: Content = None
+class _LongItem(_ItemFields, gc=False):
+    content: msgspec.Raw = ABSENT
+    output: msgspec.Raw = ABSENT
+
+
+class _ResponsesFields(Common, gc=False):
     tools: msgspec.Raw = ABSENT
     max_output_tokens: Limit = None
+
+
+class _Responses(_ResponsesFields, gc=False):
+    input: Content = None
+    instructions: Content = None
+
+
+class _DenseResponses(_ResponsesFields, gc=False):
+    input: msgspec.Raw = ABSENT
+    instructions: msgspec.Raw = ABSENT
 
 
 class _Conversations(Common, gc=False):
     items: list[msgspec.Raw] | None = None
-
-
-class _LongItem(msgspec.Struct, gc=False):
-    type: str = ""
-    role: str | None = None
-    content: msgspec.Raw = ABSENT
-    call_id: str | None = None
-    output: msgspec.Raw = ABSENT
-
-
-class _DenseResponses(Common, gc=False):
-    input: msgspec.Raw = ABSENT
-    instructions: msgspec.Raw = ABSENT
-    tools: msgspec.Raw = ABSENT
-    max_output_tokens: Limit = None
 
 
 class _DenseConversations(Common, gc=False):
