@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pickers: choose among the scored candidates."""
 
+from typing import Annotated
+
 import numpy as np
 import xxhash
+from msgspec import Meta
 from numpy.typing import NDArray
 
-from epp.framework import LAST_PICKED, Candidates, Draw, Endpoint, Floats, Parameters, Picker, Positions, Request
+from epp.framework import LAST_PICKED, Candidates, Draw, Endpoint, Floats, Mask, Parameters, Picker, Positions, Request
 from epp.framework.arrays import highest
-from epp.framework.limits import CountOrDefault
+from epp.framework.limits import CountOrDefault, Natural
 
 
 class PickerParameters(Parameters, frozen=True):
@@ -15,6 +18,29 @@ class PickerParameters(Parameters, frozen=True):
 
     max_num_of_endpoints: CountOrDefault = 1
     """Endpoints returned: the target, and fallbacks that the gateway tries in order; fewer if there are fewer."""
+
+
+class RandomPickerParameters(PickerParameters, frozen=True):
+    """Candidates that are drawn among."""
+
+    top_n: Natural = 0
+    """Draw among so many candidates with the highest totals, of equal ones at random; 0 for all candidates."""
+
+    def __post_init__(self) -> None:
+        """Refuse more endpoints than there are to draw among."""
+        if 0 < self.top_n < self.max_num_of_endpoints:
+            raise ValueError(
+                f"topN is {self.top_n} and maxNumOfEndpoints {self.max_num_of_endpoints}: fallbacks are drawn among "
+                "the same candidates, so write a topN of at least maxNumOfEndpoints"
+            )
+
+
+class WeightedRandomPickerParameters(RandomPickerParameters, frozen=True):
+    """Candidates that are drawn among, and how much their totals count."""
+
+    temperature: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    """Chances are in proportion to `total ^ (1 / temperature)`: below 1 the highest totals win more often, above 1
+    chances become more equal."""
 
 
 class MaxScorePicker(Picker[PickerParameters]):
@@ -40,21 +66,27 @@ class MaxScorePicker(Picker[PickerParameters]):
         return contenders[order[:wanted]]
 
 
-class RandomPicker(Picker[PickerParameters]):
-    """Picks `maxNumOfEndpoints` candidates uniformly, without replacement, regardless of their totals."""
+class RandomPicker(Picker[RandomPickerParameters]):
+    """Picks `maxNumOfEndpoints` of the `topN` candidates uniformly, without replacement.
+
+    Without `topN`, of all candidates, regardless of their totals.
+    """
 
     plugin_type = "random-picker"
 
     def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:  # noqa: ARG002
-        return draw().permutation(len(candidates))[: self.parameters.max_num_of_endpoints]
+        order = draw().permutation(len(candidates))
+        if self.parameters.top_n:
+            order = order[_are_top(totals[order], self.parameters.top_n)]
+        return order[: self.parameters.max_num_of_endpoints]
 
 
-class WeightedRandomPicker(Picker[PickerParameters]):
-    """Samples without replacement: the `maxNumOfEndpoints` largest keys `U^(1/total)`, largest first.
+class WeightedRandomPicker(Picker[WeightedRandomPickerParameters]):
+    """Samples without replacement: the `maxNumOfEndpoints` largest keys `U^(1/w)`, largest first.
 
-    Method A-ES of Efraimidis and Spirakis (2006). The keys are compared as `log(total) - log(-log U)`, a monotone
-    function of them that neither under- nor overflows. Totals of 0 or less come last, in random order; if all are,
-    the choice is uniform.
+    The weight `w` is `total ^ (1 / temperature)`. Method A-ES of Efraimidis and Spirakis (2006). The keys are compared
+    as `log(w) - log(-log U)`, a monotone function of them that neither under- nor overflows. Totals of 0 or less come
+    last, in random order; if all are, the choice is uniform. With `topN`, only the highest totals are drawn among.
     """
 
     plugin_type = "weighted-random-picker"
@@ -63,8 +95,18 @@ class WeightedRandomPicker(Picker[PickerParameters]):
         noise = draw().gumbel(size=len(totals))  # -log(-log U)
         positive = totals > 0
         keys = np.full(len(totals), -np.inf)
-        keys[positive] = np.log(totals[positive]) + noise[positive]
-        return np.lexsort((-noise, -keys))[: self.parameters.max_num_of_endpoints]
+        keys[positive] = np.log(totals[positive]) / self.parameters.temperature + noise[positive]
+        order: Positions = np.lexsort((-noise, -keys))
+        if self.parameters.top_n:
+            order = order[_are_top(totals[order], self.parameters.top_n)]
+        return order[: self.parameters.max_num_of_endpoints]
+
+
+def _are_top(totals: Floats, count: int) -> Mask:
+    """Mark the `count` highest totals, of equal ones the first."""
+    top = np.zeros(len(totals), dtype=np.bool_)
+    top[np.argsort(-totals, kind="stable")[:count]] = True
+    return top
 
 
 def _id_hashes(endpoints: tuple[Endpoint | None, ...]) -> Floats:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import Request
-from epp.framework.testing import candidates
-from epp.plugins.pickers import MaxScorePicker, PickerParameters, RandomPicker, WeightedRandomPicker
+from epp.framework import ConfigurationError, ManualClock, Request
+from epp.framework.registry import Registry
+from epp.framework.testing import candidates, run_scheduling
+from epp.plugins.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker, WeightedRandomPickerParameters
 
 REQUEST = Request("r")
 
@@ -28,7 +29,13 @@ def pick(picker, pool, totals, *, request=REQUEST, draw=no_draw):
 
 
 def up_to(count):
-    return PickerParameters(max_num_of_endpoints=count)
+    return WeightedRandomPickerParameters(max_num_of_endpoints=count)
+
+
+def drawing(picker, **parameters):
+    registry = Registry({})
+    registry.register(picker)
+    return registry.build(picker.plugin_type, parameters, name="p", clock=ManualClock())
 
 
 def test_highest_total_is_picked():
@@ -115,3 +122,75 @@ def test_no_weight_anywhere_is_a_uniform_choice(total):
     pool = candidates(waiting=[0] * 4)
     picks = Counter(pick(WeightedRandomPicker(), pool, [total] * 4, draw=seeded(i))[0] for i in range(400))
     assert all(picks[position] > 60 for position in range(4))
+
+
+@pytest.mark.parametrize("picker", [RandomPicker, WeightedRandomPicker])
+def test_gie_17_only_the_highest_totals_are_drawn_among(picker):
+    pool = candidates(waiting=[0] * 5)
+    best = drawing(picker, topN=2)
+    picks = Counter(pick(best, pool, [0.1, 0.9, 0.5, 0.8, 0.2], draw=seeded(i))[0] for i in range(200))
+    assert set(picks) == {1, 3}
+
+
+@pytest.mark.parametrize("picker", [RandomPicker, WeightedRandomPicker])
+def test_gie_17_of_equal_totals_any_may_be_among_the_highest(picker):
+    pool = candidates(waiting=[0] * 4)
+    picks = {pick(drawing(picker, topN=2), pool, [0.5, 1.0, 0.5, 0.5], draw=seeded(i))[0] for i in range(200)}
+    assert picks == {0, 1, 2, 3}
+
+
+def test_gie_17_top_n_beyond_the_pool_is_the_whole_pool():
+    picks = pick(
+        drawing(RandomPicker, topN=9, maxNumOfEndpoints=9), candidates(waiting=[0] * 3), [1, 2, 3], draw=seeded()
+    )
+    assert sorted(picks) == [0, 1, 2]
+
+
+def test_gie_17_low_temperature_favours_the_best_and_a_high_one_evens_out():
+    pool = candidates(waiting=[0] * 2)
+
+    def share_of_the_best(temperature):
+        picker = drawing(WeightedRandomPicker, temperature=temperature)
+        return sum(pick(picker, pool, [0.6, 0.3], draw=seeded(i))[0] == 0 for i in range(1000)) / 1000
+
+    # chances 2^(1/T) : 1, so 16:1 = 0.94, 2:1 = 0.67 and 2^0.1:1 = 0.52; standard deviations are below 0.016
+    assert share_of_the_best(0.25) == pytest.approx(0.94, abs=0.06)
+    assert share_of_the_best(1) == pytest.approx(0.67, abs=0.06)
+    assert share_of_the_best(10) == pytest.approx(0.52, abs=0.06)
+
+
+@pytest.mark.parametrize("picker", ["random-picker", "weighted-random-picker"])
+def test_gie_17_same_seed_gives_the_same_endpoints_through_a_whole_scheduling(picker):
+    config = f"""
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: {picker}
+  parameters: {{topN: 3, maxNumOfEndpoints: 2}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: queue-scorer
+  - pluginRef: {picker}
+"""
+    pool = candidates(waiting=[0, 1, 2, 3, 4])
+
+    def picked(seed):
+        return [each.name for each in run_scheduling(config, pool, Request("r", seed=seed)).targets]
+
+    assert [picked(seed) for seed in range(20)] == [picked(seed) for seed in range(20)]
+    assert {picked(seed)[0] for seed in range(60)} == {"e0", "e1", "e2"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"topN": -1}, "topN is -1; it must be 0 or more"),
+        ({"topN": 2, "maxNumOfEndpoints": 3}, "topN is 2 and maxNumOfEndpoints 3"),
+        ({"temperature": 0}, "temperature is 0; it must be between 0.01 and 100"),
+    ],
+)
+def test_gie_17_bounds_that_mean_nothing_are_refused(parameters, words):
+    with pytest.raises(ConfigurationError, match=words):
+        drawing(WeightedRandomPicker, **parameters)

@@ -32,7 +32,7 @@ from epp.plugins.disaggregation.joint_parameters import LocalityBands
 from epp.plugins.disaggregation.parameters import StageDeciders
 from epp.plugins.disaggregation.profile_handlers import DisaggParameters, DisaggProfileHandler
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
-from epp.plugins.pickers import MaxScorePicker, PickerParameters, RandomPicker
+from epp.plugins.pickers import MaxScorePicker, RandomPicker
 from epp.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 
 
@@ -70,7 +70,7 @@ def routed(aggregator, *, zones=ZONES, scores=SCORES, weight=1.0, targets=1, pic
     def profile(name):
         role = ProfileFilter(LabelSelectorFilter(LabelSelectorParameters(match_labels={name: "yes"})))
         scorers = (WeightedScorer(BySlot(*scores), weight),)
-        return Profile(name, (role,), scorers, picker(PickerParameters(max_num_of_endpoints=targets)))
+        return Profile(name, (role,), scorers, picker(picker.parameters_type(max_num_of_endpoints=targets)))
 
     scheduler = Scheduler({name: profile(name) for name in ("decode", "prefill")}, handler, aggregator)
     result = scheduler.schedule(Request("r"), candidates(labels=labels, records={TOPOLOGY: zones}))
