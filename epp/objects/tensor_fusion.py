@@ -45,6 +45,37 @@ class AllocatedPartition(Part, frozen=True, kw_only=True):
     allocated_slot_start: int | None = None
 
 
+class LinkedGpu(Part, frozen=True, kw_only=True):
+    """A GPU that another one is connected to, by its topology."""
+
+    peer: str = msgspec.field(default="", name="peerGPUUUID")
+    tier: int = 3
+    """0 direct link, 1 same NUMA node, 2 across NUMA nodes, 3 unknown."""
+    link_type: str = ""
+    bandwidth: Fraction | None = None
+    """Megabytes a second."""
+
+
+class GpuTopology(Part, frozen=True, kw_only=True):
+    """Connections of a GPU."""
+
+    peers: tuple[LinkedGpu, ...] = ()
+
+
+class NvLinkPeer(Part, frozen=True, kw_only=True):
+    """A GPU that another one has an NVLink to."""
+
+    peer: str = msgspec.field(default="", name="peerUUID")
+    bandwidth: Fraction | None = msgspec.field(default=None, name="bandwidthMBps")
+    """Megabytes a second."""
+
+
+class NvLinks(Part, frozen=True, kw_only=True):
+    """NVLinks of a GPU."""
+
+    peers: tuple[NvLinkPeer, ...] = ()
+
+
 class GpuStatus(Part, frozen=True, kw_only=True):
     """Status of a GPU."""
 
@@ -61,6 +92,8 @@ class GpuStatus(Part, frozen=True, kw_only=True):
     used_by: str = ""
     isolation_mode: str = ""
     running_apps: tuple[RunningApp, ...] = ()
+    topology: GpuTopology = GpuTopology()
+    nv_link: NvLinks = NvLinks()
     allocated_partitions: Mapping[str, AllocatedPartition] = msgspec.field(default_factory=dict)
 
 

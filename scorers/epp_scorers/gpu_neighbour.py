@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints whose neighbours on the same physical device have little load."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from epp.framework import (
@@ -15,11 +13,12 @@ from epp.framework import (
     Category,
     Floats,
     Parameters,
-    Positions,
     Request,
     Scorer,
     Share,
+    tag_numbers,
 )
+from epp.framework.accelerators.places import device_use
 from epp.framework.accelerators.tag import Sharing
 
 
@@ -44,15 +43,6 @@ class GpuNeighbourParameters(Parameters, frozen=True):
                 return self.time_slicing_weight
 
 
-@dataclass(frozen=True, slots=True)
-class _Sites:
-    """Devices of each slot, as pairs of slot and device, and the weight of each slot."""
-
-    slots: Positions
-    devices: Positions
-    weights: Floats
-
-
 class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
     """`1 - weight * load / max`, where `load` is that of the other endpoints on the same physical device.
 
@@ -68,32 +58,14 @@ class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
         snapshot = candidates.snapshot
-        sites = snapshot.records(ACCELERATOR).derive(self._sites)
+        use = device_use(snapshot)
         engine = snapshot.column(WAITING) + snapshot.column(RUNNING)
-        busy = np.where(np.isnan(engine), snapshot.column(IN_FLIGHT), engine)[sites.slots]
-        neighbours = np.bincount(sites.devices, weights=busy)[sites.devices] - busy
+        busy = np.where(np.isnan(engine), snapshot.column(IN_FLIGHT), engine)[use.slots]
+        neighbours = np.bincount(use.devices, weights=busy)[use.devices] - busy
         loads = np.zeros(snapshot.capacity)
-        np.maximum.at(loads, sites.slots, neighbours)
+        np.maximum.at(loads, use.slots, neighbours)
         load = loads[candidates.slots]
-        return 1.0 - sites.weights[candidates.slots] * load / (load.max(initial=0.0) or 1.0)
+        return 1.0 - tag_numbers(candidates, self._weight) * load / (load.max(initial=0.0) or 1.0)
 
-    def _sites(self, tags: tuple[AcceleratorTag, ...]) -> _Sites:
-        numbers: dict[tuple[str, str], int] = {}
-        pairs = [
-            (slot, numbers.setdefault((tag.cluster, device), len(numbers)))
-            for slot, tag in enumerate(tags)
-            for device in sorted(_physical_devices(tag))
-        ]
-        slots, devices = np.array(pairs, dtype=np.intp).reshape(len(pairs), 2).T
-        weights = [self.parameters.weight_of(tag.partition.kind) for tag in tags]
-        return _Sites(slots, devices, np.array(weights, dtype=np.float64))
-
-
-def _physical_devices(tag: AcceleratorTag) -> set[str]:
-    """Return the ids of the endpoint's devices; of the divided devices, where it has slices."""
-    parents = {device.parent_id for device in tag.devices if device.parent_id}
-    if parents:
-        return parents
-    if tag.partition.parent_id:
-        return {tag.partition.parent_id}
-    return {device.id for device in tag.devices if device.id}
+    def _weight(self, tag: AcceleratorTag) -> float:
+        return self.parameters.weight_of(tag.partition.kind)

@@ -7,16 +7,15 @@ import numpy as np
 
 from epp.framework import (
     ACCELERATOR,
-    AcceleratorTag,
     Candidates,
     Category,
     Count,
     Floats,
-    Positions,
     Request,
     Scorer,
     Share,
 )
+from epp.framework.accelerators.places import node_numbers
 from epp.framework.accelerators.usage import (
     UNKNOWN_SCORE,
     USAGE_INPUTS,
@@ -104,7 +103,7 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
     def _node_used(self, candidates: Candidates) -> Floats:
         """Return the mean usage of each candidate's node; 0.5 if unknown."""
         snapshot = candidates.snapshot
-        nodes = snapshot.records(ACCELERATOR).derive(_nodes)
+        nodes = node_numbers(snapshot)
         used, empty = used_share(Candidates(snapshot, snapshot.slots), self.parameters)
         known = np.isfinite(used) & ~empty
         places = nodes[snapshot.slots[known]]
@@ -112,10 +111,3 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
         sums = np.bincount(places, weights=used[known], minlength=len(nodes))
         means: Floats = np.divide(sums, counts, out=np.full(len(nodes), UNKNOWN_SCORE), where=counts > 0)
         return means[nodes[candidates.slots]]
-
-
-def _nodes(tags: tuple[AcceleratorTag, ...]) -> Positions:
-    """Return the number of each slot's node; an unknown node is one of its own."""
-    numbers: dict[tuple[str, str, int], int] = {}
-    keys = [(tag.cluster, tag.node, -1 if tag.node else slot) for slot, tag in enumerate(tags)]
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)

@@ -13,6 +13,7 @@ from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
 from epp.framework.accelerators.tag import (
+    CLIQUE,
     DRIVER,
     AcceleratorKind,
     AttributeValue,
@@ -86,7 +87,7 @@ def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], ar
         index=index if isinstance(index, int) else None,
         numa=numa if isinstance(numa, int) else None,
         pcie_root=root if isinstance(root, str) else "",
-        clique=around.node_labels.get("nvidia.com/gpu.clique", ""),
+        clique=around.node_labels.get(CLIQUE, ""),
         fraction=1.0 / _sharers(each, inventory),
         health=health.get(each.result.id, ""),
         taints=tuple(sorted({effect for effect in taints if effect in {"NoSchedule", "NoExecute"}})),

@@ -9,20 +9,30 @@ from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.resources import ResourceRequest, resource_requests
-from epp.framework.accelerators.tag import BOOT_ID, POD_UID, AcceleratorKind, AttributeValue, Partition, Sharing
+from epp.framework.accelerators.tag import (
+    BOOT_ID,
+    CLIQUE,
+    COMPUTE_DOMAIN,
+    POD_UID,
+    AcceleratorKind,
+    AttributeValue,
+    Partition,
+    Sharing,
+)
 from epp.objects.core import Pod
 
 _AMD_PARTITION_PREFIX = "amd.com/"
 
 
 def endpoint_facts(around: Surroundings, inventory: Inventory, local_cluster: str) -> Facts:
-    """Return node and cluster of the endpoint, and the ids that change when its node or pod is replaced."""
+    """Return the place of the endpoint, and the ids that change when its node or pod is replaced."""
     attributes: dict[str, AttributeValue] = {}
     slicer = inventory.slice_nodes.get(around.node_name)
     if boot := around.boot_id or ("" if slicer is None else slicer.boot_id):
         attributes[BOOT_ID] = boot
     if around.pod is not None and around.pod.metadata.uid:
         attributes[POD_UID] = around.pod.metadata.uid
+    attributes |= {label: name for label in (CLIQUE, COMPUTE_DOMAIN) if (name := around.node_labels.get(label, ""))}
     return Facts(
         source="endpoint" if around.pod is None else f"Pod/{around.pod.id}",
         rank=Rank.OPERATOR,

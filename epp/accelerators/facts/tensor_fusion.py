@@ -13,6 +13,7 @@ from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory, gpu_users
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
 from epp.framework.accelerators.tag import (
+    CLIQUE,
     ISOLATION_MODE,
     PARTITION_TEMPLATE,
     PHASE,
@@ -22,6 +23,7 @@ from epp.framework.accelerators.tag import (
     AcceleratorKind,
     AttributeValue,
     Device,
+    DeviceLink,
     Partition,
     Routability,
     Sharing,
@@ -32,6 +34,7 @@ from epp.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu
 DOMAIN = "tensor-fusion.ai"
 """Domain of the attributes, and the default domain of annotations."""
 _LEAVING = frozenset({"Destroying", "Migrating"})
+_TIERS = range(4)
 _OURS = frozenset({"", "tensor-fusion"})
 
 
@@ -72,7 +75,7 @@ def tensor_fusion_facts(
         family=None if product is None else product.family or None,
         model=None if product is None else product.model,
         product=text or None,
-        devices=tuple(_device(gpu) for gpu in gpus),
+        devices=tuple(_device(gpu, around.node_labels.get(CLIQUE, "")) for gpu in gpus),
         count=len(gpus),
         memory_bytes=int(min(memory) * (1.0 if part is None else part.memory_fraction))
         if len(memory) == len(gpus)
@@ -86,14 +89,29 @@ def tensor_fusion_facts(
     )
 
 
-def _device(gpu: Gpu) -> Device:
+def _device(gpu: Gpu, clique: str) -> Device:
     numa = gpu.status.numa_node
     return Device(
         id=gpu.status.uuid or gpu.name,
         node=gpu.node,
         index=gpu.status.index,
         numa=None if numa is None or numa < 0 else numa,
+        clique=clique,
+        links=tuple(_links(gpu)),
     )
+
+
+def _links(gpu: Gpu) -> Iterator[DeviceLink]:
+    """Yield the connections of a GPU; a tier beyond those that there are is unknown."""
+    for each in gpu.status.topology.peers:
+        tier = each.tier if each.tier in _TIERS else _TIERS[-1]
+        yield DeviceLink(peer=each.peer, tier=tier, bandwidth_mbps=_bandwidth(each.bandwidth))
+    for link in gpu.status.nv_link.peers:
+        yield DeviceLink(peer=link.peer, bandwidth_mbps=_bandwidth(link.bandwidth))
+
+
+def _bandwidth(reported: Fraction | None) -> float:
+    return 0.0 if reported is None or reported < 0 else float(reported)
 
 
 def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, str | None]:

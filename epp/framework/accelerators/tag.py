@@ -80,6 +80,17 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """Number of endpoints that share the device, for MPS and time slicing; fractions are 1 / sharers."""
 
 
+class DeviceLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A connection from a device to another one."""
+
+    peer: str
+    """UUID of the other device."""
+    tier: int = 0
+    """0 direct, 1 within a NUMA node, 2 across NUMA nodes, 3 unknown."""
+    bandwidth_mbps: float = 0.0
+    """Megabytes a second; 0 if unknown."""
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """A device, or a slice of one."""
 
@@ -98,6 +109,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Healthy, Unhealthy or Unknown."""
     taints: tuple[str, ...] = ()
     """Effects: NoSchedule, NoExecute."""
+    links: tuple[DeviceLink, ...] = ()
+    """Connections to other devices, as far as they are reported."""
 
 
 class Performance(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,5 +259,7 @@ PHASE = "tensor-fusion.ai/phase"
 ISOLATION_MODE = "tensor-fusion.ai/isolationMode"
 USED_BY = "tensor-fusion.ai/usedBy"
 PARTITION_TEMPLATE = "tensor-fusion.ai/partitionTemplate"
+CLIQUE, COMPUTE_DOMAIN = "nvidia.com/gpu.clique", "resource.nvidia.com/computeDomain"
+"""NVLink clique and compute domain of the endpoint's node: endpoints that share one have NVLink between their GPUs."""
 BOOT_ID, POD_UID = "epp/boot-id", "epp/pod-uid"
 """Boot id of the node and UID of the pod: learned properties of an endpoint are void if one of them changes."""

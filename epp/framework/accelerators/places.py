@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes and physical devices of endpoints as numbers, for sums over them."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.arrays import Mask, Positions
+from epp.framework.snapshot import ACCELERATOR, Snapshot
+
+
+def node_numbers(snapshot: Snapshot) -> Positions:
+    """Return the number of each slot's node, equal ones for one node; an unknown node is one of its own."""
+    return snapshot.records(ACCELERATOR).derive(_node_numbers)
+
+
+def known_nodes(snapshot: Snapshot) -> Mask:
+    """Mark the slots whose node is known."""
+    return snapshot.records(ACCELERATOR).derive_mask(_is_known)
+
+
+class DeviceUse(NamedTuple):
+    """Pairs of slots and devices that they use; a slot whose devices are unknown is in none."""
+
+    slots: Positions
+    devices: Positions
+    """Numbers, equal ones for one physical device."""
+
+
+def device_use(snapshot: Snapshot) -> DeviceUse:
+    """Return the physical devices that the endpoints of all slots use."""
+    return snapshot.records(ACCELERATOR).derive(_device_use)
+
+
+def physical_devices(tag: AcceleratorTag) -> set[str]:
+    """Return the ids of the endpoint's devices; of the divided devices, where it has slices."""
+    parents = {device.parent_id for device in tag.devices if device.parent_id}
+    if parents:
+        return parents
+    if tag.partition.parent_id:
+        return {tag.partition.parent_id}
+    return {device.id for device in tag.devices if device.id}
+
+
+def _node_numbers(tags: tuple[AcceleratorTag, ...]) -> Positions:
+    numbers: dict[tuple[str, str, int], int] = {}
+    keys = [(tag.cluster, tag.node, -1 if tag.node else slot) for slot, tag in enumerate(tags)]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)
+
+
+def _is_known(tag: AcceleratorTag) -> bool:
+    return bool(tag.node)
+
+
+def _device_use(tags: tuple[AcceleratorTag, ...]) -> DeviceUse:
+    numbers: dict[tuple[str, str], int] = {}
+    pairs = [
+        (slot, numbers.setdefault((tag.cluster, device), len(numbers)))
+        for slot, tag in enumerate(tags)
+        for device in sorted(physical_devices(tag))
+    ]
+    slots, devices = np.array(pairs, dtype=np.intp).reshape(len(pairs), 2).T
+    return DeviceUse(slots, devices)
