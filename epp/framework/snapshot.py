@@ -139,6 +139,7 @@ class Topology:
     rack: str = ""
     zone: str = ""
     region: str = ""
+    cluster: str = ""
 
 
 TOPOLOGY: Attribute[Topology] = Attribute("topology", Topology(), "topology-extractor")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How close candidates stand to one endpoint: on its host, in its rack, its zone, its region, or nowhere near."""
+"""How close candidates stand to one endpoint: on its host, in its rack, zone, region or cluster, or nowhere near."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
 from epp.framework.snapshot import TOPOLOGY, Topology
 
-LEVELS = ("host", "rack", "zone", "region")
+LEVELS = ("host", "rack", "zone", "region", "cluster")
 """Closest first; also the names of the fields of a `Topology`."""
 FAR = len(LEVELS)
 """The closeness of an endpoint that shares no level."""

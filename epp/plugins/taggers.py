@@ -27,10 +27,14 @@ class TopologyParameters(Parameters, frozen=True):
     """Label with the name of the zone."""
     region: NameOrDefault = "topology.kubernetes.io/region"
     """Label with the name of the region."""
+    local_cluster: str = ""
+    """Name of the cluster of endpoints for which discovery names none; by default theirs is unknown."""
 
 
 class TopologyExtractor(Tagger[TopologyParameters], ObjectReader[TopologyParameters]):
     """Reads host, rack, zone and region of an endpoint from its labels; a place without a label is unknown.
+
+    The cluster is the one that discovery names, or `localCluster`.
 
     As an extractor of a `k8s-notification-source` with version `v1` and kind `Node`, it takes the label of the node
     where the endpoint has none.
@@ -49,7 +53,11 @@ class TopologyExtractor(Tagger[TopologyParameters], ObjectReader[TopologyParamet
             return of_pod.get(label) or of_node.get(label, "")
 
         topology = Topology(
-            host=place(names.hostname), rack=place(names.rack), zone=place(names.zone), region=place(names.region)
+            host=place(names.hostname),
+            rack=place(names.rack),
+            zone=place(names.zone),
+            region=place(names.region),
+            cluster=endpoint.cluster or names.local_cluster,
         )
         return Report(attributes={TOPOLOGY: topology})
 

@@ -4,7 +4,8 @@
 import msgspec
 import numpy as np
 
-from epp.framework import TOPOLOGY, Candidates, Category, Floats, Parameters, Request, Scorer, Share
+from epp.framework import ACCELERATOR, TOPOLOGY, Candidates, Category, Floats, Parameters, Request, Scorer, Share
+from epp.framework.accelerators.links import shared_devices
 from epp.framework.topology import LEVELS, closeness
 
 
@@ -19,6 +20,12 @@ class TopologyWeights(Parameters, frozen=True):
     """In the peer's zone."""
     region: Share = 0.02
     """In the peer's region."""
+    cluster: Share = 0.0
+    """In the peer's cluster."""
+    pcie_root: Share = 0.0
+    """With a device at the PCIe root of one of the peer's."""
+    clique: Share = 0.0
+    """With a device in the NVLink clique or compute domain of one of the peer's, on whatever host."""
 
 
 class TopologyAffinityScorerParameters(Parameters, frozen=True):
@@ -31,22 +38,30 @@ class TopologyAffinityScorerParameters(Parameters, frozen=True):
 
 
 class TopologyAffinityScorer(Scorer[TopologyAffinityScorerParameters]):
-    """The weight of the closest level (host, rack, zone, region) shared with the peer; 0 if none is.
+    """The weight of the closest level (host, rack, zone, region, cluster) shared with the peer; 0 if none is.
 
-    The peer is the endpoint picked by the first profile of this request; without one, 0 for all.
+    A PCIe root or NVLink clique shared with it counts instead if its weight is higher; both are without effect by
+    default. The peer is the endpoint picked by the first profile of this request; without one, 0 for all.
     """
 
     plugin_type = "topology-affinity-scorer"
     category = Category.AFFINITY
-    reads = (TOPOLOGY,)
 
     def setup(self) -> None:
         far = 0.0
-        self._worth = np.array([*(getattr(self.parameters.weights, level) for level in LEVELS), far])
+        weights = self.parameters.weights
+        self._worth = np.array([*(getattr(weights, level) for level in LEVELS), far])
+        self.reads = (TOPOLOGY, ACCELERATOR) if weights.pcie_root or weights.clique else (TOPOLOGY,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
         peer = candidates.peer
         if peer is None:
             return np.zeros(len(candidates))
         worth: Floats = self._worth[closeness(candidates, peer)]
+        if ACCELERATOR in self.reads:
+            weights = self.parameters.weights
+            for shared, weight in zip(
+                shared_devices(candidates, peer), (weights.pcie_root, weights.clique), strict=True
+            ):
+                worth = np.maximum(worth, shared * weight)
         return worth

@@ -51,6 +51,22 @@ def device_closeness(candidates: Candidates, peer: int) -> Floats:
     return farthest[candidates.slots]
 
 
+def shared_devices(candidates: Candidates, peer: int) -> tuple[Mask, Mask]:
+    """Mark the candidates that share a PCIe root, and an NVLink clique or compute domain, with the endpoint of a slot.
+
+    One device of each that do is enough.
+    """
+    sites = candidates.snapshot.records(ACCELERATOR).derive(_sites)
+    roots, cliques = np.zeros((2, len(sites.slots)), dtype=np.bool_)
+    for row in np.flatnonzero(sites.slots == peer).tolist():
+        roots |= _shared(sites.roots, row)
+        cliques |= _shared(sites.cliques, row) | _shared(sites.domains, row)
+    return (
+        np.logical_or.reduceat(roots, sites.starts)[candidates.slots],
+        np.logical_or.reduceat(cliques, sites.starts)[candidates.slots],
+    )
+
+
 class Surroundings(NamedTuple):
     """Places that the devices of an endpoint share with those of others; without unknown ones."""
 
@@ -58,6 +74,18 @@ class Surroundings(NamedTuple):
     """Cluster, node and root."""
     cliques: frozenset[tuple[str, str]]
     """NVLink cliques and compute domains, each with its kind."""
+
+    def share_root(self, other: "Surroundings") -> bool:
+        """Return whether two endpoints have devices at one PCIe root."""
+        return not self.pcie_roots.isdisjoint(other.pcie_roots)
+
+    def share_clique(self, other: "Surroundings") -> bool:
+        """Return whether two endpoints have devices in one NVLink clique or compute domain."""
+        return not self.cliques.isdisjoint(other.cliques)
+
+
+NO_SURROUNDINGS = Surroundings(frozenset(), frozenset())
+"""Those of unknown devices."""
 
 
 def surroundings(candidates: Candidates) -> tuple[Surroundings, ...]:

@@ -7,7 +7,17 @@ from itertools import combinations
 import numpy as np
 from msgspec.structs import replace
 
-from epp.framework import TOPOLOGY, Aggregator, Destination, Floats, Positions, ProfileResult, Request, Stability
+from epp.framework import (
+    ACCELERATOR,
+    TOPOLOGY,
+    Aggregator,
+    Destination,
+    Floats,
+    Positions,
+    ProfileResult,
+    Request,
+    Stability,
+)
 from epp.framework.headers import ENCODERS, PREFILLER
 from epp.plugins.disaggregation.joint_options import Option, options
 from epp.plugins.disaggregation.joint_parameters import JointParameters
@@ -41,8 +51,10 @@ class JointAggregator(Aggregator[JointParameters]):
     sets_headers = (PREFILLER, ENCODERS)
 
     def setup(self) -> None:
-        if self.parameters.locality_weight:
-            self.reads = (TOPOLOGY,)
+        by_tag = self.parameters.pairing_weight and self.parameters.pairing.by != "name"
+        self.reads = (*([TOPOLOGY] if self.parameters.locality_weight else []), *([ACCELERATOR] if by_tag else []))
+        if not by_tag:
+            self.may_read = (ACCELERATOR,)
 
     def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
         profiles, weights = self.parameters.profiles, self.parameters.weights
@@ -59,9 +71,7 @@ class JointAggregator(Aggregator[JointParameters]):
         legs = {name: result for name in stages if (result := results.get(name)) is not None}
         if len(legs) == 1:
             return Destination(decode)
-        offers = [
-            options(request, leg, self.parameters.top_k, self.parameters.pairing.label_key) for leg in legs.values()
-        ]
+        offers = [options(request, leg, self.parameters.top_k, self.parameters.pairing) for leg in legs.values()]
         chosen = self._best(offers, [stages[name] for name in legs])
         final = {
             name: replace(leg, picked=_picks(leg.picked, option.position))
@@ -93,7 +103,8 @@ class JointAggregator(Aggregator[JointParameters]):
         parameters = self.parameters
         near, match = parameters.locality.host, parameters.pairing.same
         if then.slot != first.slot:
-            near = parameters.locality.between(then.topology, first.topology)
+            of_devices = parameters.locality.of_devices(then.devices, first.devices)
+            near = max(parameters.locality.between(then.topology, first.topology), of_devices)
             match = parameters.pairing.between(first.kind, then.kind)
         elif decoding:
             return 0.0

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epp.framework import LAST_PICKED, TOPOLOGY, ProfileResult, Request, Topology
+from epp.framework import ACCELERATOR, LAST_PICKED, TOPOLOGY, ProfileResult, Request, Topology
+from epp.framework.accelerators.links import NO_SURROUNDINGS, Surroundings, surroundings
+from epp.plugins.disaggregation.joint_parameters import Pairing
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +22,11 @@ class Option:
     topology: Topology
     kind: str
     """Kind of its accelerator; empty if unknown."""
+    devices: Surroundings = NO_SURROUNDINGS
+    """Places of its devices."""
 
 
-def options(request: Request, result: ProfileResult, count: int, label_key: str) -> list[Option]:
+def options(request: Request, result: ProfileResult, count: int, pairing: Pairing) -> list[Option]:
     """Return the profile's own first pick, then the highest other totals, at most `count` in all.
 
     Equal totals are ordered by least recently picked, then in rotation by the request's seed.
@@ -40,6 +44,7 @@ def options(request: Request, result: ProfileResult, count: int, label_key: str)
     order = np.lexsort(((slots + offset) % capacity, last_picked, -totals[contenders]))
     ranked = [own, *contenders[order[: count - 1]].tolist()]
     full = sum(trace.weight for trace in result.scores if trace.weight > 0) or 1.0
+    tags, places = candidates.snapshot.records(ACCELERATOR).values, surroundings(candidates)
     topologies = candidates.snapshot.records(TOPOLOGY).values
     return [
         Option(
@@ -47,7 +52,8 @@ def options(request: Request, result: ProfileResult, count: int, label_key: str)
             slot=(slot := int(candidates.slots[position])),
             score=float(totals[position]) / full,
             topology=topologies[slot],
-            kind=candidates[position].labels.get(label_key, ""),
+            kind=pairing.kind_of(candidates[position], tags[slot]),
+            devices=places[slot],
         )
         for position in ranked
     ]

@@ -12,7 +12,7 @@ from epp.framework.topology import LEVELS, closeness
 class TopologyAffinityFilterParameters(FilterParameters, frozen=True):
     """Distance limit."""
 
-    min_affinity: Literal["host", "rack", "zone", "region"] = "host"
+    min_affinity: Literal["host", "rack", "zone", "region", "cluster"] = "host"
     """Widest place that an endpoint must share with the peer."""
     topology_producer_name: str = ""
     """Accepted for compatibility: the topology of an endpoint has one source."""

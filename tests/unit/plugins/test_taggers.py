@@ -81,3 +81,13 @@ def test_notification_source_of_objects_names_their_kind():
         kind(version="v1")
     with pytest.raises(ConfigurationError, match=r"version is .*: write a name such as v1"):
         kind(version="../v1", kind="Node")
+
+
+def test_gie_8_cluster_is_the_one_that_discovery_names_or_the_local_one():
+    registry = Registry({})
+    registry.register(TopologyExtractor)
+    tagger = registry.build("topology-extractor", {"localCluster": "west"}, name="t", clock=ManualClock())
+    assert isinstance(tagger, TopologyExtractor)
+    assert tagger.tag(Endpoint("e", "10.0.0.1", 8000, cluster="east")).attributes[TOPOLOGY] == Topology(cluster="east")
+    assert tagger.tag(Endpoint("e", "10.0.0.1", 8000)).attributes[TOPOLOGY] == Topology(cluster="west")
+    assert TopologyExtractor().tag(Endpoint("e", "10.0.0.1", 8000)).attributes[TOPOLOGY] == Topology()

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from epp.framework import ConfigurationError, ManualClock, Request, Topology
+from epp.framework.accelerators.tag import AcceleratorTag, Device
 from epp.framework.registry import Registry
-from epp.framework.snapshot import TOPOLOGY
+from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
 from epp.framework.testing import candidates
 from epp_scorers.topology_affinity import TopologyAffinityScorer
 
@@ -59,3 +60,22 @@ def test_peer_need_not_be_a_candidate():
 def test_weight_outside_its_range_is_refused():
     with pytest.raises(ConfigurationError, match="rack is 2; it must be between 0 and 1"):
         build(weights={"rack": 2})
+
+
+def test_gie_8_cluster_is_a_band():
+    pool = candidates(records={TOPOLOGY: [Topology(cluster="c"), Topology(cluster="c"), Topology(cluster="d")]})
+    assert scores(build(), 0, pool) == [0, 0, 0]
+    assert scores(build(weights={"cluster": 0.3}), 0, pool) == [0.3, 0.3, 0]
+
+
+def test_dra_5_pcie_root_and_clique_are_bands():
+    def on(node, root="", clique=""):
+        return AcceleratorTag(node=node, devices=(Device(id=node + root, node=node, pcie_root=root, clique=clique),))
+
+    tags = [on("a", "r", "c"), on("a", "r"), on("b", clique="c"), on("b", "r")]
+    pool = candidates(accelerators=tags, records={TOPOLOGY: [Topology(zone="z")] * 4})
+    assert scores(build(), 0, pool) == [0.05] * 4
+    weighted = build(weights={"pcieRoot": 0.9, "clique": 0.5})
+    assert scores(weighted, 0, pool) == [0.9, 0.9, 0.5, 0.05]
+    assert weighted.reads == (TOPOLOGY, ACCELERATOR)
+    assert build().reads == (TOPOLOGY,)

@@ -21,10 +21,11 @@ from epp.framework import (
     Snapshot,
     Topology,
 )
+from epp.framework.accelerators.tag import AcceleratorTag, Device
 from epp.framework.errors import SaturatedError
 from epp.framework.registry import Registry
 from epp.framework.result import ScoreTrace
-from epp.framework.snapshot import TOPOLOGY
+from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
 from epp.framework.testing import candidates
 from epp.plugins.disaggregation.deciders import AlwaysDisaggPDDecider
 from epp.plugins.disaggregation.joint_aggregator import JointAggregator
@@ -62,7 +63,9 @@ SCORES = (0.90, 0.85, 0.88, 0.70)
 P1, P2, D1, D2 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000", "10.0.0.4:8000"
 
 
-def routed(aggregator, *, zones=ZONES, scores=SCORES, weight=1.0, targets=1, picker=MaxScorePicker, labels=ROLES):
+def routed(
+    aggregator, *, zones=ZONES, scores=SCORES, weight=1.0, targets=1, picker=MaxScorePicker, labels=ROLES, tags=()
+):
     """Schedule a request as a whole; returns where it is decoded and prefilled."""
     handler = DisaggProfileHandler(DisaggParameters(deciders=StageDeciders(prefill="always")))
     handler.connect({"deciders.prefill": AlwaysDisaggPDDecider()})
@@ -73,7 +76,7 @@ def routed(aggregator, *, zones=ZONES, scores=SCORES, weight=1.0, targets=1, pic
         return Profile(name, (role,), scorers, picker(picker.parameters_type(max_num_of_endpoints=targets)))
 
     scheduler = Scheduler({name: profile(name) for name in ("decode", "prefill")}, handler, aggregator)
-    result = scheduler.schedule(Request("r"), candidates(labels=labels, records={TOPOLOGY: zones}))
+    result = scheduler.schedule(Request("r"), candidates(labels=labels, accelerators=tags, records={TOPOLOGY: zones}))
     return ",".join(result.destination.addresses), result.destination.headers.get("x-prefiller-host-port")
 
 
@@ -91,6 +94,54 @@ def test_gie_8_decode_leg_is_reconsidered_too():
 def test_gie_8_small_gain_does_not_outweigh_the_scores():
     # with 0.5 * 0.05 for a shared zone:  P1+D1 1.78    P2+D1 0.85 + 0.88 + 0.025 = 1.755
     assert routed(joint(localityWeight=0.5)) == (D1, P1)
+
+
+@pytest.mark.parametrize("band", ["host", "rack", "zone", "region", "cluster"])
+def test_gie_8_value_of_each_band_can_be_set(band):
+    # with the vectors' places on another level:  P2+D1 2.03 > P1+D2 1.90 > P1+D1 1.78 at 0.6, P1+D1 first at 0.05
+    places = [Topology(**{band: name}) for name in ("z1", "z2", "z2", "z1")]
+    assert routed(joint(localityWeight=0.5, locality={band: 0.6}), zones=places) == (D1, P2)
+    assert routed(joint(localityWeight=0.5, locality={band: 0.05}), zones=places) == (D1, P1)
+
+
+def test_gie_8_sums_of_the_four_combinations():
+    # 0.5 * 0.6 for a shared zone; each is the best of those that contain one of its endpoints, once others are lowered
+    near = {"localityWeight": 0.5, "locality": {"zone": 0.6}}
+    assert routed(joint(**near)) == (D1, P2)  # 2.03
+    assert routed(joint(**near), scores=(0.90, 0.70, 0.88, 0.70)) == (D2, P1)  # 1.90 > 1.88 > 1.78
+    assert routed(joint(**near), scores=(0.90, 0.0, 0.88, 0.0)) == (D1, P1)  # 1.78 > 1.20 > 1.18
+    assert routed(joint(**near), scores=(0.0, 0.85, 0.0, 0.70)) == (D2, P2)  # 1.55 > 1.15 > 1.00
+
+
+def device(node="", root="", clique=""):
+    return AcceleratorTag(
+        node=node, devices=(Device(id=f"{node}{root}{clique}", node=node, pcie_root=root, clique=clique),)
+    )
+
+
+@pytest.mark.parametrize("band", ["pcieRoot", "clique"])
+def test_dra_5_devices_close_to_each_other_are_paired(band):
+    names = ("x", "y", "y", "x")
+    tags = [
+        device("n", root=name) if band == "pcieRoot" else device(f"n-{i}", clique=name) for i, name in enumerate(names)
+    ]
+    nowhere = [Topology()] * 4
+    assert routed(joint(localityWeight=0.5, locality={band: 0.6}), zones=nowhere, tags=tags) == (D1, P2)
+    assert routed(joint(localityWeight=0.5, locality={band: 0.05}), zones=nowhere, tags=tags) == (D1, P1)
+
+
+def test_dra_5_roots_of_different_nodes_are_not_shared():
+    tags = [device(f"n-{i}", root=name) for i, name in enumerate(("x", "y", "y", "x"))]
+    assert routed(joint(localityWeight=9), zones=[Topology()] * 4, tags=tags) == (D1, P1)
+
+
+def test_dra_5_higher_value_of_place_and_device_counts():
+    # one zone for all: 0.6, or 0.9 for the pair of one clique
+    tags = [device(f"n-{i}", clique=name) for i, name in enumerate(("x", "y", "y", "x"))]
+    near = {"localityWeight": 0.5, "locality": {"zone": 0.6, "clique": 0.9}}
+    one_zone = [Topology(zone="z")] * 4
+    assert routed(joint(**near), zones=one_zone, tags=tags) == (D1, P2)  # 1.73 + 0.45 > 1.78 + 0.3
+    assert routed(joint(**{**near, "locality": {"zone": 0.6, "clique": 0.1}}), zones=one_zone, tags=tags) == (D1, P1)
 
 
 def test_gie_8_with_one_candidate_each_the_profiles_choose_for_themselves():
@@ -136,6 +187,41 @@ def paired(labels, **pairing):
 def test_equal_accelerators_go_together():
     # P2+D1 0.85 + 0.88 + 1 against P1+D1 1.78
     assert paired(kinds("a100", "h100", "h100", "mi300x")) == (D1, P2)
+
+
+def accelerators(*models):
+    return [AcceleratorTag(model=model) for model in models]
+
+
+def matched(tags, *, labels=ROLES, **pairing):
+    return routed(joint(localityWeight=0, pairing=pairing), labels=labels, tags=tags, zones=[Topology()] * 4)
+
+
+def test_gie_8_accelerators_without_a_label_are_known_by_class_or_model():
+    assert matched(accelerators("a100", "h100", "h100", "mi300x")) == (D1, P2)
+    classes = [AcceleratorTag(model="m", classes=(name,)) for name in ("a100", "h100", "h100", "mi300x")]
+    assert matched(classes) == (D1, P2)
+    assert matched(accelerators(*["h100"] * 4), labels=kinds("a", "b", "b", "c")) == (D1, P2)  # a label comes first
+
+
+def test_gie_8_classes_are_paired_by_rules():
+    classes = [AcceleratorTag(classes=(name,)) for name in ("amd-mi300x", "nvidia-h100", "nvidia-a100", "amd-mi250")]
+    rules = [{"from": "nvidia-*", "to": "nvidia-*", "value": 0.95}]
+    assert matched(classes) == (D1, P1)
+    assert matched(classes, rules=rules) == (D1, P2)
+
+
+@pytest.mark.parametrize("by", ["vendor", "family"])
+def test_gie_8_kind_may_be_the_vendor_or_the_family(by):
+    tags = [AcceleratorTag(model=str(i), **{by: name}) for i, name in enumerate(("amd", "nvidia", "nvidia", "amd"))]
+    assert matched(tags) == (D1, P1)  # no two of one model
+    assert matched(tags, by=by) == (D1, P2)
+
+
+def test_gie_8_tags_are_required_where_the_kind_is_only_in_them():
+    assert ACCELERATOR in joint(pairing={"by": "vendor"}).reads
+    assert ACCELERATOR in joint().may_read
+    assert ACCELERATOR not in joint(pairing={"by": "vendor"}, pairingWeight=0).reads
 
 
 def test_rules_tell_which_others_do():
@@ -286,6 +372,8 @@ def test_least_recently_picked_of_equals_is_looked_at_first():
         (Topology("h1", "r1", "z", "g"), Topology("h2", "r2", "z", "g"), 0.05),
         (Topology("h1", "r1", "z1", "g"), Topology("h2", "r2", "z2", "g"), 0.02),
         (Topology("h1", "r1", "z1", "g1"), Topology("h2", "r2", "z2", "g2"), 0.0),
+        (Topology("h1", "r1", "z1", "g1", "c"), Topology("h2", "r2", "z2", "g2", "c"), 0.01),
+        (Topology(cluster="c1"), Topology(cluster="c2"), 0.0),
         (Topology(zone="z"), Topology(zone="z"), 0.05),
         (Topology(), Topology(), 0.0),
     ],

@@ -65,3 +65,9 @@ def test_no_peer_keeps_all():
 def test_unknown_level_is_refused():
     with pytest.raises(ParameterError, match="'row' is not known; use 'host', 'rack', 'zone', 'region'"):
         read_parameters(TopologyAffinityFilterParameters, {"minAffinity": "row"})
+
+
+def test_gie_8_cluster_is_the_widest_level():
+    pool = candidates(records={TOPOLOGY: [Topology(cluster=name) for name in ("east", "east", "west")]})
+    assert kept(0, pool, min_affinity="cluster") == [True, True, False]
+    assert kept(0, pool, min_affinity="region") == [True] * 3
