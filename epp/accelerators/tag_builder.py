@@ -99,6 +99,7 @@ class TagBuilder:
             *tensor_fusion_facts(
                 around,
                 gpus,
+                inventory,
                 self._catalogue,
                 annotation_domain=options.tensor_fusion_domain,
                 on_pending=options.on_pending_gpu,

@@ -119,6 +119,11 @@ class GpuNodeStatus(Part, frozen=True, kw_only=True):
     """Status of a node with GPUs."""
 
     total_vram: Fraction | None = msgspec.field(default=None, name="totalVRAM")
+    total_tflops: Fraction | None = msgspec.field(default=None, name="totalTFlops")
+    virtual_vram: Fraction | None = msgspec.field(default=None, name="virtualVRAM")
+    """What is sold, with memory expanded to host memory and disk."""
+    virtual_tflops: Fraction | None = msgspec.field(default=None, name="virtualTFlops")
+    """What is sold, by the oversell ratio."""
 
 
 class GpuNode(ClusterObject, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from epp.accelerators.catalogue import Catalogue, Product
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.merge import PassOrDrain
 from epp.accelerators.facts.surroundings import Surroundings
+from epp.accelerators.facts.tensor_fusion_amounts import physical_capacity, usage_attributes
 from epp.accelerators.inventory import Inventory, gpu_users
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
 from epp.framework.accelerators.tag import (
@@ -17,9 +18,7 @@ from epp.framework.accelerators.tag import (
     ISOLATION_MODE,
     PARTITION_TEMPLATE,
     PHASE,
-    TFLOPS_USED,
     USED_BY,
-    VRAM_USED,
     AcceleratorKind,
     AttributeValue,
     Device,
@@ -51,6 +50,7 @@ def tensor_fusion_gpus(around: Surroundings, inventory: Inventory, annotation_do
 def tensor_fusion_facts(
     around: Surroundings,
     gpus: Sequence[Gpu],
+    inventory: Inventory,
     catalogue: Catalogue,
     *,
     annotation_domain: str = DOMAIN,
@@ -60,12 +60,13 @@ def tensor_fusion_facts(
     if not gpus:
         return
     first = gpus[0].status
-    memory = [int(gpu.status.capacity.vram) for gpu in gpus if gpu.status.capacity.vram]
+    memory = [int(size) for gpu in gpus if (size := physical_capacity(gpu, "vram", inventory))]
     text = first.gpu_model or first.model
     product = catalogue.find(text, memory[0] if memory else None) if text else None
-    parts = [part for gpu in gpus if (part := _partition(gpu, product, around, annotation_domain)) is not None]
+    shares = [_partition(gpu, inventory, product, around, annotation_domain) for gpu in gpus]
+    parts = [part for part in shares if part is not None]
     part = joined(parts) if len(parts) == len(gpus) else None
-    tflops = first.capacity.tflops
+    tflops = physical_capacity(gpus[0], "tflops", inventory)
     state, reason = _state(gpus, on_pending)
     yield Facts(
         source=f"GPU/{gpus[0].name}",
@@ -85,7 +86,7 @@ def tensor_fusion_facts(
         state=state,
         reason=reason,
         node=gpus[0].node or None,
-        attributes=_attributes(gpus, around, annotation_domain),
+        attributes=_attributes(gpus, around, annotation_domain) | usage_attributes(gpus, inventory),
     )
 
 
@@ -129,7 +130,9 @@ def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, s
     return worst
 
 
-def _partition(gpu: Gpu, product: Product | None, around: Surroundings, annotation_domain: str) -> Partition | None:
+def _partition(
+    gpu: Gpu, inventory: Inventory, product: Product | None, around: Surroundings, annotation_domain: str
+) -> Partition | None:
     """Return the share of the GPU that the endpoint has; None for the whole GPU, or if unknown."""
     template = _template(gpu, around)
     if template is not None:
@@ -141,8 +144,8 @@ def _partition(gpu: Gpu, product: Product | None, around: Surroundings, annotati
             kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=max(len(pods), 1)
         )
     amount = _share(gpu, around) or _annotated_share(around, annotation_domain)
-    compute = _fraction(amount.tflops, gpu.status.capacity.tflops)
-    memory = _fraction(amount.vram, gpu.status.capacity.vram)
+    compute = _fraction(amount.tflops, physical_capacity(gpu, "tflops", inventory))
+    memory = _fraction(amount.vram, physical_capacity(gpu, "vram", inventory))
     if compute is None and amount.compute is not None:
         compute = min(float(amount.compute) / 100, 1.0)
     if compute is None and memory is None:
@@ -230,18 +233,4 @@ def _attributes(gpus: Sequence[Gpu], around: Surroundings, domain: str) -> dict[
         f"{DOMAIN}/gpupool": first.metadata.labels.get(f"{domain}/gpupool", ""),
         f"{DOMAIN}/qos": annotations.get(f"{domain}/qos", ""),
     }
-    used = {
-        VRAM_USED: _used([(gpu.status.available.vram, gpu.status.capacity.vram) for gpu in gpus]),
-        TFLOPS_USED: _used([(gpu.status.available.tflops, gpu.status.capacity.tflops) for gpu in gpus]),
-    }
-    found: dict[str, AttributeValue] = {name: text for name, text in texts.items() if text}
-    return found | {name: fraction for name, fraction in used.items() if fraction is not None}
-
-
-def _used(amounts: Sequence[tuple[Fraction | None, Fraction | None]]) -> float | None:
-    """Return the share in use of all GPUs together; -1 for no capacity, None if unknown for a GPU."""
-    available = [left for left, _ in amounts if left is not None]
-    capacity = [whole for _, whole in amounts if whole is not None]
-    if len(available) < len(amounts) or len(capacity) < len(amounts):
-        return None
-    return float(1 - sum(available) / sum(capacity)) if sum(capacity) else -1.0
+    return {name: text for name, text in texts.items() if text}

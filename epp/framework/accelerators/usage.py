@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 
 from epp.framework.accelerators.arrays import tag_numbers
-from epp.framework.accelerators.tag import TFLOPS_USED, VRAM_USED, AcceleratorTag
+from epp.framework.accelerators.tag import TFLOPS_USED, VIRTUAL, VRAM_USED, AcceleratorTag
 from epp.framework.arrays import Floats, Mask
 from epp.framework.candidates import Candidates
 from epp.framework.limits import Count, Weight
@@ -29,6 +29,9 @@ class GpuUsageParameters(Parameters, frozen=True):
     """Weight of the TFLOPS in use."""
     max_num_seqs: Count = 256
     """Running requests at which an engine is fully used; for endpoints without a GPU allocator that reports usage."""
+    use_virtual_capacity: bool = False
+    """Count what TensorFusion sells on nodes with more virtual than physical capacity, which fit more requests but
+    slow each other down; by default what these nodes have."""
 
     def __post_init__(self) -> None:
         """Refuse weights that are all 0."""
@@ -40,8 +43,9 @@ def used_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[
 
     If memory or TFLOPS are unknown, or have weight 0, the other one alone counts.
     """
-    vram = tag_numbers(candidates, _fraction, VRAM_USED)
-    tflops = tag_numbers(candidates, _fraction, TFLOPS_USED)
+    suffix = VIRTUAL if parameters.use_virtual_capacity else ""
+    vram = tag_numbers(candidates, _fraction, VRAM_USED, suffix)
+    tflops = tag_numbers(candidates, _fraction, TFLOPS_USED, suffix)
     empty = np.isinf(vram) | np.isinf(tflops)
     batch = candidates.values(RUNNING) / parameters.max_num_seqs
     busy = np.where(np.isnan(batch), candidates.values(GPU_UTILIZATION), batch)
@@ -61,9 +65,9 @@ def estimated_share(candidates: Candidates, parameters: GpuUsageParameters) -> t
     return np.minimum(fill_unknown(used, candidates, per_request=1.0 / parameters.max_num_seqs), 1.0), empty
 
 
-def _fraction(tag: AcceleratorTag, attribute: str) -> float | None:
+def _fraction(tag: AcceleratorTag, attribute: str, suffix: str) -> float | None:
     """Return the attribute, infinity for a capacity of 0, None if not reported."""
-    value = tag.attributes.get(attribute)
+    value = tag.attributes.get(attribute + suffix, tag.attributes.get(attribute))
     if not isinstance(value, int | float):
         return None
     return min(float(value), 1.0) if value >= 0 else inf

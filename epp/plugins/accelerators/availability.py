@@ -13,16 +13,21 @@ from epp.framework import (
     Filter,
     FilterParameters,
     Mask,
+    NonNegative,
     Request,
     Share,
     tag_mask,
 )
+from epp.framework.accelerators.requirements import Memory, read_memory
 from epp.framework.accelerators.tag import (
     ISOLATION_MODE,
     PARTITION_TEMPLATE,
     PHASE,
+    TFLOPS_FREE,
     TFLOPS_USED,
     USED_BY,
+    VIRTUAL,
+    VRAM_FREE,
     VRAM_USED,
     Device,
     Routability,
@@ -53,8 +58,20 @@ class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
     """Largest share of an accelerator's memory allocated by TensorFusion; 1 for no bound."""
     max_tflops_used: Share = 1.0
     """Largest share of an accelerator's TFLOPS allocated by TensorFusion; 1 for no bound."""
+    min_free_vram: Memory | None = None
+    """Least memory of an endpoint's accelerators that TensorFusion has not allocated: a quantity such as `8Gi`, or a
+    number of GiB."""
+    min_free_tflops: NonNegative = 0.0
+    """Fewest TFLOPS of an endpoint's accelerators that TensorFusion has not allocated."""
+    use_virtual_capacity: bool = False
+    """Hold shares and amounts against what TensorFusion sells on nodes with more virtual than physical capacity; by
+    default against what these nodes have."""
     attributes: dict[str, Annotated[tuple[str, ...], Meta(min_length=1)]] = field(default_factory=dict)
     """Keep only accelerators on which each of these attributes, `domain/name`, has one of the values listed."""
+
+    def __post_init__(self) -> None:
+        """Refuse an amount of memory that is none; raises ValueError."""
+        read_memory("minFreeVram", self.min_free_vram)
 
 
 class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
@@ -70,6 +87,8 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
 
     def setup(self) -> None:
         self._passes = self.parameters.on_unknown == "Pass"
+        self._suffix = VIRTUAL if self.parameters.use_virtual_capacity else ""
+        self._least_vram = read_memory("minFreeVram", self.parameters.min_free_vram) or 0
         self._allowed: Mapping[str, tuple[str, ...]] = {
             name: values
             for name, values in (
@@ -123,13 +142,27 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
                 return f"{name} is not known"
             if str(own) not in values:
                 return f"{name} is {own}, not among {', '.join(values)}"
+        return self._without_room(tag) or (self._outside(tag.devices) if self.parameters.device_indices else None)
+
+    def _without_room(self, tag: AcceleratorTag) -> str | None:
+        """Return the reason for which too much of the accelerators is allocated; None for none."""
         for name, most in ((VRAM_USED, self.parameters.max_vram_used), (TFLOPS_USED, self.parameters.max_tflops_used)):
-            used = tag.attributes.get(name)
-            if most < 1 and isinstance(used, int | float) and used > most:
+            used = self._amount(tag, name)
+            if most < 1 and used is not None and used > most:
                 return f"{name} is {used:g}, more than {most:g}"
-            if most < 1 and not isinstance(used, int | float) and not self._passes:
+            if most < 1 and used is None and not self._passes:
                 return f"{name} is not known"
-        return self._outside(tag.devices) if self.parameters.device_indices else None
+        for name, least in ((VRAM_FREE, self._least_vram), (TFLOPS_FREE, self.parameters.min_free_tflops)):
+            free = self._amount(tag, name)
+            if free is not None and free < least:
+                return f"{name} is {free:.10g}, less than {least:.10g}"
+            if least and free is None and not self._passes:
+                return f"{name} is not known"
+        return None
+
+    def _amount(self, tag: AcceleratorTag, name: str) -> float | None:
+        value = tag.attributes.get(name + self._suffix, tag.attributes.get(name))
+        return value if isinstance(value, int | float) else None
 
     def _outside(self, devices: tuple[Device, ...]) -> str | None:
         """Return the reason for which the devices are not among the allowed indices; None for none."""

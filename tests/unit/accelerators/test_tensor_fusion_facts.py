@@ -5,7 +5,17 @@ import copy
 
 import pytest
 
-from epp.framework.accelerators.tag import ISOLATION_MODE, PHASE, TFLOPS_USED, VRAM_USED, Routability, Sharing
+from epp.framework.accelerators.tag import (
+    ISOLATION_MODE,
+    PHASE,
+    TFLOPS_FREE,
+    TFLOPS_USED,
+    VIRTUAL,
+    VRAM_FREE,
+    VRAM_USED,
+    Routability,
+    Sharing,
+)
 
 GIB = 2**30
 POD_UID = "3f0c6c5e-0d61-4e57-9a0e-2d1a7f7f1111"
@@ -114,3 +124,50 @@ def test_price_of_the_node_is_divided_by_its_gpus(documents, tag):
     found = tag(documents("tensor-fusion"))
     assert found.cost.per_hour == pytest.approx(15.1 / 8)  # 640 GiB / 80 GiB are 8 GPUs
     assert found.provenance["per_hour"] == "GPUNode/gpu-node-1"
+
+
+def gpu_node(**status):
+    return {
+        "apiVersion": "tensor-fusion.ai/v1",
+        "kind": "GPUNode",
+        "metadata": {"name": "gpu-node-1"},
+        "status": {"phase": "Running", **status},
+    }
+
+
+NODE = {"totalTFlops": "312", "totalVRAM": "80Gi", "virtualTFlops": "1560", "virtualVRAM": "120Gi"}
+
+
+def test_tf_19_oversold_node_has_physical_and_virtual_figures(gpu, tag, pod):
+    # one GPU with 312 TFLOPS and 80 GiB, of which 156 and 20 GiB are allocated, sold 5 and 1.5 times over
+    found = tag([gpu, gpu_node(**NODE), pod(uid=POD_UID)])
+    assert found.attributes[TFLOPS_USED] == pytest.approx(156 / 312)
+    assert found.attributes[TFLOPS_USED + VIRTUAL] == pytest.approx(156 / 1560)
+    assert found.attributes[VRAM_USED] == pytest.approx(20 / 80)
+    assert found.attributes[VRAM_USED + VIRTUAL] == pytest.approx(20 / 120)
+    assert found.attributes[VRAM_FREE] == 60 * GIB
+    assert found.attributes[VRAM_FREE + VIRTUAL] == 100 * GIB
+    assert (found.attributes[TFLOPS_FREE], found.attributes[TFLOPS_FREE + VIRTUAL]) == (156, 1404)
+
+
+def test_tf_19_gpu_that_reports_virtual_capacity_has_its_physical_one(gpu, tag, pod):
+    oversold = changed(gpu, capacity={"tflops": "1560", "vram": "120Gi"}, available={"tflops": "1404", "vram": "100Gi"})
+    found = tag([oversold, gpu_node(**NODE), pod(uid=POD_UID)])
+    assert found.performance.fp16 == pytest.approx(312)
+    assert found.partition.memory_fraction == pytest.approx(24 / 80)
+    assert found.attributes[TFLOPS_USED] == pytest.approx(156 / 312)
+    assert found.attributes[TFLOPS_USED + VIRTUAL] == pytest.approx(156 / 1560)
+
+
+def test_tf_19_more_sold_than_there_is(gpu, tag, pod):
+    oversold = changed(gpu, capacity={"tflops": "1560", "vram": "120Gi"}, available={"tflops": "780", "vram": "20Gi"})
+    found = tag([oversold, gpu_node(**NODE), pod(uid=POD_UID)])
+    assert found.attributes[TFLOPS_USED] == pytest.approx(780 / 312)
+    assert (found.attributes[TFLOPS_FREE], found.attributes[TFLOPS_FREE + VIRTUAL]) == (0, 780)
+
+
+@pytest.mark.parametrize("node", [{}, {"totalTFlops": "312", "virtualTFlops": "312"}, {"virtualVRAM": "120Gi"}])
+def test_tf_19_node_that_sells_what_it_has_has_no_virtual_figures(gpu, tag, pod, node):
+    found = tag([gpu, gpu_node(**node), pod(uid=POD_UID)])
+    assert found.attributes[TFLOPS_USED] == pytest.approx(0.5)
+    assert not [name for name in found.attributes if name.endswith(VIRTUAL)]

@@ -5,9 +5,10 @@ from math import inf, nan
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from epp.framework import ConfigurationError, Request
-from epp.framework.accelerators.tag import NO_TAG, TFLOPS_USED, VRAM_USED, AcceleratorTag
+from epp.framework.accelerators.tag import NO_TAG, TFLOPS_USED, VIRTUAL, VRAM_USED, AcceleratorTag
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp_scorers.gpu_packing import CompactFirstScorer, LowLoadFirstScorer, NodeCompactGpuLowLoadScorer
@@ -66,6 +67,17 @@ def test_defect_21_scores_are_not_rounded(scores):
 
 def test_oversubscribed_gpu_is_full(scores):
     assert scores(CompactFirstScorer, [gpu(1.4, inf)]) == [1.0]
+
+
+def test_tf_19_physical_capacity_counts_unless_virtual_is_asked_for(scores):
+    # 40 of 80 GiB sold, and 40 of 120; TFLOPS are not oversold
+    oversold = gpu(0.5, 0.25)
+    oversold = structs.replace(oversold, attributes={**oversold.attributes, VRAM_USED + VIRTUAL: 1 / 3})
+    plain = gpu(0.5, 0.25)
+    # 0.7 * 0.5 + 0.3 * 0.25, and 0.7 / 3 + 0.3 * 0.25
+    assert scores(CompactFirstScorer, [oversold, plain]) == pytest.approx([0.425, 0.425])
+    virtual = scores(CompactFirstScorer, [oversold, plain], useVirtualCapacity=True)
+    assert virtual == pytest.approx([0.7 / 3 + 0.075, 0.425])
 
 
 def test_tf_2_engine_speaks_where_no_allocator_does(scores):

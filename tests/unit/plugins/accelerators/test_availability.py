@@ -105,12 +105,30 @@ def test_tf_4_pending_excuses_nothing_but_being_pending():
         ({"partitionTemplates": ["19"]}, {"partitionTemplate": 19}, {"partitionTemplate": 5}),
         ({"maxVramUsed": 0.9}, {"vramUsedFraction": 0.9}, {"vramUsedFraction": 0.91}),
         ({"maxTflopsUsed": 0.5}, {"tflopsUsedFraction": 0}, {"tflopsUsedFraction": 1}),
+        ({"minFreeVram": "8Gi"}, {"vramFree": 8 * 2**30}, {"vramFree": 8 * 2**30 - 1}),
+        ({"minFreeVram": 8}, {"vramFree": 8 * 2**30}, {"vramFree": 0}),
+        ({"minFreeTflops": 40}, {"tflopsFree": 40}, {"tflopsFree": 39}),
         ({"attributes": {"tensor-fusion.ai/tier": ["0"]}}, {"tier": 0}, {"tier": 1}),
     ],
 )
 def test_tf_4_attributes_allow_and_deny(parameters, allowed, denied):
     assert kept(with_attributes(**allowed), with_attributes(**denied), GPU, **parameters) == [True, False, True]
     assert kept(with_attributes(**allowed), GPU, onUnknown="Fail", **parameters) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("bound", "physical", "virtual"),
+    [
+        ({"maxVramUsed": 0.5}, {"vramUsedFraction": 0.6}, {"vramUsedFractionVirtual": 0.3}),
+        ({"maxTflopsUsed": 0.5}, {"tflopsUsedFraction": 0.6}, {"tflopsUsedFractionVirtual": 0.3}),
+        ({"minFreeVram": 1}, {"vramFree": 0}, {"vramFreeVirtual": 2**30}),
+        ({"minFreeTflops": 1}, {"tflopsFree": 0}, {"tflopsFreeVirtual": 5}),
+    ],
+)
+def test_tf_19_room_is_physical_unless_virtual_capacity_counts(bound, physical, virtual):
+    oversold = with_attributes(**physical, **virtual)
+    assert kept(oversold, **bound) == [False]
+    assert kept(oversold, with_attributes(**physical), **bound, useVirtualCapacity=True) == [True, False]
 
 
 def test_tf_4_device_indices_allow_and_deny():
@@ -134,6 +152,8 @@ def test_two_filters_with_other_parameters_do_not_share_what_they_found():
         ({"onUnknown": "drop"}, "'drop' is not known; use 'Pass', 'Fail'"),
         ({"onUnhealthy": "Fail"}, "'Fail' is not known; use 'Drain', 'Ignore'"),
         ({"maxVramUsed": 2}, "maxVramUsed is 2; it must be between 0 and 1"),
+        ({"minFreeVram": "much"}, "minFreeVram: "),
+        ({"minFreeTflops": -1}, "minFreeTflops is -1; it must be 0 or more"),
         ({"attributes": {"a/b": []}}, "a/b is empty; list at least one entry"),
     ],
 )
