@@ -2,6 +2,7 @@
 """Tag of an endpoint: the facts of all sources, merged field by field."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -15,6 +16,7 @@ from epp.accelerators.facts import Facts, Merged, Rank, merge
 from epp.accelerators.facts.classes import class_facts
 from epp.accelerators.facts.declared import AcceleratorOverride, Declared, class_on_pod, declared_facts
 from epp.accelerators.facts.dra import dra_facts
+from epp.accelerators.facts.frozen import frozen_facts
 from epp.accelerators.facts.instaslice import instaslice_facts
 from epp.accelerators.facts.merge import DrainOrIgnore, PassOrDrain
 from epp.accelerators.facts.pod import cpu_facts, endpoint_facts, pod_facts
@@ -27,6 +29,7 @@ from epp.accelerators.resources import resource_key, resource_requests
 from epp.framework.accelerators.tag import AcceleratorDeclaration, Partition, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
+from epp.framework.snapshot import NODE_NAME
 from epp.objects.ome import AcceleratorClass
 
 _VENDOR_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
@@ -75,12 +78,13 @@ class TagBuilder:
             + [each.extended_resource_name for each in inventory.device_classes.values() if each.extended_resource_name]
         )
         self._node_facts: dict[str, NodeFacts] = {}
+        self._node_labels: dict[str, Mapping[str, str]] = {}
 
     def build(self, endpoint: Endpoint) -> Merged:
         """Return the tag of the endpoint, and the problems of its sources."""
         options = self._options
-        local = not endpoint.cluster or endpoint.cluster == options.cluster
-        inventory = self._inventory if local else self._elsewhere
+        inventory = self._inventory_of(endpoint)
+        local = inventory is self._inventory
         around = surroundings_of(endpoint, inventory, trust_pod_labels=options.trust_pod_labels)
         declared = self._declared(around)
         warnings = (*declared.warnings, *(() if local else self._cluster_warnings(endpoint)))
@@ -105,11 +109,14 @@ class TagBuilder:
                 on_pending=options.on_pending_gpu,
             ),
         ]
+        frozen = frozen_facts(around, options.tensor_fusion_domain)
+        warnings = (*warnings, *frozen.warnings)
         place = endpoint_facts(around, inventory, options.cluster)
         if around.pod is not None and not (
             declared.facts or requested or allocated or self._may_have_accelerators(around, inventory)
         ):
-            return merge([cpu_facts(around.pod), place, *_spot(around.node_labels)])
+            merged = merge([cpu_facts(around.pod), place, *frozen.facts, *_spot(around.node_labels)])
+            return msgspec.structs.replace(merged, warnings=warnings)
         node = self._facts_of_node(around)
         labels, by_machine = _split(node.facts)
         own = [*declared.facts, *allocated, *pod_facts(around, requested, node, inventory)]
@@ -120,10 +127,32 @@ class TagBuilder:
         classes = self._classes(around, inventory, devices, [*own, *labels], keys=keys)
         of_class = [] if declared.classes or not classes else [self._of_class(classes[0], [*own, *labels])]
         names = dict.fromkeys((*declared.classes, *(each.name for each in classes)))
-        known = _with_shares([place, *own, *of_class, *labels])
+        known = _with_shares([place, *frozen.facts, *own, *of_class, *labels])
         merged = self._merged(known, by_machine, around, inventory, classes=tuple(names))
         of_cost = cost_warnings(around, inventory) if merged.tag.cost.per_hour is None else ()
         return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings, *of_cost))
+
+    def node_labels(self, endpoint: Endpoint) -> Mapping[str, str]:
+        """Return the labels of the endpoint's node, with its name as `metadata.name`; none for an unknown node.
+
+        One mapping for all endpoints of a node.
+        """
+        around = surroundings_of(
+            endpoint, self._inventory_of(endpoint), trust_pod_labels=self._options.trust_pod_labels
+        )
+        if around.node is None:
+            named = {NODE_NAME: around.node_name} if around.node_name else {}
+            return {**around.node_labels, **named}
+        found = self._node_labels.get(around.node.name)
+        if found is None:
+            labels = {**around.node_labels, NODE_NAME: around.node.name}
+            found = self._node_labels[around.node.name] = MappingProxyType(labels)
+        return found
+
+    def _inventory_of(self, endpoint: Endpoint) -> Inventory:
+        """Return the objects of the endpoint's cluster."""
+        local = not endpoint.cluster or endpoint.cluster == self._options.cluster
+        return self._inventory if local else self._elsewhere
 
     def _cluster_warnings(self, endpoint: Endpoint) -> Iterator[str]:
         """Yield a warning if the endpoint has a cluster and the objects have none."""

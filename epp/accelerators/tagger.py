@@ -23,7 +23,7 @@ from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
 from epp.framework.lists_in_files import read_list
-from epp.framework.snapshot import ACCELERATOR
+from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.objects.cluster_objects import ClusterObjects
 from epp.objects.decode import ALL_KINDS, decode_object
 from epp.objects.files.last_good import ObjectVersions
@@ -116,7 +116,7 @@ class AcceleratorTagger(
     """
 
     plugin_type = "accelerator-data-source"
-    writes = (ACCELERATOR,)
+    writes = (ACCELERATOR, NODE_LABELS)
     decode = staticmethod(decode_object)
 
     def setup(self) -> None:
@@ -165,7 +165,7 @@ class AcceleratorTagger(
             if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_WARNINGS:
                 self._endpoint_problems.add(problem)
                 _log.warning("endpoint accelerator problem", plugin=self.name, endpoint=endpoint.id, problem=problem)
-        return Report(attributes={ACCELERATOR: merged.tag})
+        return Report(attributes={ACCELERATOR: merged.tag, NODE_LABELS: self._builder.node_labels(endpoint)})
 
     def merged(self, endpoint: Endpoint) -> Merged:
         """Return the tag, and the problems of its sources."""

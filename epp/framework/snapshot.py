@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from math import nan
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import msgspec
@@ -148,7 +149,12 @@ TOPOLOGY: Attribute[Topology] = Attribute("topology", Topology(), "topology-extr
 ACCELERATOR: Attribute[AcceleratorTag] = Attribute("accelerator", NO_TAG, "accelerator-data-source")
 """Hardware of an endpoint; `tag_numbers` and `tag_mask` make arrays of it."""
 
-CORE_ATTRIBUTES: tuple[Attribute[Any], ...] = (LORA, MODELS, TOPOLOGY, ACCELERATOR)
+NODE_NAME = "metadata.name"
+"""Name of a node among its labels."""
+NODE_LABELS: Attribute[Mapping[str, str]] = Attribute("node_labels", MappingProxyType({}), "accelerator-data-source")
+"""Labels of the node of an endpoint, and its name as `metadata.name`; none for an unknown node."""
+
+CORE_ATTRIBUTES: tuple[Attribute[Any], ...] = (LORA, MODELS, TOPOLOGY, ACCELERATOR, NODE_LABELS)
 
 
 class _Former(NamedTuple):

@@ -21,6 +21,7 @@ from epp.framework import (
     Scorer,
     comparable_load,
 )
+from epp.framework.accelerators.frozen import WAKE_UP_INPUTS, wake_up_cost
 from epp.framework.arrays import within
 from epp.framework.rates import batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
@@ -38,6 +39,10 @@ class WorkSecondsParameters(Parameters, frozen=True):
     kv_barrier_seconds: NonNegative = 0.05
     """Cost of a half-full KV cache in seconds: the lambda of a barrier that keeps requests from full caches; 0 for no
     barrier."""
+    wake_up_from_memory_seconds: NonNegative = 1.0
+    """Time that an idle endpoint takes to wake up whose model is frozen to memory (see `wake-up-scorer`)."""
+    wake_up_from_disk_seconds: NonNegative = 20.0
+    """The same for a model that is frozen to disk."""
     attention_quadratic_tokens: Natural = 0
     """Prompt length in tokens at which attention takes as long as everything else; 0 to count all tokens alike."""
     prefix_match_info_producer_name: str = ""
@@ -45,7 +50,7 @@ class WorkSecondsParameters(Parameters, frozen=True):
 
 
 class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
-    """`least / seconds`, where `seconds = wait + prefill + decode + barrier` and `least` is the best candidate's.
+    """`least / seconds`, where `seconds = wait + prefill + decode + barrier + wake-up`, `least` the best candidate's.
 
     With the endpoint's own rates: `wait = uncached tokens in flight there / rate`; `prefill = uncached tokens of this
     prompt / rate`, or, with `attentionQuadraticTokens` q and c of p tokens cached, `(uncached + uncached * (c + p) / q)
@@ -57,7 +62,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
 
     plugin_type = "work-seconds-scorer"
     category = Category.BALANCE
-    may_read = (PROMPT_TOKENS, KV_USAGE, *LOAD_INPUTS)
+    may_read = (PROMPT_TOKENS, KV_USAGE, *LOAD_INPUTS, *WAKE_UP_INPUTS)
 
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
@@ -82,7 +87,12 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
             seen = 2 * request.prompt_tokens - uncached
             work += uncached * seen / self.parameters.attention_quadratic_tokens
         decode = output * rates.itl_seconds(candidates, batch_sizes(candidates) + 1)
-        return rates.prefill_seconds(candidates, work) + decode + self._barrier(comparable_load(candidates, KV_USAGE))
+        seconds = rates.prefill_seconds(candidates, work) + decode
+        return seconds + self._barrier(comparable_load(candidates, KV_USAGE)) + self._wake_up(candidates)
+
+    def _wake_up(self, candidates: Candidates) -> Floats:
+        given = self.parameters
+        return wake_up_cost(candidates, given.wake_up_from_memory_seconds, given.wake_up_from_disk_seconds)
 
     def _barrier(self, kv_usage: Floats) -> Floats:
         usage = within(kv_usage, 0.0, _FULLEST)

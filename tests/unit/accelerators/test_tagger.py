@@ -16,7 +16,7 @@ from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, AcceleratorTag
 from epp.framework.datalayer import Concerns
 from epp.framework.registry import Registry
-from epp.framework.snapshot import ACCELERATOR
+from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 
 T4 = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1"}
 
@@ -143,3 +143,30 @@ def test_pool_that_is_wrong_all_over_does_not_fill_the_log():
         for number in range(150):
             tag(built, accelerator=AcceleratorDeclaration(accelerator_class=f"abacus-{number}"))
     assert len(logs) == 100
+
+
+def test_tf_4_labels_of_the_node_are_an_attribute(tmp_path):
+    file = tmp_path / "objects.yaml"
+    file.write_text(
+        """
+apiVersion: v1
+kind: Node
+metadata: {name: n1, labels: {zone: z1}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: vllm-a, namespace: llm}
+spec: {nodeName: n1, containers: []}
+"""
+    )
+    tagger = source(paths=[str(file)])
+
+    def labels(**endpoint):
+        return dict(tagger.tag(Endpoint(address="10.0.0.1", port=8000, **endpoint)).attributes[NODE_LABELS])
+
+    on_n1 = {"zone": "z1", "metadata.name": "n1"}
+    assert labels(name="vllm-a", namespace="llm", labels={"app": "vllm"}) == on_n1
+    assert labels(name="other", node="n1") == on_n1
+    assert labels(name="other", node="n2", labels={"zone": "z2"}) == {"zone": "z2", "metadata.name": "n2"}
+    assert labels(name="other", node="n1", cluster="elsewhere") == {"metadata.name": "n1"}
+    assert labels(name="other") == {}
