@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a hub says of the cluster of an endpoint: scores, placements, taints, admission checks.
+
+One frozen record for all endpoints of a cluster, an attribute of the snapshot like the accelerator tag.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from epp.framework.snapshot import Attribute
+
+MOST_SCORE = 100.0
+"""Scores of a hub reach from -100 to 100."""
+MOST_WEIGHT = 10.0
+"""Weights of scores in a placement reach from -10 to 10."""
+
+
+class TaintEffect(StrEnum):
+    """Effect of a taint of a cluster."""
+
+    NO_SELECT = "NoSelect"
+    PREFER_NO_SELECT = "PreferNoSelect"
+    NO_SELECT_IF_NEW = "NoSelectIfNew"
+
+
+class ClusterTaint(msgspec.Struct, frozen=True, kw_only=True):
+    """A taint of a cluster."""
+
+    key: str
+    value: str = ""
+    effect: TaintEffect
+    since: float | None = None
+    """When it was added, in seconds since the epoch; None if unknown."""
+
+
+class PlacementStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a placement decided on a cluster."""
+
+    chosen: bool = False
+    score: float | None = None
+    """Sum of its weighted scores, which has no fixed limits; None if the hub does not say."""
+    group: str = ""
+    """Name of its decision group, or else the group's index."""
+    any_chosen: bool = True
+    """Whether the placement chose any cluster at all."""
+
+
+class ClusterStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the cluster of an endpoint."""
+
+    cluster: str = ""
+    """Its name; empty if nothing is known of it."""
+    scores: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """By `resourceName/scoreName`, -100..100; without those that are missing or expired."""
+    expired: frozenset[str] = frozenset()
+    """`resourceName/scoreName` of scores whose `validUntil` has passed."""
+    placements: Mapping[str, PlacementStanding] = msgspec.field(default_factory=dict)
+    """By `namespace/name`: every placement that is known, those that did not choose the cluster included."""
+    taints: tuple[ClusterTaint, ...] = ()
+    active: bool | None = None
+    """Whether an admission check of multi-cluster queueing that uses it is active; None if there is none."""
+    available: bool | None = None
+    """Condition ManagedClusterConditionAvailable; None if unknown."""
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    claims: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+NO_STANDING = ClusterStanding()
+
+CLUSTER: Attribute[ClusterStanding] = Attribute("cluster", NO_STANDING, "cluster-data-source")
+"""Standing of the cluster of an endpoint with its hub."""
