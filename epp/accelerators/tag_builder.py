@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
+from epp.accelerators.catalogue.generations import features_of
 from epp.accelerators.catalogue.instance_types import InstanceType
-from epp.accelerators.catalogue.products import features_of
 from epp.accelerators.classes.matching import Evidence, matching_classes
 from epp.accelerators.classes.pci import pci_of
 from epp.accelerators.dra.devices import Allocated, allocated_devices, claims_of, resource_keys
