@@ -113,7 +113,6 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
     "mi300x": {8: "Standard_ND96isr_MI300X_v5 Standard_ND96is_MI300X_v5 BM.GPU.MI300X.8"},
     "mi355x": {8: "BM.GPU.MI355X.8 BM.GPU.MI355X-v1.8"},
     "gaudi1": {8: "dl1.24xlarge"},
-    "gaudi3": {8: "gx3d-160x1792x8gaudi3"},
     "inferentia1": {1: "inf1.xlarge inf1.2xlarge", 4: "inf1.6xlarge", 16: "inf1.24xlarge"},
     "inferentia2": {1: "inf2.xlarge inf2.8xlarge", 6: "inf2.24xlarge", 12: "inf2.48xlarge"},
     "trainium1": {1: "trn1.2xlarge", 16: "trn1.32xlarge trn1n.32xlarge"},
@@ -139,7 +138,7 @@ INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(
         for name in names.split()
     }
 )
-"""By name in lower case: those of AWS, Azure, Google Cloud, IBM and Oracle."""
+"""By name in lower case: those of AWS, Azure, Google Cloud and Oracle."""
 
 
 def find_instance_type(name: str, overrides: Mapping[str, InstanceType] | None = None) -> InstanceType | None:
