@@ -8,26 +8,12 @@ from math import ceil
 import msgspec
 
 from epp.accelerators.mig import parse_mig_profile
+from epp.accelerators.resource_names import is_no_accelerator, maker_of
 from epp.framework.accelerators.tag import AcceleratorKind
 from epp.objects.core import Container, Pod
 
 SLICER_DOMAINS = ("mig.das.com/", "instaslice.redhat.com/mig-")
 """Prefixes of the resources for which InstaSlice creates slices."""
-_WHOLE = {
-    "nvidia.com/gpu": ("nvidia", AcceleratorKind.GPU),
-    "nvidia.com/gpu.shared": ("nvidia", AcceleratorKind.GPU),
-    "nvidia.com/pgpu": ("nvidia", AcceleratorKind.GPU),
-    "gpu.intel.com/i915": ("intel", AcceleratorKind.XPU),
-    "gpu.intel.com/xe": ("intel", AcceleratorKind.XPU),
-    "google.com/tpu": ("google", AcceleratorKind.TPU),
-    "habana.ai/gaudi": ("intel", AcceleratorKind.NPU),
-    "aws.amazon.com/neuron": ("aws", AcceleratorKind.NPU),
-    "aws.amazon.com/neurondevice": ("aws", AcceleratorKind.NPU),
-}
-_FAMILIES = {
-    "amd.com/": ("amd", AcceleratorKind.GPU),
-    "huawei.com/Ascend": ("huawei", AcceleratorKind.NPU),
-}
 _SAME_AS = {"nvidia.com/gpu.shared": "nvidia.com/gpu"}
 
 
@@ -40,6 +26,8 @@ class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Canonical name of the MIG profile."""
     vendor: str = ""
     kind: AcceleratorKind = AcceleratorKind.UNKNOWN
+    known: bool = True
+    """Whether a vendor or an object is known for the resource; without, it may be any device."""
 
 
 def resource_key(name: str) -> str:
@@ -59,7 +47,8 @@ def profile_of(name: str) -> str:
 def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceRequest, ...]:
     """Return the accelerators that the pod requests, by name; `more` are further resources that count as accelerators.
 
-    The number is the sum over containers and sidecars, or the maximum over init containers if that is larger.
+    The number is the sum over containers and sidecars, or the maximum over init containers if that is larger. Extended
+    resources of which nothing is known are returned only if there are no others: they may be accelerators.
     """
     known = frozenset(more)
     total = Counter[str]()
@@ -67,7 +56,9 @@ def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceReque
         total.update(_amounts(container))
     for container in pod.spec.init_containers:
         total |= Counter() if _is_sidecar(container) else _amounts(container)
-    return tuple(found for name in sorted(total) if (found := _request(name, total[name], known)) is not None)
+    counted = [name for name in sorted(total) if name in known or profile_of(name) or not is_no_accelerator(name)]
+    found = [_request(name, total[name], known) for name in counted]
+    return tuple([each for each in found if each.known] or found)
 
 
 def _is_sidecar(container: Container) -> bool:
@@ -81,12 +72,11 @@ def _amounts(container: Container) -> Counter[str]:
     return amounts
 
 
-def _request(name: str, count: int, more: frozenset[str]) -> ResourceRequest | None:
+def _request(name: str, count: int, more: frozenset[str]) -> ResourceRequest:
     profile = profile_of(name)
     if profile:
         return ResourceRequest(name=name, count=count, profile=profile, vendor="nvidia", kind=AcceleratorKind.GPU)
-    families = (found for prefix, found in _FAMILIES.items() if name.startswith(prefix))
-    vendor_and_kind = _WHOLE.get(name) or next(families, None)
-    if vendor_and_kind is None:
-        return ResourceRequest(name=name, count=count) if name in more else None
-    return ResourceRequest(name=name, count=count, vendor=vendor_and_kind[0], kind=vendor_and_kind[1])
+    maker = maker_of(name)
+    if maker is None:
+        return ResourceRequest(name=name, count=count, known=name in more)
+    return ResourceRequest(name=name, count=count, vendor=maker.vendor, kind=maker.kind)

@@ -7,8 +7,8 @@ from types import MappingProxyType
 import msgspec
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
+from epp.accelerators.catalogue.generations import features_of
 from epp.accelerators.catalogue.instance_types import InstanceType
-from epp.accelerators.catalogue.products import features_of
 from epp.accelerators.classes.matching import Evidence, matching_classes
 from epp.accelerators.classes.pci import pci_of
 from epp.accelerators.dra.devices import Allocated, allocated_devices, claims_of, resource_keys
@@ -25,8 +25,8 @@ from epp.accelerators.facts.surroundings import Surroundings, surroundings_of
 from epp.accelerators.facts.tensor_fusion import DOMAIN, tensor_fusion_facts, tensor_fusion_gpus
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases
-from epp.accelerators.resources import resource_key, resource_requests
-from epp.framework.accelerators.tag import AcceleratorDeclaration, Partition, Sharing
+from epp.accelerators.resources import ResourceRequest, resource_key, resource_requests
+from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, Partition, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
 from epp.framework.snapshot import NODE_NAME
@@ -120,7 +120,8 @@ class TagBuilder:
         node = self._facts_of_node(around)
         labels, by_machine = _split(node.facts)
         own = [*declared.facts, *allocated, *pod_facts(around, requested, node, inventory)]
-        if self._contradicted(own, labels):
+        unknown = [each for each in requested if not each.known and not declared.facts and not allocated]
+        if unknown or self._contradicted(own, labels):
             labels, by_machine = _spot(around.node_labels), []
         keys = {resource_key(each.name) for each in requested} | resource_keys(devices, inventory)
         keys |= {_VENDOR_RESOURCES.get(gpu.status.vendor.lower(), "nvidia.com/gpu") for gpu in gpus}
@@ -130,7 +131,8 @@ class TagBuilder:
         known = _with_shares([place, *frozen.facts, *own, *of_class, *labels])
         merged = self._merged(known, by_machine, around, inventory, classes=tuple(names))
         of_cost = cost_warnings(around, inventory) if merged.tag.cost.per_hour is None else ()
-        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings, *of_cost))
+        of_resources = _resource_warnings(unknown) if merged.tag.kind is AcceleratorKind.UNKNOWN else ()
+        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings, *of_resources, *of_cost))
 
     def node_labels(self, endpoint: Endpoint) -> Mapping[str, str]:
         """Return the labels of the endpoint's node, with its name as `metadata.name`; none for an unknown node.
@@ -228,7 +230,11 @@ class TagBuilder:
         return facts_from_labels(labels, instance_types=self._options.instance_types, catalogue=self._catalogue)
 
     def _contradicted(self, own: Sequence[Facts], labels: Sequence[Facts]) -> bool:
-        """Return whether the endpoint has another product than the labels: nodes can have several."""
+        """Return whether the endpoint has another vendor or product than the labels: nodes can have several."""
+        vendors = {fact.vendor for fact in labels if fact.vendor}
+        vendor = next((fact.vendor for fact in own if fact.vendor), None)
+        if vendor and vendors and vendor not in vendors:
+            return True
         labelled = [fact.product for fact in labels if fact.product]
         given = [fact.product or fact.model for fact in own if fact.product or fact.model]
         if not labelled or not given:
@@ -278,6 +284,15 @@ def _split(facts: Iterable[Facts]) -> tuple[list[Facts], list[Facts]]:
 def _spot(labels: Mapping[str, str]) -> list[Facts]:
     spot = spot_from_labels(labels)
     return [] if spot is None else [Facts(source="labels", rank=Rank.LABELS, spot=spot)]
+
+
+def _resource_warnings(requested: Iterable[ResourceRequest]) -> Iterator[str]:
+    """Yield a sentence for each resource of which nothing is known."""
+    for each in requested:
+        yield (
+            f"the pod requests {each.name}, a resource of which no vendor is known: its accelerator is unknown; "
+            "write an AcceleratorClass with this name under resources, or accelerator in the endpoint list"
+        )
 
 
 def _partition(facts: Iterable[Facts]) -> Partition:

@@ -26,7 +26,7 @@ class GpuNeighbourParameters(Parameters, frozen=True):
     """Effect of neighbours, by the way the device is shared: 0 for none, 1 for the strongest."""
 
     mig_weight: Share = 0.25
-    """For hardware partitions, such as MIG slices and AMD partitions, which share power, host and PCIe."""
+    """For hardware partitions, such as MIG slices and AMD partitions, and cores: they share power, host and PCIe."""
     mps_weight: Share = 0.75
     """For processes that compute at the same time."""
     time_slicing_weight: Share = 1.0
@@ -35,7 +35,7 @@ class GpuNeighbourParameters(Parameters, frozen=True):
     def weight_of(self, sharing: Sharing) -> float:
         """Return the weight for a device that is shared in this way."""
         match sharing:
-            case Sharing.MIG | Sharing.AMD:
+            case Sharing.MIG | Sharing.AMD | Sharing.CORES:
                 return self.mig_weight
             case Sharing.MPS:
                 return self.mps_weight

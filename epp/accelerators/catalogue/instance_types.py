@@ -18,18 +18,30 @@ class InstanceType(msgspec.Struct, frozen=True):
 
 # product -> count -> machine types
 _TABLE: Mapping[str, Mapping[int, str]] = {
+    "p100-sxm-16gb": {1: "VM.GPU2.1", 2: "BM.GPU2.2"},
+    "p100-pcie-16gb": {
+        1: "Standard_NC6s_v2",
+        2: "Standard_NC12s_v2",
+        4: "Standard_NC24s_v2 Standard_NC24rs_v2",
+    },
+    "p40": {1: "Standard_ND6s", 2: "Standard_ND12s", 4: "Standard_ND24s Standard_ND24rs"},
     "v100-sxm-16gb": {
-        1: "p3.2xlarge Standard_NC6s_v3 VM.GPU3.1",
-        2: "Standard_NC12s_v3 VM.GPU3.2",
-        4: "p3.8xlarge Standard_NC24s_v3 Standard_NC24rs_v3 VM.GPU3.4",
+        1: "p3.2xlarge VM.GPU3.1",
+        2: "VM.GPU3.2",
+        4: "p3.8xlarge VM.GPU3.4",
         8: "p3.16xlarge BM.GPU3.8",
+    },
+    "v100-pcie-16gb": {
+        1: "Standard_NC6s_v3",
+        2: "Standard_NC12s_v3",
+        4: "Standard_NC24s_v3 Standard_NC24rs_v3",
     },
     "v100-sxm-32gb": {8: "p3dn.24xlarge Standard_ND40rs_v2"},
     "a100-sxm-40gb": {
         1: "a2-highgpu-1g",
         2: "a2-highgpu-2g",
         4: "a2-highgpu-4g",
-        8: "p4d.24xlarge Standard_ND96asr_v4 a2-highgpu-8g BM.GPU4.8",
+        8: "p4d.24xlarge Standard_ND96asr_v4 Standard_ND96asr_A100_v4 a2-highgpu-8g BM.GPU4.8",
         16: "a2-megagpu-16g",
     },
     "a100-sxm-80gb": {
@@ -49,13 +61,18 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
     "h200-sxm-141gb": {
         8: "p5e.48xlarge p5en.48xlarge Standard_ND96isr_H200_v5 a3-ultragpu-8g BM.GPU.H200.8",
     },
+    "gh200-96gb": {1: "BM.GPU.GH200.1"},
     "b200": {8: "p6-b200.48xlarge a4-highgpu-8g BM.GPU.B200.8"},
     "gb200": {4: "p6e-gb200.36xlarge Standard_ND128isr_NDR_GB200_v6 a4x-highgpu-4g BM.GPU.GB200.4"},
+    "b300": {8: "p6-b300.48xlarge BM.GPU.B300.8"},
+    "gb300": {4: "Standard_ND128isr_GB300_v6 a4x-maxgpu-4g-metal BM.GPU.GB300.4"},
     "t4": {
         1: (
             "g4dn.xlarge g4dn.2xlarge g4dn.4xlarge g4dn.8xlarge g4dn.16xlarge"
+            " g5g.xlarge g5g.2xlarge g5g.4xlarge g5g.8xlarge"
             " Standard_NC4as_T4_v3 Standard_NC8as_T4_v3 Standard_NC16as_T4_v3"
         ),
+        2: "g5g.16xlarge g5g.metal",
         4: "g4dn.12xlarge Standard_NC64as_T4_v3",
         8: "g4dn.metal",
     },
@@ -65,7 +82,7 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
         8: "g5.48xlarge",
     },
     "a10": {
-        1: "Standard_NV36ads_A10_v5 VM.GPU.A10.1",
+        1: "Standard_NV36ads_A10_v5 Standard_NV36adms_A10_v5 VM.GPU.A10.1",
         2: "Standard_NV72ads_A10_v5 VM.GPU.A10.2",
         4: "BM.GPU.A10.4",
     },
@@ -80,18 +97,37 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
     },
     "l40s": {
         1: "g6e.xlarge g6e.2xlarge g6e.4xlarge g6e.8xlarge g6e.16xlarge",
-        4: "g6e.12xlarge g6e.24xlarge BM.GPU.L40S.4",
+        4: "g6e.12xlarge g6e.24xlarge BM.GPU.L40S.4 BM.GPU.L40S-NC.4",
         8: "g6e.48xlarge",
     },
-    "mi300x": {8: "Standard_ND96isr_MI300X_v5 BM.GPU.MI300X.8"},
+    "rtx-pro-6000-server": {
+        1: (
+            "g7e.2xlarge g7e.4xlarge g7e.8xlarge g4-standard-48"
+            " Standard_NC144ds_xl_RTXPRO6000BSE_v6 Standard_NC144lds_xl_RTXPRO6000BSE_v6"
+        ),
+        2: ("g7e.12xlarge g4-standard-96 Standard_NC288ds_xl_RTXPRO6000BSE_v6 Standard_NC288lds_xl_RTXPRO6000BSE_v6"),
+        4: "g7e.24xlarge g4-standard-192",
+        8: "g7e.48xlarge g4-standard-384",
+    },
+    "radeon-pro-v520": {1: "g4ad.xlarge g4ad.2xlarge g4ad.4xlarge", 2: "g4ad.8xlarge", 4: "g4ad.16xlarge"},
+    "mi300x": {8: "Standard_ND96isr_MI300X_v5 Standard_ND96is_MI300X_v5 BM.GPU.MI300X.8"},
+    "mi355x": {8: "BM.GPU.MI355X.8 BM.GPU.MI355X-v1.8"},
+    "gaudi1": {8: "dl1.24xlarge"},
+    "inferentia1": {1: "inf1.xlarge inf1.2xlarge", 4: "inf1.6xlarge", 16: "inf1.24xlarge"},
     "inferentia2": {1: "inf2.xlarge inf2.8xlarge", 6: "inf2.24xlarge", 12: "inf2.48xlarge"},
     "trainium1": {1: "trn1.2xlarge", 16: "trn1.32xlarge trn1n.32xlarge"},
-    "trainium2": {16: "trn2.48xlarge"},
+    "trainium2": {1: "trn2.3xlarge", 16: "trn2.48xlarge trn2u.48xlarge"},
+    "cloud-ai-100-standard": {8: "dl2q.24xlarge"},
+    "v3": {4: "ct3-hightpu-4t ct3p-hightpu-4t"},
     "v4": {4: "ct4p-hightpu-4t"},
-    "v5e": {1: "ct5lp-hightpu-1t", 4: "ct5lp-hightpu-4t", 8: "ct5lp-hightpu-8t"},
+    "v5e": {
+        1: "ct5lp-hightpu-1t ct5l-hightpu-1t",
+        4: "ct5lp-hightpu-4t ct5l-hightpu-4t",
+        8: "ct5lp-hightpu-8t ct5l-hightpu-8t",
+    },
     "v5p": {1: "ct5p-hightpu-1t", 2: "ct5p-hightpu-2t", 4: "ct5p-hightpu-4t"},
     "v6e": {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"},
-    "v7x": {4: "tpu7x-standard-4t"},
+    "v7x": {1: "tpu7x-standard-1t", 4: "tpu7x-standard-4t"},
 }
 
 INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(

@@ -32,6 +32,12 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     int4: float | None = None
     bandwidth_gbps: float | None = None
     features: frozenset[str] = frozenset()
+    compute_units: int | None = None
+    """Multiprocessors of NVIDIA, compute units of AMD."""
+    parts: int | None = None
+    """Parts that are allocated one by one: dies in mode CPX, tiles, NeuronCores, AI cores."""
+    source: str = ""
+    """Title of the document with the figures."""
     per_hour: float | None = None
     partitions: Mapping[str, Partition] = msgspec.field(default_factory=dict)
     """By id of the partition template, from a GPU catalogue file."""

@@ -103,4 +103,5 @@ def _amd_partition(requested: Sequence[ResourceRequest]) -> Partition | None:
 
 def _node_is_free(around: Surroundings, inventory: Inventory) -> bool:
     """Return whether no known pod requests accelerators of the node."""
-    return not any(resource_requests(pod) for pod in inventory.pods_by_node.get(around.node_name, ()))
+    pods = inventory.pods_by_node.get(around.node_name, ())
+    return not any(each.known for pod in pods for each in resource_requests(pod))

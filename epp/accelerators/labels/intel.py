@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
 from epp.accelerators.facts import Facts, Rank
-from epp.accelerators.labels.reading import LabelReader, Reading
+from epp.accelerators.labels.reading import PCI_DEVICES, LabelReader, Reading
 from epp.framework.accelerators.tag import AcceleratorKind
 
 _DEVICE_COUNT = re.compile(r"gpu\.intel\.com/device-id\.(?P<id>[0-9a-f]{4}(?:-[0-9a-f]{4})?)\.count")
-_DEVICES = {"0bd5": "max-1550", "0bda": "max-1100", "56c0": "flex-170"}
 
 
 def read_intel(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
@@ -35,7 +34,7 @@ def read_intel(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading |
     )
     return Reading(
         facts=facts,
-        lookup=product or next((_DEVICES[device] for device in counts if device in _DEVICES), ""),
+        lookup=product or next((PCI_DEVICES[key] for device in counts if (key := ("8086", device)) in PCI_DEVICES), ""),
         count=reader.number("gpu.intel.com/device.count") or sum(counts.values()) or None,
         warnings=tuple(reader.warnings),
     )

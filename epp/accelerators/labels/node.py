@@ -9,8 +9,10 @@ from epp.accelerators.catalogue import CATALOGUE, Catalogue
 from epp.accelerators.catalogue.instance_types import InstanceType, find_instance_type
 from epp.accelerators.facts import Facts
 from epp.accelerators.labels.amd import read_amd
+from epp.accelerators.labels.clouds import read_clouds
 from epp.accelerators.labels.gke import read_gke_gpu, read_gke_tpu
 from epp.accelerators.labels.intel import read_intel
+from epp.accelerators.labels.npus import read_ascend, read_gaudi
 from epp.accelerators.labels.nvidia import read_nvidia
 from epp.accelerators.labels.reading import (
     INSTANCE_TYPE_LABELS,
@@ -20,7 +22,7 @@ from epp.accelerators.labels.reading import (
 )
 from epp.framework.accelerators.tag import Partition
 
-_READERS = (read_nvidia, read_gke_gpu, read_gke_tpu, read_amd, read_intel)
+_READERS = (read_nvidia, read_gke_gpu, read_gke_tpu, read_amd, read_intel, read_gaudi, read_ascend)
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +56,11 @@ def facts_from_labels(
     built-in table.
     """
     readings = [reading for read in _READERS if (reading := read(labels, catalogue)) is not None]
-    if not readings and (pci := read_pci(labels)) is not None:
-        readings = [pci]
+    readings.extend(read_clouds(labels, catalogue))
+    pci = read_pci(labels)
+    vendors = {each.facts.vendor for each in readings}
+    if pci is not None and (not readings or (pci.lookup and pci.facts.vendor in vendors)):
+        readings.append(pci)
     facts = [reading.facts for reading in readings]
     if (common := common_facts(labels)) is not None:
         facts.append(common)

@@ -18,7 +18,10 @@ _SPOT: Mapping[str, Mapping[str, bool]] = {
     "eks.amazonaws.com/capacitytype": {"spot": True, "on_demand": False, "capacity_block": False},
     "kubernetes.azure.com/scalesetpriority": {"spot": True, "regular": False},
 }
-_PCI = re.compile(r"feature\.node\.kubernetes\.io/pci-(?P<device_class>[0-9a-f]{4})_(?P<vendor>[0-9a-f]{4})\.present")
+_PCI = re.compile(
+    r"feature\.node\.kubernetes\.io/pci-(?P<device_class>[0-9a-f]{4})_(?P<vendor>[0-9a-f]{4})"
+    r"(_(?P<device>[0-9a-f]{4}))?(_[0-9a-f]{4})*\.present"
+)
 # device class and vendor; without display controllers of AMD and Intel, which mostly serve the console
 _PCI_VENDORS: Mapping[tuple[str, str], tuple[str, AcceleratorKind]] = {
     ("0300", "10de"): ("nvidia", AcceleratorKind.GPU),
@@ -27,7 +30,32 @@ _PCI_VENDORS: Mapping[tuple[str, str], tuple[str, AcceleratorKind]] = {
     ("1200", "1002"): ("amd", AcceleratorKind.GPU),
     ("0380", "8086"): ("intel", AcceleratorKind.XPU),
     ("1200", "1da3"): ("intel", AcceleratorKind.NPU),
+    ("1200", "17cb"): ("qualcomm", AcceleratorKind.NPU),
+    ("1200", "19e5"): ("huawei", AcceleratorKind.NPU),
 }
+PCI_DEVICES: Mapping[tuple[str, str], str] = {
+    ("1002", "7408"): "mi250x",
+    ("1002", "740c"): "mi250",
+    ("1002", "740f"): "mi210",
+    ("1002", "738c"): "mi100",
+    ("1002", "74a0"): "mi300a",
+    ("1002", "74a1"): "mi300x",
+    ("1002", "74a2"): "mi308x",
+    ("1002", "74a5"): "mi325x",
+    ("1002", "75a0"): "mi350x",
+    ("1002", "75a3"): "mi355x",
+    ("8086", "0bd5"): "max-1550",
+    ("8086", "0bda"): "max-1100",
+    ("8086", "56c0"): "flex-170",
+    ("8086", "56c1"): "flex-140",
+    ("8086", "e211"): "arc-pro-b60",
+    ("8086", "e212"): "arc-pro-b50",
+    ("1da3", "1000"): "gaudi1",
+    ("1da3", "1010"): "gaudi1",
+    ("1da3", "1020"): "gaudi2",
+    ("1da3", "1060"): "gaudi3",
+}
+"""Models by PCI vendor and device."""
 _ATTRIBUTES = (
     "nvidia.com/",
     "amd.com/",
@@ -36,6 +64,9 @@ _ATTRIBUTES = (
     "cloud.google.com/gke-gpu",
     "cloud.google.com/gke-max-shared-clients-per-gpu",
     "cloud.google.com/gke-tpu",
+    "habana.ai/",
+    "karpenter.k8s.aws/instance-accelerator",
+    "karpenter.k8s.aws/instance-gpu",
     "topology.kubernetes.io/",
 )
 _NO_ATTRIBUTES = ("nvidia.com/gpu.deploy.", "nvidia.com/gfd.timestamp")
@@ -119,14 +150,15 @@ def typed(value: str) -> AttributeValue:
 
 
 def read_pci(labels: Mapping[str, str]) -> Reading | None:
-    """Return the vendor, from the PCI labels of node feature discovery; None without such labels."""
+    """Return the vendor, and the model if its device id is there, from PCI labels of node feature discovery."""
     for key in sorted(labels):
         match = _PCI.fullmatch(key)
         if match and labels[key].lower() == "true":
             found = _PCI_VENDORS.get((match["device_class"], match["vendor"]))
             if found:
                 vendor, kind = found
-                return Reading(facts=Facts(source="labels", rank=Rank.LABELS, vendor=vendor, kind=kind))
+                model = PCI_DEVICES.get((match["vendor"], match["device"] or ""), "")
+                return Reading(facts=Facts(source="labels", rank=Rank.LABELS, vendor=vendor, kind=kind), lookup=model)
     return None
 
 

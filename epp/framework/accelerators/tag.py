@@ -42,6 +42,8 @@ class Sharing(StrEnum):
     MPS = "mps"
     TIME_SLICING = "time-slicing"
     AMD = "amd"
+    CORES = "cores"
+    """Cores or tiles of a device, each of which is allocated by itself."""
     VGPU = "vgpu"
 
 

@@ -63,6 +63,43 @@ GIB = 2**30
         ("tpu-v5p-slice", "v5p"),
         ("tpu-v6e-slice", "v6e"),
         ("tpu7x", "v7x"),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", "rtx-pro-6000-server"),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Workstation-Edition", "rtx-pro-6000-workstation"),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edition", "rtx-pro-6000-max-q"),
+        ("nvidia-rtx-pro-6000", "rtx-pro-6000-server"),
+        ("NVIDIA-RTX-A4000", "rtx-a4000"),
+        ("NVIDIA-RTX-A5000", "rtx-a5000"),
+        ("NVIDIA-RTX-4000-Ada-Generation", "rtx-4000-ada"),
+        ("NVIDIA-RTX-4000-SFF-Ada-Generation", "rtx-4000-sff-ada"),
+        ("NVIDIA-RTX-5000-Ada-Generation", "rtx-5000-ada"),
+        ("NVIDIA-GeForce-RTX-3090", "rtx-3090"),
+        ("NVIDIA-GeForce-RTX-3090-Ti", "rtx-3090-ti"),
+        ("NVIDIA-GeForce-RTX-5090", "rtx-5090"),
+        ("Quadro-RTX-6000", "quadro-rtx-6000"),
+        ("Tesla-P40", "p40"),
+        ("Tesla-P4", "p4"),
+        ("Tesla-P100-PCIE-16GB", "p100-pcie-16gb"),
+        ("NVIDIA-A16", "a16"),
+        ("NVIDIA-A2", "a2"),
+        ("NVIDIA-A800-SXM4-80GB", "a800-sxm-80gb"),
+        ("NVIDIA-H800", "h800-sxm-80gb"),
+        ("NVIDIA-H20", "h20"),
+        ("NVIDIA-B300-SXM6-AC", "b300"),
+        ("NVIDIA-GB300", "gb300"),
+        ("AMD_Instinct_MI300A", "mi300a"),
+        ("AMD_Instinct_MI308X", "mi308x"),
+        ("AMD_Instinct_MI350X", "mi350x"),
+        ("AMD_Instinct_MI355X_OAM", "mi355x"),
+        ("gaudi-hl-205", "gaudi1"),
+        ("Intel-Gaudi-2-96GB", "gaudi2"),
+        ("HL-325L", "gaudi3"),
+        ("Flex_140", "flex-140"),
+        ("trn2.48xlarge", "trainium2"),
+        ("inferentia2", "inferentia2"),
+        ("910B3", "ascend-910b3"),
+        ("Ascend910B4", "ascend-910b4"),
+        ("Ascend910_9392", "ascend-910c"),
+        ("310P3", "ascend-310p"),
     ],
 )
 def test_defect_27_products_are_found_in_every_spelling(text, name):
@@ -71,7 +108,22 @@ def test_defect_27_products_are_found_in_every_spelling(text, name):
     assert product.name == name
 
 
-@pytest.mark.parametrize("text", ["", "m7i.4xlarge", "Matrox-G200", "A100X", "T400", "L400"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "m7i.4xlarge",
+        "Matrox-G200",
+        "A100X",
+        "T400",
+        "L400",
+        "gaudi",
+        "910",
+        "Ascend910",
+        "trainium",
+        "RTX-4080-SUPER",
+    ],
+)
 def test_what_is_no_known_product_is_not_taken_for_one(text):
     assert CATALOGUE.find(text) is None
 
@@ -79,7 +131,36 @@ def test_what_is_no_known_product_is_not_taken_for_one(text):
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda product: product.name)
 def test_every_product_is_found_by_its_own_name(product):
     assert CATALOGUE.find(product.name) is product
-    assert product.fp16
+
+
+WITHOUT_FP16 = {
+    # without tensor cores, or without a figure in a data sheet
+    "p40", "p4", "rtx-pro-5000", "rtx-pro-4500", "rtx-pro-4000", "mi308x", "arc-pro-b60", "arc-pro-b50",
+    "ascend-910b1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=lambda product: product.name)
+def test_figures_of_a_product_are_plausible_and_have_a_source(product):
+    assert product.source
+    assert product.vendor
+    assert product.family
+    assert product.memory_bytes in {gigabytes * GIB for gigabytes in (6, 8, 10, 12, 20, 95, 180, 186, 278)} | {
+        gigabytes * GIB for gigabytes in (16, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 192, 256, 268, 288)
+    }
+    assert (product.fp16 is None) == (product.name in WITHOUT_FP16)
+    precisions = [figure for figure in (product.fp32, product.fp16, product.fp8) if figure is not None]
+    assert precisions == sorted(precisions)
+    assert all(
+        figure <= (product.int8 or figure) <= (product.int4 or product.int8 or figure) for figure in precisions[:2]
+    )
+    # tensor cores at half the bits have at most about 4 times the figure
+    assert product.fp8 is None or product.fp16 is None or product.fp8 <= 4 * product.fp16
+    # all bytes of the memory can be read 3 to 80 times in a second
+    assert product.bandwidth_gbps is None or 3 <= product.bandwidth_gbps * 10**9 / product.memory_bytes <= 80
+    assert product.fp16 is None or 5 <= product.fp16 <= 2600
+    assert product.parts is None or product.compute_units is None or product.compute_units % product.parts == 0
+    assert ("fp8" in product.features) or product.fp8 is None
 
 
 @pytest.mark.parametrize(

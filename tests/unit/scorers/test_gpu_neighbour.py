@@ -28,7 +28,7 @@ def test_is_8_neighbours_weigh_by_how_the_device_is_divided(scores):
     tags = [part_of(f"GPU-{kind}", kind) for kind in Sharing for _ in range(2)]
     columns = {"running": [2] * len(tags), "waiting": [2] * len(tags)}
     found = dict(zip(Sharing, scores(GpuNeighbourScorer, tags, columns=columns)[::2], strict=True))
-    assert found[Sharing.MIG] == found[Sharing.AMD] == 0.75
+    assert found[Sharing.MIG] == found[Sharing.AMD] == found[Sharing.CORES] == 0.75
     assert found[Sharing.MPS] == 0.25
     assert found[Sharing.TIME_SLICING] == found[Sharing.VGPU] == found[Sharing.NONE] == 0.0
 
