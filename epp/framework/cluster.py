@@ -19,6 +19,8 @@ class ObjectKind(NamedTuple):
     kind: str
     version: str = ""
     """Version of the group; empty for the one that this picker knows, or else the one that the cluster prefers."""
+    everywhere: bool = False
+    """Whether nothing but the objects of all namespaces is of use."""
 
     def __str__(self) -> str:
         """Return kind and group."""

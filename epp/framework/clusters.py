@@ -13,6 +13,8 @@ from epp.framework.snapshot import Attribute
 
 MOST_SCORE = 100.0
 """Scores of a hub reach from -100 to 100."""
+MOST_WEIGHT = 10.0
+"""Weights of scores in a placement reach from -10 to 10."""
 
 
 class TaintEffect(StrEnum):

@@ -78,7 +78,7 @@ class ClusterReaders:
             resource,
             reader.decode,
             namespace="" if resource.everywhere or not resource.namespaced else self._namespace,
-            fallback=self._namespace if resource.everywhere else "",
+            fallback=self._namespace if resource.everywhere and not kind.everywhere else "",
             optional=True,
         )
         return watched, partial(self._cluster.release, watched)

@@ -78,10 +78,27 @@ ACCELERATORS = (
 )
 """Objects that bear on the hardware of endpoints; all of them are optional."""
 
-_KNOWN = {(each.group, each.kind): each for each in (PODS, *POLICIES, *ACCELERATORS)}
+_OCM = "cluster.open-cluster-management.io"
+_SETS = ("v1beta2", "v1beta1")
+_KUEUE = ("v1beta2", "v1beta1", "v1alpha1")
+CLUSTERS = (
+    Resource(_OCM, ("v1alpha1",), "addonplacementscores", "AddOnPlacementScore", everywhere=True),
+    Resource(_OCM, ("v1",), "managedclusters", "ManagedCluster", namespaced=False),
+    Resource(_OCM, _SETS, "managedclustersets", "ManagedClusterSet", namespaced=False),
+    Resource(_OCM, _SETS, "managedclustersetbindings", "ManagedClusterSetBinding", everywhere=True),
+    Resource(_OCM, ("v1beta1", "v1alpha1"), "placements", "Placement", everywhere=True),
+    Resource(_OCM, ("v1beta1", "v1alpha1"), "placementdecisions", "PlacementDecision", everywhere=True),
+    Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "admissionchecks", "AdmissionCheck", namespaced=False),
+    Resource("kueue.x-k8s.io", _KUEUE, "multikueueclusters", "MultiKueueCluster", namespaced=False),
+    Resource("kueue.x-k8s.io", _KUEUE, "multikueueconfigs", "MultiKueueConfig", namespaced=False),
+)
+"""Objects of a hub of Open Cluster Management on its clusters; all of them are optional."""
+
+_KNOWN = {(each.group, each.kind): each for each in (PODS, *POLICIES, *ACCELERATORS, *CLUSTERS)}
 
 
 def resource_of(kind: ObjectKind) -> Resource:
     """Return the resource of a kind that a plugin reads: as it is known here, or else to be asked of the API server."""
     known = _KNOWN.get((kind.group, kind.kind), Resource(kind.group, (), "", kind.kind))
+    known = known._replace(everywhere=known.everywhere or kind.everywhere)
     return known._replace(versions=(kind.version,)) if kind.version else known

@@ -47,17 +47,31 @@ class NodeInfo(Part, frozen=True, kw_only=True):
     boot_id: str = msgspec.field(default="", name="bootID")
 
 
+class NodeSpec(Part, frozen=True, kw_only=True):
+    """Spec of a node."""
+
+    unschedulable: bool = False
+
+
 class NodeStatus(Part, frozen=True, kw_only=True):
     """Status of a node."""
 
     node_info: NodeInfo = NodeInfo()
     allocatable: Requests = msgspec.field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
 
 
 class Node(ClusterObject, frozen=True, kw_only=True):
     """A node."""
 
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether it takes new pods: it is not cordoned, and ready as far as is known."""
+        ready = condition_of(self.status.conditions, "Ready")
+        return not self.spec.unschedulable and (ready is None or ready.status == "True")
 
 
 class ContainerResources(Part, frozen=True, kw_only=True):
@@ -89,6 +103,9 @@ class PodSpec(Part, frozen=True, kw_only=True):
     node_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    resources: ContainerResources = ContainerResources()
+    """Of the pod as a whole, in place of the sum of its containers."""
+    overhead: Requests = msgspec.field(default_factory=dict)
     resource_claims: tuple[PodClaim, ...] = ()
 
 

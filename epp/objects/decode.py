@@ -24,7 +24,17 @@ from epp.objects.inference import (
     read_inference_pool,
 )
 from epp.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
+from epp.objects.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from epp.objects.ocm import (
+    OCM,
+    read_cluster_set,
+    read_cluster_set_binding,
+    read_managed_cluster,
+    read_placement_decision,
+    read_score,
+)
 from epp.objects.ome import AcceleratorClass, ResourceFlavor
+from epp.objects.placement import read_placement
 from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
@@ -59,6 +69,9 @@ class _Kind(msgspec.Struct, frozen=True):
 
 _V1 = frozenset({"v1"})
 _V1ALPHA1 = frozenset({"v1alpha1"})
+_V1BETA1 = frozenset({"v1beta1"})
+_KUEUE = frozenset({"v1beta1", "v1beta2"})
+_SETS = frozenset({"v1beta1", "v1beta2"})
 _V1ALPHA2 = frozenset({"v1alpha2"})
 _DRA = frozenset({"v1", "v1beta2", "v1beta1"})
 _KINDS: Mapping[tuple[str, str], _Kind] = {
@@ -77,7 +90,16 @@ _KINDS: Mapping[tuple[str, str], _Kind] = {
     ("resource.k8s.io", "ResourceClaim"): _Kind(_DRA, read_resource_claim, default_namespace=True),
     ("resource.k8s.io", "DeviceClass"): _Kind(_DRA, read_device_class),
     ("resource.k8s.io", "DeviceTaintRule"): _Kind(_DRA | {"v1alpha3"}, read_device_taint_rule),
-    ("kueue.x-k8s.io", "ResourceFlavor"): _Kind(frozenset({"v1beta1", "v1beta2"}), _plain(ResourceFlavor)),
+    ("kueue.x-k8s.io", "ResourceFlavor"): _Kind(_KUEUE, _plain(ResourceFlavor)),
+    ("kueue.x-k8s.io", "AdmissionCheck"): _Kind(_KUEUE, _plain(AdmissionCheck)),
+    ("kueue.x-k8s.io", "MultiKueueCluster"): _Kind(_KUEUE | _V1ALPHA1, _plain(MultiKueueCluster)),
+    ("kueue.x-k8s.io", "MultiKueueConfig"): _Kind(_KUEUE | _V1ALPHA1, _plain(MultiKueueConfig)),
+    (OCM, "AddOnPlacementScore"): _Kind(_V1ALPHA1, read_score),
+    (OCM, "ManagedCluster"): _Kind(_V1, read_managed_cluster),
+    (OCM, "ManagedClusterSet"): _Kind(_SETS, read_cluster_set),
+    (OCM, "ManagedClusterSetBinding"): _Kind(_SETS, read_cluster_set_binding, default_namespace=True),
+    (OCM, "Placement"): _Kind(_V1BETA1 | _V1ALPHA1, read_placement, default_namespace=True),
+    (OCM, "PlacementDecision"): _Kind(_V1BETA1 | _V1ALPHA1, read_placement_decision, default_namespace=True),
     ("llmd.ai", "VariantAutoscaling"): _Kind(_V1ALPHA1, _plain(VariantAutoscaling), default_namespace=True),
     (POOL_GROUP, "InferencePool"): _Kind(_V1, read_inference_pool, default_namespace=True),
     **{
@@ -97,6 +119,10 @@ _GROUP_ALIASES: Mapping[tuple[str, str], str] = {
 """Groups of kinds in published examples that no cluster serves, and the real ones."""
 ALL_KINDS: Kinds = frozenset(_KINDS)
 """All kinds that can be decoded."""
+CLUSTER_KINDS: Kinds = frozenset(
+    key for key in _KINDS if key[0] == OCM or key[1] in {"AdmissionCheck", "MultiKueueCluster", "MultiKueueConfig"}
+)
+"""Kinds of Open Cluster Management, and those of multi-cluster queueing."""
 _NESTING_LIMIT = 4
 """Depth of lists within lists."""
 

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All objects on clusters that are in effect at one moment."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+from epp.objects.base import Object
+from epp.objects.core import Node, Pod
+from epp.objects.dra import ResourceClaim, ResourceSlice
+from epp.objects.files.last_good import FileObjects
+from epp.objects.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from epp.objects.ocm import (
+    AddOnPlacementScore,
+    ManagedCluster,
+    ManagedClusterSet,
+    ManagedClusterSetBinding,
+    PlacementDecision,
+)
+from epp.objects.placement import Placement
+
+_O = TypeVar("_O", bound=Object)
+_VETTED = (AddOnPlacementScore, ManagedCluster, PlacementDecision, Placement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hub:
+    """All objects in effect; immutable, its mappings included."""
+
+    scores: Mapping[str, AddOnPlacementScore] = field(default_factory=dict)
+    """By `namespace/name`; the namespace is the cluster."""
+    clusters: Mapping[str, ManagedCluster] = field(default_factory=dict)
+    sets: Mapping[str, ManagedClusterSet] = field(default_factory=dict)
+    bindings: Mapping[str, ManagedClusterSetBinding] = field(default_factory=dict)
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    """By `namespace/name`, those that are being deleted left out."""
+    pages: Mapping[str, tuple[PlacementDecision, ...]] = field(default_factory=dict)
+    """Pages of decisions, by `namespace/name` of their placement."""
+    checks: Mapping[str, AdmissionCheck] = field(default_factory=dict)
+    kueue_configs: Mapping[str, MultiKueueConfig] = field(default_factory=dict)
+    kueue_clusters: Mapping[str, MultiKueueCluster] = field(default_factory=dict)
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    pods: Mapping[str, Pod] = field(default_factory=dict)
+    slices: Mapping[str, ResourceSlice] = field(default_factory=dict)
+    claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    """Problems of objects, those not in effect included."""
+
+    @classmethod
+    def build(cls, files: Iterable[FileObjects]) -> "Hub":
+        """Return the objects of the files; of two with one name, the later one counts."""
+        files = tuple(files)
+        found: defaultdict[type[Object], dict[str, Object]] = defaultdict(dict)
+        problems = [problem for file in files for problem in (*map(str, file.problems), *file.notes)]
+        for file in files:
+            for held in file.held:
+                of_kind = found[type(held.object)]
+                if held.object.id in of_kind:
+                    problems.append(f"{held.key.kind} {held.object.id} occurs more than once: the last one counts")
+                of_kind[held.object.id] = held.object
+
+        def of(kind: type[_O]) -> dict[str, _O]:
+            return cast("dict[str, _O]", found[kind])
+
+        for each in (one for kind in _VETTED for one in found[kind].values()):
+            if isinstance(each, _VETTED):
+                problems += [f"{type(each).__name__} {each.id}: {fault}" for fault in each.faults]
+        pages: defaultdict[str, list[PlacementDecision]] = defaultdict(list)
+        for page in sorted(of(PlacementDecision).values(), key=lambda page: page.id):
+            if not page.metadata.is_terminating:
+                pages[page.placement].append(page)
+        return cls(
+            scores=of(AddOnPlacementScore),
+            clusters=of(ManagedCluster),
+            sets=of(ManagedClusterSet),
+            bindings=of(ManagedClusterSetBinding),
+            placements={name: one for name, one in of(Placement).items() if not one.metadata.is_terminating},
+            pages={name: tuple(each) for name, each in pages.items()},
+            checks=of(AdmissionCheck),
+            kueue_configs=of(MultiKueueConfig),
+            kueue_clusters=of(MultiKueueCluster),
+            nodes=of(Node),
+            pods=of(Pod),
+            slices=of(ResourceSlice),
+            claims=of(ResourceClaim),
+            problems=tuple(problems),
+        )
+
+    def bound_sets(self, namespace: str) -> frozenset[str] | None:
+        """Return the cluster sets that are bound to a namespace; None where no binding is known at all."""
+        if not self.bindings:
+            return None
+        return frozenset(each.cluster_set for each in self.bindings.values() if each.metadata.namespace == namespace)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters that a placement may choose from: cluster sets, and selectors of labels and claims."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from epp.objects.core import MatchExpression
+from epp.objects.ocm import CLUSTER_SET_LABEL, LabelSelector, ManagedCluster, ManagedClusterSet
+from epp.objects.placement import ClusterSelector, Placement
+
+_GLOBAL = "global"
+"""The set of all clusters, which every hub has."""
+
+
+def in_cluster_sets(
+    placement: Placement,
+    clusters: Iterable[ManagedCluster],
+    sets: Mapping[str, ManagedClusterSet],
+    bound: Collection[str] | None,
+) -> tuple[ManagedCluster, ...]:
+    """Return the clusters of the sets of the placement, without those that are being deleted.
+
+    `bound` are the sets that are bound to its namespace; None where no binding is known at all: every set is then.
+    """
+    names = placement.cluster_sets
+    if bound is not None:
+        names = tuple(name for name in names if name in bound) if names else tuple(sorted(bound))
+        if not names:
+            return ()
+    alive = [cluster for cluster in clusters if not cluster.metadata.is_terminating]
+    return tuple(cluster for cluster in alive if not names or any(_in_set(cluster, name, sets) for name in names))
+
+
+def _in_set(cluster: ManagedCluster, name: str, sets: Mapping[str, ManagedClusterSet]) -> bool:
+    found = sets.get(name)
+    if found is not None and found.selector is not None:
+        return labels_match(found.selector, cluster.metadata.labels)
+    return name == _GLOBAL or cluster.metadata.labels.get(CLUSTER_SET_LABEL) == name
+
+
+def selects(selector: ClusterSelector, cluster: ManagedCluster) -> bool:
+    """Return whether labels and claims of the cluster match."""
+    return (
+        not selector.never
+        and labels_match(selector.labels, cluster.metadata.labels)
+        and all(_holds(test, cluster.claims) for test in selector.claims)
+    )
+
+
+def labels_match(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """Return whether all tests hold."""
+    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
+        _holds(test, labels) for test in selector.match_expressions
+    )
+
+
+def _holds(test: MatchExpression, values: Mapping[str, str]) -> bool:
+    """Return whether the test holds; as in Kubernetes, NotIn also holds without the key."""
+    match test.operator:
+        case "Exists":
+            return test.key in values
+        case "DoesNotExist":
+            return test.key not in values
+        case "In":
+            return values.get(test.key) in test.values
+        case "NotIn":
+            return values.get(test.key) not in test.values
+    return False

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standing of every cluster at one moment, and which of them differ from those before."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from epp.clusters.decisions import Decided, Evaluate, decided
+from epp.clusters.hub import Hub
+from epp.clusters.queueing import active_clusters
+from epp.clusters.usage import USAGE_SCORE
+from epp.framework.clusters import NO_STANDING, ClusterStanding
+from epp.objects.base import condition_of
+
+_AVAILABLE = "ManagedClusterConditionAvailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standings:
+    """Standings of all clusters; `of` returns that of one."""
+
+    known: Mapping[str, ClusterStanding] = field(default_factory=dict)
+    """Clusters that objects name."""
+    others: ClusterStanding = NO_STANDING
+    """Standing of any other cluster: no placement chose it."""
+    decided: Mapping[str, Decided] = field(default_factory=dict)
+    """Decisions of all placements, by `namespace/name`."""
+    missing: frozenset[tuple[str, str]] = frozenset()
+    """Cluster and `resource/score` of scores that placements ask for and that are not there."""
+    until: float | None = None
+    """When time alone changes something, in seconds since the epoch; None for never."""
+
+    def of(self, cluster: str) -> ClusterStanding:
+        """Return the standing of a cluster."""
+        found = self.known.get(cluster)
+        return msgspec.structs.replace(self.others, cluster=cluster) if found is None else found
+
+    def differ_from(self, before: "Standings") -> Callable[[str], bool] | None:
+        """Return a test for clusters whose standing is another than before; None where all are as before."""
+        changed = frozenset(name for name in {*self.known, *before.known} if self.of(name) != before.of(name))
+        if self.others == before.others:
+            return changed.__contains__ if changed else None
+        same = frozenset({*self.known, *before.known}) - changed
+        return lambda cluster: cluster not in same
+
+
+def standings(
+    hub: Hub,
+    before: Standings,
+    now: float,
+    *,
+    local: str = "",
+    usage: Mapping[str, float] | None = None,
+    evaluate: Evaluate = "auto",
+) -> Standings:
+    """Return the standings; those that are as before are the same objects.
+
+    `usage` are the scores of the local cluster that are computed here; an AddOnPlacementScore of the hub with their
+    name goes before them.
+    """
+    scores: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    expired: defaultdict[str, set[str]] = defaultdict(set)
+    ends: list[float] = []
+    for each in hub.scores.values():
+        of = each.metadata.namespace
+        keys = {f"{each.name}/{name}": value for name, value in each.scores.items()}
+        if each.valid_until is not None and each.valid_until <= now:
+            expired[of].update(keys)
+            continue
+        scores[of].update(keys)
+        if each.valid_until is not None:
+            ends.append(each.valid_until)
+    if usage and f"{local}/{USAGE_SCORE}" not in hub.scores:
+        scores[local].update({f"{USAGE_SCORE}/{name}": value for name, value in usage.items()})
+    decisions = decided(hub, scores, before.decided, now, evaluate)
+    active = active_clusters(hub, decisions)
+    ends += [each.until for each in decisions.values() if each.until is not None]
+    chosen = {cluster for each in decisions.values() for cluster in each.clusters}
+    known: dict[str, ClusterStanding] = {}
+    for name in sorted({*hub.clusters, *scores, *expired, *active, *chosen}):
+        cluster = hub.clusters.get(name)
+        condition = None if cluster is None else condition_of(cluster.conditions, _AVAILABLE)
+        standing = ClusterStanding(
+            cluster=name,
+            scores=scores.get(name, {}),
+            expired=frozenset(expired.get(name, ())),
+            placements={placement: each.standing(name) for placement, each in decisions.items()},
+            taints=() if cluster is None else cluster.taints,
+            active=active.get(name),
+            available=None if condition is None else {"True": True, "False": False}.get(condition.status),
+            labels={} if cluster is None else cluster.metadata.labels,
+            claims={} if cluster is None else cluster.claims,
+        )
+        earlier = before.known.get(name)
+        known[name] = earlier if earlier == standing else standing
+    others = ClusterStanding(placements={placement: each.standing("") for placement, each in decisions.items()})
+    missing = frozenset(
+        (cluster, score)
+        for each in decisions.values()
+        if each.evaluation is not None
+        for cluster, score in each.evaluation.missing
+        if score not in expired.get(cluster, ())
+    )
+    return Standings(known=known, others=others, decided=decisions, missing=missing, until=min(ends, default=None))

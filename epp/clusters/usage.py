@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of free resources on nodes and in the cluster, by the formulas of OCM's resource-usage-collect add-on."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from fractions import Fraction
+
+from epp.framework.clusters import MOST_SCORE
+from epp.framework.plugin import Parameters
+from epp.framework.quantities import exact_quantity
+from epp.objects.core import Container, Node, Pod
+from epp.objects.dra import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
+
+USAGE_SCORE = "resource-usage-score"
+"""Name of the add-on's AddOnPlacementScore."""
+_NO_NODE = ""
+
+
+class UsageItem(Parameters, frozen=True):
+    """Resources that count together, as two scores: `<name>NodeAvailable` and `<name>ClusterAvailable`."""
+
+    resources: tuple[str, ...]
+    """Names of resources; `*` stands for any characters."""
+    drivers: tuple[str, ...] = ()
+    """DRA drivers whose devices count as well."""
+    max: str = "20"
+    """Free amount that scores 100, a quantity: `20` GPUs, `1Ti` of memory. Nothing free scores -100."""
+
+    def __post_init__(self) -> None:
+        """Check the quantity; raises ValueError."""
+        try:
+            most = exact_quantity(self.max)
+        except ValueError as error:
+            raise ValueError(f"max: {error}") from None
+        if most <= 0:
+            raise ValueError(f"max is {self.max!r}: write a quantity above 0")
+
+
+USAGE_ITEMS: Mapping[str, UsageItem] = {
+    "cpu": UsageItem(resources=("cpu",), max="100"),
+    "mem": UsageItem(resources=("memory",), max="1Ti"),
+    "gpu": UsageItem(
+        resources=("nvidia.com/gpu", "nvidia.com/mig-*", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe"),
+        drivers=("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com"),
+        max="20",
+    ),
+    "tpu": UsageItem(resources=("google.com/tpu",), drivers=("tpu.google.com",), max="20"),
+}
+"""Those of the add-on; memory counts in the unit that the add-on meant, its maximum being 1,048,576 MiB."""
+
+
+def usage_scores(
+    nodes: Iterable[Node],
+    pods: Iterable[Pod],
+    slices: Iterable[ResourceSlice] = (),
+    claims: Iterable[ResourceClaim] = (),
+    items: Mapping[str, UsageItem] = USAGE_ITEMS,
+) -> dict[str, float]:
+    """Return the scores, -100..100, of nodes that take new pods, by name; empty without such nodes."""
+    able = {node.name: node for node in nodes if node.schedulable}
+    if not able:
+        return {}
+    requested: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for pod in pods:
+        if pod.spec.node_name in able and not pod.ended and not pod.metadata.is_terminating:
+            for name, amount in pod_requests(pod).items():
+                requested[pod.spec.node_name][name] += amount  # type: ignore[assignment]  # fractions add up as well
+    devices = _Devices(slices, claims)
+    scores: dict[str, float] = {}
+    for title, item in items.items():
+        free = {
+            name: _free(item, node, requested[name]) + devices.free(item.drivers, name) for name, node in able.items()
+        }
+        most = exact_quantity(item.max)
+        scores[f"{title}NodeAvailable"] = normalised(max(free.values()), most)
+        scores[f"{title}ClusterAvailable"] = normalised(sum(free.values()) + devices.free(item.drivers, _NO_NODE), most)
+    return scores
+
+
+def normalised(free: Fraction | int, most: Fraction) -> float:
+    """Return -100 for nothing, 100 for the maximum or more, and a whole number in between."""
+    if free >= most:
+        return MOST_SCORE
+    return float(math.trunc(200 * max(free, 0) / most - 100))
+
+
+def pod_requests(pod: Pod) -> dict[str, Fraction]:
+    """Return what the scheduler reserves for a pod.
+
+    The sum over containers and sidecars, or what an init container needs beside the sidecars that start before it, if
+    that is more; the requests of the pod as a whole in place of both; and its overhead.
+    """
+    running, starting, sidecars = Counter[str](), Counter[str](), Counter[str]()
+    for container in pod.spec.containers:
+        running.update(_amounts(container))
+    for container in pod.spec.init_containers:
+        if container.restart_policy == "Always":
+            sidecars.update(_amounts(container))
+        else:
+            starting |= sidecars + _amounts(container)
+    total = (running + sidecars) | starting
+    whole = pod.spec.resources
+    total.update({name: whole.requests[name] - total[name] for name in whole.requests})
+    total.update(dict(pod.spec.overhead))
+    return {name: Fraction(amount) for name, amount in total.items()}
+
+
+def _amounts(container: Container) -> Counter[str]:
+    """Return requests; a limit is the request where there is none."""
+    return Counter({**container.resources.limits, **container.resources.requests})
+
+
+def _free(item: UsageItem, node: Node, requested: Mapping[str, int]) -> Fraction:
+    """Return what is free on a node of the resources that it has."""
+    return sum(
+        (
+            amount - requested.get(name, 0)
+            for name, amount in node.status.allocatable.items()
+            if amount > 0 and any(fnmatchcase(name, pattern) for pattern in item.resources)
+        ),
+        Fraction(0),
+    )
+
+
+class _Devices:
+    """DRA devices by driver and node: parts of one piece of hardware count once."""
+
+    def __init__(self, slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim]) -> None:
+        newest: dict[tuple[str, str], int] = {}
+        slices = tuple(slices)
+        for each in slices:
+            pool = each.driver, each.pool
+            newest[pool] = max(newest.get(pool, each.generation), each.generation)
+        self._units: dict[str, tuple[str, str]] = {}
+        """Driver and node of each piece of hardware."""
+        of_device: dict[str, frozenset[str]] = {}
+        for each in slices:
+            if each.generation != newest[each.driver, each.pool]:
+                continue
+            for device in each.devices:
+                name = f"{each.driver}/{each.pool}/{device.name}"
+                of_device[name] = _units_of(name, each, device)
+                self._units.update(dict.fromkeys(of_device[name], (each.driver, device.node_name or each.node_name)))
+        self._used = {unit for claim in claims for result in claim.results for unit in _used(result, of_device)}
+
+    def free(self, drivers: Iterable[str], node: str) -> int:
+        """Return the number of unused devices of the drivers on a node; `""` for those of no node in particular."""
+        places = {(driver, node) for driver in drivers}
+        return sum(place in places and unit not in self._used for unit, place in self._units.items())
+
+
+def _units_of(name: str, of: ResourceSlice, device: SliceDevice) -> frozenset[str]:
+    """Return the counter sets of which the device is a part, or the device itself."""
+    return frozenset(f"{of.driver}/{of.pool}#{each.counter_set}" for each in device.consumes_counters) or frozenset(
+        [name]
+    )
+
+
+def _used(result: AllocatedDevice, of_device: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    return frozenset() if result.admin_access else of_device.get(result.id, frozenset())
