@@ -36,7 +36,7 @@ def profile_run(
         spec = _named(pipeline.scheduler.profiles, name)
         _prepare(request, pool, (*pipeline.of(RequestHeaders), *pipeline.of(Producer)))
     else:
-        weighted = [member if isinstance(member, tuple) else (member, 1.0) for member in profile]
+        weighted = [member if isinstance(member, tuple) else (member, _weight_of(member)) for member in profile]
         spec = _profile_of(weighted, name, clock)
         _prepare(request, pool, [plugin for plugin, _ in weighted])
     watch = _Watch()
@@ -96,6 +96,10 @@ def _profile_of(weighted: Sequence[tuple[Plugin[Any], float]], name: str, clock:
         tuple(WeightedScorer(plugin, weight) for plugin, weight in weighted if isinstance(plugin, Scorer)),
         pickers[0],
     )
+
+
+def _weight_of(plugin: Plugin[Any]) -> float:
+    return plugin.default_weight if isinstance(plugin, Scorer) else 1.0
 
 
 def _prepare(request: Request, pool: Candidates, plugins: Iterable[Plugin[Any]]) -> None:

@@ -137,7 +137,8 @@ class _Parts:
             self._filters.append(ProfileFilter.of(plugin, _policy(ref)))
         if isinstance(plugin, Scorer):
             try:
-                self._scorers.append(WeightedScorer.of(plugin, 1.0 if ref.weight is None else ref.weight, _policy(ref)))
+                weight = plugin.default_weight if ref.weight is None else ref.weight
+                self._scorers.append(WeightedScorer.of(plugin, weight, _policy(ref)))
             except ValueError as error:
                 self._instances.fail(str(error), *path, "weight")
         if isinstance(plugin, Picker):

@@ -22,6 +22,7 @@ RequestError
 ├── ServiceUnavailableError         503
 │   ├── NoEndpointsError                 rejected-no-endpoints
 │   │   ├── ScreenedOutError
+│   │   ├── NoClustersError
 │   │   ├── QueueFullNoEndpointsError
 │   │   └── QueueTimeoutNoEndpointsError
 │   ├── ClientGoneError                  rejected-context-cancelled
@@ -245,6 +246,14 @@ class ScreenedOutError(NoEndpointsError):
 
     def __init__(self) -> None:
         super().__init__("no model server takes requests like this one now: retry later")
+
+
+class NoClustersError(NoEndpointsError):
+    """No cluster may take the request: NoClustersAvailable, in the words of Open Cluster Management."""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__("no cluster is available for this request: retry later")
+        self.detail = f"NoClustersAvailable: {detail}" if detail else "NoClustersAvailable"
 
 
 class QueueFullNoEndpointsError(NoEndpointsError):

@@ -84,6 +84,8 @@ class Scorer(Plugin[P], role=Role(title="Scorers", stage=Stage.CYCLE)):
     """Scores the candidates for the request."""
 
     category: ClassVar[Category] = Category.DISTRIBUTION
+    default_weight: float = 1.0
+    """Weight in a profile that gives none."""
 
     @abstractmethod
     def score(self, request: Request, candidates: Candidates) -> Floats:

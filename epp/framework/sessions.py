@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal
 
 import xxhash
 from msgspec import Meta
@@ -89,6 +89,15 @@ class SessionIds(Parameters, frozen=True):
     max_sessions: Count = 100_000
     """Most sessions remembered; beyond that the least recently used are forgotten. A session takes about 250 bytes."""
 
+    @property
+    def keys(self) -> tuple[DataKey[str], ...]:
+        """Request data that holds session ids."""
+        return tuple(source.key for source in self.sources if source.key is not None)
+
+    def session(self, request: Request) -> str:
+        """Return the session id of a request; empty for none."""
+        return next(filter(None, (source.find(request) for source in self.sources)), "")
+
 
 class SessionAffinityParameters(Parameters, frozen=True):
     """Parameters of session affinity."""
@@ -107,8 +116,11 @@ class SessionAffinityParameters(Parameters, frozen=True):
 SP = TypeVar("SP", bound=SessionAffinityParameters, default=SessionAffinityParameters)
 
 
-class Bindings:
-    """Endpoints by session, least recently used first: at most `limit` sessions, none older than the TTL.
+B = TypeVar("B", default=Identity)
+
+
+class Bindings(Generic[B]):
+    """Endpoints, or others, by session, least recently used first: at most `limit` sessions, none older than the TTL.
 
     Session ids are stored as 128-bit hashes: memory does not depend on their length.
     """
@@ -120,35 +132,35 @@ class Bindings:
         self._sweep_seconds = sweep_seconds
         self._limit = limit
         self._swept_at: float | None = None
-        self._bound: OrderedDict[bytes, tuple[Identity, float]] = OrderedDict()
+        self._bound: OrderedDict[bytes, tuple[B, float]] = OrderedDict()
 
     def __len__(self) -> int:
         """Sessions in memory, including those that expired since the last sweep."""
         return len(self._bound)
 
-    def find(self, session: str, now: float) -> Identity | None:
-        """Return the session's endpoint and count it as a use; None for an unknown or expired session."""
+    def find(self, session: str, now: float) -> B | None:
+        """Return what the session is bound to and count it as a use; None for an unknown or expired session."""
         self._sweep(now)
         key = _digest(session)
         found = self._bound.get(key)
         if found is None:
             return None
-        endpoint, used_at = found
+        bound, used_at = found
         if self._expired(used_at, now):
             del self._bound[key]
             return None
-        self._use(key, endpoint, now)
-        return endpoint
+        self._use(key, bound, now)
+        return bound
 
-    def bind(self, session: str, endpoint: Identity, now: float) -> None:
-        """Bind the session to the endpoint."""
+    def bind(self, session: str, to: B, now: float) -> None:
+        """Bind the session."""
         self._sweep(now)
-        self._use(_digest(session), endpoint, now)
+        self._use(_digest(session), to, now)
         if len(self._bound) > self._limit:
             self._bound.popitem(last=False)
 
-    def _use(self, key: bytes, endpoint: Identity, now: float) -> None:
-        self._bound[key] = (endpoint, now)
+    def _use(self, key: bytes, to: B, now: float) -> None:
+        self._bound[key] = (to, now)
         self._bound.move_to_end(key)
 
     def _expired(self, used_at: float, now: float) -> bool:
@@ -174,9 +186,9 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
         ids = self.parameters.session_id_config
         self._header = self.parameters.encoded_endpoint_header_config.header.lower()
         self._target_key: DataKey[str] = DataKey("session-target", producer=self.name)
-        self._bindings: Bindings | None = None
+        self._bindings: Bindings[Identity] | None = None
         if self.parameters.strategy == "session_id":
-            self.reads = tuple(source.key for source in ids.sources if source.key is not None)
+            self.reads = ids.keys
             self._bindings = Bindings(
                 ttl_seconds=ids.eviction_ttl_seconds, sweep_seconds=ids.eviction_sweep_seconds, limit=ids.max_sessions
             )
@@ -225,7 +237,7 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
         return None if found is None or found.identity.is_another_than(bound) else slot
 
     def _session(self, request: Request) -> str:
-        return next(filter(None, (source.find(request) for source in self.parameters.session_id_config.sources)), "")
+        return self.parameters.session_id_config.session(request)
 
 
 def encode_endpoint(endpoint: str) -> str:

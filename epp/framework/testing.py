@@ -101,7 +101,7 @@ def endpoint_rates(
 
 
 Member: TypeAlias = Plugin[Any] | tuple[Scorer[Any], float]
-"""A plugin of a profile; a scorer with its weight, 1 by default."""
+"""A plugin of a profile; a scorer with its weight, or with its default one, which is 1 for most."""
 
 
 @dataclass(frozen=True, slots=True)

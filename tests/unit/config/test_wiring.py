@@ -281,12 +281,14 @@ def test_header_that_no_plugin_can_set_is_refused(refused, registry, name, probl
 
 WORKABLE = {
     "by-label": {"label": "zone", "validValues": ["a"]},
+    "cluster-score": {"scoreName": "gpuClusterAvailable"},
     "endpoint-attribute-filter": {
         "attribute": "waiting",
         "algorithm": {"type": "threshold", "threshold": {"operator": "Equal", "value": 0}},
     },
     "endpoint-attribute-scorer": {"attributeKey": "waiting", "algorithm": {"type": "linear_lower_is_better"}},
     "header-label-affinity-scorer": {"headerName": "x-zone", "labelKey": "zone"},
+    "placement-filter": {"placement": "default/llm", "onEmpty": "FailOpen"},
     "preference-order-scorer": {"preferenceOrder": [{"class": "h100"}]},
     "utilization-filter": {"conditions": [{"metric": "kv-cache-utilization", "maxValue": 0.9}]},
 }

@@ -78,6 +78,12 @@ TABLE = [
         "ServiceUnavailable - no model server is available for this request: retry later",
     ),
     (
+        errors.NoClustersError("placement a/b chose none"),
+        503,
+        NOBODY,
+        "ServiceUnavailable - no cluster is available for this request: retry later",
+    ),
+    (
         errors.ScreenedOutError(),
         503,
         NOBODY,

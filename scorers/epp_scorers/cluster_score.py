@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prefers endpoints by a score that a hub, or an outside scorer, gives their clusters."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import structlog
+from msgspec import Meta
+
+from epp.framework import ACCELERATOR, Candidates, Category, Filter, FilterParameters, Floats, Mask, Request, Scorer
+from epp.framework.arrays import all_true, any_true
+from epp.framework.cluster_arrays import ClusterIndex, standing_mask, standing_numbers
+from epp.framework.clusters import CLUSTER, MOST_SCORE, ClusterStanding
+from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScoreColumn, DynamicScores
+from epp.framework.errors import NoClustersError
+from epp.framework.plugin_metrics import PluginMetric, Sample
+
+NEUTRAL = 0.5
+_ADD_ON = "resource-usage-score"
+_ALIASES: Mapping[str, str] = MappingProxyType(
+    {f"{resource}Available": f"{resource}ClusterAvailable" for resource in ("cpu", "mem", "gpu", "tpu")}
+)
+"""Names that the documentation of the add-on uses, and the items that it has."""
+_MOST_NAMED = 8
+
+_MISSING = PluginMetric(
+    "cluster_score_missing",
+    "Endpoints that were scored without a score of their cluster, by reason: missing or expired.",
+    ("reason",),
+    is_counter=True,
+)
+
+_log = structlog.get_logger()
+
+
+class ClusterScoreParameters(FilterParameters, frozen=True):
+    """The score, its weight, and what counts where it is missing."""
+
+    source: Literal["addon", "placement", "dynamic"] = "addon"
+    """`addon`: the item `scoreName` of the AddOnPlacementScore `resourceName`. `placement`: the score in the decisions
+    of `placement`. `dynamic`: the score `scoreName` of a `dynamic-score-source`."""
+    resource_name: str = _ADD_ON
+    """Name of the AddOnPlacementScore objects, one for each cluster."""
+    score_name: str = ""
+    """Name of the item, such as `gpuClusterAvailable`, or of the dynamic score."""
+    placement: str = ""
+    """`namespace/name` of a Placement."""
+    weight: Annotated[float, Meta(ge=-10, le=10)] = 1.0
+    """Weight in profiles that give none. Below 0, endpoints with the lower score are preferred, by its amount."""
+    missing: Literal["neutral", "worst", "fail"] = "neutral"
+    """How to treat endpoints without a score, or with an expired one: `neutral` gives them 0.5, `worst` 0, `fail` drops
+    them. If that leaves none, the request is refused with 503."""
+
+    def __post_init__(self) -> None:
+        """Refuse a score without a name; raises ValueError."""
+        if self.source == "placement":
+            if "/" not in self.placement.strip("/"):
+                raise ValueError(f"placement is {self.placement!r}: write the namespace/name of a Placement")
+            if self.score_name:
+                raise ValueError(f"scoreName is {self.score_name!r}, and a placement has one score: remove it")
+            return
+        if not self.score_name:
+            raise ValueError("scoreName is missing: write the name of the score, such as gpuClusterAvailable")
+        if self.placement:
+            raise ValueError(f"placement is {self.placement!r}, and has no effect: write source: placement as well")
+
+
+class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
+    """`(value + 100) / 200`, limited to [0, 1]: the score of the endpoint's cluster on the scale of a hub.
+
+    The scores of a placement, sums without limits, count from the lowest (0) to the highest (1) among the candidates;
+    if these are equal, 1. A dynamic score is that of the endpoint's pod, device, node, app or cluster: the first of
+    these that has one.
+
+    With a negative `weight` the result is 1 minus that, so that totals stay between 0 and the sum of the weights. The
+    weight of a profile replaces the amount of `weight`, not its sign.
+    """
+
+    plugin_type = "cluster-score"
+    category = Category.DISTRIBUTION
+    metrics = (_MISSING,)
+
+    def setup(self) -> None:
+        parameters = self.parameters
+        self.default_weight = abs(parameters.weight)
+        self.may_empty = parameters.missing == "fail"
+        alias = _ALIASES.get(parameters.score_name) if parameters.resource_name == _ADD_ON else None
+        self._item = alias if alias and parameters.source == "addon" else parameters.score_name
+        self._key = f"{parameters.resource_name}/{self._item}"
+        self._column = DynamicScoreColumn(parameters.score_name)
+        self._clusters = ClusterIndex()
+        self._counts = {"missing": 0, "expired": 0}
+        self._warned: frozenset[str] = frozenset()
+        self._warned_of: object = None
+        if parameters.source == "dynamic":
+            self.reads = (DYNAMIC_SCORES,)
+            self.may_read = (ACCELERATOR, CLUSTER)
+        else:
+            self.reads = (CLUSTER,)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        wanted = self.parameters.score_name
+        if self._item == wanted:
+            return ()
+        return [f"scoreName {wanted!r} is no item of {_ADD_ON}, {self._item!r} is used: write that"]
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(_MISSING, count, (reason,)) for reason, count in self._counts.items()]
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
+        if self.parameters.missing != "fail":
+            return np.ones(len(candidates), dtype=np.bool_)
+        known = ~np.isnan(self._values(candidates))
+        if not all_true(known):
+            self._count(candidates, ~known)
+            if not any_true(known) and not self.parameters.fallback_on_empty:
+                raise NoClustersError(f"no cluster has a score {self._described}")
+        return known
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
+        values = self._values(candidates)
+        if self.parameters.source == "placement":
+            scores = _over_range(values)
+        else:
+            scores = np.clip((values + MOST_SCORE) / (2 * MOST_SCORE), 0.0, 1.0)
+        if self.parameters.weight < 0:
+            scores = 1.0 - scores
+        missing = np.isnan(scores)
+        if any_true(missing):
+            self._count(candidates, missing)
+            scores = np.where(missing, 0.0 if self.parameters.missing == "worst" else NEUTRAL, scores)
+        return scores
+
+    @property
+    def _described(self) -> str:
+        return (
+            f"of placement {self.parameters.placement}"
+            if self.parameters.source == "placement"
+            else (repr(self._item) if self.parameters.source == "dynamic" else self._key)
+        )
+
+    def _values(self, candidates: Candidates) -> Floats:
+        """Return the values on their own scale, NaN for none."""
+        match self.parameters.source:
+            case "dynamic":
+                return self._column.of(candidates.snapshot)[candidates.slots]
+            case "placement":
+                return standing_numbers(candidates, _placement_score, self.parameters.placement)
+            case _:
+                return standing_numbers(candidates, _add_on_score, self._key)
+
+    def _count(self, candidates: Candidates, missing: Mask) -> None:
+        expired = missing & self._expired(candidates)
+        count = int(np.count_nonzero(expired))
+        self._counts["expired"] += count
+        self._counts["missing"] += int(np.count_nonzero(missing)) - count
+        records = candidates.snapshot.attributes.get(self.reads[0].name)
+        if records is not self._warned_of:  # once for each change, not for each request
+            self._warned_of = records
+            self._warn(candidates, missing)
+
+    def _expired(self, candidates: Candidates) -> Mask:
+        if self.parameters.source == "dynamic":
+            records = candidates.snapshot.records(DYNAMIC_SCORES)
+            return records.derive_mask(_is_expired_dynamic, self._item)[candidates.slots]
+        return standing_mask(candidates, _is_expired, self._key)
+
+    def _warn(self, candidates: Candidates, missing: Mask) -> None:
+        """Log the clusters that have become without a score."""
+        clusters = self._clusters.of(candidates.snapshot)
+        numbers = set(clusters.numbers[candidates.slots[missing]].tolist())
+        names = frozenset(clusters.names[number] or "(local)" for number in numbers)
+        new = sorted(names - self._warned)
+        self._warned = names
+        if new:
+            _log.warning(
+                "cluster score missing or expired",
+                plugin=self.name,
+                score=self._described,
+                clusters=new[:_MOST_NAMED],
+                treated_as=self.parameters.missing,
+            )
+
+
+def _over_range(values: Floats) -> Floats:
+    """Return where each value is between the lowest and the highest, 0..1; 1 if they are equal, NaN stays."""
+    known = values[np.isfinite(values)]
+    low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)
+    if low == high:
+        return np.where(np.isnan(values), np.nan, 1.0)
+    scores: Floats = (values - low) / (high - low)
+    return scores
+
+
+def _add_on_score(standing: ClusterStanding, key: str) -> float | None:
+    return standing.scores.get(key)
+
+
+def _placement_score(standing: ClusterStanding, placement: str) -> float | None:
+    found = standing.placements.get(placement)
+    return None if found is None or not found.chosen else found.score
+
+
+def _is_expired(standing: ClusterStanding, key: str) -> bool:
+    return key in standing.expired
+
+
+def _is_expired_dynamic(scores: DynamicScores, name: str) -> bool:
+    found = scores.by_name.get(name)
+    return found is not None and found.expired

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints in the clusters of a placement."""
+
+import pytest
+
+from epp.framework import ConfigurationError, ManualClock, Request
+from epp.framework.clusters import CLUSTER, NO_STANDING, ClusterStanding, PlacementStanding
+from epp.framework.errors import NoClustersError
+from epp.framework.registry import Registry
+from epp.framework.testing import candidates, run_profile
+from epp.plugins.clusters.placement import PlacementFilter
+
+LLM = "kueue-system/llm-gpu"
+
+
+def build(**parameters):
+    registry = Registry({})
+    registry.register(PlacementFilter)
+    return registry.build("placement-filter", {"placement": LLM, **parameters}, name="placed", clock=ManualClock())
+
+
+def standing(cluster, *, chosen, any_chosen=True):
+    return ClusterStanding(cluster=cluster, placements={LLM: PlacementStanding(chosen=chosen, any_chosen=any_chosen)})
+
+
+EAST, WEST = standing("east", chosen=True), standing("west", chosen=False)
+EMPTY = [standing(name, chosen=False, any_chosen=False) for name in ("east", "west")]
+
+
+def kept(*standings, **parameters):
+    return build(**parameters).filter(Request("r"), candidates(records={CLUSTER: standings})).tolist()
+
+
+def test_ocm_4_only_clusters_of_the_placement_are_kept():
+    assert kept(EAST, WEST, NO_STANDING, EAST) == [True, False, False, True]
+
+
+def test_ocm_4_cluster_that_leaves_gets_nothing_from_the_next_snapshot_on():
+    plugin = build()
+    before = candidates(records={CLUSTER: [EAST, standing("west", chosen=True)]})
+    after = candidates(records={CLUSTER: [EAST, WEST]})
+    assert plugin.filter(Request("r"), before).tolist() == [True, True]
+    assert plugin.filter(Request("r"), after).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("standings", [EMPTY, [NO_STANDING, NO_STANDING]])
+def test_ocm_4_empty_placement_refuses_with_the_reason(standings):
+    with pytest.raises(NoClustersError) as refused:
+        run_profile([build()], candidates(records={CLUSTER: standings}))
+    assert (refused.value.status, refused.value.reason) == (503, "rejected-no-endpoints")
+    assert refused.value.detail.startswith("NoClustersAvailable: placement kueue-system/llm-gpu chose no cluster")
+    assert str(refused.value) == "no cluster is available for this request: retry later"
+
+
+def test_ocm_4_empty_placement_can_keep_all():
+    assert kept(*EMPTY, onEmpty="FailOpen") == [True, True]
+    assert kept(NO_STANDING, onEmpty="FailOpen") == [True]
+
+
+def test_ocm_4_placement_that_chose_other_clusters_is_not_empty():
+    with pytest.raises(NoClustersError, match="no cluster"):
+        kept(WEST, onEmpty="FailOpen")
+    assert kept(WEST, fallbackOnEmpty=True) == [False]  # the profile keeps all then
+
+
+@pytest.mark.parametrize("name", ["llm-gpu", "", "a/b/c", "/b"])
+def test_placement_is_written_with_its_namespace(name):
+    with pytest.raises((ConfigurationError, ValueError)):
+        build(placement=name)
