@@ -3,7 +3,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ from epp.accelerators.concerns import concerns_of
 from epp.accelerators.facts import Merged
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
+from epp.framework.accelerators.placement import PLACEMENT
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import Concerns, FollowingTagger, KnowsAccelerators, Report, every_endpoint
@@ -39,6 +40,9 @@ _KINDS = (
     ObjectKind("inference.redhat.com", "AllocationClaim"),
     ObjectKind("tensor-fusion.ai", "GPU"),
     ObjectKind("tensor-fusion.ai", "GPUNode"),
+    ObjectKind("tensor-fusion.ai", "GPUPool"),
+    ObjectKind("tensor-fusion.ai", "SchedulingConfigTemplate"),
+    ObjectKind("tensor-fusion.ai", "GPUResourceQuota"),
     ObjectKind("resource.k8s.io", "ResourceSlice"),
     ObjectKind("resource.k8s.io", "ResourceClaim"),
     ObjectKind("resource.k8s.io", "DeviceClass"),
@@ -64,8 +68,9 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
 
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with objects of a cluster: AcceleratorClass, Node, Pod,
-    Instaslice, NodeAccelerator, AllocationClaim, GPU, GPUNode, ResourceSlice, ResourceClaim, DeviceClass,
-    DeviceTaintRule, ResourceFlavor, VariantAutoscaling and cost ConfigMaps. A file can have several documents."""
+    Instaslice, NodeAccelerator, AllocationClaim, GPU, GPUNode, GPUPool, SchedulingConfigTemplate, GPUResourceQuota,
+    ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, ResourceFlavor, VariantAutoscaling and cost ConfigMaps.
+    A file can have several documents."""
     watch_files: bool = True
     """Apply new versions of the files as soon as they are written, all at once."""
     missing_file_grace_period: str = "5m"
@@ -116,7 +121,7 @@ class AcceleratorTagger(
     """
 
     plugin_type = "accelerator-data-source"
-    writes = (ACCELERATOR, NODE_LABELS)
+    writes = (ACCELERATOR, NODE_LABELS, PLACEMENT)
     decode = staticmethod(decode_object)
 
     def setup(self) -> None:
@@ -165,7 +170,14 @@ class AcceleratorTagger(
             if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_WARNINGS:
                 self._endpoint_problems.add(problem)
                 _log.warning("endpoint accelerator problem", plugin=self.name, endpoint=endpoint.id, problem=problem)
-        return Report(attributes={ACCELERATOR: merged.tag, NODE_LABELS: self._builder.node_labels(endpoint)})
+        around = self._builder.surroundings(endpoint)
+        return Report(
+            attributes={
+                ACCELERATOR: merged.tag,
+                NODE_LABELS: self._builder.node_labels(around),
+                PLACEMENT: self._builder.placement(around),
+            }
+        )
 
     def merged(self, endpoint: Endpoint) -> Merged:
         """Return the tag, and the problems of its sources."""
@@ -184,6 +196,11 @@ class AcceleratorTagger(
         """Return whether there is an AcceleratorClass, or a product of the catalogue, with this name."""
         classes = {known.lower() for known in self.inventory.classes}
         return name.lower() in classes or self._catalogue.find(name) is not None
+
+    @property
+    def placement_templates(self) -> Collection[str]:
+        """Names of the SchedulingConfigTemplates."""
+        return self.inventory.scheduling_templates.keys()
 
     async def follow(self, changed: Callable[[Concerns], None]) -> None:
         """Apply new versions of the files until cancelled."""

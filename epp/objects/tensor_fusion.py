@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU, GPUNode, GPUResourceQuota and SchedulingConfigTemplate of tensor-fusion.ai."""
+"""GPU, GPUNode and GPUResourceQuota of tensor-fusion.ai."""
 
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 import msgspec
 
-from epp.objects.base import ClusterObject, Object, Part
+from epp.objects.base import ClusterObject, Condition, Object, Part
 from epp.objects.core import PodReference
 
 
@@ -157,26 +158,25 @@ class QuotaSpec(Part, frozen=True, kw_only=True):
     single: QuotaSingle = QuotaSingle()
 
 
+class QuotaUsed(Part, frozen=True, kw_only=True):
+    """What the workloads of a namespace use."""
+
+    requests: Amount = Amount()
+    limits: Amount = Amount()
+    workers: int | None = None
+
+
+class QuotaStatus(Part, frozen=True, kw_only=True):
+    """Status of a quota."""
+
+    used: QuotaUsed = QuotaUsed()
+    available_percent: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """By `requests.tflops`, `requests.vram`, `limits.tflops`, `limits.vram` and `workers`; texts with two decimals."""
+    conditions: tuple[Condition, ...] = ()
+
+
 class GpuResourceQuota(Object, frozen=True, kw_only=True):
     """Quota of a namespace."""
 
     spec: QuotaSpec = QuotaSpec()
-
-
-class PlacementMode(Part, frozen=True, kw_only=True):
-    """Placement of workloads on GPUs."""
-
-    mode: str = "NodeCompactGPULowLoad"
-    allow_using_local_gpu: bool = msgspec.field(default=True, name="allowUsingLocalGPU")
-
-
-class SchedulingConfigSpec(Part, frozen=True, kw_only=True):
-    """Spec of a scheduling template."""
-
-    placement: PlacementMode = PlacementMode()
-
-
-class SchedulingConfigTemplate(Object, frozen=True, kw_only=True):
-    """Scheduling template of a pool."""
-
-    spec: SchedulingConfigSpec = SchedulingConfigSpec()
+    status: QuotaStatus = QuotaStatus()

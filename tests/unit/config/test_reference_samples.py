@@ -258,6 +258,8 @@ OWN = {
     "node-affinity-filter",
     "node-concurrency-filter",
     "node-compact-gpu-low-load-scorer",
+    "placement-template-filter",
+    "placement-template-scorer",
     "preference-order-scorer",
     "same-node-filter",
     "slice-fit-scorer",
