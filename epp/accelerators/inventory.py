@@ -12,6 +12,7 @@ from epp.accelerators.dra.pools import DevicePool, PoolName, device_pools
 from epp.accelerators.index import difference, reindexed
 from epp.accelerators.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
 from epp.accelerators.placement_templates import placement_problems
+from epp.accelerators.quotas import quota_problems
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.objects.base import Object
 from epp.objects.core import Node, Pod, PodReference
@@ -100,6 +101,7 @@ class Inventory:
         problems += found.problems
         pods, nodes, gpus = found.of(Pod), found.of(Node), found.of(Gpu)
         templates, gpu_pools = found.of(SchedulingConfigTemplate), found.of(GpuPool)
+        quotas = found.of(GpuResourceQuota)
         classes, flavors = found.of(AcceleratorClass), found.of(ResourceFlavor)
         instaslices, allocation_claims = found.of(Instaslice), found.of(AllocationClaim)
         slices, resource_claims = found.of(ResourceSlice), found.of(ResourceClaim)
@@ -118,6 +120,7 @@ class Inventory:
         problems.extend(_pool_problems(pools.values()))
         problems.extend(_class_problems(classes.values(), flavors))
         problems.extend(placement_problems(templates, gpu_pools.values()))
+        problems.extend(quota_problems(quotas.values()))
         return cls(
             pods=pods,
             pods_by_uid=reindexed(before.pods_by_uid, of_pods, lambda pod: {pod.metadata.uid} - {""}),
@@ -155,7 +158,7 @@ class Inventory:
             gpu_nodes=found.of(GpuNode),
             gpu_pools=gpu_pools,
             scheduling_templates=templates,
-            gpu_quotas=found.of(GpuResourceQuota),
+            gpu_quotas=quotas,
             unit_costs={name: cost for each in found.of(UnitCosts).values() for name, cost in each.costs.items()},
             variants=tuple(found.of(VariantAutoscaling).values()),
             problems=tuple(problems),

@@ -15,6 +15,7 @@ from epp.accelerators.classes.faults import object_faults
 from epp.accelerators.concerns import concerns_of
 from epp.accelerators.facts import Merged
 from epp.accelerators.inventory import Inventory
+from epp.accelerators.quotas import QUOTA_METRICS, quota_samples
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework.accelerators.placement import PLACEMENT
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
@@ -24,6 +25,7 @@ from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
 from epp.framework.lists_in_files import read_list
+from epp.framework.plugin_metrics import Sample
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.objects.cluster_objects import ClusterObjects
 from epp.objects.decode import ALL_KINDS, decode_object
@@ -123,6 +125,7 @@ class AcceleratorTagger(
     plugin_type = "accelerator-data-source"
     writes = (ACCELERATOR, NODE_LABELS, PLACEMENT)
     decode = staticmethod(decode_object)
+    metrics = QUOTA_METRICS
 
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
@@ -153,6 +156,11 @@ class AcceleratorTagger(
         """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
         files, cluster = self._source.inputs, self._cluster.inputs
         return InputState((*files.problems, *cluster.problems), {**files.rejected, **cluster.rejected})
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """Limits and use of the quotas, of 100 at most."""
+        return quota_samples(self.inventory.gpu_quotas.values())
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:

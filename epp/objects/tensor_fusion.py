@@ -3,11 +3,10 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
 import msgspec
 
-from epp.objects.base import ClusterObject, Condition, Object, Part
+from epp.objects.base import ClusterObject, Object, Part
 from epp.objects.core import PodReference
 
 
@@ -170,9 +169,6 @@ class QuotaStatus(Part, frozen=True, kw_only=True):
     """Status of a quota."""
 
     used: QuotaUsed = QuotaUsed()
-    available_percent: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """By `requests.tflops`, `requests.vram`, `limits.tflops`, `limits.vram` and `workers`; texts with two decimals."""
-    conditions: tuple[Condition, ...] = ()
 
 
 class GpuResourceQuota(Object, frozen=True, kw_only=True):
