@@ -14,7 +14,7 @@ from epp.objects.cluster_objects import ClusterObjects
 from epp.objects.core import Node, Pod
 from epp.objects.dra import ResourceClaim, ResourceSlice
 from epp.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
-from epp.objects.tensor_fusion import Gpu, GpuNode
+from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,12 @@ def concerns_of(
 
 
 def places_of(each: Object, inventories: Iterable[Inventory]) -> Places | None:
-    """Return where an object has effect; None for everywhere, as for an AcceleratorClass."""
+    """Return where an object has effect; None for everywhere, as for an AcceleratorClass.
+
+    A quota has none: it says nothing of endpoints.
+    """
+    if isinstance(each, GpuResourceQuota):
+        return Places()
     nodes: list[str] = []
     pods: list[str] = []
     if isinstance(each, Pod):

@@ -11,15 +11,18 @@ from epp.accelerators.classes.faults import device_expression, doubts_of
 from epp.accelerators.dra.pools import DevicePool, PoolName, device_pools
 from epp.accelerators.index import difference, reindexed
 from epp.accelerators.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
+from epp.accelerators.placement_templates import placement_problems
+from epp.accelerators.quotas import quota_problems
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.objects.base import Object
 from epp.objects.core import Node, Pod, PodReference
 from epp.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
 from epp.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from epp.objects.files.last_good import FileObjects
+from epp.objects.gpu_pools import GpuPool, SchedulingConfigTemplate
 from epp.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
 from epp.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.objects.tensor_fusion import Gpu, GpuNode
+from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
 
 HOSTNAME = "kubernetes.io/hostname"
 _NOTHING: frozenset[str] = frozenset()
@@ -73,6 +76,10 @@ class Inventory:
     gpus_by_uuid: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
     gpus_by_node: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
     gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
+    gpu_pools: Mapping[str, GpuPool] = field(default_factory=dict)
+    scheduling_templates: Mapping[str, SchedulingConfigTemplate] = field(default_factory=dict)
+    gpu_quotas: Mapping[str, GpuResourceQuota] = field(default_factory=dict)
+    """By `namespace/name`."""
     unit_costs: Mapping[str, UnitCost] = field(default_factory=dict)
     """By name of the accelerator."""
     variants: tuple[VariantAutoscaling, ...] = ()
@@ -93,6 +100,8 @@ class Inventory:
         found = _ByKind(files)
         problems += found.problems
         pods, nodes, gpus = found.of(Pod), found.of(Node), found.of(Gpu)
+        templates, gpu_pools = found.of(SchedulingConfigTemplate), found.of(GpuPool)
+        quotas = found.of(GpuResourceQuota)
         classes, flavors = found.of(AcceleratorClass), found.of(ResourceFlavor)
         instaslices, allocation_claims = found.of(Instaslice), found.of(AllocationClaim)
         slices, resource_claims = found.of(ResourceSlice), found.of(ResourceClaim)
@@ -110,6 +119,8 @@ class Inventory:
             by_node = _grouped(claims, lambda claim: {claim.node} - {""})
         problems.extend(_pool_problems(pools.values()))
         problems.extend(_class_problems(classes.values(), flavors))
+        problems.extend(placement_problems(templates, gpu_pools.values()))
+        problems.extend(quota_problems(quotas.values()))
         return cls(
             pods=pods,
             pods_by_uid=reindexed(before.pods_by_uid, of_pods, lambda pod: {pod.metadata.uid} - {""}),
@@ -145,6 +156,9 @@ class Inventory:
             gpus_by_uuid=reindexed(before.gpus_by_uuid, of_gpus, lambda gpu: {gpu.status.uuid} - {""}),
             gpus_by_node=reindexed(before.gpus_by_node, of_gpus, lambda gpu: {gpu.node} - {""}),
             gpu_nodes=found.of(GpuNode),
+            gpu_pools=gpu_pools,
+            scheduling_templates=templates,
+            gpu_quotas=quotas,
             unit_costs={name: cost for each in found.of(UnitCosts).values() for name, cost in each.costs.items()},
             variants=tuple(found.of(VariantAutoscaling).values()),
             problems=tuple(problems),

@@ -25,7 +25,9 @@ from epp.accelerators.facts.surroundings import Surroundings, surroundings_of
 from epp.accelerators.facts.tensor_fusion import DOMAIN, tensor_fusion_facts, tensor_fusion_gpus
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases
+from epp.accelerators.placements import Placements
 from epp.accelerators.resources import ResourceRequest, resource_key, resource_requests
+from epp.framework.accelerators.placement import NO_PLACEMENT, EndpointPlacement
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, Partition, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
@@ -78,6 +80,7 @@ class TagBuilder:
             + [each.extended_resource_name for each in inventory.device_classes.values() if each.extended_resource_name]
         )
         self._node_facts: dict[str, NodeFacts] = {}
+        self._placements = Placements(inventory, self._options.tensor_fusion_domain)
         self._node_labels: dict[str, Mapping[str, str]] = {}
 
     def build(self, endpoint: Endpoint) -> Merged:
@@ -134,14 +137,22 @@ class TagBuilder:
         of_resources = _resource_warnings(unknown) if merged.tag.kind is AcceleratorKind.UNKNOWN else ()
         return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings, *of_resources, *of_cost))
 
-    def node_labels(self, endpoint: Endpoint) -> Mapping[str, str]:
+    def surroundings(self, endpoint: Endpoint) -> Surroundings:
+        """Return pod and node of the endpoint."""
+        inventory = self._inventory_of(endpoint)
+        return surroundings_of(endpoint, inventory, trust_pod_labels=self._options.trust_pod_labels)
+
+    def placement(self, around: Surroundings) -> EndpointPlacement:
+        """Return the placement templates of the endpoint's cluster."""
+        inventory = self._inventory_of(around.endpoint)
+        gpus = tensor_fusion_gpus(around, inventory, self._options.tensor_fusion_domain)
+        return self._placements.of(around, gpus) if inventory is self._inventory else NO_PLACEMENT
+
+    def node_labels(self, around: Surroundings) -> Mapping[str, str]:
         """Return the labels of the endpoint's node, with its name as `metadata.name`; none for an unknown node.
 
         One mapping for all endpoints of a node.
         """
-        around = surroundings_of(
-            endpoint, self._inventory_of(endpoint), trust_pod_labels=self._options.trust_pod_labels
-        )
         if around.node is None:
             named = {NODE_NAME: around.node_name} if around.node_name else {}
             return {**around.node_labels, **named}

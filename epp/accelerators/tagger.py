@@ -3,7 +3,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +15,9 @@ from epp.accelerators.classes.faults import object_faults
 from epp.accelerators.concerns import concerns_of
 from epp.accelerators.facts import Merged
 from epp.accelerators.inventory import Inventory
+from epp.accelerators.quotas import QUOTA_METRICS, quota_samples
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
+from epp.framework.accelerators.placement import PLACEMENT
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import Concerns, FollowingTagger, KnowsAccelerators, Report, every_endpoint
@@ -23,6 +25,7 @@ from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
 from epp.framework.lists_in_files import read_list
+from epp.framework.plugin_metrics import Sample
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.objects.cluster_objects import ClusterObjects
 from epp.objects.decode import ALL_KINDS, CLUSTER_KINDS, decode_object
@@ -39,6 +42,9 @@ _KINDS = (
     ObjectKind("inference.redhat.com", "AllocationClaim"),
     ObjectKind("tensor-fusion.ai", "GPU"),
     ObjectKind("tensor-fusion.ai", "GPUNode"),
+    ObjectKind("tensor-fusion.ai", "GPUPool"),
+    ObjectKind("tensor-fusion.ai", "SchedulingConfigTemplate"),
+    ObjectKind("tensor-fusion.ai", "GPUResourceQuota"),
     ObjectKind("resource.k8s.io", "ResourceSlice"),
     ObjectKind("resource.k8s.io", "ResourceClaim"),
     ObjectKind("resource.k8s.io", "DeviceClass"),
@@ -64,8 +70,9 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
 
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with objects of a cluster: AcceleratorClass, Node, Pod,
-    Instaslice, NodeAccelerator, AllocationClaim, GPU, GPUNode, ResourceSlice, ResourceClaim, DeviceClass,
-    DeviceTaintRule, ResourceFlavor, VariantAutoscaling and cost ConfigMaps. A file can have several documents."""
+    Instaslice, NodeAccelerator, AllocationClaim, GPU, GPUNode, GPUPool, SchedulingConfigTemplate, GPUResourceQuota,
+    ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, ResourceFlavor, VariantAutoscaling and cost ConfigMaps.
+    A file can have several documents."""
     watch_files: bool = True
     """Apply new versions of the files as soon as they are written, all at once."""
     missing_file_grace_period: str = "5m"
@@ -116,8 +123,9 @@ class AcceleratorTagger(
     """
 
     plugin_type = "accelerator-data-source"
-    writes = (ACCELERATOR, NODE_LABELS)
+    writes = (ACCELERATOR, NODE_LABELS, PLACEMENT)
     decode = staticmethod(decode_object)
+    metrics = QUOTA_METRICS
 
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
@@ -150,6 +158,11 @@ class AcceleratorTagger(
         return InputState((*files.problems, *cluster.problems), {**files.rejected, **cluster.rejected})
 
     @property
+    def samples(self) -> Sequence[Sample]:
+        """Limits and use of the quotas, of 100 at most."""
+        return quota_samples(self.inventory.gpu_quotas.values())
+
+    @property
     def kinds(self) -> Sequence[ObjectKind]:
         """All kinds that bear on hardware."""
         return _KINDS if self.parameters.read_cluster else ()
@@ -165,7 +178,14 @@ class AcceleratorTagger(
             if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_WARNINGS:
                 self._endpoint_problems.add(problem)
                 _log.warning("endpoint accelerator problem", plugin=self.name, endpoint=endpoint.id, problem=problem)
-        return Report(attributes={ACCELERATOR: merged.tag, NODE_LABELS: self._builder.node_labels(endpoint)})
+        around = self._builder.surroundings(endpoint)
+        return Report(
+            attributes={
+                ACCELERATOR: merged.tag,
+                NODE_LABELS: self._builder.node_labels(around),
+                PLACEMENT: self._builder.placement(around),
+            }
+        )
 
     def merged(self, endpoint: Endpoint) -> Merged:
         """Return the tag, and the problems of its sources."""
@@ -184,6 +204,11 @@ class AcceleratorTagger(
         """Return whether there is an AcceleratorClass, or a product of the catalogue, with this name."""
         classes = {known.lower() for known in self.inventory.classes}
         return name.lower() in classes or self._catalogue.find(name) is not None
+
+    @property
+    def placement_templates(self) -> Collection[str]:
+        """Names of the SchedulingConfigTemplates."""
+        return self.inventory.scheduling_templates.keys()
 
     async def follow(self, changed: Callable[[Concerns], None]) -> None:
         """Apply new versions of the files until cancelled."""

@@ -10,6 +10,7 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
+from epp.accelerators.quotas import QuotaReport, quota_reports
 from epp.accelerators.reports import ClassTotal, class_totals, fit_report
 from epp.accelerators.tagger import AcceleratorTagger
 from epp.cli.commands import Accelerators
@@ -50,6 +51,8 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     classes: dict[str, ClassTotal]
     fit: dict[str, dict[str, dict[str, int]]] | None = None
     """Number of additional slices that fit, by node, GPU and MIG profile."""
+    quotas: tuple[QuotaReport, ...] = ()
+    """Limits and use of namespaces, in TensorFusion."""
     problems: tuple[str, ...] = ()
     """Invalid objects and files."""
     skipped: int = 0
@@ -99,6 +102,7 @@ async def _report(flags: Accelerators) -> Report:
         {node: {gpu: dict(more) for gpu, more in gpus.items()} for node, gpus in fit_report(source.inventory).items()}
         if flags.fit
         else None,
+        quota_reports(source.inventory.gpu_quotas.values()),
         source.inventory.problems,
         source.inventory.skipped,
     )
@@ -140,6 +144,8 @@ def _show(report: Report) -> None:
         console.print(_classes(report.classes))
     if report.fit is not None:
         console.print(_fits(report.fit))
+    if report.quotas:
+        console.print(_quotas(report.quotas))
 
 
 def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
@@ -205,3 +211,29 @@ def _fits(fit: dict[str, dict[str, dict[str, int]]]) -> Table:
             more = ", ".join(f"{profile} x {count}" for profile, count in profiles.items())
             table.add_row(escape(node), escape(gpu), escape(more))
     return table
+
+
+def _quotas(quotas: Sequence[QuotaReport]) -> Table:
+    table = Table(title="quotas", title_justify="left", box=None)
+    for heading, side in (
+        ("namespace", "left"),
+        ("resource", "left"),
+        ("used", "right"),
+        ("limit", "right"),
+        ("", "left"),
+    ):
+        table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+    for quota in quotas:
+        for resource, line in quota.total.items():
+            alert = f"[yellow]above {quota.alert_threshold_percent} %[/]" if line.alert else ""
+            used, limit = (_amount(resource, amount) for amount in (line.used, line.limit))
+            table.add_row(escape(quota.namespace), resource, used, limit, alert)
+        for resource, amount in quota.single.items():
+            table.add_row(escape(quota.namespace), f"single.{resource}", "", _amount(resource, amount), "")
+    return table
+
+
+def _amount(resource: str, amount: float | None) -> str:
+    if amount is None:
+        return _UNKNOWN
+    return f"{amount / _GIB:g} GiB" if resource.endswith("vram") else f"{amount:g}"

@@ -8,7 +8,8 @@ from typing import Any
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
 from epp.config.problems import Problem
-from epp.framework.datalayer import Feed, KnowsAccelerators, Tagger
+from epp.framework.datalayer import Feed, KnowsAccelerators, NamesPlacementTemplate, Tagger
+from epp.framework.hints import hint_at
 from epp.framework.plugin import Datum, Plugin, Stage, roles_of
 from epp.framework.request import DataKey
 from epp.framework.roles import Category, Scorer
@@ -53,7 +54,23 @@ def lint(
         for plugin in instances
         for message in _unknown_accelerators(plugin, instances.of(KnowsAccelerators))
     ]
+    found += [
+        loaded.problem(message, *instances.path_of(plugin), "parameters")
+        for plugin in instances
+        if isinstance(plugin, NamesPlacementTemplate)
+        for message in _unknown_template(plugin.name, plugin.placement_template, instances.of(KnowsAccelerators))
+    ]
     return found
+
+
+def _unknown_template(plugin: str, name: str, sources: Sequence[KnowsAccelerators[Any]]) -> Iterator[str]:
+    """Yield a warning of a template that is not there, if there are others: those of a cluster are not known yet."""
+    known = sorted({each for source in sources for each in source.placement_templates})
+    if name and known and name not in known:
+        yield (
+            f"plugin {plugin!r} names template {name!r}, and there is no such SchedulingConfigTemplate: it is as "
+            f"if it were not there; {hint_at(name, known)}"
+        )
 
 
 def _unknown_accelerators(plugin: Plugin[Any], sources: Sequence[KnowsAccelerators[Any]]) -> Iterator[str]:

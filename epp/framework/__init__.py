@@ -5,6 +5,7 @@ from epp.framework import errors, headers
 from epp.framework import limits as _limits
 from epp.framework import roles as _roles
 from epp.framework.accelerators.arrays import tag_mask, tag_numbers
+from epp.framework.accelerators.placement import PLACEMENT
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats, Mask, Positions
@@ -47,6 +48,7 @@ from epp.framework.snapshot import (
     LORA,
     METRICS_AT,
     MODELS,
+    NODE_LABELS,
     PREFIX_HIT_TOKENS,
     PREFIX_QUERY_TOKENS,
     REACHABLE,
@@ -80,6 +82,8 @@ __all__ = [
     "LORA",
     "METRICS_AT",
     "MODELS",
+    "NODE_LABELS",
+    "PLACEMENT",
     "PREFIX_HIT_TOKENS",
     "PREFIX_MATCH",
     "PREFIX_QUERY_TOKENS",

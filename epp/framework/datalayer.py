@@ -166,6 +166,20 @@ class KnowsAccelerators(Tagger[P]):
     def knows(self, name: str) -> bool:
         """Say whether there is a class, or a product, of that name."""
 
+    @property
+    def placement_templates(self) -> Collection[str]:
+        """Names of the placement templates that are known."""
+        return ()
+
+
+@runtime_checkable
+class NamesPlacementTemplate(Protocol):
+    """A plugin that goes by a placement template."""
+
+    @property
+    def placement_template(self) -> str:
+        """Its name; empty for that of each endpoint's pool."""
+
 
 Concerns: TypeAlias = Callable[[Endpoint], bool]
 """Whether an endpoint may be tagged otherwise than before."""

@@ -15,6 +15,7 @@ from epp.objects.dra import (
     read_resource_claim,
     read_resource_slice,
 )
+from epp.objects.gpu_pools import GpuPool, SchedulingConfigTemplate
 from epp.objects.inference import (
     GROUP,
     LEGACY_GROUP,
@@ -35,7 +36,7 @@ from epp.objects.ocm import (
 )
 from epp.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.objects.placement import read_placement
-from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
+from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
 """Group and kind of each."""
@@ -84,6 +85,7 @@ _KINDS: Mapping[tuple[str, str], _Kind] = {
     ("inference.redhat.com", "AllocationClaim"): _Kind(_V1ALPHA1, read_allocation_claim),
     ("tensor-fusion.ai", "GPU"): _Kind(_V1, _plain(Gpu)),
     ("tensor-fusion.ai", "GPUNode"): _Kind(_V1, _plain(GpuNode)),
+    ("tensor-fusion.ai", "GPUPool"): _Kind(_V1, _plain(GpuPool)),
     ("tensor-fusion.ai", "GPUResourceQuota"): _Kind(_V1, _plain(GpuResourceQuota), default_namespace=True),
     ("tensor-fusion.ai", "SchedulingConfigTemplate"): _Kind(_V1, _plain(SchedulingConfigTemplate)),
     ("resource.k8s.io", "ResourceSlice"): _Kind(_DRA, read_resource_slice),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU, GPUNode, GPUResourceQuota and SchedulingConfigTemplate of tensor-fusion.ai."""
+"""GPU, GPUNode and GPUResourceQuota of tensor-fusion.ai."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -157,26 +157,22 @@ class QuotaSpec(Part, frozen=True, kw_only=True):
     single: QuotaSingle = QuotaSingle()
 
 
+class QuotaUsed(Part, frozen=True, kw_only=True):
+    """What the workloads of a namespace use."""
+
+    requests: Amount = Amount()
+    limits: Amount = Amount()
+    workers: int | None = None
+
+
+class QuotaStatus(Part, frozen=True, kw_only=True):
+    """Status of a quota."""
+
+    used: QuotaUsed = QuotaUsed()
+
+
 class GpuResourceQuota(Object, frozen=True, kw_only=True):
     """Quota of a namespace."""
 
     spec: QuotaSpec = QuotaSpec()
-
-
-class PlacementMode(Part, frozen=True, kw_only=True):
-    """Placement of workloads on GPUs."""
-
-    mode: str = "NodeCompactGPULowLoad"
-    allow_using_local_gpu: bool = msgspec.field(default=True, name="allowUsingLocalGPU")
-
-
-class SchedulingConfigSpec(Part, frozen=True, kw_only=True):
-    """Spec of a scheduling template."""
-
-    placement: PlacementMode = PlacementMode()
-
-
-class SchedulingConfigTemplate(Object, frozen=True, kw_only=True):
-    """Scheduling template of a pool."""
-
-    spec: SchedulingConfigSpec = SchedulingConfigSpec()
+    status: QuotaStatus = QuotaStatus()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills up GPUs, spreads load over GPUs, or fills up nodes and spreads load over the GPUs of each."""
+"""Fills up GPUs, spreads load over GPUs, or fills up nodes and spreads load over the GPUs of each, or by template."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from epp.framework import (
     Scorer,
     Share,
 )
+from epp.framework.accelerators.placement import PLACEMENT, EndpointPlacement, PlacementMode
 from epp.framework.accelerators.places import node_numbers
 from epp.framework.accelerators.usage import (
     UNKNOWN_SCORE,
@@ -111,3 +113,51 @@ class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
         sums = np.bincount(places, weights=used[known], minlength=len(nodes))
         means: Floats = np.divide(sums, counts, out=np.full(len(nodes), UNKNOWN_SCORE), where=counts > 0)
         return means[nodes[candidates.slots]]
+
+
+class PlacementTemplateParameters(NodeCompactParameters, frozen=True):
+    """Template, and what counts without one."""
+
+    template: str = ""
+    """Name of a SchedulingConfigTemplate of TensorFusion; by default that of each endpoint's GPUPool."""
+    default_mode: Literal["CompactFirst", "LowLoadFirst", "NodeCompactGPULowLoad"] = "NodeCompactGPULowLoad"
+    """Mode for endpoints without a template."""
+
+
+class PlacementTemplateScorer(Scorer[PlacementTemplateParameters]):
+    """Score by the placement mode of a SchedulingConfigTemplate.
+
+    That of `compact-first-scorer` for the mode CompactFirst, of `low-load-first-scorer` for LowLoadFirst, and of
+    `node-compact-gpu-low-load-scorer` for NodeCompactGPULowLoad, each endpoint by its own template's mode.
+    """
+
+    plugin_type = "placement-template-scorer"
+    category = Category.BALANCE
+    reads = (ACCELERATOR, PLACEMENT)
+    may_read = USAGE_INPUTS
+
+    def setup(self) -> None:
+        given = self.parameters
+        self._scorers: Mapping[str, Scorer[Any]] = {
+            PlacementMode.COMPACT_FIRST: CompactFirstScorer(given, name=self.name, clock=self.clock),
+            PlacementMode.LOW_LOAD_FIRST: LowLoadFirstScorer(given, name=self.name, clock=self.clock),
+            PlacementMode.NODE_COMPACT: NodeCompactGpuLowLoadScorer(given, name=self.name, clock=self.clock),
+        }
+
+    @property
+    def placement_template(self) -> str:
+        """Name of the template."""
+        return self.parameters.template
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        placements = candidates.snapshot.records(PLACEMENT)
+        scores = np.zeros(len(candidates))
+        for mode, scorer in self._scorers.items():
+            has_mode = placements.derive_mask(self._is_mode, mode)[candidates.slots]
+            if has_mode.any():
+                scores = np.where(has_mode, scorer.score(request, candidates), scores)
+        return scores
+
+    def _is_mode(self, placement: EndpointPlacement, mode: str) -> bool:
+        template = placement.template(self.parameters.template)
+        return mode == (self.parameters.default_mode if template is None else template.mode)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes and physical devices of endpoints as numbers, for sums over them."""
+"""Nodes and physical devices of endpoints as numbers, and the requests there."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.arrays import Mask, Positions
-from epp.framework.snapshot import ACCELERATOR, Snapshot
+from epp.framework.arrays import Floats, Mask, Positions
+from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, RUNNING, WAITING, Snapshot
 
 
 def node_numbers(snapshot: Snapshot) -> Positions:
@@ -31,6 +31,33 @@ class DeviceUse(NamedTuple):
 def device_use(snapshot: Snapshot) -> DeviceUse:
     """Return the physical devices that the endpoints of all slots use."""
     return snapshot.records(ACCELERATOR).derive(_device_use)
+
+
+def requests_on_node(snapshot: Snapshot) -> Floats:
+    """Return the requests at all endpoints on the node of each slot."""
+    nodes = node_numbers(snapshot)
+    on_node: Floats = np.bincount(nodes, weights=_requests(snapshot)).astype(np.float64)[nodes]
+    return on_node
+
+
+def requests_on_device(snapshot: Snapshot) -> Floats:
+    """Return the requests at all endpoints on the busiest device of each slot; its own if its devices are unknown."""
+    use, requests = device_use(snapshot), _requests(snapshot)
+    busiest = requests.copy()
+    if len(use.slots):
+        np.maximum.at(busiest, use.slots, np.bincount(use.devices, weights=requests[use.slots])[use.devices])
+    return busiest
+
+
+def _requests(snapshot: Snapshot) -> Floats:
+    """Return the requests at each slot: own ones in flight, or as the engine reports if that is more.
+
+    0 for free slots.
+    """
+    engine = snapshot.column(WAITING) + snapshot.column(RUNNING)
+    found = np.zeros(snapshot.capacity)
+    found[snapshot.slots] = np.fmax(engine, snapshot.column(IN_FLIGHT))[snapshot.slots]
+    return found
 
 
 def physical_devices(tag: AcceleratorTag) -> set[str]:

@@ -11,14 +11,12 @@ from epp.framework import (
     Candidates,
     Filter,
     FilterParameters,
-    Floats,
     Mask,
     Natural,
     Request,
-    Snapshot,
 )
-from epp.framework.accelerators.places import device_use, node_numbers
-from epp.framework.snapshot import IN_FLIGHT, RUNNING, WAITING
+from epp.framework.accelerators.places import requests_on_device, requests_on_node
+from epp.framework.snapshot import IN_FLIGHT
 
 
 class NodeConcurrencyParameters(FilterParameters, frozen=True):
@@ -51,27 +49,8 @@ class NodeConcurrencyFilter(Filter[NodeConcurrencyParameters]):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         kept = np.ones(len(candidates), dtype=np.bool_)
-        requests = _requests(candidates.snapshot)
         if most := self.parameters.max_requests_per_node:
-            nodes = node_numbers(candidates.snapshot)
-            kept &= np.bincount(nodes, weights=requests)[nodes[candidates.slots]] < most
+            kept &= requests_on_node(candidates.snapshot)[candidates.slots] < most
         if most := self.parameters.max_requests_per_device:
-            kept &= _on_busiest_device(candidates.snapshot, requests)[candidates.slots] < most
+            kept &= requests_on_device(candidates.snapshot)[candidates.slots] < most
         return kept
-
-
-def _requests(snapshot: Snapshot) -> Floats:
-    """Return the number of requests at each slot; 0 for free slots."""
-    engine = snapshot.column(WAITING) + snapshot.column(RUNNING)
-    found = np.zeros(snapshot.capacity)
-    found[snapshot.slots] = np.fmax(engine, snapshot.column(IN_FLIGHT))[snapshot.slots]
-    return found
-
-
-def _on_busiest_device(snapshot: Snapshot, requests: Floats) -> Floats:
-    """Return the number of requests on the busiest device of each slot."""
-    use = device_use(snapshot)
-    busiest = requests.copy()
-    if len(use.slots):
-        np.maximum.at(busiest, use.slots, np.bincount(use.devices, weights=requests[use.slots])[use.devices])
-    return busiest

@@ -6,10 +6,10 @@ from typing import Literal
 
 from msgspec import field
 
-from epp.framework import Candidates, Filter, FilterParameters, Mask, Parameters, Request
+from epp.framework import NODE_LABELS, Candidates, Filter, FilterParameters, Mask, Parameters, Request
 from epp.framework.label_selectors import LabelSelector, Requirement
 from epp.framework.limits import Name
-from epp.framework.snapshot import NODE_LABELS, NODE_NAME
+from epp.framework.snapshot import NODE_NAME
 
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "", "DoesNotExist": "!", "Gt": ">", "Lt": "<"}
 _WITHOUT_VALUES = frozenset({"Exists", "DoesNotExist"})

@@ -131,3 +131,30 @@ def test_everything_fits_into_80_columns_without_a_word_cut(directory, monkeypat
     assert ["endpoint", "accelerator", "class", "slice", "memory", "$/h", "capacity", "state"] in rows
     assert ["default/one", "1", "x", "nvidia", "h100"] in [row[:5] for row in rows]
     assert "    catalogue/h100-sxm-80gb: kind, vendor, family," in text
+
+
+QUOTA = """
+apiVersion: tensor-fusion.ai/v1
+kind: GPUResourceQuota
+metadata: {name: quota, namespace: team-a}
+spec:
+  total: {requests: {tflops: "500", vram: 200Gi}, maxWorkers: 20, alertThresholdPercent: 90}
+  single: {maxGPUCount: 4}
+status: {used: {requests: {tflops: "310", vram: 190Gi}, workers: 7}}
+"""
+
+
+def test_tf_1_quotas_are_shown_with_what_is_used_of_them(directory):
+    (directory / "quota.yaml").write_text(QUOTA)
+    options = (f"--config-file={directory}/config.yaml", f"--objects={directory}/quota.yaml")
+    exit_code, text = run(*options)
+    assert exit_code == 0
+    lines = [line.split() for line in text[text.index("quotas") :].splitlines() if "team-a" in line]
+    assert lines == [
+        ["team-a", "requests.tflops", "310", "500"],
+        ["team-a", "requests.vram", "190", "GiB", "200", "GiB", "above", "90", "%"],
+        ["team-a", "workers", "7", "20"],
+        ["team-a", "single.maxGPUCount", "4"],
+    ]
+    (quota,) = json.loads(run(*options, "--output=json")[1])["quotas"]
+    assert quota["total"]["requests.vram"] == {"limit": 200 * 2**30, "used": 190 * 2**30, "alert": True}

@@ -18,7 +18,9 @@ READY = """\
   not installed, and not needed: inferenceobjectives.llm-d.ai, inferenceobjectives.inference.networking.x-k8s.io, \
 inferencemodelrewrites.llm-d.ai, inferencemodelrewrites.inference.networking.x-k8s.io, acceleratorclasses.ome.io, \
 instaslices.inference.redhat.com, nodeaccelerators.inference.redhat.com, allocationclaims.inference.redhat.com, \
-gpus.tensor-fusion.ai, gpunodes.tensor-fusion.ai, resourceslices.resource.k8s.io, resourceclaims.resource.k8s.io, \
+gpus.tensor-fusion.ai, gpunodes.tensor-fusion.ai, gpupools.tensor-fusion.ai, \
+schedulingconfigtemplates.tensor-fusion.ai, gpuresourcequotas.tensor-fusion.ai, \
+resourceslices.resource.k8s.io, resourceclaims.resource.k8s.io, \
 deviceclasses.resource.k8s.io, devicetaintrules.resource.k8s.io, resourceflavors.kueue.x-k8s.io, \
 variantautoscalings.llmd.ai
   InferencePool pool: pods with app=vllm; ports 8000, http

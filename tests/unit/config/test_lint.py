@@ -245,3 +245,21 @@ def test_class_that_the_objects_have_is_known(warned, tmp_path):
     source = f"type: accelerator-data-source, parameters: {{paths: [{tmp_path}]}}"
     preference = "type: preference-order-scorer, parameters: {preferenceOrder: [{class: our-big-ones}]}"
     assert warned(f"plugins: [{{{source}}}, {{{preference}}}, {{type: queue-scorer}}]") == []
+
+
+def test_tf_1_template_that_is_not_there_is_said(warned, tmp_path):
+    objects = tmp_path / "objects.yaml"
+    objects.write_text(
+        "apiVersion: tensor-fusion.ai/v1\nkind: SchedulingConfigTemplate\nmetadata: {name: packed}\nspec: {}\n"
+    )
+    text = f"""plugins:
+- {{type: accelerator-data-source, parameters: {{paths: [{objects}]}}}}
+- {{type: placement-template-scorer, parameters: {{template: pakced}}}}
+- {{type: placement-template-filter, parameters: {{template: packed, fallbackOnEmpty: true}}}}
+schedulingProfiles:
+- name: default
+  plugins: [{{pluginRef: placement-template-scorer}}, {{pluginRef: placement-template-filter}}]
+"""
+    (warning,) = [each for each in warned(text) if "names template" in each]
+    assert "'placement-template-scorer' names template 'pakced'" in warning
+    assert warning.endswith("it is as if it were not there; did you mean 'packed'?")

@@ -262,6 +262,8 @@ OWN = {
     "node-concurrency-filter",
     "node-compact-gpu-low-load-scorer",
     "placement-filter",
+    "placement-template-filter",
+    "placement-template-scorer",
     "preference-order-scorer",
     "same-node-filter",
     "slice-fit-scorer",

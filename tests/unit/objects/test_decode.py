@@ -9,9 +9,10 @@ from decoding import decode
 from epp.objects.core import Node, Pod
 from epp.objects.costs import UnitCosts, VariantAutoscaling
 from epp.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from epp.objects.gpu_pools import SchedulingConfigTemplate
 from epp.objects.instaslice import AllocationClaim, NodeAccelerator
 from epp.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
+from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
 
 GIB = 2**30
 
