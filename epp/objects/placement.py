@@ -10,8 +10,8 @@ from epp.framework.clusters import MOST_WEIGHT, TaintEffect
 from epp.framework.durations import parse_duration
 from epp.objects.base import Metadata, Object, Part, convert
 from epp.objects.core import MatchExpression
+from epp.objects.faults import Faults
 from epp.objects.ocm import LabelSelector
-from epp.objects.vetting import Faults
 
 BALANCE, STEADY = "Balance", "Steady"
 ALLOCATABLE = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}
