@@ -93,6 +93,13 @@ def test_ocm_5_placement_of_the_first_version_names_its_prioritizers():
     assert decoded(document).weights == {Coordinate(built_in="Steady"): 3.0}
 
 
+def test_ocm_6_item_that_no_add_on_has_is_read_as_the_one_that_is_meant():
+    found = decoded(placement(prioritizerPolicy=weighted(gpuAvailable=1)))
+    assert list(found.weights) == [Coordinate(resource="resource-usage-score", score="gpuClusterAvailable")]
+    place = "spec.prioritizerPolicy.configurations[0].scoreCoordinate.addOn.scoreName"
+    assert found.faults == (f"{place} is 'gpuAvailable': write gpuClusterAvailable, which is used",)
+
+
 @pytest.mark.parametrize(
     ("spec", "fault"),
     [
