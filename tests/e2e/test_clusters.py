@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of a hub in files, and the picker's own scores on its page, through a real Envoy."""
+
+from pathlib import Path
+
+import aiohttp
+import yaml
+from config_files import replace
+from gateways import Gateway, gateway_with
+from waiting import until
+
+HUB = Path(__file__).parents[1] / "data" / "clusters" / "hub.yaml"
+PROFILE = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: file-discovery
+  parameters: {{path: {directory}/endpoints.yaml}}
+- type: cluster-data-source
+  parameters: {{paths: [{directory}/hub.yaml]}}
+- type: random-picker
+dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
+"""
+
+
+async def scores_by_state(gateway: Gateway) -> dict[str, float]:
+    shown = (await gateway.metrics())["llm_d_epp_cluster_scores"]
+    return {state: value for labels, value in shown.items() for state in _states(labels)}
+
+
+def _states(labels: frozenset[str]) -> list[str]:
+    return [label.removeprefix("state=") for label in labels if label.startswith("state=")]
+
+
+async def test_ocm_2_and_12_scores_are_read_of_files_and_shown_to_a_hub(simulated, tmp_path):
+    sims = await simulated("a", "b")
+    endpoints = [
+        {
+            "name": name,
+            "address": sim.address.partition(":")[0],
+            "port": int(sim.address.partition(":")[2]),
+            "cluster": at,
+        }
+        for (name, sim), at in zip(sims.items(), ("cluster-east", "cluster-west"), strict=True)
+    ]
+    (tmp_path / "endpoints.yaml").write_text(yaml.safe_dump({"endpoints": endpoints}))
+    (tmp_path / "hub.yaml").write_text(HUB.read_text())
+    (tmp_path / "config.yaml").write_text(PROFILE.format(directory=tmp_path))
+    async with gateway_with(tmp_path / "config.yaml") as gateway:
+        assert await scores_by_state(gateway) == {"valid": 3, "expired": 1, "missing": 0}
+        await gateway.process.says("cluster score expired")
+
+        replace(tmp_path / "hub.yaml", HUB.read_text().replace("value: 60", "value: 600"))
+        said = await gateway.process.says("status.scores[0].value is 600: write a number from -100 to 100")
+        assert "AddOnPlacementScore cluster-east/resource-usage-score" in said
+
+        async def counted() -> bool:
+            return await scores_by_state(gateway) == {"valid": 2, "expired": 1, "missing": 0}
+
+        await until(counted, "the impossible score is not used, and the others are")
+        path = "/apis/cluster.open-cluster-management.io/v1alpha1/addonplacementscores"
+
+        async def rooms() -> dict[str, dict[str, int]]:
+            url = f"http://127.0.0.1:{gateway.metrics_port}{path}"
+            async with aiohttp.ClientSession() as http, http.get(url) as answer:
+                items = (await answer.json())["items"]
+            return {
+                each["metadata"]["namespace"]: {one["name"]: one["value"] for one in each["status"]["scores"]}
+                for each in items
+            }
+
+        async def idle() -> bool:
+            found = await rooms()
+            east = found.get("cluster-east", {})
+            return found.keys() == {"cluster-east", "cluster-west"} and east.get("routingHeadroom") == 100
+
+        await until(idle, "both clusters have room")
