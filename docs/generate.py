@@ -205,10 +205,11 @@ def errors_markdown() -> str:
         "",
         "Every answer that the picker gives in place of an endpoint's. The body has the sentence in the error format "
         "of the API that was called; with `--plain-errors` it is the sentence alone. "
-        f"`{headers.DROPPED_REASON}` has the reason, where there is one. `<...>` stands for what differs from request "
-        "to request. Envoy's `%RESPONSE_CODE_DETAILS%` is the name of the error.",
+        f"`{headers.DROPPED_REASON}` has the reason, where there is one, and `{headers.RETRY_AFTER}` the seconds to "
+        "wait, where that helps. `<...>` stands for what differs from request to request. Envoy's "
+        "`%RESPONSE_CODE_DETAILS%` is the name of the error.",
         "",
-        *_table(("error", "status", "reason", "sentence", ""), map(_error, order)),
+        *_table(("error", "status", "reason", "retry after", "sentence", ""), map(_error, order)),
     )
 
 
@@ -216,7 +217,8 @@ def _error(error: type[RequestError]) -> tuple[str, ...]:
     example = _example(error)
     sentence = example.sentence.replace("'<", "<").replace(">'", ">")
     summary = " ".join((error.__doc__ or "").split())
-    return f"`{error.__name__}`", str(example.status), _code(example.reason or ""), _code(sentence), summary
+    wait = "" if example.retry_after_seconds is None else f"{example.retry_after_seconds} s"
+    return f"`{error.__name__}`", str(example.status), _code(example.reason or ""), wait, _code(sentence), summary
 
 
 def _example(error: type[RequestError]) -> RequestError:

@@ -17,7 +17,7 @@ from epp.cli.inputs import split_list
 from epp.cli.options import Output
 from epp.cli.output import new_console, print_json
 from epp.config import Builder
-from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph
+from epp.config.describe import FeedGraph, FilterUse, Graph, PluginUse, ProfileGraph, ScorerUse
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.plugin import Stage, all_roles
 from epp.framework.registry import Registry
@@ -25,6 +25,8 @@ from epp.framework.registry import Registry
 REFUSED = 1
 WARNED = 2
 
+_CONSTRAINT_STATUS = 429
+"""Status of unmet constraints that a profile has by default."""
 _BEFORE_SCHEDULING = frozenset(cls.role.title.lower() for cls in all_roles() if cls.role.stage < Stage.PROFILE_CHOICE)
 
 
@@ -120,14 +122,20 @@ def _add_data(data: Tree, graph: Graph) -> None:
 
 
 def _add_profile(tree: Tree, profile: ProfileGraph) -> None:
-    branch = tree.add(f"profile [bold]{escape(profile.name)}[/]")
+    aside = [f"fails open: {', '.join(profile.fail_open)}"] if profile.fail_open else []
+    if profile.constraint_status != _CONSTRAINT_STATUS:
+        aside.append(f"{profile.constraint_status} for unmet constraints")
+    branch = tree.add(f"profile [bold]{escape(profile.name)}[/]{_aside(aside)}")
+    if profile.drop_stale_after_seconds is not None:
+        branch.add(f"drops endpoints that did not report for {profile.drop_stale_after_seconds:g} s")
     for step in profile.filters:
         notes = (["all if none is left"] if step.fallback_on_empty else []) + _on_error(step.on_error, "Fail")
+        notes += _on_stale(step)
         branch.add(
             f"filter {_named(step.plugin)}{_aside(notes)}{_parameters(step.plugin)}{_data('reads', step.plugin.reads)}"
         )
     for scorer in profile.scorers:
-        notes = [f"{scorer.share:.0%}", scorer.category, *_on_error(scorer.on_error, "Skip")]
+        notes = [f"{scorer.share:.0%}", scorer.category, *_on_error(scorer.on_error, "Skip"), *_on_stale(scorer)]
         branch.add(
             f"scorer {_named(scorer.plugin)}, weight {scorer.weight:g}{_aside(notes)}"
             f"{_parameters(scorer.plugin)}{_data('reads', scorer.plugin.reads)}"
@@ -165,6 +173,10 @@ def _aside(notes: list[str]) -> str:
 
 def _on_error(value: str, default: str) -> list[str]:
     return [] if value == default else [f"onError {value}"]
+
+
+def _on_stale(use: FilterUse | ScorerUse) -> list[str]:
+    return [] if use.stale_after_seconds is None else [f"{use.on_stale} if stale for {use.stale_after_seconds:g} s"]
 
 
 def _parameters(plugin: PluginUse) -> str:

@@ -8,10 +8,11 @@ import msgspec
 
 from epp.config.assemble import Assembly
 from epp.config.profiles import names_no_picker
+from epp.framework.drops import DropCause
 from epp.framework.plugin import Datum, Plugin, all_roles
 from epp.framework.request import DataKey
 from epp.framework.roles import Producer
-from epp.scheduling import Profile
+from epp.scheduling import Profile, ProfileFilter, WeightedScorer
 
 _LARGEST_WRITTEN_OUT = 1e15
 
@@ -29,15 +30,17 @@ class PluginUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     """Those that differ from their defaults."""
 
 
-class FilterUse(msgspec.Struct, frozen=True, rename="camel"):
+class FilterUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A filter of a profile."""
 
     plugin: PluginUse
     fallback_on_empty: bool
     on_error: str
+    stale_after_seconds: float | None = None
+    on_stale: str = ""
 
 
-class ScorerUse(msgspec.Struct, frozen=True, rename="camel"):
+class ScorerUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A scorer of a profile."""
 
     plugin: PluginUse
@@ -46,15 +49,21 @@ class ScorerUse(msgspec.Struct, frozen=True, rename="camel"):
     """Of the sum of the profile's weights, 0..1."""
     category: str
     on_error: str
+    stale_after_seconds: float | None = None
+    on_stale: str = ""
 
 
-class ProfileGraph(msgspec.Struct, frozen=True, rename="camel"):
+class ProfileGraph(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What one cycle runs, in this order."""
 
     name: str
     filters: tuple[FilterUse, ...]
     scorers: tuple[ScorerUse, ...]
     picker: PluginUse
+    fail_open: tuple[str, ...] = ()
+    """Causes for which filters drop nothing where they would leave no candidate."""
+    constraint_status: int = 429
+    drop_stale_after_seconds: float | None = None
 
 
 class FeedGraph(msgspec.Struct, frozen=True, rename="camel"):
@@ -104,7 +113,9 @@ def describe(assembly: Assembly) -> Graph:
         return ProfileGraph(
             profile.name,
             tuple(
-                FilterUse(use(one.filter), one.filter.parameters.fallback_on_empty, one.role.on_error.value)
+                FilterUse(
+                    use(one.filter), one.filter.parameters.fallback_on_empty, one.role.on_error.value, *_stale(one)
+                )
                 for one in profile.filters
             ),
             tuple(
@@ -114,10 +125,14 @@ def describe(assembly: Assembly) -> Graph:
                     one.weight / weights if weights else 0.0,
                     one.scorer.category.value,
                     one.role.on_error.value,
+                    *_stale(one),
                 )
                 for one in profile.scorers
             ),
             _picker(use(profile.picker), profile),
+            tuple(cause.value for cause in DropCause if cause in profile.fail_open),
+            profile.constraint_status,
+            profile.drop_stale_after_seconds,
         )
 
     pipeline = assembly.pipeline
@@ -145,6 +160,12 @@ def describe(assembly: Assembly) -> Graph:
         taggers=uses(assembly.taggers),
         discovery=None if assembly.discovery is None else use(assembly.discovery),
     )
+
+
+def _stale(member: ProfileFilter | WeightedScorer) -> tuple[float | None, str]:
+    """Return the age from which endpoints are stale to a plugin, and how it is shown them."""
+    rule = member.staleness
+    return (None, "") if rule is None else (rule.after_seconds, rule.on_stale.value)
 
 
 def _picker(picker: PluginUse, profile: Profile) -> PluginUse:

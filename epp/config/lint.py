@@ -9,6 +9,7 @@ from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
 from epp.config.problems import Problem
 from epp.framework.datalayer import Feed, KnowsAccelerators, NamesPlacementTemplate, Tagger
+from epp.framework.drops import DropCause
 from epp.framework.hints import hint_at
 from epp.framework.plugin import Datum, Plugin, Stage, roles_of
 from epp.framework.request import DataKey
@@ -92,12 +93,26 @@ def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:
         if not weighted.weight:
             yield f"{where}: scorer {weighted.scorer.name!r} has weight 0 and no effect: remove it, or set a weight"
     for member in profile.filters:
-        if member.filter.may_empty and not instances.gives(member.filter, "fallbackOnEmpty"):
+        if member.filter.drops in profile.fail_open or instances.gives(member.filter, "fallbackOnEmpty"):
+            continue
+        if member.filter.may_empty:
             yield (
                 f"{where}: filter {member.filter.name!r} may drop all candidates, and then the request is refused with "
-                "429: set fallbackOnEmpty to true to use any endpoint instead, or to false to confirm"
+                f"{_status(member.filter.drops, profile)}: set fallbackOnEmpty to true to use any endpoint instead, or "
+                "to false to confirm"
             )
     yield from _same_measure(where, [weighted.scorer for weighted in voting])
+
+
+def _status(cause: DropCause, profile: Profile) -> int:
+    """Return the status of requests for which filters leave no candidate for that cause."""
+    match cause:
+        case DropCause.CONSTRAINT:
+            return profile.constraint_status
+        case DropCause.AVAILABILITY | DropCause.STALE:
+            return 503
+        case _:
+            return 429
 
 
 def _same_measure(where: str, scorers: Sequence[Scorer[Any]]) -> Iterator[str]:

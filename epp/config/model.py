@@ -26,6 +26,13 @@ def _read_duration(value: object) -> object:
     return parse_duration(value)
 
 
+def _read_age(value: object) -> object:
+    seconds = _read_duration(value)
+    if seconds == 0:
+        raise ValueError("write a duration above 0, such as 5s")
+    return seconds
+
+
 Quantity: TypeAlias = Annotated[
     int,
     BeforeValidator(_read_quantity),
@@ -34,6 +41,11 @@ Quantity: TypeAlias = Annotated[
 Seconds: TypeAlias = Annotated[
     float, BeforeValidator(_read_duration), WithJsonSchema({"type": "string", "examples": ["60s", "1m30s"]})
 ]
+PositiveSeconds: TypeAlias = Annotated[
+    float, BeforeValidator(_read_age), WithJsonSchema({"type": "string", "examples": ["5s", "500ms"]})
+]
+StaleRule: TypeAlias = Literal["Ignore", "Neutral", "Drop"]
+Cause: TypeAlias = Literal["constraint", "availability", "stale", "saturation", "unstated"]
 
 
 class _Model(BaseModel):
@@ -82,6 +94,10 @@ class WeightedRef(PluginRef):
     """Only for scorers; 1 where left out."""
     on_error: Literal["Skip", "Fail"] | None = None
     """Whether the profile continues when the plugin raises; by default, scorers are skipped and filters fail it."""
+    stale_after: PositiveSeconds | None = None
+    """Age from which the load that an endpoint reported is stale for this plugin; by default that of dataLayer."""
+    on_stale: StaleRule | None = None
+    """How this filter or scorer is shown stale endpoints; by default as dataLayer says."""
 
 
 class SchedulingProfile(_Model):
@@ -89,6 +105,12 @@ class SchedulingProfile(_Model):
 
     name: str = Field(min_length=1)
     plugins: list[WeightedRef] = Field(default_factory=list)
+    fail_open: bool | list[Cause] = False
+    """Where the filters would leave no candidate, serve from those that remain if filters drop nothing for these causes
+    (`true` for all): `constraint`, `availability`, `stale`, `saturation` and `unstated`. Screeners and the gateway's
+    subset always hold."""
+    constraint_status: Literal[400, 404, 429, 503] = 429
+    """Status of requests that are refused because no endpoint meets the constraints of a filter."""
 
 
 class Source(PluginRef):
@@ -124,6 +146,12 @@ class DataLayer(_Model):
 
     inject_defaults: bool = True
     """Whether engine metrics are scraped even where no source says so."""
+    stale_after: PositiveSeconds | None = None
+    """Age from which the load that an endpoint reported (`waiting`, `running`, `kv_usage`) is stale; by default, it
+    never is. An endpoint that never reported is not stale."""
+    on_stale: StaleRule | None = None
+    """How filters and scorers are shown stale endpoints: `Ignore`, with their last load; `Neutral`, the default, as
+    endpoints whose load is unknown; `Drop`, not at all, and where all are stale, requests are refused with 503."""
     sources: list[Source] = Field(default_factory=list)
     discovery: DiscoveryRefs | None = None
     """Source of endpoints; without it, the command line lists them."""

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the profiles, the profile picker and the aggregator of a configuration."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from epp.config.instances import Instances
-from epp.config.model import EndpointPickerConfig, SchedulingProfile, WeightedRef
+from epp.config.model import DataLayer, EndpointPickerConfig, SchedulingProfile, WeightedRef
 from epp.config.upstream import FLOW_CONTROL_TYPES, WITHOUT_TASK
+from epp.framework.drops import DropCause
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import OnError, Plugin
 from epp.framework.roles import Aggregator, Filter, Picker, ProfilePicker, Scorer
-from epp.scheduling import Profile, ProfileFilter, WeightedScorer
+from epp.scheduling import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
 
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_PROFILE_PICKER = "single-profile-handler"
@@ -20,11 +21,13 @@ DEFAULT_AGGREGATOR = "first-result-aggregator"
 def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[str, Profile | None]:
     """Return the profiles in the order of the file, one of everything where it has none; None for one with problems."""
     profiles: dict[str, Profile | None] = {}
+    if config.data_layer.on_stale is not None and config.data_layer.stale_after is None:
+        instances.warn("has no effect: set staleAfter as well", "dataLayer", "onStale")
     for index, spec in enumerate(config.scheduling_profiles or [_implied_profile(instances)]):
         if spec.name in profiles:
             remedy = "give one of them another name"
             instances.fail(f"two profiles are named {spec.name!r}", "schedulingProfiles", index, remedy=remedy)
-        profiles[spec.name] = _Parts(spec, index, instances).profile()
+        profiles[spec.name] = _Parts(spec, index, instances, config.data_layer).profile()
     return profiles
 
 
@@ -86,10 +89,11 @@ def _implied_profile(instances: Instances) -> SchedulingProfile:
 class _Parts:
     """Gathers what one profile refers to."""
 
-    def __init__(self, spec: SchedulingProfile, index: int, instances: Instances) -> None:
+    def __init__(self, spec: SchedulingProfile, index: int, instances: Instances, layer: DataLayer) -> None:
         self._spec = spec
         self._index = index
         self._instances = instances
+        self._layer = layer
         self._filters: list[ProfileFilter] = []
         self._scorers: list[WeightedScorer] = []
         self._pickers: list[Picker[Any]] = []
@@ -111,7 +115,16 @@ class _Parts:
         except ConfigurationError as error:
             self._instances.fail(error.problem, "schedulingProfiles", remedy=error.remedy)
             return None
-        return Profile(self._spec.name, tuple(self._filters), tuple(self._scorers), picker)
+        drops_stale = _rule(self._layer.on_stale) is OnStale.DROP
+        return Profile(
+            self._spec.name,
+            tuple(self._filters),
+            tuple(self._scorers),
+            picker,
+            drop_stale_after_seconds=self._layer.stale_after if drops_stale else None,
+            fail_open=_causes(self._spec.fail_open),
+            constraint_status=self._spec.constraint_status,
+        )
 
     def _fits(self, cls: type[Plugin[Any]], ref: WeightedRef, *path: str | int) -> bool:
         """Return whether a plugin of this class can be used as the reference says; record why not."""
@@ -123,7 +136,14 @@ class _Parts:
             self._instances.warn(f"has no effect: {ref.plugin_ref!r} is no scorer", *path, "weight")
         elif ref.weight is not None and ref.weight < 0:
             fail(f"weight {ref.weight:g} is negative: a scorer says what is good", *path, "weight")
+        if ref.on_stale is not None and ref.stale_after is None and self._layer.stale_after is None:
+            fail("needs an age", *path, "onStale", remedy="set staleAfter here, or in dataLayer")
+        if _rule(ref.on_stale) is OnStale.DROP and not issubclass(cls, Filter):
+            remedy = "use Neutral here, or Drop for a filter or in dataLayer"
+            fail(f"{ref.plugin_ref!r} drops no endpoints", *path, "onStale", remedy=remedy)
         if issubclass(cls, Picker):
+            if ref.stale_after is not None:
+                self._instances.warn(f"has no effect: {ref.plugin_ref!r} is a picker", *path, "staleAfter")
             if ref.on_error == "Skip":
                 fail(f"{ref.plugin_ref!r} is the picker: without it nothing is picked", *path, "onError")
             if self._picker_names:
@@ -134,15 +154,23 @@ class _Parts:
 
     def _add(self, plugin: Plugin[Any], ref: WeightedRef, *path: str | int) -> None:
         if isinstance(plugin, Filter):
-            self._filters.append(ProfileFilter.of(plugin, _policy(ref)))
+            self._filters.append(ProfileFilter.of(plugin, _policy(ref), self._staleness(ref)))
         if isinstance(plugin, Scorer):
             try:
                 weight = plugin.default_weight if ref.weight is None else ref.weight
-                self._scorers.append(WeightedScorer.of(plugin, weight, _policy(ref)))
+                self._scorers.append(WeightedScorer.of(plugin, weight, _policy(ref), self._staleness(ref)))
             except ValueError as error:
                 self._instances.fail(str(error), *path, "weight")
         if isinstance(plugin, Picker):
             self._pickers.append(plugin)
+
+    def _staleness(self, ref: WeightedRef) -> Staleness | None:
+        """Return the plugin's view of stale endpoints; those that dataLayer drops, it is not shown anyway."""
+        after = ref.stale_after or self._layer.stale_after
+        general, own = _rule(self._layer.on_stale) or OnStale.NEUTRAL, _rule(ref.on_stale)
+        if after is None or (general is OnStale.DROP and own is None and ref.stale_after is None):
+            return None
+        return Staleness(after, own or (general if ref.stale_after is None else OnStale.NEUTRAL))
 
     def _pass_over(self, ref: WeightedRef, kind: str, *path: str | int) -> None:
         """Warn of a plugin that has no part in a profile; llm-d's charts name producers there."""
@@ -159,6 +187,16 @@ class _Parts:
         if declared:
             return declared[0]
         return self._instances.ensure(DEFAULT_PICKER, Picker, names_no_picker(self._spec.name))
+
+
+def _causes(fail_open: bool | Sequence[str]) -> frozenset[DropCause]:  # noqa: FBT001  as a file has it
+    if isinstance(fail_open, bool):
+        return frozenset(DropCause) if fail_open else frozenset()
+    return frozenset(map(DropCause, fail_open))
+
+
+def _rule(written: str | None) -> OnStale | None:
+    return None if written is None else OnStale(written)
 
 
 def _policy(ref: WeightedRef) -> OnError | None:

@@ -33,6 +33,7 @@ from epp.framework.errors import (
     PreconditionFailedError,
     RequestError,
     ScreenedOutError,
+    UnavailableError,
 )
 from epp.framework.headers import FAIRNESS_ID, PREFER, REQUEST_ID
 from epp.framework.request import (
@@ -216,10 +217,10 @@ class Director:
     def _proceed(self, arrival: _Arrival) -> Routing | _Hold:
         """Return the routing, or what to wait for before the next call."""
         snapshot = self._store.snapshot()
-        candidates = Candidates(snapshot, self._eligible(snapshot, arrival.subset))
-        if not len(candidates):
-            raise NoEndpointsError
         started = self.clock.now()
+        candidates = Candidates(snapshot, self._eligible(snapshot, arrival.subset), now=started)
+        if not len(candidates):
+            raise _none_eligible(snapshot)
         request = arrival.request
         if not arrival.admitted:
             shed(request, candidates)
@@ -324,6 +325,13 @@ class Director:
         if slots:
             for observer in self._pipeline.of(EndpointObserver):
                 observer.slots_removed(slots)
+
+
+def _none_eligible(snapshot: Snapshot) -> RequestError:
+    """Return the refusal for want of candidates: those of the gateway's subset, or all of the pool."""
+    if len(snapshot.slots) and not len(snapshot.available):
+        return UnavailableError(detail=f"none of {len(snapshot.slots)} endpoints can be reached")
+    return NoEndpointsError()
 
 
 async def _end_of(awaited: Awaitable[None]) -> None:

@@ -11,6 +11,7 @@ import structlog
 
 from epp.discovery.pod_stream import PodStream
 from epp.discovery.pods import PodTarget, endpoints_of
+from epp.discovery.pool_stream import PoolStream
 from epp.framework.datalayer import Discovery, Pool
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
@@ -70,6 +71,8 @@ class PodDiscovery(Discovery[Parameters]):
         """By name of the node."""
         self.pods = PodStream()
         """The pods in effect, ready or not."""
+        self.pool = PoolStream()
+        """The InferencePool in effect."""
 
     @property
     def target(self) -> PodTarget | None:
@@ -115,6 +118,7 @@ class PodDiscovery(Discovery[Parameters]):
                 selector={"fieldSelector": f"metadata.name={name.name}"},
             )
             self._pools.subscribe(lambda _: self._pool_changed.set())
+            self.pool.watched = self._pools
         if self._nodes is None:
             self._nodes = self._cluster.watch(NODES, decode_object, optional=True)
             self._nodes.subscribe(lambda delta: self._nodes_changed(delta, pool))

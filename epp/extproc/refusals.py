@@ -5,7 +5,7 @@ import msgspec
 
 from epp.extproc import replies
 from epp.framework import Headers, RequestError
-from epp.framework.headers import DROPPED_REASON, PATHS, REQUEST_ID
+from epp.framework.headers import DROPPED_REASON, PATHS, REQUEST_ID, RETRY_AFTER
 from epp.framework.printable import printable
 
 _ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
@@ -26,7 +26,7 @@ _ANTHROPIC_TYPES = {**_OPENAI_TYPES, 413: "request_too_large", 503: "overloaded_
 
 
 def refusal(error: RequestError, headers: Headers, *, plain: bool) -> bytes:
-    """End the exchange with the error's status, reason and message.
+    """End the exchange with the error's status, reason and message, and the time to wait where that helps.
 
     The body is JSON in the shape of Anthropic's, OpenAI's or SGLang's API for requests to them, and the bare message
     for any other. Where `plain`, it is the sentence of llm-d-router for all.
@@ -35,6 +35,8 @@ def refusal(error: RequestError, headers: Headers, *, plain: bool) -> bytes:
     answer = {"content-type": content_type}
     if error.reason is not None:
         answer[DROPPED_REASON] = error.reason
+    if error.retry_after_seconds is not None:
+        answer[RETRY_AFTER] = str(error.retry_after_seconds)
     return replies.immediate(error.status, answer, body, type(error).__name__)
 
 

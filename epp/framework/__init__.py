@@ -11,6 +11,7 @@ from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock, SystemClock
+from epp.framework.drops import DropCause
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.limits import *  # noqa: F403  the types of parameters
@@ -103,6 +104,7 @@ __all__ = [
     "DataKey",
     "Datum",
     "Destination",
+    "DropCause",
     "Endpoint",
     "Floats",
     "Headers",

@@ -2,6 +2,7 @@
 """The endpoints that may serve one request, as an index array into the columns of a snapshot."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import nan
 from types import MappingProxyType
 from typing import TypeVar, cast
 
@@ -11,6 +12,10 @@ from numpy.typing import NDArray
 from epp.framework.arrays import Floats, Mask, Positions, read_only
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import (
+    KV_USAGE,
+    METRICS_AT,
+    RUNNING,
+    WAITING,
     Attribute,
     Column,
     Snapshot,
@@ -18,6 +23,8 @@ from epp.framework.snapshot import (
 from epp.framework.snapshot import T as _T
 
 _D = TypeVar("_D")
+_ENGINE_LOAD = frozenset({WAITING.name, RUNNING.name, KV_USAGE.name})
+"""Columns whose age is known, by METRICS_AT."""
 _NO_VALUE, _NO_LABEL = -1, -2
 """Numbers of a value that no endpoint has, and of endpoints without the label."""
 
@@ -25,9 +32,11 @@ _NO_VALUE, _NO_LABEL = -1, -2
 class Candidates:
     """Input of filters and scorers: a filter keeps some of them, a scorer returns one number for each, in order."""
 
-    __slots__ = ("_memo", "peer", "profile", "slots", "snapshot")
+    __slots__ = ("_forgotten", "_memo", "now", "peer", "profile", "slots", "snapshot")
 
-    def __init__(self, snapshot: Snapshot, slots: Positions, *, profile: str = "", peer: int | None = None) -> None:
+    def __init__(
+        self, snapshot: Snapshot, slots: Positions, *, profile: str = "", peer: int | None = None, now: float = nan
+    ) -> None:
         self.snapshot = snapshot
         slots.setflags(write=False)
         self.slots = slots
@@ -36,6 +45,9 @@ class Candidates:
         """Name of the profile that runs; empty outside of profiles."""
         self.peer = peer
         """Slot of the endpoint that the first profile of this request picked; None in the first profile."""
+        self.now = now
+        """Time of the request on the clock of METRICS_AT; NaN where ages do not count."""
+        self._forgotten: Mask | None = None
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -53,15 +65,35 @@ class Candidates:
 
     def keep(self, mask: Mask) -> "Candidates":
         """Return the members where the mask is true."""
-        return Candidates(self.snapshot, self.slots[mask], profile=self.profile, peer=self.peer)
+        kept = Candidates(self.snapshot, self.slots[mask], profile=self.profile, peer=self.peer, now=self.now)
+        if self._forgotten is not None:
+            kept._forgotten = self._forgotten[mask]
+        return kept
 
     def within(self, profile: str, peer: int | None = None) -> "Candidates":
         """Return the same candidates as a profile sees them."""
-        return Candidates(self.snapshot, self.slots, profile=profile, peer=peer)
+        return Candidates(self.snapshot, self.slots, profile=profile, peer=peer, now=self.now)
+
+    def stale(self, after_seconds: float) -> Mask:
+        """Mark the members that last reported longer ago; one that never reported has nothing that could be stale."""
+        mask: Mask = self.now - self.values(METRICS_AT) > after_seconds
+        return mask
+
+    def without_stale_load(self, after_seconds: float) -> "Candidates":
+        """Return the same candidates; of the stale ones, WAITING, RUNNING and KV_USAGE are unknown."""
+        stale = self.stale(after_seconds)
+        if not stale.any():
+            return self
+        found = Candidates(self.snapshot, self.slots, profile=self.profile, peer=self.peer, now=self.now)
+        found._forgotten = stale
+        return found
 
     def values(self, column: Column) -> Floats:
         """One number for each member; NaN, or the column's own default, where it has not been reported."""
-        return self.snapshot.column(column)[self.slots]
+        values = self.snapshot.column(column)[self.slots]
+        if self._forgotten is not None and column.name in _ENGINE_LOAD:
+            return np.where(self._forgotten, nan, values)
+        return values
 
     def records(self, attribute: Attribute[_T]) -> list[_T]:
         """One record for each member."""

@@ -214,6 +214,14 @@ class FollowingTagger(Tagger[P]):
         """Keep up until cancelled; call `changed(every_endpoint)`, or with some, to have them tagged again soon."""
 
 
+class Follower(Plugin[P], role=Role(title="Followers of files")):
+    """Keeps up with files of its own while it runs."""
+
+    @abstractmethod
+    async def follow_files(self) -> None:
+        """Apply new versions until cancelled."""
+
+
 class EndpointNotifications(Plugin[P], role=Role(title="Notifications")):
     """Stands, among the data sources, for the comings and goings of endpoints; its extractors are taggers."""
 

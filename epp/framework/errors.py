@@ -13,8 +13,10 @@ RequestError
 ├── PreconditionFailedError         412
 ├── BodyTooLargeError               413
 ├── HeadersTooLargeError            431
+├── UnmetConstraintError            429, or as configured: rejected-constraint
 ├── ResourceExhaustedError          429
 │   ├── SaturatedError                   rejected-saturated
+│   │   ├── AllBusyError
 │   │   ├── SheddableDroppedError
 │   │   └── QueueFullError
 │   ├── QueueTimeoutError                rejected-ttl-expired
@@ -25,6 +27,8 @@ RequestError
 │   │   ├── NoClustersError
 │   │   ├── QueueFullNoEndpointsError
 │   │   └── QueueTimeoutNoEndpointsError
+│   ├── UnavailableError                 rejected-unavailable
+│   ├── StaleDataError                   rejected-stale
 │   ├── ClientGoneError                  rejected-context-cancelled
 │   └── ShuttingDownError                rejected-shutting-down
 ├── BadResponseError                502
@@ -32,11 +36,20 @@ RequestError
 │   └── PluginFailedError
 └── AdmissionDeniedError            the status of its cause
 
-Statuses, codes and reasons are those that clients of llm-d-router already match on; 413, 431 and 502 are ours. The
-words are for the caller: HTTP and JSON, what is wrong and what to do, no name of a plugin or of a class.
+Statuses, codes and reasons are those that clients of llm-d-router already match on; 413, 431 and 502 are ours, and so
+are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
+saturated. The words are for the caller: HTTP and JSON, what is wrong and what to do, no name of a plugin or of a class.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from epp.framework.printable import quoted
+
+SOON_SECONDS = 1
+"""What clients are told to wait for what passes by itself: for requests to end, or the next report."""
+LATER_SECONDS = 5
+"""The same for endpoints that have to start or recover."""
 
 
 class RequestError(Exception):
@@ -52,6 +65,8 @@ class RequestError(Exception):
     """Machine-readable cause; one of OpenAI's error codes."""
     detail: str = ""
     """What the operator may know of it, and the client may not."""
+    retry_after_seconds: int | None = None
+    """Value of the response header `retry-after`; None where waiting is not known to help."""
 
     @property
     def message(self) -> str:
@@ -163,6 +178,27 @@ class HeadersTooLargeError(RequestError):
         )
 
 
+CONSTRAINT_CODES: Mapping[int, str] = MappingProxyType(
+    {400: "BadRequest", 404: "NotFound", 429: "ResourceExhausted", 503: "ServiceUnavailable"}
+)
+"""Statuses with which a request is refused whose constraints no endpoint meets, and their codes."""
+
+
+class UnmetConstraintError(RequestError):
+    """Endpoints exist, and none is what the request or its profile asks for: waiting does not help."""
+
+    reason = "rejected-constraint"
+
+    def __init__(self, status: int = 429, *, detail: str = "") -> None:
+        super().__init__(
+            "no model server here is what this request asks for (hardware, price or labels), and to retry does not "
+            "help: ask for less"
+        )
+        self.status = status
+        self.code = CONSTRAINT_CODES[status]
+        self.detail = detail
+
+
 class ResourceExhaustedError(RequestError):
     """Endpoints exist, but have no room."""
 
@@ -172,7 +208,7 @@ class ResourceExhaustedError(RequestError):
 
 
 class SaturatedError(ResourceExhaustedError):
-    """Endpoints exist, but a profile's filters left none."""
+    """Endpoints exist, but a profile's filters left none, and did not say why."""
 
     reason = "rejected-saturated"
 
@@ -187,8 +223,19 @@ class SaturatedError(ResourceExhaustedError):
         self.detail = detail
 
 
+class AllBusyError(SaturatedError):
+    """Endpoints exist that are what the request asks for, and all of them are too busy."""
+
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self, *, detail: str = "") -> None:
+        super().__init__("all model servers that can take this request are busy: retry later", detail=detail)
+
+
 class SheddableDroppedError(SaturatedError):
     """The pool is saturated and the request has a negative priority."""
+
+    retry_after_seconds = SOON_SECONDS
 
     def __init__(self) -> None:
         super().__init__("all model servers are busy, and this request is of low priority: retry later")
@@ -197,11 +244,14 @@ class SheddableDroppedError(SaturatedError):
 class QueueFullError(SaturatedError):
     """The queue has no room and the pool has endpoints."""
 
+    retry_after_seconds = SOON_SECONDS
+
 
 class QueueTimeoutError(ResourceExhaustedError):
     """The request waited too long and the pool has endpoints."""
 
     reason = "rejected-ttl-expired"
+    retry_after_seconds = SOON_SECONDS
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the request timed out in the queue for a model server: {detail}; retry later")
@@ -209,6 +259,8 @@ class QueueTimeoutError(ResourceExhaustedError):
 
 class EvictedError(ResourceExhaustedError):
     """The request was under way and had to make room for one of higher priority."""
+
+    retry_after_seconds = SOON_SECONDS
 
     def __init__(self, reason: str = "evicted") -> None:
         super().__init__("request evicted by flow control")
@@ -236,6 +288,7 @@ class NoEndpointsError(ServiceUnavailableError):
     """The pool, or its intersection with the gateway's subset, is empty."""
 
     reason = "rejected-no-endpoints"
+    retry_after_seconds = LATER_SECONDS
 
     def __init__(self, message: str = "no model server is available for this request: retry later") -> None:
         super().__init__(message)
@@ -270,6 +323,28 @@ class QueueTimeoutNoEndpointsError(NoEndpointsError):
         super().__init__(f"the request timed out in the queue, and no model server is available: {detail}; retry later")
 
 
+class UnavailableError(ServiceUnavailableError):
+    """Endpoints exist, and all that are what the request asks for drain, are unhealthy, or not known to be ready."""
+
+    reason = "rejected-unavailable"
+    retry_after_seconds = LATER_SECONDS
+
+    def __init__(self, *, detail: str = "") -> None:
+        super().__init__("no model server that can take this request is ready: retry later")
+        self.detail = detail
+
+
+class StaleDataError(ServiceUnavailableError):
+    """Endpoints exist, and all that are what the request asks for have not reported for too long."""
+
+    reason = "rejected-stale"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self, *, detail: str = "") -> None:
+        super().__init__("nothing recent is known of the model servers that can take this request: retry later")
+        self.detail = detail
+
+
 class ClientGoneError(ServiceUnavailableError):
     """The client left before its request was routed."""
 
@@ -283,6 +358,7 @@ class ShuttingDownError(ServiceUnavailableError):
     """The picker stops while the request is waiting."""
 
     reason = "rejected-shutting-down"
+    retry_after_seconds = SOON_SECONDS
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the gateway is shutting down: {detail}; retry")
@@ -327,6 +403,7 @@ class AdmissionDeniedError(RequestError):
         self.param = cause.param
         self.kind = cause.kind
         self.detail = cause.detail
+        self.retry_after_seconds = cause.retry_after_seconds
 
 
 class ConfigurationError(Exception):

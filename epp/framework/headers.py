@@ -89,6 +89,8 @@ KV_CACHE_SOURCE = "x-kv-cache-source-host-port"
 
 # HTTP's own.
 
+RETRY_AFTER = "retry-after"
+"""Seconds after which a refused request may succeed, where waiting helps; a response header."""
 CONTENT_LENGTH = "content-length"
 """Bytes of the body."""
 METHOD = ":method"

@@ -2,7 +2,7 @@
 """Roles of plugins that take part in a request: one abstract class each, in the order of the plugin reference."""
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 
 from epp.framework.arrays import Floats, Mask, Positions, as_mask, as_positions, as_scores
 from epp.framework.candidates import Candidates
+from epp.framework.drops import DropCause
 from epp.framework.headers import DESTINATION_NAMESPACE
 from epp.framework.plugin import OnError, P, Parameters, Plugin, Role, Stage
 from epp.framework.request import Headers, Reading, Request, RequestBody
@@ -58,10 +59,23 @@ class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=
     parameters_type: ClassVar[type[Parameters]] = FilterParameters
     may_empty: bool = True
     """Whether it can drop all candidates."""
+    drops: DropCause = DropCause.UNSTATED
+    """Why it drops candidates: that is how a request is refused for which a profile's filters leave none."""
 
     @abstractmethod
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         """Return true for each candidate to keep."""
+
+    def kept_by_cause(self, request: Request, candidates: Candidates) -> Mapping[DropCause, Mask]:
+        """Return for each cause what `filter` returns if it is the only one; called where a profile has none left."""
+        return {self.drops: self.filter(request, candidates)}
+
+    def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:  # noqa: ARG002
+        """Return the reason for each candidate that is dropped, for the operator's log; none where there is no more.
+
+        Called where the filter has left none.
+        """
+        return ()
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
         """Check that there is one bool for each candidate."""

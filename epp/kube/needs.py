@@ -13,6 +13,7 @@ from epp.kube.resources import (
     LEGACY_OBJECTIVES,
     LEGACY_REWRITES,
     OBJECTIVES,
+    OME_SERVICES,
     PODS,
     REWRITES,
     Resource,
@@ -59,7 +60,7 @@ class Need:
     @property
     def is_of_hardware(self) -> bool:
         """Whether the objects bear on the hardware of endpoints alone."""
-        return self.resource in ACCELERATORS
+        return self.resource in (*ACCELERATORS, *OME_SERVICES)
 
     @property
     def rule(self) -> tuple[str, tuple[str, ...], str]:
@@ -95,7 +96,7 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
     ]
     if pool_group is not None:
         needs.append(written(EVENTS, "problems of the pool in kubectl describe", "create", "patch"))
-    for each in ACCELERATORS:
+    for each in (*ACCELERATORS, *OME_SERVICES):
         place = namespace if each.namespaced and not each.everywhere else ""
         needs.append(Need(resource=each, purpose="hardware", namespace=place, importance=Importance.OPTIONAL))
     return tuple(needs)

@@ -60,6 +60,12 @@ POLICIES = (OBJECTIVES, LEGACY_OBJECTIVES, REWRITES, LEGACY_REWRITES)
 LEASES = Resource("coordination.k8s.io", ("v1",), "leases", "Lease")
 EVENTS = Resource("", ("v1",), "events", "Event")
 
+OME_SERVICES = (
+    Resource("ome.io", ("v1beta1",), "inferenceservices", "InferenceService"),
+    Resource("ome.io", ("v1beta1",), "servingruntimes", "ServingRuntime"),
+    Resource("ome.io", ("v1beta1",), "clusterservingruntimes", "ClusterServingRuntime", namespaced=False),
+)
+"""Objects that bound the hardware of requests."""
 _DRA = ("v1", "v1beta2", "v1beta1")
 ACCELERATORS = (
     NODES,
@@ -97,7 +103,8 @@ CLUSTERS = (
 )
 """Objects of a hub of Open Cluster Management on its clusters; all of them are optional."""
 
-_KNOWN = {(each.group, each.kind): each for each in (PODS, *POLICIES, *ACCELERATORS, *CLUSTERS)}
+_ALL = (PODS, *POLICIES, pools(POOL_GROUP), *ACCELERATORS, *OME_SERVICES, *CLUSTERS)
+_KNOWN = {(each.group, each.kind): each for each in _ALL}
 
 
 def resource_of(kind: ObjectKind) -> Resource:

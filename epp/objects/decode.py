@@ -35,6 +35,7 @@ from epp.objects.ocm import (
     read_score,
 )
 from epp.objects.ome import AcceleratorClass, ResourceFlavor
+from epp.objects.ome_services import read_cluster_serving_runtime, read_inference_service, read_serving_runtime
 from epp.objects.placement import read_placement
 from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
 
@@ -80,6 +81,9 @@ _KINDS: Mapping[tuple[str, str], _Kind] = {
     ("", "Pod"): _Kind(_V1, _plain(Pod), default_namespace=True),
     ("", "ConfigMap"): _Kind(_V1, read_unit_costs, default_namespace=True),
     ("ome.io", "AcceleratorClass"): _Kind(frozenset({"v1beta1"}), _plain(AcceleratorClass)),
+    ("ome.io", "InferenceService"): _Kind(frozenset({"v1beta1"}), read_inference_service, default_namespace=True),
+    ("ome.io", "ServingRuntime"): _Kind(frozenset({"v1beta1"}), read_serving_runtime, default_namespace=True),
+    ("ome.io", "ClusterServingRuntime"): _Kind(frozenset({"v1beta1"}), read_cluster_serving_runtime),
     ("inference.redhat.com", "Instaslice"): _Kind(_V1ALPHA1, _plain(Instaslice)),
     ("inference.redhat.com", "NodeAccelerator"): _Kind(_V1ALPHA1, read_node_accelerator),
     ("inference.redhat.com", "AllocationClaim"): _Kind(_V1ALPHA1, read_allocation_claim),
@@ -115,6 +119,9 @@ _KINDS: Mapping[tuple[str, str], _Kind] = {
 }
 _GROUP_ALIASES: Mapping[tuple[str, str], str] = {
     ("ome.ai", "AcceleratorClass"): "ome.io",
+    ("ome.ai", "InferenceService"): "ome.io",
+    ("ome.ai", "ServingRuntime"): "ome.io",
+    ("ome.ai", "ClusterServingRuntime"): "ome.io",
     (POOL_GROUP, "InferenceObjective"): GROUP,
     (POOL_GROUP, "InferenceModelRewrite"): GROUP,
 }

@@ -19,7 +19,7 @@ from epp.kube.event_writer import EventWriter, Subject
 from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, Topic, message_of
 from epp.kube.lease import LeaseSettings
 from epp.kube.readers import ClusterReaders, SharedObjects
-from epp.kube.resources import ACCELERATORS, CLUSTERS, PODS, pools
+from epp.kube.resources import ACCELERATORS, CLUSTERS, OME_SERVICES, PODS, POOL_GROUP, pools
 from epp.kube.watched import Watched, WatchState
 from epp.objects.decode import decode_object
 from epp.policies import PoolIdentity
@@ -73,7 +73,10 @@ class Kubernetes:
             self.cluster,
             settings.namespace,
             supervisor=self._supervisor,
-            shared=[SharedObjects(PODS, decode_object, self.discovery.pods)],
+            shared=[
+                SharedObjects(PODS, decode_object, self.discovery.pods),
+                SharedObjects(pools(POOL_GROUP), decode_object, self.discovery.pool),  # no pool but this picker's
+            ],
         )
         """The plugins that read objects of the cluster."""
 
@@ -96,7 +99,7 @@ class Kubernetes:
     @property
     def inputs(self) -> InputState:
         """Objects whose newest version is not in effect, without those that the plugins that read them report."""
-        own = (watch for watch in self.watches if watch.resource not in (*ACCELERATORS, *CLUSTERS))
+        own = (watch for watch in self.watches if watch.resource not in (*ACCELERATORS, *OME_SERVICES, *CLUSTERS))
         rules = () if self._policies is None else self._policies.problems
         return InputState((*(problem for watch in own for problem in watch.problems), *rules))
 

@@ -16,7 +16,7 @@ from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Observers
 from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectNotifications, ObjectReader
-from epp.framework.datalayer import Concerns, Discovery, Feed, FollowingTagger, Tagger, TrustsMetrics
+from epp.framework.datalayer import Concerns, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.errors import ConfigurationError
 from epp.kube.readers import ClusterReaders
@@ -78,6 +78,7 @@ class RunningConfig:
         self._report = EndpointReport(self._collector.conditions, lambda: self._discovery.unresolved, terminal)
         self._following: tuple[asyncio.Task[None], ...] = ()
         self._tagger_tasks: dict[FollowingTagger[Any], asyncio.Task[None]] = {}
+        self._follower_tasks: dict[Follower[Any], asyncio.Task[None]] = {}
 
     @property
     def failing_tasks(self) -> Mapping[str, str]:
@@ -117,6 +118,7 @@ class RunningConfig:
         self._supervisor.start("tagging", self._tagging.follow)
         self._follow_discovery()
         self._sync_tagger_tasks()
+        self._sync_follower_tasks()
         self._supervisor.start("pool gauges", self._refresh_gauges)
         self._supervisor.start("endpoint report", self._report.follow)
 
@@ -141,6 +143,7 @@ class RunningConfig:
         finally:
             self._disconnect_readers()
         self._sync_tagger_tasks()
+        self._sync_follower_tasks()
         self._collector.trust_for(_trusted_seconds(assembly))
         await self._collector.replace(assembly.feeds)
         await _close(feed for feed in before.feeds if all(feed.source is not kept.source for kept in assembly.feeds))
@@ -185,6 +188,15 @@ class RunningConfig:
             self._supervisor.start("discovery", partial(self._discovery.follow, self._source_pool)),
             self._supervisor.start("discovery", self._source_pool.follow, name="endpoints that join"),
         )
+
+    def _sync_follower_tasks(self) -> None:
+        """Run one task for each plugin in use that follows files of its own, and no others."""
+        wanted = set(self.assembly.instances.of(Follower))
+        for follower in self._follower_tasks.keys() - wanted:
+            self._follower_tasks.pop(follower).cancel()
+        for follower in wanted - self._follower_tasks.keys():
+            task = self._supervisor.start("follower", follower.follow_files, name=f"files of {follower.name}")
+            self._follower_tasks[follower] = task
 
     def _sync_tagger_tasks(self) -> None:
         """Run one task for each tagger in use that follows a source, and no others."""

@@ -4,17 +4,19 @@
 from epp.scheduling.cycle import Cycle
 from epp.scheduling.guard import Failure, Guard, PluginObserver
 from epp.scheduling.observer import SchedulingObserver
-from epp.scheduling.profile import Profile, ProfileFilter, WeightedScorer
+from epp.scheduling.profile import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
 from epp.scheduling.scheduler import Scheduler
 
 __all__ = [
     "Cycle",
     "Failure",
     "Guard",
+    "OnStale",
     "PluginObserver",
     "Profile",
     "ProfileFilter",
     "Scheduler",
     "SchedulingObserver",
+    "Staleness",
     "WeightedScorer",
 ]

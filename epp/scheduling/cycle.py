@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One cycle: the filters, scorers and picker of one profile over the candidates."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,20 +9,18 @@ import numpy as np
 from epp.framework.arrays import (
     ROUNDING,
     Floats,
-    Mask,
     Positions,
     all_true,
     are_scores,
-    as_mask,
     as_positions,
     as_scores,
 )
 from epp.framework.candidates import Candidates
-from epp.framework.errors import SaturatedError
 from epp.framework.request import Request
-from epp.framework.result import FilterTrace, ProfileResult, ScoreTrace
-from epp.framework.roles import Draw, Filter, Picker
+from epp.framework.result import ProfileResult, ScoreTrace
+from epp.framework.roles import Draw, Picker
 from epp.scheduling.guard import Failure, Guard
+from epp.scheduling.narrowing import Narrowing, seen
 from epp.scheduling.observer import SchedulingObserver
 from epp.scheduling.profile import Profile, WeightedScorer
 
@@ -31,35 +28,38 @@ from epp.scheduling.profile import Profile, WeightedScorer
 class Cycle:
     """Runs one profile, each time for another request."""
 
-    __slots__ = ("_guard", "_observer", "_profile", "_scorers")
+    __slots__ = ("_guard", "_narrowing", "_narrows", "_observer", "_profile", "_scorers")
 
     def __init__(self, profile: Profile, guard: Guard, observer: SchedulingObserver) -> None:
         self._profile = profile
         self._guard = guard
         self._observer = observer
+        self._narrowing = Narrowing(profile, guard)
+        self._narrows = bool(profile.filters) or profile.drop_stale_after_seconds is not None
         self._scorers = [(weighted, np.array(weighted.weight)) for weighted in profile.scorers]
         """With weights as arrays of no dimension: NumPy multiplies with one at half the cost of a float."""
 
     def run(self, request: Request, candidates: Candidates) -> ProfileResult:
         """Return what the profile picks.
 
-        Raises SaturatedError when its filters drop all candidates, PluginFailedError when a plugin fails that may not
-        be skipped. A scorer that fails and is skipped adds nothing to the totals.
+        Raises the RequestError of the cause when its filters drop all candidates, PluginFailedError when a plugin fails
+        that may not be skipped. A scorer that fails and is skipped adds nothing to the totals.
         """
         profile = self._profile
-        left, filters = self._filter(request, candidates) if profile.filters else (candidates, ())
+        left, filters = self._narrowing.run(request, candidates) if self._narrows else (candidates, ())
         count = len(left)
         totals = np.zeros(count)
         traces: list[ScoreTrace] = []
         for weighted, weight in self._scorers:
             scorer, problem = weighted.scorer, ""
-            scores = self._guard.call(weighted.role, scorer, scorer.score, request, left)
+            shown = left if weighted.staleness is None else seen(left, weighted.staleness)
+            scores = self._guard.call(weighted.role, scorer, scorer.score, request, shown)
             if not are_scores(scores, count):
                 scores, problem = self._repaired(weighted, scores, count)
             totals += weight * scores
-            shown = scores.view()
-            shown.setflags(write=False)
-            traces.append(ScoreTrace(scorer.name, weighted.weight, shown, problem))
+            trace = scores.view()
+            trace.setflags(write=False)
+            traces.append(ScoreTrace(scorer.name, weighted.weight, trace, problem))
         totals.setflags(write=False)
         picker = profile.picker
         picked = self._guard.call(
@@ -67,25 +67,6 @@ class Cycle:
         )
         assert not isinstance(picked, Failure)  # noqa: S101  a picker is never skipped
         return ProfileResult(profile.name, left, totals, picked, filters, tuple(traces), picker.name)
-
-    def _filter(self, request: Request, candidates: Candidates) -> tuple[Candidates, tuple[FilterTrace, ...]]:
-        trace: list[FilterTrace] = []
-        left = candidates
-        for member in self._profile.filters:
-            plugin = member.filter
-            kept, problem = left, ""
-            mask = self._guard.call(member.role, plugin, _mask, plugin, request, left)
-            if isinstance(mask, Failure):
-                problem = mask.problem
-            elif not all_true(mask):
-                kept = left.keep(mask)
-            if not len(kept) and plugin.parameters.fallback_on_empty:
-                kept, problem = left, "dropped all candidates"
-            trace.append(FilterTrace(plugin.name, len(left), len(kept), problem, kept.slots))
-            left = kept
-            if not len(left):
-                raise SaturatedError(detail=_narrowed(self._profile.name, trace))
-        return left, tuple(trace)
 
     def _repaired(self, weighted: WeightedScorer, found: object, count: int) -> tuple[Floats, str]:
         """Return usable scores in place of those found, and what is wrong with a scorer that has none."""
@@ -104,16 +85,6 @@ class Cycle:
         if outside:
             self._observer.scores_clamped(scorer.name, outside)
         return clamped, ""
-
-
-def _narrowed(profile: str, trace: Sequence[FilterTrace]) -> str:
-    """Say how the filters of a profile left no candidate."""
-    steps = ", ".join(f"{step.plugin} {step.before}>{step.after}" for step in trace if step.after < step.before)
-    return f"{profile}: {steps}"
-
-
-def _mask(plugin: Filter[Any], request: Request, candidates: Candidates) -> Mask:
-    return as_mask(plugin.filter(request, candidates), len(candidates))
 
 
 def _picked(picker: Picker[Any], request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:

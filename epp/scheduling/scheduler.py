@@ -9,7 +9,15 @@ from msgspec.structs import replace
 
 from epp.framework.arrays import ResultError
 from epp.framework.candidates import Candidates
-from epp.framework.errors import InternalError, NoEndpointsError, RequestError
+from epp.framework.errors import (
+    AllBusyError,
+    InternalError,
+    NoEndpointsError,
+    RequestError,
+    StaleDataError,
+    UnavailableError,
+    UnmetConstraintError,
+)
 from epp.framework.request import Request
 from epp.framework.result import Destination, ProfileResult, SchedulingResult
 from epp.framework.roles import Aggregator, ProfilePicker
@@ -97,7 +105,7 @@ class Scheduler:
         )
         assert not isinstance(destination, Failure)  # noqa: S101  nor is an aggregator
         if destination is None:
-            raise next((errors[name] for name in sorted(errors)), InternalError("no profile has a result"))
+            raise _worst(errors)
         destination = self._declared(destination)
         primary = destination.primary
         final = {**results, **destination.repicked, primary.profile: primary}
@@ -139,6 +147,26 @@ def _destination(
     if found is not None and not isinstance(found, Destination):
         raise ResultError(f"returned {type(found).__name__} instead of a Destination")
     return found
+
+
+_FROM_WORST = (InternalError, UnmetConstraintError, UnavailableError, StaleDataError, AllBusyError)
+"""Errors of profiles, beginning with those that last longest."""
+
+
+def _worst(errors: Mapping[str, RequestError]) -> RequestError:
+    """Return the error that lasts longest, of equal ones that of the first profile by name."""
+
+    def rank(name: str) -> tuple[int, str]:
+        places = [place for place, kind in enumerate(_FROM_WORST) if isinstance(errors[name], kind)]
+        return places[0] if places else len(_FROM_WORST), name
+
+    if not errors:
+        return InternalError("no profile has a result")
+    first, *others = (errors[name] for name in sorted(errors, key=rank))
+    for other in others:
+        if other.detail not in first.detail:
+            first.detail = f"{first.detail}; {other.detail}" if first.detail else other.detail
+    return first
 
 
 def _peer(results: Mapping[str, ProfileResult | None]) -> int | None:

@@ -10,6 +10,7 @@ from epp.framework import (
     PROMPT_TOKENS,
     Candidates,
     Category,
+    DropCause,
     Endpoint,
     Filter,
     FilterParameters,
@@ -47,6 +48,7 @@ class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLen
     """
 
     plugin_type = "context-length-aware"
+    drops = DropCause.CONSTRAINT
     category = Category.AFFINITY
     may_read = (PROMPT_TOKENS,)
 

@@ -15,6 +15,7 @@ from epp.framework import (
     AcceleratorTag,
     Candidates,
     Category,
+    DropCause,
     Filter,
     FilterParameters,
     Floats,
@@ -75,6 +76,7 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
     """
 
     plugin_type = "preference-order-scorer"
+    drops = DropCause.CONSTRAINT
     category = Category.AFFINITY
     reads = (ACCELERATOR,)
     may_read = (PROMPT_TOKENS, LORA)

@@ -110,10 +110,10 @@ async def test_filters_that_leave_nobody_are_429_with_their_reason(simulated, tm
     async with open_world(sims=sims, config=FILE_CONFIG.format(path=path)) as world:
         with pytest.raises(openai.RateLimitError) as refused:
             await world.ask("anybody?")
-    assert refused.value.response.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+    assert refused.value.response.headers["x-llm-d-request-dropped-reason"] == "rejected-constraint"
     assert refused.value.response.json()["error"]["message"] == (
-        "no model server can take this request now: all are too busy, or none is what it asks for; "
-        "retry later, or ask for less"
+        "no model server here is what this request asks for (hardware, price or labels), and to retry does not help: "
+        "ask for less"
     )
 
 

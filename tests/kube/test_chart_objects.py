@@ -27,10 +27,13 @@ NEEDS_TO_LEAD = {"leases.coordination.k8s.io": frozenset({"create", "get", "upda
 NEEDS_OF_HARDWARE = {
     "resourceclaims.resource.k8s.io": READ,
     "variantautoscalings.llmd.ai": READ,
+    "inferenceservices.ome.io": READ,
+    "servingruntimes.ome.io": READ,
 }
 NEEDS_IN_THE_CLUSTER = {
     "nodes": READ,
     "acceleratorclasses.ome.io": READ,
+    "clusterservingruntimes.ome.io": READ,
     "instaslices.inference.redhat.com": READ,
     "nodeaccelerators.inference.redhat.com": READ,
     "allocationclaims.inference.redhat.com": READ,

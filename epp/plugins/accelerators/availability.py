@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drops endpoints whose accelerators drain, are blocked or are unhealthy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
@@ -10,6 +10,7 @@ from epp.framework import (
     ACCELERATOR,
     AcceleratorTag,
     Candidates,
+    DropCause,
     Filter,
     FilterParameters,
     Mask,
@@ -83,6 +84,7 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
     """
 
     plugin_type = "accelerator-availability-filter"
+    drops = DropCause.AVAILABILITY
     reads = (ACCELERATOR,)
 
     def setup(self) -> None:
@@ -102,6 +104,21 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         return tag_mask(candidates, self._keeps)
+
+    def kept_by_cause(self, request: Request, candidates: Candidates) -> Mapping[DropCause, Mask]:  # noqa: ARG002
+        return {
+            DropCause.AVAILABILITY: tag_mask(candidates, self._is_usable),
+            DropCause.CONSTRAINT: tag_mask(candidates, self._is_allowed),
+        }
+
+    def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:  # noqa: ARG002
+        return [reason for tag in candidates.records(ACCELERATOR) if (reason := self.rejection(tag))]
+
+    def _is_usable(self, tag: AcceleratorTag) -> bool:
+        return self._unusable(tag) is None
+
+    def _is_allowed(self, tag: AcceleratorTag) -> bool:
+        return self._not_allowed(tag) is None
 
     def _keeps(self, tag: AcceleratorTag) -> bool:
         return self.rejection(tag) is None

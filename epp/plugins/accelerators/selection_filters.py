@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters by bounds on accelerators: those of the configuration, and those of the request."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -11,6 +11,7 @@ from epp.framework import (
     ACCELERATOR_SELECTION,
     AcceleratorTag,
     Candidates,
+    DropCause,
     Filter,
     FilterParameters,
     Mask,
@@ -38,6 +39,7 @@ _PREFERENCES = ("policy", "min_compute_performance_tflops", "preferred_precision
 class SelectionFilter(Filter[FP]):
     """Keeps an endpoint whose accelerator is within the bounds of this filter and those of the request."""
 
+    drops = DropCause.CONSTRAINT
     reads = (ACCELERATOR,)
     may_read = (ACCELERATOR_SELECTION,)
     bounds: Selection = ANY
@@ -55,6 +57,10 @@ class SelectionFilter(Filter[FP]):
         if asked is not None:
             mask &= fit_mask(candidates, asked.of(candidates.profile), self.unknown_passes)
         return mask
+
+    def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:
+        tags = candidates.records(ACCELERATOR)
+        return [reason for tag in tags if (reason := self.rejection(request, tag, candidates.profile))]
 
     def rejection(self, request: Request, tag: AcceleratorTag, profile: str = "") -> str | None:
         """Return the reason for which an endpoint with that accelerator is dropped in a profile; None for none."""

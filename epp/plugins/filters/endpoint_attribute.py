@@ -7,8 +7,16 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from epp.framework import Candidates, Filter, FilterParameters, Floats, Mask, Name, Parameters, Request
-from epp.framework.snapshot import column_named
+from epp.framework import Candidates, DropCause, Filter, FilterParameters, Floats, Mask, Name, Parameters, Request
+from epp.framework.snapshot import (
+    GPU_UTILIZATION,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    KV_USAGE,
+    RUNNING,
+    WAITING,
+    column_named,
+)
 
 Operator: TypeAlias = Literal["LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"]
 
@@ -20,6 +28,8 @@ _OPERATORS: Mapping[Operator, Callable[[Floats, float], Mask]] = {
     "Equal": np.equal,
     "NotEqual": np.not_equal,
 }
+_LOAD = frozenset({WAITING, RUNNING, KV_USAGE, IN_FLIGHT, IN_FLIGHT_TOKENS, GPU_UTILIZATION})
+"""Numbers that fall again as requests end; what others stand for is not known here."""
 
 
 class Threshold(Parameters, frozen=True):
@@ -68,6 +78,7 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
         attribute = self.parameters.attribute
         self._column = column_named(attribute, self.parameters.producer)
         self.reads = (self._column,)
+        self.drops = DropCause.SATURATION if self._column in _LOAD else DropCause.UNSTATED
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         values = candidates.values(self._column)

@@ -7,7 +7,18 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from epp.framework import Candidates, Endpoint, Filter, FilterParameters, Mask, Name, Parameters, Request, Stability
+from epp.framework import (
+    Candidates,
+    DropCause,
+    Endpoint,
+    Filter,
+    FilterParameters,
+    Mask,
+    Name,
+    Parameters,
+    Request,
+    Stability,
+)
 
 
 class LabelSelectorRequirement(Parameters, frozen=True):
@@ -54,6 +65,7 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
     """Keeps an endpoint if it has every label in `matchLabels` and meets every entry of `matchExpressions`."""
 
     plugin_type = "label-selector-filter"
+    drops = DropCause.CONSTRAINT
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         return candidates.snapshot.endpoints.derive(self._select)[candidates.slots]
@@ -104,6 +116,7 @@ class ByLabelFilter(Filter[ByLabelParameters]):
 
     plugin_type = "by-label"
     stability = Stability.DEPRECATED
+    drops = DropCause.CONSTRAINT
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         wanted = self.parameters

@@ -14,6 +14,7 @@ from epp.framework import (
     WAITING,
     Candidates,
     Count,
+    DropCause,
     Filter,
     FilterParameters,
     Mask,
@@ -69,6 +70,7 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters]):
 
     plugin_type = "utilization-detector"
     may_empty = False
+    drops = DropCause.SATURATION
     reads = (WAITING, KV_USAGE, METRICS_AT)
 
     def setup(self) -> None:
@@ -113,6 +115,7 @@ class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters]):
     """
 
     plugin_type = "concurrency-detector"
+    drops = DropCause.SATURATION
 
     def setup(self) -> None:
         given = self.parameters

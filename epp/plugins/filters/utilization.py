@@ -15,6 +15,7 @@ from epp.framework import (
     WAITING,
     Candidates,
     Column,
+    DropCause,
     Filter,
     FilterParameters,
     Mask,
@@ -61,6 +62,7 @@ class UtilizationFilter(Filter[UtilizationParameters]):
     """
 
     plugin_type = "utilization-filter"
+    drops = DropCause.SATURATION
     may_read = LOAD_INPUTS
 
     def setup(self) -> None:

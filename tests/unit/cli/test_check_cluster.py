@@ -22,7 +22,7 @@ gpus.tensor-fusion.ai, gpunodes.tensor-fusion.ai, gpupools.tensor-fusion.ai, \
 schedulingconfigtemplates.tensor-fusion.ai, gpuresourcequotas.tensor-fusion.ai, \
 resourceslices.resource.k8s.io, resourceclaims.resource.k8s.io, \
 deviceclasses.resource.k8s.io, devicetaintrules.resource.k8s.io, resourceflavors.kueue.x-k8s.io, \
-variantautoscalings.llmd.ai
+variantautoscalings.llmd.ai, inferenceservices.ome.io, servingruntimes.ome.io, clusterservingruntimes.ome.io
   InferencePool pool: pods with app=vllm; ports 8000, http
   pods: 2 match, 1 ready, 1 not ready; endpoints: 1
   objectives: 0, rewrites: 0

@@ -19,6 +19,10 @@ NO_ROOM = (
     "no model server can take this request now: all are too busy, or none is what it asks for; retry later, "
     "or ask for less"
 )
+UNMET = (
+    "no model server here is what this request asks for (hardware, price or labels), and to retry does not help: "
+    "ask for less"
+)
 
 
 def config(*plugins: str, profile: str = "queue-scorer", parsers: str = "openai-parser") -> str:
@@ -48,6 +52,7 @@ class Case:
     param: str | None = None
     code: str | None = None
     reason: str | None = None
+    wait: str = ""
     config: str | None = None
     path: str = CHAT
     headers: dict[str, str] = field(default_factory=dict)
@@ -97,10 +102,13 @@ CASES = [
     Case("unreadable header", BODY, 400, "request cannot be admitted: header 'x-epp-accelerator-min-memory': 'lots' is not a quantity: write 0 or more, with k, M, G, T, Ki, Mi, Gi or Ti if need be", headers={"x-epp-accelerator-min-memory": "lots"}, config=HARDWARE),
     Case("unknown header", BODY, 400, "request cannot be admitted: header 'x-epp-accelerator-vendr' is not known; did you mean 'x-epp-accelerator-vendor'?", headers={"x-epp-accelerator-vendr": "nvidia"}, config=HARDWARE),
     Case("unknown profile", BODY, 400, "header 'EPP-Profile' names profile 'cheap\\x1b[0m', which does not exist; profiles are default", headers={"epp-profile": "cheap\x1b[0m"}, config=config("header-profile-handler")),
-    Case("none in the subset", BODY, 503, "no model server is available for this request: retry later", type="server_error", reason="rejected-no-endpoints", endpoints=("10.9.9.9",)),
-    Case("screened", BODY, 503, "no model server takes requests like this one now: retry later", type="server_error", reason="rejected-no-endpoints", config=config("'refusing:ScreensAll'")),
+    Case("none in the subset", BODY, 503, "no model server is available for this request: retry later", type="server_error", reason="rejected-no-endpoints", wait="5", endpoints=("10.9.9.9",)),
+    Case("screened", BODY, 503, "no model server takes requests like this one now: retry later", type="server_error", reason="rejected-no-endpoints", wait="5", config=config("'refusing:ScreensAll'")),
     Case("saturated", BODY, 429, NO_ROOM, type="rate_limit_error", code="rate_limit_exceeded", reason="rejected-saturated", config=config("'refusing:KeepsNone', name: kept", profile="kept")),
-    Case("shed", BODY, 429, "request cannot be admitted: all model servers are busy, and this request is of low priority: retry later", type="rate_limit_error", code="rate_limit_exceeded", reason="rejected-saturated", config=config("'refusing:Sheds'")),
+    Case("shed", BODY, 429, "request cannot be admitted: all model servers are busy, and this request is of low priority: retry later", type="rate_limit_error", code="rate_limit_exceeded", reason="rejected-saturated", wait="1", config=config("'refusing:Sheds'")),
+    Case("constraint", BODY, 429, UNMET, type="rate_limit_error", reason="rejected-constraint", config=config("label-selector-filter, name: gold, parameters: {matchLabels: {tier: gold}}", profile="gold")),
+    Case("constraint, as not found", BODY, 404, UNMET, type="not_found_error", reason="rejected-constraint", config=config("label-selector-filter, name: gold, parameters: {matchLabels: {tier: gold}}", profile="gold").replace("{name: default,", "{name: default, constraintStatus: 404,")),
+    Case("busy", BODY, 429, "all model servers that can take this request are busy: retry later", type="rate_limit_error", code="rate_limit_exceeded", reason="rejected-saturated", wait="1", config=config("endpoint-attribute-filter, name: full, parameters: {attribute: in_flight, algorithm: {threshold: {operator: LessThan, value: 0}}}", profile="full")),
     Case("plugin fails", BODY, 500, FAILED, type="server_error", config=config("'refusing:BrokenFilter', name: broken", profile="broken")),
     Case("program fails", BODY, 500, FAILED, type="server_error", config=config("'refusing:BrokenProfiles'")),
 ]  # fmt: skip
@@ -135,12 +143,13 @@ def test_error_of_openai(case):
     assert json.loads(answer.body) == {
         "error": {"message": case.message, "type": case.type, "param": case.param, "code": case.code}
     }
-    expected = {"content-type": "application/json"}
+    expected = {"content-type": "application/json"} | ({"retry-after": case.wait} if case.wait else {})
     assert fields(answer) == expected | ({"x-llm-d-request-dropped-reason": case.reason} if case.reason else {})
 
 
 CODES = {
     400: "BadRequest",
+    404: "NotFound",
     413: "PayloadTooLarge",
     429: "ResourceExhausted",
     500: "Internal",

@@ -6,6 +6,10 @@ import pytest
 from epp.framework import errors
 
 SATURATED, NOBODY = "rejected-saturated", "rejected-no-endpoints"
+UNMET = (
+    "no model server here is what this request asks for (hardware, price or labels), and to retry does not help: "
+    "ask for less"
+)
 TABLE = [
     (errors.NoParserError("/x"), 400, None, "BadRequest - path '/x' is of no API that is served here: correct the URL"),
     (errors.MalformedBodyError("bad"), 400, None, "BadRequest - bad"),
@@ -57,6 +61,25 @@ TABLE = [
             "ResourceExhausted - no model server can take this request now: all are too busy, or none is what it asks "
             "for; retry later, or ask for less"
         ),
+    ),
+    (
+        errors.AllBusyError(),
+        429,
+        SATURATED,
+        "ResourceExhausted - all model servers that can take this request are busy: retry later",
+    ),
+    (errors.UnmetConstraintError(), 429, "rejected-constraint", f"ResourceExhausted - {UNMET}"),
+    (
+        errors.UnavailableError(),
+        503,
+        "rejected-unavailable",
+        "ServiceUnavailable - no model server that can take this request is ready: retry later",
+    ),
+    (
+        errors.StaleDataError(),
+        503,
+        "rejected-stale",
+        "ServiceUnavailable - nothing recent is known of the model servers that can take this request: retry later",
     ),
     (
         errors.SheddableDroppedError(),
@@ -135,6 +158,31 @@ TABLE = [
 def test_status_reason_and_sentence(error, status, reason, sentence):
     assert (error.status, error.reason) == (status, reason)
     assert error.sentence == f"inference error: {sentence}"
+
+
+@pytest.mark.parametrize(("status", "code"), errors.CONSTRAINT_CODES.items())
+def test_gie_10_the_status_of_unmet_constraints_has_its_code(status, code):
+    error = errors.UnmetConstraintError(status)
+    assert (error.status, error.reason) == (status, "rejected-constraint")
+    assert error.sentence == f"inference error: {code} - {UNMET}"
+
+
+def test_gie_10_clients_are_told_to_wait_where_that_helps_and_only_there():
+    waits = {type(error).__name__: error.retry_after_seconds for error, *_ in TABLE if error.retry_after_seconds}
+    assert waits == {
+        "AllBusyError": 1,
+        "SheddableDroppedError": 1,
+        "QueueFullError": 1,
+        "QueueTimeoutError": 1,
+        "StaleDataError": 1,
+        "ShuttingDownError": 1,
+        "UnavailableError": 5,
+        "NoEndpointsError": 5,
+        "ScreenedOutError": 5,
+        "QueueFullNoEndpointsError": 5,
+        "QueueTimeoutNoEndpointsError": 5,
+    }
+    assert errors.AdmissionDeniedError(errors.AllBusyError()).retry_after_seconds == 1
 
 
 @pytest.mark.parametrize("reason", ["evicted", "evicted-queue-pressure", "evicted-priority"])

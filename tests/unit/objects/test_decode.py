@@ -177,7 +177,7 @@ def test_unknown_version_of_a_known_kind_is_a_problem():
 @pytest.mark.parametrize(
     "document",
     [
-        {"apiVersion": "ome.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "x"}, "spec": 7},
+        {"apiVersion": "ome.io/v1beta1", "kind": "BenchmarkJob", "metadata": {"name": "x"}, "spec": 7},
         {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "something-else"}, "data": {"a": "b"}},
         None,

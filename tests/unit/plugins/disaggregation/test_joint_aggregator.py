@@ -22,7 +22,7 @@ from epp.framework import (
     Topology,
 )
 from epp.framework.accelerators.tag import AcceleratorTag, Device
-from epp.framework.errors import SaturatedError
+from epp.framework.errors import UnmetConstraintError
 from epp.framework.registry import Registry
 from epp.framework.result import ScoreTrace
 from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
@@ -329,7 +329,7 @@ def test_without_a_decode_profile_the_first_result_counts(sent_to):
 
 
 def test_decode_leg_that_failed_fails_the_request():
-    with pytest.raises(SaturatedError):
+    with pytest.raises(UnmetConstraintError):
         routed(joint(), labels=[{"prefill": "yes"}] * 4)
     pool = candidates(waiting=[0])
     assert joint().aggregate(Request("r"), {"decode": None, "prefill": leg(pool, "prefill", [0])}) is None

@@ -18,7 +18,7 @@ from epp.framework import (
     Scorer,
     Snapshot,
 )
-from epp.framework.errors import InternalError, SaturatedError
+from epp.framework.errors import InternalError, UnmetConstraintError
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
@@ -182,13 +182,13 @@ def test_gie_7_optional_leg_that_finds_no_endpoint_is_left_out():
     assert result.destination.addresses == ("10.0.0.1:8000",)
     assert result.destination.headers == {"x-encoder-hosts-ports": "10.0.0.2:8000"}
     assert result.profiles["prefill"] is None
-    assert isinstance(result.errors["prefill"], SaturatedError)
+    assert isinstance(result.errors["prefill"], UnmetConstraintError)
 
 
 @pytest.mark.parametrize("order", ["decode-first", "prefill-first"])
 def test_decode_leg_that_finds_no_endpoint_fails_the_request(order):
     handler = disagg({"stageOrder": order})
-    with pytest.raises(SaturatedError):
+    with pytest.raises(UnmetConstraintError):
         routed(handler, "prefill", "encode")
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from epp.framework import Candidates, ConfigurationError, Endpoint, ManualClock, Records, Request, Snapshot
-from epp.framework.errors import SaturatedError
+from epp.framework.errors import UnmetConstraintError
 from epp.framework.registry import Registry
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters
@@ -52,7 +52,7 @@ def test_every_target_is_told_with_the_primary_port():
 
 def test_failed_profile_fails_the_request():
     none = LabelSelectorFilter(LabelSelectorParameters(match_labels={"no": "such"}))
-    with pytest.raises(SaturatedError):
+    with pytest.raises(UnmetConstraintError):
         routed(handler(), ranks(("10.0.0.1", 8001)), filters=(none,))
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
+from epp.accelerators.selection.producer import AcceleratorSelectionProducer
 from epp.config import Builder, assemble, load_text
 from epp.datastore import Datastore
 from epp.director import Director
@@ -10,7 +11,6 @@ from epp.framework.clock import ManualClock
 from epp.framework.errors import AdmissionDeniedError, BadRequestError, ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp.plugins.accelerators.selection import AcceleratorSelectionProducer
 
 GIB = 2**30
 POOL = candidates(labels=[{}])

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What InferenceServices, runtimes and annotations say of accelerators, and their values that cannot be used."""
+
+import pytest
+import yaml
+
+from epp.framework.accelerators.selection import ANY, Selection
+from epp.objects.decode import decode_object
+from epp.objects.ome_selection import read_annotations, read_selector
+from epp.objects.ome_services import (
+    ClusterServingRuntime,
+    InferenceService,
+    ServingRuntime,
+    class_faults,
+    selection_faults,
+)
+
+GIB = 2**30
+SERVICE = """
+apiVersion: ome.io/v1beta1
+kind: InferenceService
+metadata:
+  name: chat
+  namespace: team-a
+  annotations: {ome.io/accelerator-class: nvidia-h100-80gb, ome.io/cost-threshold: "8"}
+spec:
+  model: {name: llama-3-70b}
+  runtime: {name: sglang-universal}
+  acceleratorSelector:
+    policy: BestFit
+    constraints:
+      minMemory: 40
+      minArchitectureVersion: "8.0"
+      requiredFeatures: [nvlink]
+      excludedClasses: [nvidia-t4]
+      architectureFamilies: [nvidia-hopper, ampere]
+      preferredPrecisions: [fp8, fp16]
+  engine: {acceleratorOverride: {acceleratorClass: nvidia-h100-80gb}, minReplicas: 1}
+  decoder: {acceleratorOverride: {policy: Cheapest}}
+"""
+RUNTIME = """
+apiVersion: ome.io/v1beta1
+kind: ClusterServingRuntime
+metadata: {name: sglang-universal}
+spec:
+  acceleratorRequirements:
+    acceleratorClasses: [nvidia-h100-80gb, nvidia-a100-80gb, nvidia-a100-40gb]
+    minMemory: 40
+    requiredFeatures: [cuda]
+  supportedModelFormats:
+    - name: safetensors
+      acceleratorConfig:
+        nvidia-a100-40gb: {minMemoryPerBillionParams: 2, tensorParallelismOverride: {tensorParallelSize: 4}}
+"""
+
+
+def decoded(text: str):
+    return decode_object(yaml.safe_load(text))
+
+
+def test_ome_5_inference_service_of_the_specification():
+    found = decoded(SERVICE)
+    assert isinstance(found, InferenceService)
+    assert (found.id, found.model, found.runtime) == ("team-a/chat", "llama-3-70b", "sglang-universal")
+    assert found.service.selection == Selection(
+        policy="best-fit",
+        classes=("nvidia-h100-80gb",),
+        excluded_classes=frozenset({"nvidia-t4"}),
+        families=("nvidia-hopper", "ampere"),
+        required_features=frozenset({"nvlink"}),
+        min_memory_bytes=40 * GIB,
+        min_compute_capability=(8, 0),
+        max_endpoint_cost_per_hour=8.0,
+        preferred_precisions=("fp8", "fp16"),
+    )
+    assert found.engine.selection == Selection(classes=("nvidia-h100-80gb",))
+    assert found.decoder is not None
+    assert found.decoder.selection == Selection(policy="cheapest")
+    assert list(selection_faults(found)) == []
+
+
+def test_ome_5_runtimes_of_the_specification():
+    found = decoded(RUNTIME)
+    assert isinstance(found, ClusterServingRuntime)
+    assert found.id == "sglang-universal"
+    assert found.requirements.selection.classes == ("nvidia-h100-80gb", "nvidia-a100-80gb", "nvidia-a100-40gb")
+    assert found.requirements.selection.min_memory_bytes == 40 * GIB
+    assert found.configured_classes == ("nvidia-a100-40gb",)
+    own = decoded(RUNTIME.replace("ClusterServingRuntime", "ServingRuntime"))
+    assert isinstance(own, ServingRuntime)
+    assert own.id == "default/sglang-universal"
+
+
+@pytest.mark.parametrize("kind", ["InferenceService", "ServingRuntime", "ClusterServingRuntime"])
+def test_ome_5_an_object_that_says_nothing_of_accelerators_bounds_nothing(kind):
+    found = decoded(f"{{apiVersion: ome.io/v1beta1, kind: {kind}, metadata: {{name: a}}, spec: {{router: {{}}}}}}")
+    assert list(selection_faults(found)) == []
+    assert (found.service if kind == "InferenceService" else found.requirements).selection == ANY
+
+
+@pytest.mark.parametrize(
+    ("constraints", "fault", "rest"),
+    [
+        ({"minMemory": -3}, "spec.constraints.minMemory is -3: ", ANY),
+        (
+            {"minMemory": "lots", "requiredFeatures": ["fp8"]},
+            "minMemory is 'lots': ",
+            Selection(required_features=frozenset({"fp8"})),
+        ),
+        (
+            {"minMemory": 80, "maxMemory": 40},
+            "spec.constraints.maxMemory is 40, less than minMemory, 80: write as much or more, or remove it",
+            Selection(min_memory_bytes=80 * GIB),
+        ),
+        ({"excludedClasses": "t4"}, "spec.constraints.excludedClasses is 't4': ", ANY),
+        ({"preferredPrecisions": ["fp7"]}, "use fp32, fp16, fp8, int8, int4", ANY),
+        ({"minArchitectureVersion": "new"}, "write a version such as 9.0", ANY),
+    ],
+)
+def test_ome_5_a_value_that_cannot_be_used_is_said_and_the_rest_counts(constraints, fault, rest):
+    found = read_selector({"constraints": constraints}, "spec")
+    assert len(found.faults) == 1
+    assert fault in found.faults[0]
+    assert found.selection == rest
+
+
+def test_ome_5_a_policy_or_a_shape_that_is_none_is_said():
+    assert read_selector({"policy": "Fastest"}, "spec").faults == (
+        "spec.policy is 'Fastest': use BestFit, Cheapest, MostCapable or FirstAvailable",
+    )
+    assert read_selector(["h100"], "spec").faults == ("spec is ['h100']: write a mapping",)
+    assert read_selector({"constraints": 7}, "spec").faults == ("spec.constraints is 7: write a mapping",)
+
+
+@pytest.mark.parametrize("text", ["-2", "abc", "nan", "inf", "", "$4"])
+def test_ome_7_a_threshold_that_is_no_price_is_said_and_ignored(text):
+    found = read_annotations({"ome.io/cost-threshold": text, "ome.io/accelerator-class": "H100"})
+    assert found.faults == (
+        f"metadata.annotations[ome.io/cost-threshold] is {text!r}: write US dollars an hour, such as 0.5",
+    )
+    assert found.selection == Selection(classes=("h100",))
+
+
+def test_ome_7_a_threshold_is_for_whole_endpoints_and_has_an_alias():
+    assert read_annotations({"ome.ai/cost-threshold": "0.5"}).selection == Selection(max_endpoint_cost_per_hour=0.5)
+    both = {"ome.io/cost-threshold": "2", "ome.ai/cost-threshold": "9"}
+    assert read_annotations(both).selection == Selection(max_endpoint_cost_per_hour=2.0)
+
+
+def test_ome_5_the_strategy_of_an_annotation_is_a_policy():
+    assert read_annotations({"ome.io/selection-strategy": "cost"}).selection == Selection(policy="cheapest")
+
+
+def test_ome_11_classes_that_there_are_not_are_said_one_by_one():
+    known = frozenset({"nvidia-h100-80gb", "nvidia-a100-80gb"})
+    (fault,) = class_faults(decoded(SERVICE), known)
+    assert fault == (
+        "spec.acceleratorSelector or an annotation names class 'nvidia-t4', and there is no such AcceleratorClass: "
+        "correct the name"
+    )
+    named = [fault.partition(" names class ") for fault in class_faults(decoded(RUNTIME), known)]
+    assert [(place, rest.split("'")[1]) for place, _, rest in named] == [
+        ("spec.acceleratorRequirements", "nvidia-a100-40gb"),
+        ("acceleratorConfig of a model format", "nvidia-a100-40gb"),
+    ]
