@@ -153,7 +153,9 @@ class TagBuilder:
         draft = merge(known).tag
         whole = None if draft.memory_bytes is None else int(draft.memory_bytes / (draft.partition.memory_fraction or 1))
         texts = (text for text in (draft.product, draft.model) if text)
-        product = next((found for text in texts if (found := self._catalogue.find(text, whole)) is not None), None)
+        meant = next((found for text in texts if (found := self._catalogue.meant(text, whole))), ())
+        looked_up = {fact.product for fact in by_machine}
+        product = next((found for found in meant if found.name in looked_up), next(iter(meant), None))
         table = [product.facts(partition=draft.partition)] if product else self._of_part(by_machine, draft.partition)
         draft = merge([*known, *table]).tag
         known += cost_facts(draft, around, inventory, self._catalogue, self._options.cost_unit)
