@@ -61,7 +61,6 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
     "h200-sxm-141gb": {
         8: "p5e.48xlarge p5en.48xlarge Standard_ND96isr_H200_v5 a3-ultragpu-8g BM.GPU.H200.8",
     },
-    "gh200-96gb": {1: "BM.GPU.GH200.1"},
     "b200": {8: "p6-b200.48xlarge a4-highgpu-8g BM.GPU.B200.8"},
     "gb200": {4: "p6e-gb200.36xlarge Standard_ND128isr_NDR_GB200_v6 a4x-highgpu-4g BM.GPU.GB200.4"},
     "b300": {8: "p6-b300.48xlarge BM.GPU.B300.8"},
@@ -111,7 +110,7 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
     },
     "radeon-pro-v520": {1: "g4ad.xlarge g4ad.2xlarge g4ad.4xlarge", 2: "g4ad.8xlarge", 4: "g4ad.16xlarge"},
     "mi300x": {8: "Standard_ND96isr_MI300X_v5 Standard_ND96is_MI300X_v5 BM.GPU.MI300X.8"},
-    "mi355x": {8: "BM.GPU.MI355X.8 BM.GPU.MI355X-v1.8"},
+    "mi355x": {8: "BM.GPU.MI355X-v1.8"},
     "gaudi1": {8: "dl1.24xlarge"},
     "inferentia1": {1: "inf1.xlarge inf1.2xlarge", 4: "inf1.6xlarge", 16: "inf1.24xlarge"},
     "inferentia2": {1: "inf2.xlarge inf2.8xlarge", 6: "inf2.24xlarge", 12: "inf2.48xlarge"},
@@ -127,7 +126,7 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
     },
     "v5p": {1: "ct5p-hightpu-1t", 2: "ct5p-hightpu-2t", 4: "ct5p-hightpu-4t"},
     "v6e": {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"},
-    "v7x": {1: "tpu7x-standard-1t", 4: "tpu7x-standard-4t"},
+    "v7x": {4: "tpu7x-standard-4t"},
 }
 
 INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(
