@@ -51,15 +51,13 @@ def share_of(each: Allocated, product: Product | None) -> Share | None:
 def consumed_share(each: Allocated) -> Share | None:
     """Return the share of a device that a claim consumes with others beside it; None for all of it."""
     consumed, whole = each.memory, each.whole_memory
-    memory = consumed / whole if consumed and whole and consumed < whole else None
+    memory = consumed / whole if consumed and whole and 0 < consumed < whole else None
     amounts, capacity = each.result.consumed_capacity, _capacity(each)
-    compute = None
-    for name in _COMPUTE:
-        amount = amounts.get(name) or amounts.get(f"{each.driver}/{name}")
-        if amount and (total := capacity.get(name)):
-            compute = min(float(amount / total), 1.0)
-            break
-    if memory is None and (compute is None or compute == 1.0):
+    ratios = (
+        _ratio(amounts.get(name) or amounts.get(f"{each.driver}/{name}"), capacity.get(name)) for name in _COMPUTE
+    )
+    compute = next((ratio for ratio in ratios if ratio is not None), None)
+    if memory is None and compute in {None, 1.0}:
         return None
     return Share(compute or memory or 1.0, memory or compute or 1.0)
 
@@ -101,24 +99,27 @@ def _parent(each: Allocated) -> Mapping[str, Fraction]:
 def _compute(each: Allocated, product: Product | None) -> float | None:
     own, parent = _capacity(each), _parent(each)
     units = product.compute_units if product is not None else None
-    wholes: dict[str, float | None] = {
+    wholes: Mapping[str, int | None] = {
         "computeUnits": units,
         "multiprocessors": units,
         "simdUnits": units * _SIMDS_OF_UNIT if units else None,
         "millicores": _MILLICORES,
         "tiles": product.parts if product is not None else None,
     }
-    for name in _COMPUTE:
-        whole = float(parent.get(name, 0)) or wholes.get(name)
-        if (amount := own.get(name)) and whole:
-            return min(float(amount) / whole, 1.0)
-    return None
+    ratios = (_ratio(own.get(name), parent.get(name) or wholes.get(name)) for name in _COMPUTE)
+    return next((ratio for ratio in ratios if ratio is not None), None)
 
 
 def _memory(each: Allocated, product: Product | None) -> float | None:
-    whole = float(_parent(each).get("memory", 0)) or (product.memory_bytes if product is not None else None)
-    amount = _capacity(each).get("memory")
-    return min(float(amount) / whole, 1.0) if amount and whole else None
+    whole = product.memory_bytes if product is not None else None
+    return _ratio(_capacity(each).get("memory"), _parent(each).get("memory") or whole)
+
+
+def _ratio(amount: Fraction | None, whole: Fraction | int | None) -> float | None:
+    """Return the share, 1 at most; None where either is unknown or not above 0."""
+    if amount is None or whole is None or amount <= 0 or whole <= 0:
+        return None
+    return float(min(amount / whole, Fraction(1)))
 
 
 def _counter_shares(each: Allocated) -> _CounterShares:
@@ -135,5 +136,6 @@ def _counters(each: Allocated) -> Iterator[tuple[str, float]]:
         return
     for use in each.device.consumes_counters:
         for counter, amount in use.counters.items():
-            if total := each.pool.counters.get((use.counter_set, counter)):
-                yield counter, min(float(amount.value / total), 1.0)
+            share = _ratio(amount.value, each.pool.counters.get((use.counter_set, counter)))
+            if share is not None:
+                yield counter, share
