@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from epp.accelerators.catalogue import Product
-from epp.accelerators.catalogue.instance_types import INSTANCE_TYPES
+from epp.accelerators.catalogue.instance_types import INSTANCE_TYPES, InstanceType
 from epp.accelerators.catalogue.products import PRODUCTS
 
 _GIB = 2**30
@@ -53,8 +53,12 @@ def _row(product: Product) -> tuple[str, ...]:
 
 
 def _machine_rows() -> Iterator[tuple[str, str, str]]:
-    for (product, count), types in groupby(INSTANCE_TYPES.items(), key=lambda item: (item[1].product, item[1].count)):
-        yield f"`{product}`", str(count), ", ".join(f"`{name}`" for name, _ in types)
+    def alike(item: tuple[str, InstanceType]) -> InstanceType:
+        return item[1]
+
+    for machine, types in groupby(INSTANCE_TYPES.items(), key=alike):
+        devices = str(machine.count) if machine.share == 1 else f"1/{round(1 / machine.share)}"
+        yield f"`{machine.product}`", devices, ", ".join(f"`{name}`" for name, _ in types)
 
 
 def _number(figure: float | None) -> str:

@@ -167,6 +167,8 @@ class TagBuilder:
 
     def _of_part(self, table: Iterable[Facts], part: Partition) -> list[Facts]:
         """Return the facts of tables for a part of the device."""
+        if part.memory_fraction == 1:
+            return list(table)
         products = [(fact, self._catalogue.find(fact.product or "")) for fact in table]
         return [fact if product is None else product.facts(fact.source, part) for fact, product in products]
 

@@ -3,8 +3,11 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Annotated
 
 import msgspec
+
+from epp.framework.accelerators.tag import Partition, Sharing
 
 
 class InstanceType(msgspec.Struct, frozen=True):
@@ -14,6 +17,15 @@ class InstanceType(msgspec.Struct, frozen=True):
     """A name that the catalogue finds: `h100-sxm-80gb`, `h100`."""
     count: int
     """Devices of a machine."""
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Of each device that the machine has, as a virtual GPU."""
+
+    @property
+    def partition(self) -> Partition | None:
+        """The part of a device; None for whole ones."""
+        if self.share == 1:
+            return None
+        return Partition(kind=Sharing.VGPU, compute_fraction=self.share, memory_fraction=self.share)
 
 
 # product -> count -> machine types
@@ -129,11 +141,23 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
     "v7x": {4: "tpu7x-standard-4t"},
 }
 
+# product -> devices that share one -> machine types
+_SHARES: Mapping[str, Mapping[int, str]] = {
+    "a10": {6: "Standard_NV6ads_A10_v5", 3: "Standard_NV12ads_A10_v5", 2: "Standard_NV18ads_A10_v5"},
+    "l4": {8: "g6f.large g6f.xlarge", 4: "g6f.2xlarge", 2: "g6f.4xlarge gr6f.4xlarge"},
+}
+
 INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(
     {
         name.lower(): InstanceType(product, count)
         for product, by_count in _TABLE.items()
         for count, names in by_count.items()
+        for name in names.split()
+    }
+    | {
+        name.lower(): InstanceType(product, 1, 1 / sharers)
+        for product, by_sharers in _SHARES.items()
+        for sharers, names in by_sharers.items()
         for name in names.split()
     }
 )

@@ -100,5 +100,8 @@ def _look_up(
         return [], None
     if any(reading.facts.vendor != product.vendor for reading in readings):
         return [], None
+    facts = product.facts(f"instance-type/{name}", partition or machine.partition)
+    if partition is None:
+        return [msgspec.structs.replace(facts, partition=machine.partition)], machine.count
     # the count of a machine type is that of GPUs, not of slices
-    return [product.facts(f"instance-type/{name}", partition)], None if partition else machine.count
+    return [facts], None
