@@ -45,6 +45,7 @@ from epp.picker import Picker, PickerSettings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import figures
+import hardware
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = "inference-epp"
@@ -376,6 +377,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "deploy/envoy-override-host.yaml": standalone_override_host_yaml,
     "docs/errors.md": errors_markdown,
     "docs/flags.md": flags_markdown,
+    "docs/hardware.md": hardware.hardware_markdown,
     "docs/headers.md": headers_markdown,
     "docs/licences.md": licences_markdown,
     "docs/metrics.md": metrics_markdown,

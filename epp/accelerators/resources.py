@@ -2,7 +2,7 @@
 """Extended resources of accelerators: their names, and the number that a pod requests."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import ceil
 
 import msgspec
@@ -50,15 +50,20 @@ def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceReque
     The number is the sum over containers and sidecars, or the maximum over init containers if that is larger. Extended
     resources of which nothing is known are returned only if there are no others: they may be accelerators.
     """
-    known = frozenset(more)
+    known, total = frozenset(more), extended_resources(pod)
+    counted = [name for name in sorted(total) if name in known or profile_of(name) or not is_no_accelerator(name)]
+    found = [_request(name, total[name], known) for name in counted]
+    return tuple([each for each in found if each.known] or found)
+
+
+def extended_resources(pod: Pod) -> Mapping[str, int]:
+    """Return the number that the pod requests of each extended resource, accelerators or not."""
     total = Counter[str]()
     for container in (*pod.spec.containers, *filter(_is_sidecar, pod.spec.init_containers)):
         total.update(_amounts(container))
     for container in pod.spec.init_containers:
         total |= Counter() if _is_sidecar(container) else _amounts(container)
-    counted = [name for name in sorted(total) if name in known or profile_of(name) or not is_no_accelerator(name)]
-    found = [_request(name, total[name], known) for name in counted]
-    return tuple([each for each in found if each.known] or found)
+    return total
 
 
 def _is_sidecar(container: Container) -> bool:

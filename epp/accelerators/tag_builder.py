@@ -122,7 +122,7 @@ class TagBuilder:
             return msgspec.structs.replace(merged, warnings=warnings)
         node = self._facts_of_node(around)
         labels, by_machine = _split(node.facts)
-        own = [*declared.facts, *allocated, *pod_facts(around, requested, node, inventory)]
+        own = [*declared.facts, *allocated, *pod_facts(around, requested, node, inventory, self._catalogue)]
         unknown = [each for each in requested if not each.known and not declared.facts and not allocated]
         if unknown or self._contradicted(own, labels):
             labels, by_machine = _spot(around.node_labels), []
@@ -194,8 +194,10 @@ class TagBuilder:
         draft = merge(known).tag
         whole = None if draft.memory_bytes is None else int(draft.memory_bytes / (draft.partition.memory_fraction or 1))
         texts = (text for text in (draft.product, draft.model) if text)
-        product = next((found for text in texts if (found := self._catalogue.find(text, whole)) is not None), None)
-        table = by_machine if product is None else [product.facts(partition=draft.partition)]
+        meant = next((found for text in texts if (found := self._catalogue.meant(text, whole))), ())
+        looked_up = {fact.product for fact in by_machine}
+        product = next((found for found in meant if found.name in looked_up), next(iter(meant), None))
+        table = [product.facts(partition=draft.partition)] if product else self._of_part(by_machine, draft.partition)
         draft = merge([*known, *table]).tag
         known += cost_facts(draft, around, inventory, self._catalogue, self._options.cost_unit)
         merged = merge([*known, *table], classes)
@@ -203,6 +205,13 @@ class TagBuilder:
         if tag.vendor == "nvidia" and tag.compute_capability:
             tag = msgspec.structs.replace(tag, features=tag.features | features_of(tag.compute_capability))
         return Merged(tag, merged.conflicts)
+
+    def _of_part(self, table: Iterable[Facts], part: Partition) -> list[Facts]:
+        """Return the facts of tables for a part of the device."""
+        if part.memory_fraction == 1:
+            return list(table)
+        products = [(fact, self._catalogue.find(fact.product or "")) for fact in table]
+        return [fact if product is None else product.facts(fact.source, part) for fact, product in products]
 
     def _declared(self, around: Surroundings) -> Declared:
         """Return declared facts: of the endpoint list, then of overrides, then of the pod if it is trusted."""

@@ -2,14 +2,16 @@
 """`epp accelerators`: the hardware of each endpoint, its cost, and the source of each fact."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from epp.accelerators.missing import Missing, missing_of
 from epp.accelerators.quotas import QuotaReport, quota_reports
 from epp.accelerators.reports import ClassTotal, class_totals, fit_report
 from epp.accelerators.tagger import AcceleratorTagger
@@ -42,6 +44,8 @@ class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
     relative_capacity: float
     """fp16 TFLOPS over the median of the pool."""
     problems: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    """Facts that no source has."""
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
@@ -93,6 +97,7 @@ async def _report(flags: Accelerators) -> Report:
             each.tag.cost_per_hour(),
             float(capacity),
             (*each.conflicts, *each.warnings),
+            missing_of(each.tag),
         )
         for endpoint, each, capacity in zip(store.endpoints, merged, capacities, strict=True)
     )
@@ -131,15 +136,11 @@ def _show(report: Report) -> None:
     console = new_console()
     if report.endpoints:
         console.print(_endpoints(report.endpoints))
-        console.print("\n[italic]sources[/]")
-    for each in report.endpoints:
-        if each.tag.provenance:
-            console.print(f" {escape(each.endpoint)}", soft_wrap=True)
-        for source, fields in _sources(each.tag).items():
-            console.print(indented(escape(f"{source}: {', '.join(fields)}"), 4))
+    _show_sources(console, report.endpoints)
     for each in report.endpoints:
         for problem in each.problems:
             console.print(f"[yellow]{escape(each.endpoint)}[/]: {escape(problem)}")
+    _show_missing(console, report.endpoints)
     if report.classes:
         console.print(_classes(report.classes))
     if report.fit is not None:
@@ -163,7 +164,7 @@ def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
         table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
     for report in reports:
         tag = report.tag
-        name = f"{tag.vendor} {tag.model}".strip() or tag.kind.value
+        name = f"{tag.vendor} {tag.model or tag.product}".strip() or tag.kind.value
         memory = _UNKNOWN if tag.total_memory_bytes is None else f"{tag.total_memory_bytes / _GIB:.0f} GiB"
         table.add_row(
             escape(report.endpoint),
@@ -176,6 +177,30 @@ def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
             escape(f"{tag.state.value}: {tag.reason}" if tag.reason else tag.state.value),
         )
     return table
+
+
+def _show_sources(console: Console, reports: Iterable[EndpointReport]) -> None:
+    """Print the sources of each endpoint's fields."""
+    found = [report for report in reports if report.tag.provenance]
+    if found:
+        console.print("\n[italic]sources[/]")
+    for report in found:
+        console.print(f" {escape(report.endpoint)}", soft_wrap=True)
+        for source, fields in _sources(report.tag).items():
+            console.print(indented(escape(f"{source}: {', '.join(fields)}"), 4))
+
+
+def _show_missing(console: Console, reports: Iterable[EndpointReport]) -> None:
+    """Print the facts that no source has, each with its remedy and the endpoints that lack it."""
+    endpoints: dict[Missing, list[str]] = {}
+    for report in reports:
+        for each in report.missing:
+            endpoints.setdefault(each, []).append(report.endpoint)
+    if endpoints:
+        console.print("\n[italic]missing[/]")
+    for each, names in endpoints.items():
+        console.print(indented(escape(f"{each.fact}: {each.remedy}"), 1))
+        console.print(indented(escape(", ".join(names)), 4))
 
 
 def _slice(tag: AcceleratorTag) -> str:

@@ -3,8 +3,11 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Annotated
 
 import msgspec
+
+from epp.framework.accelerators.tag import Partition, Sharing
 
 
 class InstanceType(msgspec.Struct, frozen=True):
@@ -14,6 +17,15 @@ class InstanceType(msgspec.Struct, frozen=True):
     """A name that the catalogue finds: `h100-sxm-80gb`, `h100`."""
     count: int
     """Devices of a machine."""
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Of each device that the machine has, as a virtual GPU."""
+
+    @property
+    def partition(self) -> Partition | None:
+        """The part of a device; None for whole ones."""
+        if self.share == 1:
+            return None
+        return Partition(kind=Sharing.VGPU, compute_fraction=self.share, memory_fraction=self.share)
 
 
 # product -> count -> machine types
@@ -61,7 +73,6 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
     "h200-sxm-141gb": {
         8: "p5e.48xlarge p5en.48xlarge Standard_ND96isr_H200_v5 a3-ultragpu-8g BM.GPU.H200.8",
     },
-    "gh200-96gb": {1: "BM.GPU.GH200.1"},
     "b200": {8: "p6-b200.48xlarge a4-highgpu-8g BM.GPU.B200.8"},
     "gb200": {4: "p6e-gb200.36xlarge Standard_ND128isr_NDR_GB200_v6 a4x-highgpu-4g BM.GPU.GB200.4"},
     "b300": {8: "p6-b300.48xlarge BM.GPU.B300.8"},
@@ -111,7 +122,7 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
     },
     "radeon-pro-v520": {1: "g4ad.xlarge g4ad.2xlarge g4ad.4xlarge", 2: "g4ad.8xlarge", 4: "g4ad.16xlarge"},
     "mi300x": {8: "Standard_ND96isr_MI300X_v5 Standard_ND96is_MI300X_v5 BM.GPU.MI300X.8"},
-    "mi355x": {8: "BM.GPU.MI355X.8 BM.GPU.MI355X-v1.8"},
+    "mi355x": {8: "BM.GPU.MI355X-v1.8"},
     "gaudi1": {8: "dl1.24xlarge"},
     "inferentia1": {1: "inf1.xlarge inf1.2xlarge", 4: "inf1.6xlarge", 16: "inf1.24xlarge"},
     "inferentia2": {1: "inf2.xlarge inf2.8xlarge", 6: "inf2.24xlarge", 12: "inf2.48xlarge"},
@@ -127,7 +138,13 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
     },
     "v5p": {1: "ct5p-hightpu-1t", 2: "ct5p-hightpu-2t", 4: "ct5p-hightpu-4t"},
     "v6e": {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"},
-    "v7x": {1: "tpu7x-standard-1t", 4: "tpu7x-standard-4t"},
+    "v7x": {4: "tpu7x-standard-4t"},
+}
+
+# product -> devices that share one -> machine types
+_SHARES: Mapping[str, Mapping[int, str]] = {
+    "a10": {6: "Standard_NV6ads_A10_v5", 3: "Standard_NV12ads_A10_v5", 2: "Standard_NV18ads_A10_v5"},
+    "l4": {8: "g6f.large g6f.xlarge", 4: "g6f.2xlarge", 2: "g6f.4xlarge gr6f.4xlarge"},
 }
 
 INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(
@@ -135,6 +152,12 @@ INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(
         name.lower(): InstanceType(product, count)
         for product, by_count in _TABLE.items()
         for count, names in by_count.items()
+        for name in names.split()
+    }
+    | {
+        name.lower(): InstanceType(product, 1, 1 / sharers)
+        for product, by_sharers in _SHARES.items()
+        for sharers, names in by_sharers.items()
         for name in names.split()
     }
 )

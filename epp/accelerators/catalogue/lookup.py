@@ -3,11 +3,15 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from epp.accelerators.catalogue.product import Product
 from epp.accelerators.catalogue.products import PRODUCTS
 from epp.framework.accelerators.memory import GIB, NOMINAL_TOLERANCE
 
+_REMEMBERED = 1024
+"""Answers that are kept: a fleet has few products, and asks for them with each endpoint."""
+_LONGEST_NAME = 256
 _SEPARATORS = re.compile(r"[^a-z0-9.+]+")
 _PART = re.compile(r"-(mig-[0-9].*|shared)$")
 _SIZE = re.compile(r"(?<![a-z0-9.])([0-9]+)gi?b?(?![a-z0-9])")
@@ -30,6 +34,7 @@ class Catalogue:
         self._patterns = [
             (product, re.compile(rf"(?<![a-z0-9])(?:{product.pattern})(?![a-z0-9])")) for product in self._products
         ]
+        self._remembered = lru_cache(_REMEMBERED)(self._search)
 
     def find(self, text: str, memory_bytes: int | None = None) -> Product | None:
         """Return the product that a text names; None for none.
@@ -41,6 +46,9 @@ class Catalogue:
 
     def meant(self, text: str, memory_bytes: int | None = None) -> tuple[Product, ...]:
         """Return all products that a text may name, the most likely first."""
+        return self._remembered(text, memory_bytes) if len(text) <= _LONGEST_NAME else ()
+
+    def _search(self, text: str, memory_bytes: int | None) -> tuple[Product, ...]:
         words = _words(text)
         if words in self._by_name:
             return (self._by_name[words],)

@@ -180,7 +180,7 @@ PRODUCTS: tuple[Product, ...] = (
         ),
         _MIG(
             "h100-nvl-94gb", "h100", 94, 3900, 60, 835, 1671, 1671,
-            model="h100", variant="nvl", compute_units=132, source=_H100,
+            model="h100", variant="nvl(?!ink)", compute_units=132, source=_H100,
         ),
         # an H100 with slower links
         _MIG(
@@ -197,7 +197,7 @@ PRODUCTS: tuple[Product, ...] = (
         ),
         _MIG(
             "h200-nvl-141gb", "h200", 141, 4800, 60, 835, 1671, 1671,
-            model="h200", variant="nvl", compute_units=132, source=_H200,
+            model="h200", variant="nvl(?!ink)", compute_units=132, source=_H200,
         ),
         _MIG("h20", "h20", 96, 4000, 44, 148, 296, 296, compute_units=78, source="NVIDIA H20 GPU Product Brief"),
     ),

@@ -4,13 +4,16 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from epp.accelerators.catalogue import Catalogue
+from epp.accelerators.catalogue import Catalogue, Product
+from epp.accelerators.catalogue.lookup import same_size
 from epp.accelerators.dra.devices import Allocated, health_of
 from epp.accelerators.dra.pools import taints_of
+from epp.accelerators.dra.shares import Share, consumed_share, device_memory, share_of
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.merge import DrainOrIgnore
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
+from epp.accelerators.labels.reading import PCI_DEVICES
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
 from epp.framework.accelerators.tag import (
     CLIQUE,
@@ -29,8 +32,14 @@ _VENDORS: Mapping[str, tuple[str, AcceleratorKind]] = {
     "gpu.nvidia.com": ("nvidia", AcceleratorKind.GPU),
     "gpu.amd.com": ("amd", AcceleratorKind.GPU),
     "gpu.intel.com": ("intel", AcceleratorKind.XPU),
+    "gaudi.intel.com": ("intel", AcceleratorKind.NPU),
     "tpu.google.com": ("google", AcceleratorKind.TPU),
+    "neuron.aws.com": ("aws", AcceleratorKind.NPU),
+    "npu.huawei.com": ("huawei", AcceleratorKind.NPU),
+    "npu.furiosa.ai": ("furiosa", AcceleratorKind.NPU),
 }
+_AMD = "gpu.amd.com"
+_PCI_VENDORS = {_AMD: "1002", "gpu.intel.com": "8086", "gaudi.intel.com": "1da3"}
 _PLACED = re.compile(r".*-mig-.+-\d+-(\d+)")
 _UNHEALTHY = "Unhealthy"
 
@@ -50,11 +59,21 @@ def dra_facts(
     described = tuple(_device(each, inventory, health, around) for each in devices)
     first = devices[0]
     vendor, kind = _VENDORS.get(first.driver, (None, None))
-    memories = [each.memory // _sharers(each, inventory) for each in devices if each.memory is not None]
     text = first.text("productName") or first.text("model")
-    product = catalogue.find(text, first.whole_memory) if text else None
+    product = product_of(first, catalogue)
+    products = [product_of(each, catalogue) for each in devices]
+    shares = [share_of(each, of) for each, of in zip(devices, products, strict=True)]
+    memories = [
+        memory // _sharers(each, inventory)
+        for each, of, share in zip(devices, products, shares, strict=True)
+        if (memory := _memory(each, of, share)) is not None
+    ]
     architecture = first.text("architecture").lower().replace(" ", "-")
-    parts = [_partition(each, inventory) for each in devices if each.device is not None]
+    parts = [
+        _partition(each, inventory, share)
+        for each, share in zip(devices, shares, strict=True)
+        if each.device is not None
+    ]
     state, reason = _state(described, on_unhealthy)
     yield Facts(
         source=f"ResourceClaim/{first.claim.id}",
@@ -94,7 +113,26 @@ def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], ar
     )
 
 
-def _partition(each: Allocated, inventory: Inventory) -> Partition:
+def product_of(each: Allocated, catalogue: Catalogue) -> Product | None:
+    """Return the product, by its name or by the PCI device id."""
+    text = each.text("productName") or each.text("model")
+    found = catalogue.find(text, device_memory(each)) if text else None
+    if found is not None:
+        return found
+    device_id = (each.text("deviceID") or each.text("pciId")).lower().removeprefix("0x")
+    model = PCI_DEVICES.get((_PCI_VENDORS.get(each.driver, ""), device_id))
+    return catalogue.find(model, device_memory(each)) if model else None
+
+
+def _memory(each: Allocated, product: Product | None, share: Share | None) -> int | None:
+    """Return the memory of the device, or of the part; a part may be said to have all of its device."""
+    memory, whole = each.memory, None if product is None else product.memory_bytes
+    if memory is None or share is None or whole is None or not same_size(whole, memory):
+        return memory
+    return int(memory * share.memory)
+
+
+def _partition(each: Allocated, inventory: Inventory, share: Share | None) -> Partition:
     """Return the partition of the device; by default the whole of it."""
     placed = _PLACED.fullmatch(each.result.device)
     profile = parse_mig_profile(each.text("profile")) if each.text("type") == "mig" else None
@@ -107,19 +145,17 @@ def _partition(each: Allocated, inventory: Inventory) -> Partition:
             parent_id=each.text("parentUUID"),
             sharers=sharers,
         )
-    if each.text("partitionProfile") and each.text("type") != "amdgpu":
-        share = _share_of_counters(each)
+    if share is not None:
         return Partition(
-            kind=Sharing.AMD,
-            profile=each.text("partitionProfile"),
-            compute_fraction=share / sharers,
-            memory_fraction=share / sharers,
-            parent_id=each.text("parentUUID") or each.text("pciAddr"),
+            kind=Sharing.AMD if each.driver == _AMD else Sharing.VGPU,
+            profile=each.text("partitionProfile") or each.text("profile"),
+            compute_fraction=share.compute / sharers,
+            memory_fraction=share.memory / sharers,
+            parent_id=each.text("parentUUID") or each.text("parentUID") or each.text("pciAddr"),
             sharers=sharers,
         )
-    consumed, whole = each.memory, each.whole_memory
-    if consumed and whole and consumed < whole:
-        return Partition(kind=Sharing.VGPU, compute_fraction=consumed / whole, memory_fraction=consumed / whole)
+    if (consumed := consumed_share(each)) is not None:
+        return Partition(kind=Sharing.VGPU, compute_fraction=consumed.compute, memory_fraction=consumed.memory)
     if sharers == 1:
         return Partition()
     strategy = each.claim.sharing.get(each.result.request.partition("/")[0]) or each.claim.sharing.get("*", "")
@@ -136,19 +172,6 @@ def _sharers(each: Allocated, inventory: Inventory) -> int:
     if each.result.consumed_capacity:
         return 1
     return max(len(inventory.device_users(each.result.id)), 1)
-
-
-def _share_of_counters(each: Allocated) -> float:
-    """Return the largest share that the device consumes of a shared counter; 1 without counters."""
-    if each.device is None or each.pool is None:
-        return 1.0
-    shares = [
-        float(amount.value / total)
-        for use in each.device.consumes_counters
-        for counter, amount in use.counters.items()
-        if (total := each.pool.counters.get((use.counter_set, counter)))
-    ]
-    return max(shares, default=1.0)
 
 
 def _state(devices: Sequence[Device], on_unhealthy: DrainOrIgnore) -> tuple[Routability, str | None]:

@@ -3,12 +3,14 @@
 
 from collections.abc import Iterator, Sequence
 
+from epp.accelerators.catalogue import CATALOGUE, Catalogue, Product
 from epp.accelerators.facts import Facts, Rank
+from epp.accelerators.facts.parts import requested_part
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts
 from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
-from epp.accelerators.resources import ResourceRequest, resource_requests
+from epp.accelerators.resources import ResourceRequest, extended_resources, resource_requests
 from epp.framework.accelerators.tag import (
     BOOT_ID,
     CLIQUE,
@@ -20,8 +22,6 @@ from epp.framework.accelerators.tag import (
     Sharing,
 )
 from epp.objects.core import Pod
-
-_AMD_PARTITION_PREFIX = "amd.com/"
 
 
 def endpoint_facts(around: Surroundings, inventory: Inventory, local_cluster: str) -> Facts:
@@ -48,11 +48,15 @@ def cpu_facts(pod: Pod) -> Facts:
 
 
 def pod_facts(
-    around: Surroundings, requested: Sequence[ResourceRequest], node: NodeFacts, inventory: Inventory
+    around: Surroundings,
+    requested: Sequence[ResourceRequest],
+    node: NodeFacts,
+    inventory: Inventory,
+    catalogue: Catalogue = CATALOGUE,
 ) -> Iterator[Facts]:
-    """Yield the number of devices of the endpoint, and the slices that its pod requests.
+    """Yield the number of devices of the endpoint, and the slices or parts of devices that its pod requests.
 
-    Requested slices have the rank of claims, after them in order. Without a known pod, the endpoint has all devices of
+    These have the rank of claims, after them in order. Without a known pod, the endpoint has all devices of
     the node if no known pod requests any; but only one slice, since a process cannot use more than one MIG slice.
     """
     if around.pod is None:
@@ -66,13 +70,16 @@ def pod_facts(
     source = f"Pod/{around.pod.id}"
     if slices := [each for each in requested if each.profile]:
         yield _sliced(source, slices, node)
+    product = _product(node, catalogue)
+    part = requested_part(requested, extended_resources(around.pod), product, around.node)
+    if part is not None:
+        yield _part(source, part, product)
     yield Facts(
         source=source,
         rank=Rank.RESOURCES,
         kind=next((each.kind for each in requested if each.kind is not AcceleratorKind.UNKNOWN), None),
         vendor=next((each.vendor for each in requested if each.vendor), None),
         count=sum(each.count for each in requested),
-        partition=_amd_partition(requested),
         resources=frozenset(each.name for each in requested),
     )
 
@@ -92,13 +99,21 @@ def _sliced(source: str, slices: Sequence[ResourceRequest], node: NodeFacts) -> 
     )
 
 
-def _amd_partition(requested: Sequence[ResourceRequest]) -> Partition | None:
-    """Return the partition in the name of a resource such as `amd.com/cpx_nps4`; its share is unknown."""
-    for each in requested:
-        name = each.name.removeprefix(_AMD_PARTITION_PREFIX)
-        if each.name.startswith(_AMD_PARTITION_PREFIX) and name != "gpu":
-            return Partition(kind=Sharing.AMD, profile=name)
-    return None
+def _part(source: str, part: Partition, product: Product | None) -> Facts:
+    """Return the facts on a part of a device; labels may have the memory of other parts."""
+    whole = None if product is None else product.memory_bytes
+    return Facts(
+        source=source,
+        rank=Rank.SLICE_CLAIM,
+        memory_bytes=int(whole * part.memory_fraction) if whole and part.kind is not Sharing.CORES else None,
+        partition=part,
+    )
+
+
+def _product(node: NodeFacts, catalogue: Catalogue) -> Product | None:
+    """Return the product of the node's devices."""
+    names = [fact.product for fact in reversed(node.facts) if fact.product]
+    return next((found for name in names if (found := catalogue.find(name)) is not None), None)
 
 
 def _node_is_free(around: Surroundings, inventory: Inventory) -> bool:

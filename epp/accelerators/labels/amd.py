@@ -6,27 +6,20 @@ from collections.abc import Mapping
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
 from epp.accelerators.catalogue.lookup import same_size
+from epp.accelerators.catalogue.modes import devices_of_mode, partition_of_mode
 from epp.accelerators.catalogue.product import Product
 from epp.accelerators.facts import Facts, Rank
-from epp.accelerators.labels.reading import LabelReader, Reading
+from epp.accelerators.labels.reading import PCI_DEVICES, LabelReader, Reading
 from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
 
-_DEVICES = {
-    "740f": "mi210",
-    "7408": "mi250x",
-    "740c": "mi250",
-    "74a1": "mi300x",
-    "74a5": "mi325x",
-    "75a3": "mi355x",
-}
 _COMPUTE_UNITS = {
     (110, 64): "mi250x",
+    (228, 128): "mi300a",
     (304, 192): "mi300x",
     (304, 256): "mi325x",
 }
 """Models that are identified by compute units and GiB."""
-_PARTITIONS = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
 _UNITS = re.compile("[0-9]{1,6}")
 _SIZE = re.compile(r"([0-9]{1,5})(?:G|Gi|GB|GiB)?")
 
@@ -48,16 +41,15 @@ def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Rea
     memory = int(match[1]) * GIB if match else None
     if size and match is None:
         reader.warnings.append(f"label amd.com/gpu.vram: {size!r} is not of the form 192G: ignored")
-    mode = reader.text("amd.com/gpu.compute-memory-partition") or reader.text("amd.com/compute-memory-partition")
-    parts = _PARTITIONS.get(mode.lower().partition("_")[0], 1)
-    lookup = product if catalogue.find(product) else _DEVICES.get(device_id.lower().removeprefix("0x"), "")
+    mode = reader.text("amd.com/compute-memory-partition") or _value(reader, "compute-memory-partition")[0]
+    lookup = product if catalogue.find(product) else PCI_DEVICES.get(("1002", device_id.lower().removeprefix("0x")), "")
     if not lookup and memory and _UNITS.fullmatch(units):
-        lookup = _COMPUTE_UNITS.get((int(units) * parts, memory // GIB), "")
-    known = catalogue.find(lookup, memory)
-    partition = None
-    if parts > 1:
-        partition = Partition(
-            kind=Sharing.AMD, profile=mode.lower(), compute_fraction=1 / parts, memory_fraction=1 / parts
+        lookup = _by_compute_units(int(units), memory // GIB, devices_of_mode(mode, None) or 1)
+    known = catalogue.find(lookup, memory) if lookup else None
+    partition = partition_of_mode(mode, known) or _by_units(units, known)
+    if mode and partition is None:
+        reader.warnings.append(
+            f"label amd.com/gpu.compute-memory-partition: {mode!r} is not of the form cpx_nps4: ignored"
         )
     facts = Facts(
         source="labels",
@@ -65,9 +57,9 @@ def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Rea
         kind=AcceleratorKind.GPU,
         vendor="amd",
         product=product or None,
-        memory_bytes=_share(memory, parts, known),
+        memory_bytes=_share(memory, partition, known),
         features=frozenset({"rocm"}),
-        partition=partition,
+        partition=None if partition == Partition() else partition,
     )
     return Reading(
         facts=facts,
@@ -100,9 +92,24 @@ def _value(reader: LabelReader, name: str) -> tuple[str, int | None]:
     return plain or most, counted.get(plain or most)
 
 
-def _share(memory: int | None, parts: int, known: Product | None) -> int | None:
+def _by_compute_units(units: int, gigabytes: int, parts: int) -> str:
+    """Return the model with these compute units and memory, which are those of a part or of the whole device."""
+    whole = ((units, gigabytes), (units * parts, gigabytes), (units * parts, gigabytes * parts))
+    return next((_COMPUTE_UNITS[each] for each in whole if each in _COMPUTE_UNITS), "")
+
+
+def _by_units(units: str, known: Product | None) -> Partition | None:
+    """Return the share of a part with these compute units; None for a whole device."""
+    whole = known.compute_units if known else None
+    if whole is None or not _UNITS.fullmatch(units) or not 0 < int(units) <= whole / 2:
+        return None
+    share = int(units) / whole
+    return Partition(kind=Sharing.AMD, compute_fraction=share, memory_fraction=share)
+
+
+def _share(memory: int | None, partition: Partition | None, known: Product | None) -> int | None:
     """Return the memory of one partition; the label may have that of a partition or of the whole device."""
-    if memory is None or parts == 1:
+    if memory is None or partition is None or partition.memory_fraction == 1:
         return memory
     whole = known.memory_bytes if known else None
-    return memory // parts if whole is None or same_size(whole, memory) else memory
+    return int(memory * partition.memory_fraction) if whole is None or same_size(whole, memory) else memory

@@ -23,7 +23,7 @@ class _Labels(NamedTuple):
     number: str = ""
     memory: str = ""
     unit: int = _MIB
-    """Bytes of a memory of 1."""
+    """Bytes of a memory of 1; a memory in GiB is rounded, so that of the product takes precedence."""
     family: str = ""
     """Family of machine types, for products that have generations of one name."""
     always: str = ""
@@ -98,7 +98,7 @@ def _read(keys: _Labels, reader: LabelReader, catalogue: Catalogue) -> Reading |
             kind=kind,
             vendor=vendor,
             product=text if product is not None or text.lower() not in _VENDORS else None,
-            memory_bytes=memory,
+            memory_bytes=None if keys.unit == _GIB and product is not None and product.memory_bytes else memory,
         ),
         lookup=lookup,
         device_memory_bytes=memory,

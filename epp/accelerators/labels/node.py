@@ -83,16 +83,25 @@ def _look_up(
     instance_types: Mapping[str, InstanceType] | None,
     catalogue: Catalogue,
 ) -> tuple[list[Facts], int | None]:
-    """Return the facts of the catalogue on the product, and the count of the machine type."""
-    for reading in readings:
-        if reading.lookup and (product := catalogue.find(reading.lookup, reading.device_memory_bytes)) is not None:
-            return [product.facts(partition=partition)], None
+    """Return the facts of the catalogue on the product, and the count of the machine type.
+
+    Of several products that a label may mean, such as H100, the machine type tells which one it is.
+    """
     name = next((labels[key] for key in INSTANCE_TYPE_LABELS if labels.get(key)), "")
     machine = find_instance_type(name, instance_types)
     product = catalogue.find(machine.product) if machine else None
+    for reading in readings:
+        meant = catalogue.meant(reading.lookup, reading.device_memory_bytes) if reading.lookup else ()
+        if len(meant) > 1 and product in meant:
+            break
+        if meant:
+            return [meant[0].facts(partition=partition)], None
     if machine is None or product is None:
         return [], None
     if any(reading.facts.vendor != product.vendor for reading in readings):
         return [], None
+    facts = product.facts(f"instance-type/{name}", partition or machine.partition)
+    if partition is None:
+        return [msgspec.structs.replace(facts, partition=machine.partition)], machine.count
     # the count of a machine type is that of GPUs, not of slices
-    return [product.facts(f"instance-type/{name}", partition)], None if partition else machine.count
+    return [facts], None

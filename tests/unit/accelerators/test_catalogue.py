@@ -248,6 +248,11 @@ def test_facts_of_a_slice_have_its_memory_and_the_whole_devices_performance():
     assert not facts.features & {"nvlink", "mig"}
 
 
+def test_text_of_any_length_is_looked_up_in_bounded_memory():
+    assert CATALOGUE.find("NVIDIA-H100 " + "x" * 10_000) is None
+    assert CATALOGUE.meant("") == ()
+
+
 def test_products_added_replace_those_of_the_same_name_and_go_first():
     own = Product(name="t4", model="t4", vendor="nvidia", pattern="t4", fp16=60)
     new = Product(name="x1", model="x1", vendor="acme", pattern="x1")

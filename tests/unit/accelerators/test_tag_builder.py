@@ -222,6 +222,14 @@ def test_ome_14_machine_type_is_the_last_resort_and_may_be_overridden(tag, pod, 
     assert tag(world[:1], node="gpu-node-1").count == 8
 
 
+@pytest.mark.parametrize(("machine", "share"), [("Standard_NV6ads_A10_v5", 6), ("Standard_NV18ads_A10_v5", 2)])
+def test_ome_14_machine_type_with_a_part_of_a_gpu(tag, pod, node, machine, share):
+    labels = {"node.kubernetes.io/instance-type": machine, "kubernetes.azure.com/accelerator": "nvidia"}
+    found = tag([node(labels), pod(GPU)])
+    assert (found.model, found.count, found.memory_bytes) == ("a10", 1, 24 * GIB // share)
+    assert (found.partition.kind, found.tflops()) == (Sharing.VGPU, pytest.approx(125 / share))
+
+
 def test_devices_of_a_node_are_not_all_the_endpoints_where_others_ask_for_some(tag, pod, node, node_labels):
     alone = [node(node_labels["h100-node"])]
     other = pod(GPU, name="other", uid="o")

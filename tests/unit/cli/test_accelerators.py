@@ -114,7 +114,7 @@ def test_objects_that_cannot_be_read_are_counted_and_named(directory):
 def test_price_that_nobody_gave_is_shown_as_unknown(directory):
     row = next(line for line in run(f"--config-file={directory}/config.yaml")[1].splitlines() if "default/t4" in line)
     assert row.split()[:9] == ["default/t4", "1", "x", "nvidia", "t4", "16", "GiB", "-", "0.65"]
-    (row,) = [line for line in run("--endpoints=a=10.0.0.9:80")[1].splitlines() if "default/a" in line]
+    row = next(line for line in run("--endpoints=a=10.0.0.9:80")[1].splitlines() if "default/a" in line)
     assert row.split()[:5] == ["default/a", "unknown", "-", "-", "1.00"]
     report = json.loads(run("--endpoints=a=10.0.0.9:80", "--output=json")[1])["endpoints"][0]
     assert report["costPerHour"] is None
@@ -158,3 +158,22 @@ def test_tf_1_quotas_are_shown_with_what_is_used_of_them(directory):
     ]
     (quota,) = json.loads(run(*options, "--output=json")[1])["quotas"]
     assert quota["total"]["requests.vram"] == {"limit": 200 * 2**30, "used": 190 * 2**30, "alert": True}
+
+
+def test_facts_that_no_source_has_are_said_with_their_remedy(directory):
+    text = " ".join(run("--endpoints=a=10.0.0.9:80,b=8000;accelerator=h100")[1].split())
+    missing = text[text.index(" missing ") :]
+    assert "price: no class, variant, node or file of prices: write cost.perHour in an AcceleratorClass" in missing
+    assert "in an override default/a, default/b" in missing  # both lack a price
+    assert "memory: no label, class or row of the catalogue: write memory under accelerator" in missing
+    report = json.loads(run("--endpoints=a=10.0.0.9:80,b=8000;accelerator=h100", "--output=json")[1])
+    facts = [[each["fact"] for each in endpoint["missing"]] for endpoint in report["endpoints"]]
+    assert facts == [["accelerator", "count", "memory", "TFLOPS", "price"], ["price"]]
+
+
+def test_nothing_is_missing_of_an_endpoint_without_accelerators(directory):
+    (directory / "endpoints.yaml").write_text(
+        "endpoints: [{name: cpu, address: 10.0.0.2, port: 80, accelerator: {kind: cpu}}]"
+    )
+    report = json.loads(run(f"--config-file={directory}/config.yaml", "--output=json")[1])
+    assert report["endpoints"][0]["missing"] == []

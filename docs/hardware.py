@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/hardware.md: the products and machine types of the catalogue, with the documents of their figures."""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from epp.accelerators.catalogue import Product
+from epp.accelerators.catalogue.instance_types import INSTANCE_TYPES, InstanceType
+from epp.accelerators.catalogue.products import PRODUCTS
+
+_GIB = 2**30
+_VENDORS = {
+    "nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "google": "Google", "aws": "AWS", "qualcomm": "Qualcomm",
+    "huawei": "Huawei",
+}  # fmt: skip
+_HEADS = ("product", "memory, GiB", "GB/s", "fp32", "fp16", "fp8", "int8", "source")
+
+
+def hardware_markdown() -> str:
+    """Return the page."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield from (
+        "# Hardware",
+        "",
+        "<!-- Written by `make docs` from the code. -->",
+        "",
+        "Products that `accelerator-data-source` knows, for what claims, classes and labels leave open. Figures are",
+        "those of one whole device, dense (without sparsity), in TFLOPS, or TOPS for int8. One that no document has is",
+        "left open, and `epp accelerators` says that it is missing. Slices, partitions and cores have their share.",
+        "",
+        "A product that is missing here, or another figure, comes from an `AcceleratorClass`, or from a file of",
+        "`gpuCatalogue`; a machine type from `instanceTypes`.",
+    )
+    for vendor, products in groupby(PRODUCTS, key=lambda product: product.vendor):
+        yield from ("", f"## {_VENDORS.get(vendor, vendor)}", "", *_table(_HEADS, map(_row, products)))
+    yield from (
+        "",
+        "## Machine types",
+        "",
+        "Where a node has no label that names a product, its machine type tells product and number of devices.",
+        "",
+        *_table(("product", "devices", "machine types"), _machine_rows()),
+    )
+
+
+def _row(product: Product) -> tuple[str, ...]:
+    figures = (product.bandwidth_gbps, product.fp32, product.fp16, product.fp8, product.int8)
+    memory = product.memory_bytes // _GIB if product.memory_bytes else None
+    return (f"`{product.name}`", *(_number(figure) for figure in (memory, *figures)), product.source)
+
+
+def _machine_rows() -> Iterator[tuple[str, str, str]]:
+    def alike(item: tuple[str, InstanceType]) -> InstanceType:
+        return item[1]
+
+    for machine, types in groupby(INSTANCE_TYPES.items(), key=alike):
+        devices = str(machine.count) if machine.share == 1 else f"1/{round(1 / machine.share)}"
+        yield f"`{machine.product}`", devices, ", ".join(f"`{name}`" for name, _ in types)
+
+
+def _number(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:g}"
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    heads = tuple(heads)
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
+    for row in rows:
+        yield "| " + " | ".join(row).replace("|  |", "| |").replace("|  |", "| |") + " |"
