@@ -13,9 +13,17 @@ from epp.accelerators.classes.pci import pci_of
 from epp.accelerators.dra.devices import Allocated, allocated_devices, claims_of, resource_keys
 from epp.accelerators.facts import Facts, Merged, Rank, merge
 from epp.accelerators.facts.classes import class_facts
-from epp.accelerators.facts.declared import AcceleratorOverride, Declared, class_on_pod, declared_facts
+from epp.accelerators.facts.declared import (
+    ENDPOINT_LIST,
+    AcceleratorOverride,
+    Declared,
+    class_on_pod,
+    declared_facts,
+    override_source,
+)
 from epp.accelerators.facts.dra import dra_facts
 from epp.accelerators.facts.instaslice import instaslice_facts
+from epp.accelerators.facts.listed_prices import devices_of_machine, listed_prices, with_listed_prices
 from epp.accelerators.facts.merge import DrainOrIgnore, PassOrDrain
 from epp.accelerators.facts.pod import cpu_facts, endpoint_facts, pod_facts
 from epp.accelerators.facts.prices import CostUnit, cost_facts, cost_warnings
@@ -23,6 +31,7 @@ from epp.accelerators.facts.surroundings import Surroundings, surroundings_of
 from epp.accelerators.facts.tensor_fusion import DOMAIN, tensor_fusion_facts, tensor_fusion_gpus
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases
+from epp.accelerators.prices import PriceList
 from epp.accelerators.resources import resource_key, resource_requests
 from epp.framework.accelerators.tag import AcceleratorDeclaration, Partition, Sharing
 from epp.framework.endpoint import Endpoint
@@ -62,10 +71,15 @@ class TagBuilder:
     """Builds the tags of endpoints from one inventory."""
 
     def __init__(
-        self, inventory: Inventory, options: TaggerOptions | None = None, catalogue: Catalogue = CATALOGUE
+        self,
+        inventory: Inventory,
+        options: TaggerOptions | None = None,
+        catalogue: Catalogue = CATALOGUE,
+        prices: PriceList | None = None,
     ) -> None:
         self._options = options or TaggerOptions()
         self._catalogue = catalogue
+        self._prices = prices or PriceList()
         self._inventory = inventory
         self._elsewhere = Inventory(
             classes=inventory.classes, flavors=inventory.flavors, expressions=inventory.expressions
@@ -120,9 +134,9 @@ class TagBuilder:
         of_class = [] if declared.classes or not classes else [self._of_class(classes[0], [*own, *labels])]
         names = dict.fromkeys((*declared.classes, *(each.name for each in classes)))
         known = _with_shares([place, *own, *of_class, *labels])
-        merged = self._merged(known, by_machine, around, inventory, classes=tuple(names))
-        of_cost = cost_warnings(around, inventory) if merged.tag.cost.per_hour is None else ()
-        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings, *of_cost))
+        count = devices_of_machine(around, node, options.instance_types)
+        merged = self._merged(known, by_machine, around, inventory, classes=tuple(names), machine_devices=count)
+        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings, *merged.warnings))
 
     def _cluster_warnings(self, endpoint: Endpoint) -> Iterator[str]:
         """Yield a warning if the endpoint has a cluster and the objects have none."""
@@ -146,6 +160,7 @@ class TagBuilder:
         inventory: Inventory,
         *,
         classes: tuple[str, ...],
+        machine_devices: int | None,
     ) -> Merged:
         """Return the tag, with prices and the facts of the catalogue on its product."""
         draft = merge(known).tag
@@ -154,21 +169,25 @@ class TagBuilder:
         product = next((found for text in texts if (found := self._catalogue.find(text, whole)) is not None), None)
         table = by_machine if product is None else [product.facts(partition=draft.partition)]
         draft = merge([*known, *table]).tag
+        listed = listed_prices(self._prices, draft, product, classes, around, devices=machine_devices)
+        known = with_listed_prices(known, listed.facts)
         known += cost_facts(draft, around, inventory, self._catalogue, self._options.cost_unit)
         merged = merge([*known, *table], classes)
         tag = merged.tag
+        priced = tag.cost.per_hour is not None
+        warnings = () if priced else (*cost_warnings(around, inventory), *([listed.remark] if listed.remark else []))
         if tag.vendor == "nvidia" and tag.compute_capability:
             tag = msgspec.structs.replace(tag, features=tag.features | features_of(tag.compute_capability))
-        return Merged(tag, merged.conflicts)
+        return Merged(tag, merged.conflicts, warnings)
 
     def _declared(self, around: Surroundings) -> Declared:
         """Return declared facts: of the endpoint list, then of overrides, then of the pod if it is trusted."""
         found: list[tuple[AcceleratorDeclaration, str, Rank]] = []
         if around.endpoint.accelerator is not None:
-            found.append((around.endpoint.accelerator, "endpoint list", Rank.OPERATOR))
-        for number, override in enumerate(self._options.overrides):
+            found.append((around.endpoint.accelerator, ENDPOINT_LIST, Rank.OPERATOR))
+        for number, override in enumerate(self._options.overrides, 1):
             if override.fits(around.endpoint, around.node_name):
-                found.append((override.accelerator, f"override {number + 1}", Rank.OPERATOR))
+                found.append((override.accelerator, override_source(number), Rank.OPERATOR))
                 break
         if self._options.trust_pod_labels:
             pod = around.pod

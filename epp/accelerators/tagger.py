@@ -9,11 +9,10 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from epp.accelerators.catalogue import CATALOGUE
-from epp.accelerators.catalogue.gpu_catalogue import GpuCatalogueEntry, with_gpu_catalogue
 from epp.accelerators.classes.faults import object_faults
 from epp.accelerators.concerns import concerns_of
 from epp.accelerators.facts import Merged
+from epp.accelerators.files.tables import Tables
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
@@ -22,13 +21,13 @@ from epp.framework.datalayer import Concerns, FollowingTagger, KnowsAccelerators
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
-from epp.framework.lists_in_files import read_list
 from epp.framework.snapshot import ACCELERATOR
 from epp.objects.cluster_objects import ClusterObjects
 from epp.objects.decode import ALL_KINDS, decode_object
 from epp.objects.files.last_good import ObjectVersions
 from epp.objects.files.source import ObjectSource
 from epp.objects.inference import INFERENCE_KINDS
+from epp.watch import changes
 
 _KINDS = (
     ObjectKind("", "Pod"),
@@ -67,14 +66,16 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     Instaslice, NodeAccelerator, AllocationClaim, GPU, GPUNode, ResourceSlice, ResourceClaim, DeviceClass,
     DeviceTaintRule, ResourceFlavor, VariantAutoscaling and cost ConfigMaps. A file can have several documents."""
     watch_files: bool = True
-    """Apply new versions of the files as soon as they are written, all at once."""
+    """Apply new versions of all files as soon as they are written, all at once."""
     missing_file_grace_period: str = "5m"
     """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once. The default is
     the time after which Kubernetes evicts the pods of an unreachable node."""
     gpu_catalogue: str = ""
     """File with a GPU catalogue in the format of TensorFusion: a list of `{model, fullModelName, vendor, costPerHour,
-    fp16TFlops, partitionTemplates}`, which sets prices, TFLOPS and partitions of products, and adds products. Read with
-    the configuration, not watched."""
+    fp16TFlops, partitionTemplates}`, which sets prices, TFLOPS and partitions of products, and adds products."""
+    prices: str = ""
+    """File with prices in US dollars an hour, on demand and spot, in YAML, JSON or CSV: a list `prices` of
+    `{accelerator, class, instanceType, region, per, devices, perHour, spotPerHour}`. See docs/prices.md."""
     defaults: AcceleratorDeclaration | None = None
     """Accelerator of endpoints that have no known hardware."""
 
@@ -93,6 +94,7 @@ class _Objects(NamedTuple):
     """None where the files are as before."""
     cluster: ClusterObjects
     inventory: Inventory
+    tables: Tables
 
 
 class AcceleratorTagger(
@@ -134,20 +136,26 @@ class AcceleratorTagger(
         self._cluster = ClusterObjects()
         self._changing = asyncio.Lock()
         """Files and cluster change the objects one after the other."""
-        path = self.parameters.gpu_catalogue
-        entries = read_list("gpuCatalogue", path, GpuCatalogueEntry) if path else ()
-        self._catalogue = with_gpu_catalogue(entries) if entries else CATALOGUE
-        self._builder = TagBuilder(self.inventory, self.parameters, self._catalogue)
+        self._tables = Tables.first(self.parameters.gpu_catalogue, self.parameters.prices)
+        self._builder = self._new_builder()
         self._endpoint_problems: set[str] = set()
         self._warned_since = self.clock.now()
         if (objects := self._read()) is not None:
             self._apply(objects)
+        else:
+            self._source.tell(self.problems)
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Problems of objects and tables, those not in effect included."""
+        return (*self.inventory.problems, *self._tables.problems)
 
     @property
     def inputs(self) -> InputState:
         """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
-        files, cluster = self._source.inputs, self._cluster.inputs
-        return InputState((*files.problems, *cluster.problems), {**files.rejected, **cluster.rejected})
+        parts = (self._source.inputs, self._tables.inputs, self._cluster.inputs)
+        problems = tuple(problem for part in parts for problem in part.problems)
+        return InputState(problems, {file: count for part in parts for file, count in part.rejected.items()})
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
@@ -183,13 +191,14 @@ class AcceleratorTagger(
     def knows(self, name: str) -> bool:
         """Return whether there is an AcceleratorClass, or a product of the catalogue, with this name."""
         classes = {known.lower() for known in self.inventory.classes}
-        return name.lower() in classes or self._catalogue.find(name) is not None
+        return name.lower() in classes or self._tables.catalogue.find(name) is not None
 
     async def follow(self, changed: Callable[[Concerns], None]) -> None:
         """Apply new versions of the files until cancelled."""
-        if not (self.parameters.paths and self.parameters.watch_files):
+        files = (*self._source.paths, *self._tables.paths)
+        if not (files and self.parameters.watch_files):
             return
-        async for _ in self._source.changes():
+        async for _ in changes(*files):
             if await self.look():
                 changed(every_endpoint)
 
@@ -201,7 +210,7 @@ class AcceleratorTagger(
                 return False
             self._endpoint_problems.clear()
             self._apply(objects)
-        _log.info("accelerator objects updated", plugin=self.name, problems=len(self.inventory.problems))
+        _log.info("accelerator objects updated", plugin=self.name, problems=len(self.problems))
         return True
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
@@ -216,22 +225,27 @@ class AcceleratorTagger(
 
     def _read(self) -> _Objects | None:
         """Return the objects in the files; None if nothing changed. Runs in a thread, so it changes no state."""
-        versions = self._source.read(self.clock.now())
-        return None if versions is None else self._built(versions, self._cluster)
+        versions, tables = self._source.read(self.clock.now()), self._tables.after()
+        if versions is None and tables is self._tables:
+            return None
+        return self._built(versions, self._cluster, tables)
 
     def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Objects:
         """Return the objects after a change in the cluster. Runs in a thread, so it changes no state."""
-        return self._built(None, self._cluster.take(kinds, object_faults))
+        return self._built(None, self._cluster.take(kinds, object_faults), self._tables)
 
-    def _built(self, versions: ObjectVersions | None, cluster: ClusterObjects) -> _Objects:
+    def _built(self, versions: ObjectVersions | None, cluster: ClusterObjects, tables: Tables) -> _Objects:
         files = self._source.objects if versions is None else self._source.in_order(versions)
         own = {held.key for file in files for held in file.held}
         inventory = Inventory.build([cluster.as_file(without=own), *files], self.inventory)
-        return _Objects(versions, cluster, inventory)
+        return _Objects(versions, cluster, inventory, tables)
 
     def _apply(self, objects: _Objects) -> None:
-        versions, self._cluster, self.inventory = objects
-        self._builder = TagBuilder(self.inventory, self.parameters, self._catalogue)
+        versions, self._cluster, self.inventory, self._tables = objects
+        self._builder = self._new_builder()
         if versions is not None:
             self._source.apply(versions)
-        self._source.tell(self.inventory.problems)
+        self._source.tell(self.problems)
+
+    def _new_builder(self) -> TagBuilder:
+        return TagBuilder(self.inventory, self.parameters, self._tables.catalogue, self._tables.prices)

@@ -38,6 +38,8 @@ class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
     tag: AcceleratorTag
     cost_per_hour: float | None
     """US dollars for the whole endpoint; None if nobody gave a price."""
+    price_source: str
+    """Source of that price: `prices.yaml: p5.48xlarge in us-east-1`."""
     relative_capacity: float
     """fp16 TFLOPS over the median of the pool."""
     problems: tuple[str, ...] = ()
@@ -70,7 +72,7 @@ async def _report(flags: Accelerators) -> Report:
     clock = SystemClock()
     builder = Builder(Registry(), clock, experimental=True)
     assembly = assemble(read_config(flags.config_file, None) or default_config(), builder)
-    source = _source(assembly, builder, split_list(flags.objects))
+    source = _source(assembly, builder, split_list(flags.objects), flags.prices)
     discovery = read_endpoints(flags.endpoints) or assembly.discovery
     store = Datastore(clock)
     if discovery is not None:
@@ -88,6 +90,7 @@ async def _report(flags: Accelerators) -> Report:
             endpoint.hostport,
             each.tag,
             each.tag.cost_per_hour(),
+            each.tag.price_source(),
             float(capacity),
             (*each.conflicts, *each.warnings),
         )
@@ -99,23 +102,26 @@ async def _report(flags: Accelerators) -> Report:
         {node: {gpu: dict(more) for gpu, more in gpus.items()} for node, gpus in fit_report(source.inventory).items()}
         if flags.fit
         else None,
-        source.inventory.problems,
+        tuple(source.problems),
         source.inventory.skipped,
     )
 
 
-def _source(assembly: Assembly, builder: Builder, objects: Sequence[str]) -> AcceleratorTagger:
-    """Return the configuration's source, with the paths of --objects added."""
+def _source(assembly: Assembly, builder: Builder, objects: Sequence[str], prices: Path | None) -> AcceleratorTagger:
+    """Return the configuration's source, with the paths of --objects added, and the price file of --prices."""
     declared = next((tagger for tagger in assembly.taggers if isinstance(tagger, AcceleratorTagger)), None)
     for path in objects:
         if not Path(path).exists():
             raise ConfigurationError(f"--objects: there is no file or directory {path!r}")
-    if declared is not None and not objects:
+    if prices is not None and not prices.is_file():
+        raise ConfigurationError(f"--prices: there is no file {str(prices)!r}")
+    if declared is not None and not objects and prices is None:
         return declared
     given: dict[str, Any] = {} if declared is None else msgspec.to_builtins(declared.parameters)
+    added = {} if prices is None else {"prices": str(prices)}
     source = builder.registry.build(
         AcceleratorTagger.plugin_type,
-        {**given, "paths": [*given.get("paths", ()), *objects]},
+        {**given, **added, "paths": [*given.get("paths", ()), *objects]},
         name=AcceleratorTagger.plugin_type,
         clock=builder.clock,
     )

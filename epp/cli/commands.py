@@ -314,6 +314,14 @@ class Accelerators:
             metavar="PATH,...", help="Files or directories of cluster objects, besides those of --config-file."
         ),
     ] = ""
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Prices of accelerators and machines in US dollars an hour, on demand and spot, by region: YAML, JSON "
+            "or CSV, in place of the file in --config-file.",
+        ),
+    ] = None
     fit: Annotated[Switch, switch_option("Show how many more slices of each MIG profile fit on each GPU.")] = (
         Switch.FALSE
     )

@@ -2,6 +2,7 @@
 """Files of objects that are followed: what is in effect now, and the log lines of what is not."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
 
 import structlog
 
@@ -46,6 +47,11 @@ class ObjectSource:
     def inputs(self) -> InputState:
         """Versions that are not in effect."""
         return self._versions.inputs
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """Files and directories that are read."""
+        return self._files.paths
 
     @property
     def objects(self) -> list[FileObjects]:

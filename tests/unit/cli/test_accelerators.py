@@ -111,6 +111,22 @@ def test_objects_that_cannot_be_read_are_counted_and_named(directory):
     assert f"{directory}/sliced.yaml" in problem
 
 
+def test_ome_7_prices_of_a_file_are_shown_with_their_source(directory):
+    prices = directory / "prices.yaml"
+    prices.write_text("prices: [{accelerator: t4, perHour: 0.53}, {accelerator: a100, perHour: 9}]")
+    exit_code, text = run(f"--config-file={directory}/config.yaml", f"--prices={prices}", "--output=json")
+    assert exit_code == 0
+    report = {each["endpoint"]: each for each in json.loads(text)["endpoints"]}
+    assert (report["default/t4"]["costPerHour"], report["default/t4"]["priceSource"]) == (0.53, "prices.yaml: t4")
+    assert report["default/slice"]["priceSource"] == "endpoint list"
+    assert "prices.yaml: t4: per_hour" in run(f"--config-file={directory}/config.yaml", f"--prices={prices}")[1]
+
+
+def test_ome_7_missing_price_file_is_an_error_of_its_flag(directory):
+    exit_code, text = run(f"--config-file={directory}/config.yaml", "--prices=nowhere.yaml")
+    assert (exit_code, text) == (1, "error: --prices: there is no file 'nowhere.yaml'\n")
+
+
 def test_price_that_nobody_gave_is_shown_as_unknown(directory):
     row = next(line for line in run(f"--config-file={directory}/config.yaml")[1].splitlines() if "default/t4" in line)
     assert row.split()[:9] == ["default/t4", "1", "x", "nvidia", "t4", "16", "GiB", "-", "0.65"]
