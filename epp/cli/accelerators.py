@@ -2,7 +2,9 @@
 """`epp accelerators`: the hardware of each endpoint, its cost, and the source of each fact."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,17 @@ from epp.cli.options import Output
 from epp.cli.output import indented, new_console, print_json
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.datastore import Datastore
+from epp.discovery.pod_choice import Chosen, PodChoice, choose
 from epp.framework import Candidates, ConfigurationError, SystemClock
 from epp.framework.accelerators.arrays import relative_capacity
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report as Tagged
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
+from epp.objects.decode import versions_in
+from epp.objects.files.reading import ObjectFiles, parse
+from epp.objects.inference import INFERENCE_KINDS, InferencePool
+from epp.observability.prices import prices_missing
 
 _GIB = 2**30
 _UNKNOWN = "-"
@@ -54,13 +61,15 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     """Number of additional slices that fit, by node, GPU and MIG profile."""
     problems: tuple[str, ...] = ()
     """Invalid objects and files."""
+    remarks: tuple[str, ...] = ()
+    """Pods that are no endpoints, ports that are assumed, and endpoints without a price."""
     skipped: int = 0
     """Number of objects and files that could not be read."""
 
 
 def accelerators(flags: Accelerators) -> None:
     """Print the report in the format asked for."""
-    with exit_on(ConfigurationError):
+    with exit_on(ConfigurationError), redirect_stdout(sys.stderr):  # log lines are no part of the report
         report = asyncio.run(_report(flags))
     if flags.output is Output.JSON:
         print_json(msgspec.to_builtins(report, order="deterministic"))
@@ -75,10 +84,19 @@ async def _report(flags: Accelerators) -> Report:
     source = _source(assembly, builder, split_list(flags.objects), flags.prices)
     discovery = read_endpoints(flags.endpoints) or assembly.discovery
     store = Datastore(clock)
+    remarks: tuple[str, ...] = ()
     if discovery is not None:
         await discovery.start(store)
-    elif not flags.fit:
-        raise ConfigurationError("no endpoints: give --endpoints host:port,... or a configuration with discovery")
+    elif source.parameters.paths:
+        chosen = _pods_of_files(source)
+        store.replace(chosen.endpoints)
+        remarks = chosen.remarks
+        if not chosen.endpoints:
+            remarks += (f"no endpoints: the files have no {chosen.title} and are ready",)
+    else:
+        raise ConfigurationError(
+            "no endpoints: give --endpoints host:port,..., --objects with pods, or a configuration with discovery"
+        )
     merged = [source.merged(endpoint) for endpoint in store.endpoints]
     for endpoint, each in zip(store.endpoints, merged, strict=True):
         store.tag(endpoint, Tagged(attributes={ACCELERATOR: each.tag}))
@@ -103,6 +121,7 @@ async def _report(flags: Accelerators) -> Report:
         if flags.fit
         else None,
         tuple(source.problems),
+        (*remarks, *prices_missing(store.snapshot())),
         source.inventory.skipped,
     )
 
@@ -129,6 +148,28 @@ def _source(assembly: Assembly, builder: Builder, objects: Sequence[str], prices
     return source
 
 
+def _pods_of_files(source: AcceleratorTagger) -> Chosen:
+    """Return the pods in the files of the source: those of all InferencePools, or else those with accelerators."""
+    files = ObjectFiles(source.parameters.paths)
+    pools = [
+        version.object
+        for file, content in files.read().contents.items()
+        for version in versions_in(_documents(file, content), INFERENCE_KINDS)
+        if isinstance(version.object, InferencePool)
+    ]
+    inventory = source.inventory
+    choice = PodChoice(every_pool=True, cluster=source.parameters.cluster)
+    return choose((*inventory.nodes.values(), *inventory.pods.values(), *pools), choice)
+
+
+def _documents(file: Path, content: bytes) -> tuple[object, ...]:
+    """Return what is in a file; nothing for one that the source of objects has rejected."""
+    try:
+        return parse(file, content)
+    except ValueError:
+        return ()
+
+
 def _show(report: Report) -> None:
     console = new_console()
     if report.endpoints:
@@ -142,6 +183,8 @@ def _show(report: Report) -> None:
     for each in report.endpoints:
         for problem in each.problems:
             console.print(f"[yellow]{escape(each.endpoint)}[/]: {escape(problem)}")
+    for remark in report.remarks:
+        console.print(f"[yellow]{escape(remark)}[/]")
     if report.classes:
         console.print(_classes(report.classes))
     if report.fit is not None:

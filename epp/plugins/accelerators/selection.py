@@ -90,6 +90,18 @@ class AcceleratorSelectionProducer(Producer[AcceleratorSelectionParameters], Adm
             for name in (*selection.classes, *sorted(selection.excluded_classes), *selection.models)
         )
 
+    @property
+    def without_prices(self) -> str:
+        selections = [
+            selection
+            for layers in (self._general, *self._by_model.values())
+            for selection in (layers.default, *layers.by_profile.values())
+        ]
+        if any(selection.caps_cost for selection in selections):
+            return "filters drop all endpoints where these bounds cap the price, unless onUnknown keeps them"
+        by_price = any(selection.policy == "cheapest" for selection in selections)
+        return "the policy Cheapest is no preference" if by_price else ""
+
     def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002
         layers = self._layers(request.model)
         asked = any(name.startswith(ACCELERATOR_PREFIX) for name in request.headers)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints without a price, where plugins choose by price: said at the start, and when that changes."""
+
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+from typing import Any
+
+import structlog
+
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
+from epp.framework.plugin import Plugin
+from epp.framework.snapshot import ACCELERATOR, Snapshot
+
+REMEDY = (
+    "name a file of prices in the parameter prices of accelerator-data-source, or write costPerHour for the endpoint, "
+    "or cost into its AcceleratorClass"
+)
+_NAMES_SHOWN = 10
+
+_log = structlog.get_logger()
+
+
+def unpriced(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the ids of the endpoints without any price; those on CPUs need none."""
+    lacking = snapshot.records(ACCELERATOR).derive_mask(_lacks_price)
+    slots = (slot for slot in snapshot.slots.tolist() if lacking[slot])
+    return tuple(endpoint.id for slot in slots if (endpoint := snapshot.endpoints.values[slot]) is not None)
+
+
+def prices_missing(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return a sentence on the endpoints without a price, for a command with --prices; none if all have one."""
+    names = unpriced(snapshot)
+    return (f"no price: {_listed(names)}: give --prices FILE, or {REMEDY}",) if names else ()
+
+
+class PriceWatch:
+    """Says which plugins lack prices: when no endpoint has one, and of which endpoints, each once while it lasts."""
+
+    def __init__(self) -> None:
+        self._users: tuple[str, ...] = ()
+        self._state = _Known.ALL
+        self._told: frozenset[str] = frozenset()
+        """Endpoints without a price that were named."""
+
+    def look(self, snapshot: Snapshot, plugins: Iterable[Plugin[Any]]) -> None:
+        """Log what has changed for these plugins."""
+        effects = {plugin.name: plugin.without_prices for plugin in plugins if plugin.without_prices}
+        if tuple(effects) != self._users:
+            self._users, self._state, self._told = tuple(effects), _Known.ALL, frozenset()
+        if not effects or not len(snapshot.slots):
+            return
+        missing = unpriced(snapshot)
+        before, self._state = self._state, _known(snapshot, missing)
+        named, self._told = self._told, frozenset(missing)
+        if self._state is _Known.NONE and before is not _Known.NONE:
+            for name, effect in effects.items():
+                _log.warning("no endpoint has a price", plugin=name, effect=effect, remedy=REMEDY)
+        elif self._state is _Known.SOME and (before is not _Known.SOME or not named.issuperset(missing)):
+            _log.warning(
+                "endpoints without a price",
+                total=len(missing),
+                endpoints=list(missing[:_NAMES_SHOWN]),
+                plugins=list(effects),
+                remedy=REMEDY,
+            )
+        elif self._state is _Known.ALL and before is not _Known.ALL:
+            _log.info("all endpoints have a price")
+
+
+class _Known(Enum):
+    """Of which endpoints a price is known."""
+
+    ALL = auto()
+    SOME = auto()
+    NONE = auto()
+
+
+def _known(snapshot: Snapshot, missing: Sequence[str]) -> _Known:
+    if not missing:
+        return _Known.ALL
+    has_price = snapshot.records(ACCELERATOR).derive_mask(_has_price)[snapshot.slots]
+    return _Known.SOME if has_price.any() else _Known.NONE
+
+
+def _has_price(tag: AcceleratorTag) -> bool:
+    cost = tag.cost
+    return tag.cost_per_hour() is not None or cost.per_million_tokens is not None or bool(cost.tier)
+
+
+def _lacks_price(tag: AcceleratorTag) -> bool:
+    return tag.kind is not AcceleratorKind.CPU and not _has_price(tag)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"{', '.join(names[:_NAMES_SHOWN])}{more}"
