@@ -75,7 +75,7 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     fp16TFlops, partitionTemplates}`, which sets prices, TFLOPS and partitions of products, and adds products."""
     prices: str = ""
     """File with prices in US dollars an hour, on demand and spot, in YAML, JSON or CSV: a list `prices` of
-    `{accelerator, class, instanceType, region, per, devices, perHour, spotPerHour}`. See docs/prices.md."""
+    `{accelerator, class, instanceType, region, per, devices, perHour, spotPerHour}`. See docs/files-and-prices.md."""
     defaults: AcceleratorDeclaration | None = None
     """Accelerator of endpoints that have no known hardware."""
 
@@ -125,14 +125,7 @@ class AcceleratorTagger(
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.inventory = Inventory()
         """Inventory of the objects in effect."""
-        self._source = ObjectSource(
-            self.parameters.paths,
-            owner=self.name,
-            setting="paths",
-            grace_period=self.parameters.missing_file_grace_period,
-            kinds=ALL_KINDS - INFERENCE_KINDS,
-            judge=object_faults,
-        )
+        self._source = self._new_source(self.parameters.paths, "paths")
         self._cluster = ClusterObjects()
         self._changing = asyncio.Lock()
         """Files and cluster change the objects one after the other."""
@@ -140,6 +133,26 @@ class AcceleratorTagger(
         self._builder = self._new_builder()
         self._endpoint_problems: set[str] = set()
         self._warned_since = self.clock.now()
+        self._read_first()
+
+    def read_files(self, paths: Sequence[str]) -> None:
+        """Read these files after those of the parameters."""
+        if paths:
+            self._source = self._new_source((*self.parameters.paths, *paths), "--objects", self._source)
+            self._read_first()
+
+    def _new_source(self, paths: Sequence[str], setting: str, previous: ObjectSource | None = None) -> ObjectSource:
+        return ObjectSource(
+            paths,
+            owner=self.name,
+            setting=setting,
+            grace_period=self.parameters.missing_file_grace_period,
+            kinds=ALL_KINDS - INFERENCE_KINDS,
+            judge=object_faults,
+            previous=previous,
+        )
+
+    def _read_first(self) -> None:
         if (objects := self._read()) is not None:
             self._apply(objects)
         else:

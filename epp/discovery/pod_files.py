@@ -2,7 +2,7 @@
 """Endpoints of the pods in files of cluster objects: a directory of dumps is a pool."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -16,9 +16,11 @@ from epp.framework.durations import parse_duration
 from epp.framework.errors import ConfigurationError
 from epp.framework.inputs import InputState
 from epp.framework.plugin import Parameters
+from epp.objects.base import Object
+from epp.objects.core import Pod
 from epp.objects.files.last_good import ObjectVersions
 from epp.objects.files.source import ObjectSource
-from epp.objects.inference import POOL_GROUP
+from epp.objects.inference import POOL_GROUP, InferencePool
 
 _KINDS = frozenset({("", "Pod"), ("", "Node"), (POOL_GROUP, "InferencePool")})
 
@@ -114,6 +116,12 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         """Fill the pool; raises ConfigurationError where it is not known which pods are wanted."""
         if (versions := await asyncio.to_thread(self._read)) is not None:
             self._source.apply(versions)
+        if not any(isinstance(each, Pod | InferencePool) for each in self._objects()):
+            files = ", ".join(self.parameters.paths)
+            raise ConfigurationError(
+                f"no endpoints to pick from: there is neither a Pod nor an InferencePool in {files}: write there what "
+                "kubectl get nodes,pods -o yaml prints, or name the endpoints otherwise"
+            )
         self._chosen = await asyncio.to_thread(self._choose)
         self._put(pool)
 
@@ -130,19 +138,26 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         if versions is None:
             return
         self._source.apply(versions)
+        before = self._chosen
         try:
             self._chosen = await asyncio.to_thread(self._choose)
         except ConfigurationError as error:
             self._tell(f"pool unchanged: {error}")
             return
-        self._put(pool)
+        if self._chosen.endpoints == before.endpoints:
+            self._tell()
+        else:
+            self._put(pool)
 
     def _read(self) -> ObjectVersions | None:
         return self._source.read(self.clock.now())
 
     def _choose(self) -> Chosen:
-        """Return the pods that are wanted. Runs in a thread, so it changes no state."""
-        return choose((held.object for file in self._source.objects for held in file.held), self._choice)
+        """Return the pods that are wanted. Runs in a thread, so it changes no state; raises ConfigurationError."""
+        return choose(self._objects(), self._choice)
+
+    def _objects(self) -> Iterator[Object]:
+        return (held.object for file in self._source.objects for held in file.held)
 
     def _put(self, pool: Pool) -> None:
         pool.replace(self._chosen.endpoints)

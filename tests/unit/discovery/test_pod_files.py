@@ -117,6 +117,12 @@ async def test_pool_that_is_not_there_is_an_error_at_the_start(tmp_path, build, 
         await build(pool="chat").start(pool)
 
 
+async def test_files_without_pods_are_an_error_at_the_start(tmp_path, build, pool):
+    (tmp_path / "objects.yaml").write_text(dump())
+    with pytest.raises(ConfigurationError, match="no endpoints to pick from: there is neither a Pod nor an Infer"):
+        await build().start(pool)
+
+
 async def test_files_are_followed(tmp_path, build, pool):
     file = tmp_path / "dump.yaml"
     file.write_text(dump(pod("a", "10.0.0.1")))
@@ -131,7 +137,9 @@ async def test_files_are_followed(tmp_path, build, pool):
 
 
 async def test_empty_pool_is_a_warning_that_says_which_pods_were_looked_for(tmp_path, build, pool):
-    (tmp_path / "dump.yaml").write_text(dump())
+    router = pod("router", "10.0.0.1")
+    router["spec"]["containers"] = [{"name": "nginx"}]
+    (tmp_path / "dump.yaml").write_text(dump(router))
     with capture_logs() as logs:
         await build().start(pool)
     assert logs == [
