@@ -194,10 +194,10 @@ def test_ome_7_pool_in_files_works_as_it_is_written(walk):
     walked = walk(FILES)
     listed, priced, moved, *_ = [output for command, output in walked.items() if command.startswith("epp accelerators")]
     assert "no price: llm/big-rank-0, llm/small-rank-0" in listed
-    assert re.search(r"llm/big-rank-0 +1 x nvidia h100.* 12\.29 ", priced)
-    assert re.search(r"llm/small-rank-0 +1 x nvidia t4.* 0\.16 ", priced)
+    assert re.search(r"llm/big-rank-0 .* 12\.29 ", priced)
+    assert re.search(r"llm/small-rank-0 .* 0\.16 ", priced)
     assert "prices.yaml: p5.48xlarge in us-east-1: per_hour" in priced
-    assert re.search(r"llm/small-rank-0 +1 x nvidia t4.* 0\.20 ", moved)
+    assert re.search(r"llm/small-rank-0 .* 0\.20 ", moved)
     served = re.findall(r"^x-epp-endpoint: (\S+?)\r?$", "".join(walked.values()), re.MULTILINE)
-    assert served == ["llm/small-rank-0", "llm/big-rank-0"]
+    assert served == ["small-rank-0=127.0.0.1:8002", "big-rank-0=127.0.0.1:8001"]
     assert 'endpoints_without_price{name="default"} 0.0' in output_of(walked, "curl -sf http://127.0.0.1:9090/metrics")
