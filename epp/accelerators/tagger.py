@@ -159,6 +159,13 @@ class AcceleratorTagger(
             self._source.tell(self.problems)
 
     @property
+    def has_prices(self) -> bool:
+        """Whether its files and parameters have any price."""
+        own = (self.parameters.defaults, *(override.accelerator for override in self.parameters.overrides))
+        declared = any(each is not None and each.cost_per_hour is not None for each in own)
+        return declared or self._tables.has_prices or self.inventory.has_prices
+
+    @property
     def problems(self) -> Sequence[str]:
         """Problems of objects and tables, those not in effect included."""
         return (*self.inventory.problems, *self._tables.problems)

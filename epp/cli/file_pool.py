@@ -21,15 +21,8 @@ def is_in_files(flags: PickerFlags, config: LoadedConfig | None) -> bool:
     return not in_cluster
 
 
-def read_file_pool(
-    flags: PickerFlags, config: LoadedConfig | None, pods: PodTarget | None = None
-) -> PodFileDiscovery | None:
-    """Return the pods in the files, those with the labels if there are any; None where they are not the endpoints.
-
-    Raises ConfigurationError.
-    """
-    if not is_in_files(flags, config):
-        return None
+def read_file_pool(flags: PickerFlags, pods: PodTarget | None = None) -> PodFileDiscovery:
+    """Return the pods in the files, those with the labels if there are any; raises ConfigurationError."""
     namespace = flags.pool_namespace if isinstance(flags, Serve) else None
     try:
         parameters = PodFileParameters(

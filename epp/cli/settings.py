@@ -3,7 +3,7 @@
 
 from epp.cli import heap
 from epp.cli.commands import PickerFlags, Serve
-from epp.cli.file_pool import read_file_pool
+from epp.cli.file_pool import is_in_files, read_file_pool
 from epp.cli.inputs import read_config, read_endpoints, read_policies, split_list
 from epp.cli.kubernetes import read_source
 from epp.discovery import PodTarget
@@ -18,8 +18,10 @@ from epp.picker import DEFAULT_POOL_NAME, PickerSettings
 def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, log: LogWriter) -> PickerSettings:
     """Return the settings, with the metrics page on that host; raises ConfigurationError."""
     config = read_config(flags.config_file, flags.config_text)
-    pods = read_source(flags) if isinstance(flags, Serve) else None
-    file_pool = read_file_pool(flags, config, pods if isinstance(pods, PodTarget) else None)
+    file_pool = None
+    if is_in_files(flags, config):
+        pods = read_source(flags) if isinstance(flags, Serve) else None
+        file_pool = read_file_pool(flags, pods if isinstance(pods, PodTarget) else None)
     return PickerSettings(
         server=server,
         config=config,

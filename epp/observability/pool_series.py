@@ -23,7 +23,7 @@ from epp.framework.snapshot import (
 )
 from epp.observability.endpoint_series import EndpointSeries
 from epp.observability.families import Gauges
-from epp.observability.prices import unpriced
+from epp.observability.prices import prices_of
 
 
 class PoolSeries:
@@ -62,7 +62,7 @@ class PoolSeries:
         """Set all gauges to what the snapshot has."""
         up = snapshot.column(REACHABLE) == ANSWERS
         self._ready.labels(self._name).set(int(up[snapshot.slots].sum()))
-        self._unpriced.labels(self._name).set(len(unpriced(snapshot)))
+        self._unpriced.labels(self._name).set(len(prices_of(snapshot).missing))
         self._accelerators.clear()
         hardware = snapshot.records(ACCELERATOR).derive(_hardware_names)
         for name, count in Counter(map(hardware.__getitem__, snapshot.available.tolist())).items():

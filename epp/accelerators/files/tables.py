@@ -40,6 +40,14 @@ class Tables(msgspec.Struct, frozen=True):
         return tuple(file.path for file in (self.products, self.price_file) if file is not None)
 
     @property
+    def has_prices(self) -> bool:
+        """Whether any of the files has a price."""
+        parsed = None if self.products is None else self.products.parsed
+        return bool(self.prices) or (
+            parsed is not None and any(each.cost_per_hour is not None for each in parsed.value)
+        )
+
+    @property
     def inputs(self) -> InputState:
         """Parts of the files that are not in effect."""
         files = [file for file in (self.products, self.price_file) if file is not None]

@@ -254,6 +254,7 @@ OWN = {
     "mig-profile-filter",
     "most-capable-scorer",
     "node-compact-gpu-low-load-scorer",
+    "pod-file-discovery",
     "preference-order-scorer",
     "slice-fit-scorer",
     "slice-headroom-scorer",
