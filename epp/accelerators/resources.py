@@ -48,13 +48,6 @@ def resource_key(name: str) -> str:
     return f"mig/{profile}" if profile else _SAME_AS.get(name, name)
 
 
-def is_whole_device(name: str) -> bool:
-    """Return whether a node counts its whole accelerators by this resource, rather than slices, cores or replicas."""
-    if name in {"nvidia.com/gpu.shared", "amd.com/gpu"}:
-        return name == "amd.com/gpu"
-    return name in _WHOLE or name.startswith("huawei.com/Ascend")
-
-
 def profile_of(name: str) -> str:
     """Return the canonical MIG profile of a resource; empty for a resource of another kind."""
     if not name.startswith((*SLICER_DOMAINS, "nvidia.com/mig-")):

@@ -98,7 +98,10 @@ def _wanted(
     if choice.pool and not named:
         known = f"there are {', '.join(sorted(pools))}" if pools else "there is none"
         where = f" in namespace {choice.namespace}" if choice.namespace else ""
-        raise ConfigurationError(f"the files have no InferencePool {choice.pool!r}{where}: {known}")
+        raise ConfigurationError(
+            f"the files have no InferencePool {choice.pool!r}{where}: {known}; correct the name, or leave it out for "
+            "the pods that request accelerators"
+        )
     if len(named) > 1 and not choice.every_pool:
         raise ConfigurationError(
             f"the files have several InferencePools, {', '.join(sorted(named))}: name one of them, with its namespace"

@@ -12,9 +12,20 @@ from epp.accelerators.facts.declared import is_declaration
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.labels import INSTANCE_TYPE_LABELS, NodeFacts
 from epp.accelerators.prices import Place, PriceList
-from epp.accelerators.resources import is_whole_device, profile_of
+from epp.accelerators.resources import profile_of
 from epp.framework.accelerators.tag import AcceleratorTag, Sharing
 
+_WHOLE_DEVICES = (
+    "nvidia.com/gpu",
+    "amd.com/gpu",
+    "gpu.intel.com/i915",
+    "gpu.intel.com/xe",
+    "habana.ai/gaudi",
+    "google.com/tpu",
+    "aws.amazon.com/neuron",
+    "aws.amazon.com/neurondevice",
+)
+"""Resources by which nodes count whole accelerators, rather than slices, cores or replicas."""
 _REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
 
 
@@ -81,7 +92,7 @@ def devices_of_machine(around: Surroundings, node: NodeFacts, instance_types: Ma
     shared = any(fact.partition is not None for fact in node.facts)
     if shared or any(profile_of(name) and amount > 0 for name, amount in allocatable.items()):
         return None
-    return max((floor(amount) for name, amount in allocatable.items() if is_whole_device(name)), default=0) or None
+    return max((floor(allocatable[name]) for name in _WHOLE_DEVICES if name in allocatable), default=0) or None
 
 
 def _label(labels: Mapping[str, str], names: Iterable[str]) -> str:
