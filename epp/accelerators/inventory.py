@@ -165,6 +165,18 @@ class Inventory:
             skipped=sum(len(file.problems) for file in files),
         )
 
+    @property
+    def has_prices(self) -> bool:
+        """Whether any object has a price."""
+        costs = (each.spec.cost for each in self.classes.values())
+        of_class = any(
+            (c.per_hour, c.spot_per_hour, c.per_million_tokens) != (None, None, None) or c.tier for c in costs
+        )
+        of_node = any(each.spec.cost_per_hour is not None for each in self.gpu_nodes.values())
+        return (
+            of_class or of_node or bool(self.unit_costs) or any(each.spec.price is not None for each in self.variants)
+        )
+
     def device_users(self, device: str) -> frozenset[str]:
         """Return the UIDs of the pods that use a device, `driver/pool/device`."""
         return frozenset(user.uid for claim in self.claims_by_device.get(device, ()) for user in claim.reserved_for)

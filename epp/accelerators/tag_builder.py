@@ -14,10 +14,18 @@ from epp.accelerators.classes.pci import pci_of
 from epp.accelerators.dra.devices import Allocated, allocated_devices, claims_of, resource_keys
 from epp.accelerators.facts import Facts, Merged, Rank, merge
 from epp.accelerators.facts.classes import class_facts
-from epp.accelerators.facts.declared import AcceleratorOverride, Declared, class_on_pod, declared_facts
+from epp.accelerators.facts.declared import (
+    ENDPOINT_LIST,
+    AcceleratorOverride,
+    Declared,
+    class_on_pod,
+    declared_facts,
+    override_source,
+)
 from epp.accelerators.facts.dra import dra_facts
 from epp.accelerators.facts.frozen import frozen_facts
 from epp.accelerators.facts.instaslice import instaslice_facts
+from epp.accelerators.facts.listed_prices import devices_of_machine, listed_prices, with_listed_prices
 from epp.accelerators.facts.merge import DrainOrIgnore, PassOrDrain
 from epp.accelerators.facts.pod import cpu_facts, endpoint_facts, pod_facts
 from epp.accelerators.facts.prices import CostUnit, cost_facts, cost_warnings
@@ -26,6 +34,7 @@ from epp.accelerators.facts.tensor_fusion import DOMAIN, tensor_fusion_facts, te
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases
 from epp.accelerators.placements import Placements
+from epp.accelerators.prices import PriceList
 from epp.accelerators.resources import ResourceRequest, resource_key, resource_requests
 from epp.framework.accelerators.placement import NO_PLACEMENT, EndpointPlacement
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, Partition, Sharing
@@ -67,10 +76,15 @@ class TagBuilder:
     """Builds the tags of endpoints from one inventory."""
 
     def __init__(
-        self, inventory: Inventory, options: TaggerOptions | None = None, catalogue: Catalogue = CATALOGUE
+        self,
+        inventory: Inventory,
+        options: TaggerOptions | None = None,
+        catalogue: Catalogue = CATALOGUE,
+        prices: PriceList | None = None,
     ) -> None:
         self._options = options or TaggerOptions()
         self._catalogue = catalogue
+        self._prices = prices or PriceList()
         self._inventory = inventory
         self._elsewhere = Inventory(
             classes=inventory.classes, flavors=inventory.flavors, expressions=inventory.expressions
@@ -132,10 +146,10 @@ class TagBuilder:
         of_class = [] if declared.classes or not classes else [self._of_class(classes[0], [*own, *labels])]
         names = dict.fromkeys((*declared.classes, *(each.name for each in classes)))
         known = _with_shares([place, *frozen.facts, *own, *of_class, *labels])
-        merged = self._merged(known, by_machine, around, inventory, classes=tuple(names))
-        of_cost = cost_warnings(around, inventory) if merged.tag.cost.per_hour is None else ()
+        count = devices_of_machine(around, node, options.instance_types)
+        merged = self._merged(known, by_machine, around, inventory, classes=tuple(names), machine_devices=count)
         of_resources = _resource_warnings(unknown) if merged.tag.kind is AcceleratorKind.UNKNOWN else ()
-        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings, *of_resources, *of_cost))
+        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings, *of_resources, *merged.warnings))
 
     def surroundings(self, endpoint: Endpoint) -> Surroundings:
         """Return pod and node of the endpoint."""
@@ -189,6 +203,7 @@ class TagBuilder:
         inventory: Inventory,
         *,
         classes: tuple[str, ...],
+        machine_devices: int | None,
     ) -> Merged:
         """Return the tag, with prices and the facts of the catalogue on its product."""
         draft = merge(known).tag
@@ -199,12 +214,16 @@ class TagBuilder:
         product = next((found for found in meant if found.name in looked_up), next(iter(meant), None))
         table = [product.facts(partition=draft.partition)] if product else self._of_part(by_machine, draft.partition)
         draft = merge([*known, *table]).tag
+        listed = listed_prices(self._prices, draft, product, classes, around, devices=machine_devices)
+        known = with_listed_prices(known, listed.facts)
         known += cost_facts(draft, around, inventory, self._catalogue, self._options.cost_unit)
         merged = merge([*known, *table], classes)
         tag = merged.tag
+        priced = tag.cost.per_hour is not None
+        warnings = () if priced else (*cost_warnings(around, inventory), *([listed.remark] if listed.remark else []))
         if tag.vendor == "nvidia" and tag.compute_capability:
             tag = msgspec.structs.replace(tag, features=tag.features | features_of(tag.compute_capability))
-        return Merged(tag, merged.conflicts)
+        return Merged(tag, merged.conflicts, warnings)
 
     def _of_part(self, table: Iterable[Facts], part: Partition) -> list[Facts]:
         """Return the facts of tables for a part of the device."""
@@ -217,10 +236,10 @@ class TagBuilder:
         """Return declared facts: of the endpoint list, then of overrides, then of the pod if it is trusted."""
         found: list[tuple[AcceleratorDeclaration, str, Rank]] = []
         if around.endpoint.accelerator is not None:
-            found.append((around.endpoint.accelerator, "endpoint list", Rank.OPERATOR))
-        for number, override in enumerate(self._options.overrides):
+            found.append((around.endpoint.accelerator, ENDPOINT_LIST, Rank.OPERATOR))
+        for number, override in enumerate(self._options.overrides, 1):
             if override.fits(around.endpoint, around.node_name):
-                found.append((override.accelerator, f"override {number + 1}", Rank.OPERATOR))
+                found.append((override.accelerator, override_source(number), Rank.OPERATOR))
                 break
         if self._options.trust_pod_labels:
             pod = around.pod

@@ -9,11 +9,10 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from epp.accelerators.catalogue import CATALOGUE
-from epp.accelerators.catalogue.gpu_catalogue import GpuCatalogueEntry, with_gpu_catalogue
 from epp.accelerators.classes.faults import object_faults
 from epp.accelerators.concerns import concerns_of
 from epp.accelerators.facts import Merged
+from epp.accelerators.files.tables import Tables
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.quotas import QUOTA_METRICS, quota_samples
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
@@ -24,7 +23,6 @@ from epp.framework.datalayer import Concerns, FollowingTagger, KnowsAccelerators
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
-from epp.framework.lists_in_files import read_list
 from epp.framework.plugin_metrics import Sample
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.objects.cluster_objects import ClusterObjects
@@ -32,6 +30,7 @@ from epp.objects.decode import ALL_KINDS, CLUSTER_KINDS, decode_object
 from epp.objects.files.last_good import ObjectVersions
 from epp.objects.files.source import ObjectSource
 from epp.objects.inference import INFERENCE_KINDS
+from epp.watch import changes
 
 _KINDS = (
     ObjectKind("", "Pod"),
@@ -74,14 +73,16 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, ResourceFlavor, VariantAutoscaling and cost ConfigMaps.
     A file can have several documents."""
     watch_files: bool = True
-    """Apply new versions of the files as soon as they are written, all at once."""
+    """Apply new versions of all files as soon as they are written, all at once."""
     missing_file_grace_period: str = "5m"
     """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once. The default is
     the time after which Kubernetes evicts the pods of an unreachable node."""
     gpu_catalogue: str = ""
     """File with a GPU catalogue in the format of TensorFusion: a list of `{model, fullModelName, vendor, costPerHour,
-    fp16TFlops, partitionTemplates}`, which sets prices, TFLOPS and partitions of products, and adds products. Read with
-    the configuration, not watched."""
+    fp16TFlops, partitionTemplates}`, which sets prices, TFLOPS and partitions of products, and adds products."""
+    prices: str = ""
+    """File with prices in US dollars an hour, on demand and spot, in YAML, JSON or CSV: a list `prices` of
+    `{accelerator, class, instanceType, region, per, devices, perHour, spotPerHour}`. See docs/files-and-prices.md."""
     defaults: AcceleratorDeclaration | None = None
     """Accelerator of endpoints that have no known hardware."""
 
@@ -100,6 +101,7 @@ class _Objects(NamedTuple):
     """None where the files are as before."""
     cluster: ClusterObjects
     inventory: Inventory
+    tables: Tables
 
 
 class AcceleratorTagger(
@@ -131,31 +133,57 @@ class AcceleratorTagger(
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.inventory = Inventory()
         """Inventory of the objects in effect."""
-        self._source = ObjectSource(
-            self.parameters.paths,
-            owner=self.name,
-            setting="paths",
-            grace_period=self.parameters.missing_file_grace_period,
-            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS,
-            judge=object_faults,
-        )
+        self._source = self._new_source(self.parameters.paths, "paths")
         self._cluster = ClusterObjects()
         self._changing = asyncio.Lock()
         """Files and cluster change the objects one after the other."""
-        path = self.parameters.gpu_catalogue
-        entries = read_list("gpuCatalogue", path, GpuCatalogueEntry) if path else ()
-        self._catalogue = with_gpu_catalogue(entries) if entries else CATALOGUE
-        self._builder = TagBuilder(self.inventory, self.parameters, self._catalogue)
+        self._tables = Tables.first(self.parameters.gpu_catalogue, self.parameters.prices)
+        self._builder = self._new_builder()
         self._endpoint_problems: set[str] = set()
         self._warned_since = self.clock.now()
+        self._read_first()
+
+    def read_files(self, paths: Sequence[str]) -> None:
+        """Read these files after those of the parameters."""
+        if paths:
+            self._source = self._new_source((*self.parameters.paths, *paths), "--objects", self._source)
+            self._read_first()
+
+    def _new_source(self, paths: Sequence[str], setting: str, previous: ObjectSource | None = None) -> ObjectSource:
+        return ObjectSource(
+            paths,
+            owner=self.name,
+            setting=setting,
+            grace_period=self.parameters.missing_file_grace_period,
+            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS,
+            judge=object_faults,
+            previous=previous,
+        )
+
+    def _read_first(self) -> None:
         if (objects := self._read()) is not None:
             self._apply(objects)
+        else:
+            self._source.tell(self.problems)
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether its files and parameters have any price."""
+        own = (self.parameters.defaults, *(override.accelerator for override in self.parameters.overrides))
+        declared = any(each is not None and each.cost_per_hour is not None for each in own)
+        return declared or self._tables.has_prices or self.inventory.has_prices
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Problems of objects and tables, those not in effect included."""
+        return (*self.inventory.problems, *self._tables.problems)
 
     @property
     def inputs(self) -> InputState:
         """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
-        files, cluster = self._source.inputs, self._cluster.inputs
-        return InputState((*files.problems, *cluster.problems), {**files.rejected, **cluster.rejected})
+        parts = (self._source.inputs, self._tables.inputs, self._cluster.inputs)
+        problems = tuple(problem for part in parts for problem in part.problems)
+        return InputState(problems, {file: count for part in parts for file, count in part.rejected.items()})
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -203,7 +231,7 @@ class AcceleratorTagger(
     def knows(self, name: str) -> bool:
         """Return whether there is an AcceleratorClass, or a product of the catalogue, with this name."""
         classes = {known.lower() for known in self.inventory.classes}
-        return name.lower() in classes or self._catalogue.find(name) is not None
+        return name.lower() in classes or self._tables.catalogue.find(name) is not None
 
     @property
     def placement_templates(self) -> Collection[str]:
@@ -212,9 +240,10 @@ class AcceleratorTagger(
 
     async def follow(self, changed: Callable[[Concerns], None]) -> None:
         """Apply new versions of the files until cancelled."""
-        if not (self.parameters.paths and self.parameters.watch_files):
+        files = (*self._source.paths, *self._tables.paths)
+        if not (files and self.parameters.watch_files):
             return
-        async for _ in self._source.changes():
+        async for _ in changes(*files):
             if await self.look():
                 changed(every_endpoint)
 
@@ -226,7 +255,7 @@ class AcceleratorTagger(
                 return False
             self._endpoint_problems.clear()
             self._apply(objects)
-        _log.info("accelerator objects updated", plugin=self.name, problems=len(self.inventory.problems))
+        _log.info("accelerator objects updated", plugin=self.name, problems=len(self.problems))
         return True
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
@@ -241,22 +270,27 @@ class AcceleratorTagger(
 
     def _read(self) -> _Objects | None:
         """Return the objects in the files; None if nothing changed. Runs in a thread, so it changes no state."""
-        versions = self._source.read(self.clock.now())
-        return None if versions is None else self._built(versions, self._cluster)
+        versions, tables = self._source.read(self.clock.now()), self._tables.after()
+        if versions is None and tables is self._tables:
+            return None
+        return self._built(versions, self._cluster, tables)
 
     def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Objects:
         """Return the objects after a change in the cluster. Runs in a thread, so it changes no state."""
-        return self._built(None, self._cluster.take(kinds, object_faults))
+        return self._built(None, self._cluster.take(kinds, object_faults), self._tables)
 
-    def _built(self, versions: ObjectVersions | None, cluster: ClusterObjects) -> _Objects:
+    def _built(self, versions: ObjectVersions | None, cluster: ClusterObjects, tables: Tables) -> _Objects:
         files = self._source.objects if versions is None else self._source.in_order(versions)
         own = {held.key for file in files for held in file.held}
         inventory = Inventory.build([cluster.as_file(without=own), *files], self.inventory)
-        return _Objects(versions, cluster, inventory)
+        return _Objects(versions, cluster, inventory, tables)
 
     def _apply(self, objects: _Objects) -> None:
-        versions, self._cluster, self.inventory = objects
-        self._builder = TagBuilder(self.inventory, self.parameters, self._catalogue)
+        versions, self._cluster, self.inventory, self._tables = objects
+        self._builder = self._new_builder()
         if versions is not None:
             self._source.apply(versions)
-        self._source.tell(self.inventory.problems)
+        self._source.tell(self.problems)
+
+    def _new_builder(self) -> TagBuilder:
+        return TagBuilder(self.inventory, self.parameters, self._tables.catalogue, self._tables.prices)

@@ -2,7 +2,9 @@
 """`epp accelerators`: the hardware of each endpoint, its cost, and the source of each fact."""
 
 import asyncio
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,17 @@ from epp.cli.options import Output
 from epp.cli.output import indented, new_console, print_json
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.datastore import Datastore
+from epp.discovery.pod_choice import Chosen, PodChoice, choose
 from epp.framework import Candidates, ConfigurationError, SystemClock
 from epp.framework.accelerators.arrays import relative_capacity
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report as Tagged
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
+from epp.objects.decode import versions_in
+from epp.objects.files.reading import ObjectFiles, parse
+from epp.objects.inference import INFERENCE_KINDS, InferencePool
+from epp.observability.prices import prices_missing
 
 _GIB = 2**30
 _UNKNOWN = "-"
@@ -41,6 +48,8 @@ class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
     tag: AcceleratorTag
     cost_per_hour: float | None
     """US dollars for the whole endpoint; None if nobody gave a price."""
+    price_source: str
+    """Source of that price: `prices.yaml: p5.48xlarge in us-east-1`."""
     relative_capacity: float
     """fp16 TFLOPS over the median of the pool."""
     problems: tuple[str, ...] = ()
@@ -59,13 +68,15 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     """Limits and use of namespaces, in TensorFusion."""
     problems: tuple[str, ...] = ()
     """Invalid objects and files."""
+    remarks: tuple[str, ...] = ()
+    """Pods that are no endpoints, ports that are assumed, and endpoints without a price."""
     skipped: int = 0
     """Number of objects and files that could not be read."""
 
 
 def accelerators(flags: Accelerators) -> None:
     """Print the report in the format asked for."""
-    with exit_on(ConfigurationError):
+    with exit_on(ConfigurationError), redirect_stdout(sys.stderr):  # log lines are no part of the report
         report = asyncio.run(_report(flags))
     if flags.output is Output.JSON:
         print_json(msgspec.to_builtins(report, order="deterministic"))
@@ -77,13 +88,22 @@ async def _report(flags: Accelerators) -> Report:
     clock = SystemClock()
     builder = Builder(Registry(), clock, experimental=True)
     assembly = assemble(read_config(flags.config_file, None) or default_config(), builder)
-    source = _source(assembly, builder, split_list(flags.objects))
+    source = _source(assembly, builder, split_list(flags.objects), flags.prices)
     discovery = read_endpoints(flags.endpoints) or assembly.discovery
     store = Datastore(clock)
+    remarks: tuple[str, ...] = ()
     if discovery is not None:
         await discovery.start(store)
-    elif not flags.fit:
-        raise ConfigurationError("no endpoints: give --endpoints host:port,... or a configuration with discovery")
+    elif source.parameters.paths:
+        chosen = _pods_of_files(source)
+        store.replace(chosen.endpoints)
+        remarks = chosen.remarks
+        if not chosen.endpoints:
+            remarks += (f"no endpoints: the files have no {chosen.title} and are ready",)
+    else:
+        raise ConfigurationError(
+            "no endpoints: give --endpoints host:port,..., --objects with pods, or a configuration with discovery"
+        )
     merged = [source.merged(endpoint) for endpoint in store.endpoints]
     for endpoint, each in zip(store.endpoints, merged, strict=True):
         store.tag(endpoint, Tagged(attributes={ACCELERATOR: each.tag}))
@@ -95,6 +115,7 @@ async def _report(flags: Accelerators) -> Report:
             endpoint.hostport,
             each.tag,
             each.tag.cost_per_hour(),
+            each.tag.price_source(),
             float(capacity),
             (*each.conflicts, *each.warnings),
             missing_of(each.tag),
@@ -108,28 +129,54 @@ async def _report(flags: Accelerators) -> Report:
         if flags.fit
         else None,
         quota_reports(source.inventory.gpu_quotas.values()),
-        source.inventory.problems,
+        tuple(source.problems),
+        (*remarks, *prices_missing(store.snapshot())),
         source.inventory.skipped,
     )
 
 
-def _source(assembly: Assembly, builder: Builder, objects: Sequence[str]) -> AcceleratorTagger:
-    """Return the configuration's source, with the paths of --objects added."""
+def _source(assembly: Assembly, builder: Builder, objects: Sequence[str], prices: Path | None) -> AcceleratorTagger:
+    """Return the configuration's source, with the paths of --objects added, and the price file of --prices."""
     declared = next((tagger for tagger in assembly.taggers if isinstance(tagger, AcceleratorTagger)), None)
     for path in objects:
         if not Path(path).exists():
             raise ConfigurationError(f"--objects: there is no file or directory {path!r}")
-    if declared is not None and not objects:
+    if prices is not None and not prices.is_file():
+        raise ConfigurationError(f"--prices: there is no file {str(prices)!r}")
+    if declared is not None and not objects and prices is None:
         return declared
     given: dict[str, Any] = {} if declared is None else msgspec.to_builtins(declared.parameters)
+    added = {} if prices is None else {"prices": str(prices)}
     source = builder.registry.build(
         AcceleratorTagger.plugin_type,
-        {**given, "paths": [*given.get("paths", ()), *objects]},
+        {**given, **added, "paths": [*given.get("paths", ()), *objects]},
         name=AcceleratorTagger.plugin_type,
         clock=builder.clock,
     )
     assert isinstance(source, AcceleratorTagger)  # noqa: S101  by its plugin type
     return source
+
+
+def _pods_of_files(source: AcceleratorTagger) -> Chosen:
+    """Return the pods in the files of the source: those of all InferencePools, or else those with accelerators."""
+    files = ObjectFiles(source.parameters.paths)
+    pools = [
+        version.object
+        for file, content in files.read().contents.items()
+        for version in versions_in(_documents(file, content), INFERENCE_KINDS)
+        if isinstance(version.object, InferencePool)
+    ]
+    inventory = source.inventory
+    choice = PodChoice(every_pool=True, cluster=source.parameters.cluster)
+    return choose((*inventory.nodes.values(), *inventory.pods.values(), *pools), choice)
+
+
+def _documents(file: Path, content: bytes) -> tuple[object, ...]:
+    """Return what is in a file; nothing for one that the source of objects has rejected."""
+    try:
+        return parse(file, content)
+    except ValueError:
+        return ()
 
 
 def _show(report: Report) -> None:
@@ -141,6 +188,8 @@ def _show(report: Report) -> None:
         for problem in each.problems:
             console.print(f"[yellow]{escape(each.endpoint)}[/]: {escape(problem)}")
     _show_missing(console, report.endpoints)
+    for remark in report.remarks:
+        console.print(f"[yellow]{escape(remark)}[/]")
     if report.classes:
         console.print(_classes(report.classes))
     if report.fit is not None:

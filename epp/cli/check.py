@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`epp check`: validates configuration files, and shows the complete graph of plugins with errors and warnings."""
 
+import sys
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from math import inf
 
 import typer
@@ -36,7 +38,8 @@ def check(flags: Check) -> None:
         _refuse_idle_flags(flags)
     registry = Registry(modules=split_list(flags.allow_plugin_modules))
     builder = Builder(registry, SystemClock(), experimental=bool(flags.allow_experimental_plugins))
-    reports = check_all(flags.files or (), builder)
+    with redirect_stdout(sys.stderr):  # log lines are no part of the reports
+        reports = check_all(flags.files or (), builder)
     if flags.output is not Output.JSON:
         for report in reports:
             _show(report)
@@ -84,7 +87,7 @@ def _refuse_idle_flags(flags: Check) -> None:
 
 def _show(report: FileReport) -> None:
     console = new_console()
-    show_findings(console, report.name, report.errors, report.warnings, skipped=report.skipped)
+    show_findings(console, report.name, report.errors, report.warnings, report.notes, skipped=report.skipped)
     if report.graph is not None:
         console.print(graph_tree(report.graph))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from epp.cli.check_prices import price_findings
 from epp.config import Builder, InvalidConfigError, LoadedConfig, Problem, assemble
 from epp.config.describe import Graph, describe
 from epp.config.load import load_all, one_too_many
@@ -54,6 +55,8 @@ class FileReport(msgspec.Struct, frozen=True):
     """Such as `data[epp.yaml] of ConfigMap llm/epp`; empty for one that is no part of another object."""
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
+    notes: tuple[Problem, ...] = ()
+    """What depends on where the picker runs."""
     graph: Graph | None = None
     skipped: str = ""
     """Why a file of a directory was not looked into."""
@@ -70,6 +73,7 @@ class FileReport(msgspec.Struct, frozen=True):
             "inside": self.inside or None,
             "errors": [Finding.of(problem) for problem in self.errors],
             "warnings": [Finding.of(problem) for problem in self.warnings],
+            "notes": [Finding.of(problem) for problem in self.notes],
             "graph": self.graph,
             "skipped": self.skipped or None,
         }
@@ -137,4 +141,10 @@ def _check_config(loaded: LoadedConfig, builder: Builder) -> FileReport:
         return msgspec.structs.replace(report, errors=error.problems, warnings=error.warnings)
     except ConfigurationError as error:
         return msgspec.structs.replace(report, errors=(loaded.problem(error.problem, remedy=error.remedy),))
-    return msgspec.structs.replace(report, warnings=assembly.warnings, graph=describe(assembly))
+    prices = price_findings(assembly)
+    return msgspec.structs.replace(
+        report,
+        warnings=(*assembly.warnings, *prices.warnings),
+        notes=prices.notes,
+        graph=describe(assembly),
+    )

@@ -61,7 +61,8 @@ class PickerFlags:
         typer.Option(
             metavar="PATH,...",
             help="Files or directories of cluster objects: InferenceObjective and InferenceModelRewrite, which set "
-            "priorities and models of requests. New versions are applied without a restart.",
+            "priorities and models of requests. Where nothing else names the endpoints, they are the pods in these "
+            "files, with the hardware that other objects tell of. New versions are applied without a restart.",
         ),
     ] = ""
     pool_name: PoolName = None
@@ -314,6 +315,14 @@ class Accelerators:
             metavar="PATH,...", help="Files or directories of cluster objects, besides those of --config-file."
         ),
     ] = ""
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Prices of accelerators and machines in US dollars an hour, on demand and spot, by region: YAML, JSON "
+            "or CSV, in place of the file in --config-file.",
+        ),
+    ] = None
     fit: Annotated[Switch, switch_option("Show how many more slices of each MIG profile fit on each GPU.")] = (
         Switch.FALSE
     )

@@ -11,7 +11,13 @@ from epp.cli.output import print_labelled
 
 
 def show_findings(
-    console: Console, title: str, errors: Sequence[object], warnings: Sequence[object], *, skipped: str = ""
+    console: Console,
+    title: str,
+    errors: Sequence[object],
+    warnings: Sequence[object],
+    notes: Sequence[object] = (),
+    *,
+    skipped: str = "",
 ) -> None:
     """Print them; `skipped` is why there was nothing to check."""
     words = [f"[red]refused[/], {_counted(len(errors), 'error')}" if errors else "[green]ok[/]"]
@@ -28,6 +34,8 @@ def show_findings(
         print_labelled(console, "  [red]error[/]   ", escape(str(error)))
     for warning in warnings:
         print_labelled(console, "  [yellow]warning[/] ", escape(str(warning)))
+    for note in notes:
+        print_labelled(console, "  [dim]note[/]    ", escape(str(note)))
 
 
 def _counted(count: int, noun: str) -> str:

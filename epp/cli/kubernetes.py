@@ -11,6 +11,7 @@ from socket import gethostname
 import structlog
 
 from epp.cli.commands import Check, Serve
+from epp.cli.file_pool import is_in_files
 from epp.cli.inputs import split_list
 from epp.config import LoadedConfig
 from epp.discovery import PodTarget, PoolName
@@ -33,6 +34,9 @@ _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
 def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSettings | None:
     """Return the pool in the cluster, None where the endpoints come from elsewhere; raises ConfigurationError."""
     elsewhere = _other_source(flags, config)
+    if not elsewhere and is_in_files(flags, config):
+        _warn_of_unused(flags, in_files=True)
+        return None
     if flags.ha_enable_leader_election and (elsewhere or read_source(flags) is None):
         raise ConfigurationError(
             "--ha-enable-leader-election needs a pool in Kubernetes, whose lease the replicas share: leave it out, or "
@@ -46,8 +50,8 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
     source = read_source(flags)
     if source is None:
         raise ConfigurationError(
-            "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; or "
-            "in Kubernetes --pool-name, or --endpoint-selector with --endpoint-target-ports"
+            "no endpoints to pick from: give --endpoints host:port,..., --objects with pods, or a configuration with "
+            "dataLayer.discovery; or in Kubernetes --pool-name, or --endpoint-selector with --endpoint-target-ports"
         )
     if flags.objects:
         raise ConfigurationError(
@@ -106,10 +110,10 @@ def _pool(flags: Serve | Check) -> PoolName:
     return PoolName(name, read_namespace(flags), group)
 
 
-def _warn_of_unused(flags: Serve) -> None:
+def _warn_of_unused(flags: Serve, *, in_files: bool = False) -> None:
     """Name the flags that are for a pool in a cluster: deployments may have them beside endpoints of other sources."""
     given = {
-        "--pool-namespace": flags.pool_namespace is not None,
+        "--pool-namespace": flags.pool_namespace is not None and not in_files,
         "--pool-group": flags.pool_group != POOL_GROUP,
         "--kubeconfig": flags.kubeconfig is not None,
     }

@@ -2,8 +2,11 @@
 """The settings of a picker, from the flags that `epp serve` and `epp gateway` share."""
 
 from epp.cli import heap
-from epp.cli.commands import PickerFlags
+from epp.cli.commands import PickerFlags, Serve
+from epp.cli.file_pool import is_in_files, read_file_pool
 from epp.cli.inputs import read_config, read_endpoints, read_policies, split_list
+from epp.cli.kubernetes import read_source
+from epp.discovery import PodTarget
 from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.observability import logs
@@ -14,13 +17,19 @@ from epp.picker import DEFAULT_POOL_NAME, PickerSettings
 
 def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, log: LogWriter) -> PickerSettings:
     """Return the settings, with the metrics page on that host; raises ConfigurationError."""
+    config = read_config(flags.config_file, flags.config_text)
+    file_pool = None
+    if is_in_files(flags, config):
+        pods = read_source(flags) if isinstance(flags, Serve) else None
+        file_pool = read_file_pool(flags, pods if isinstance(pods, PodTarget) else None)
     return PickerSettings(
         server=server,
-        config=read_config(flags.config_file, flags.config_text),
+        config=config,
         watch_config=flags.config_file if flags.watch_config_file else None,
         experimental=bool(flags.allow_experimental_plugins),
         plugin_modules=split_list(flags.allow_plugin_modules),
-        discovery=read_endpoints(flags.endpoints),
+        discovery=file_pool or read_endpoints(flags.endpoints),
+        object_paths=() if file_pool is None else file_pool.parameters.paths,
         policies=read_policies(flags.objects, flags.pool_name),
         pool_name=flags.pool_name or DEFAULT_POOL_NAME,
         metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),

@@ -11,9 +11,14 @@ from epp.discovery.endpoints_file import read_content, read_targets
 from epp.discovery.targets import Lookup, Resolver, system_lookup
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Pool, Unresolved
+from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
+from epp.host_port import is_ip
 from epp.watch import changes
+
+_ANY_ADDRESS = "192.0.2.1"
+"""Of documentation, RFC 5737."""
 
 _log = structlog.get_logger()
 
@@ -59,6 +64,11 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
     def unresolved(self) -> Sequence[Unresolved]:
         """Endpoints without an address."""
         return self.resolver.unresolved
+
+    def listed(self) -> Sequence[Endpoint]:
+        """Return the endpoints in the file without resolving host names; raises ConfigurationError."""
+        targets = read_targets(read_content(self._path), self._path)
+        return [target.endpoint(target.host if is_ip(target.host) else _ANY_ADDRESS) for target in targets]
 
     async def start(self, pool: Pool) -> None:
         """Fill the pool; raises ConfigurationError for an invalid file. Hosts that do not resolve yet are left out."""

@@ -28,24 +28,37 @@ class PodTarget(NamedTuple):
         return {"labelSelector": ",".join(f"{name}={value}" for name, value in sorted(self.labels.items()))}
 
 
-def endpoints_of(pod: Pod, ports: tuple[int, ...], *, boot_id: str = "") -> tuple[Endpoint, ...]:
+def reason_unused(pod: Pod) -> str:
+    """Return why a pod can take no requests; empty where it can."""
+    if pod.ended:
+        return f"its phase is {pod.status.phase}"
+    if pod.metadata.is_terminating:
+        return "it is terminating"
+    if not pod.ready:
+        return "it is not ready"
+    if not is_ip(pod.status.pod_ip):
+        return "it has no IP address"
+    return ""
+
+
+def endpoints_of(pod: Pod, ports: tuple[int, ...], *, boot_id: str = "", cluster: str = "") -> tuple[Endpoint, ...]:
     """Return the endpoints of a pod that can take requests, none of any other pod.
 
     The endpoint of the i-th port of the pool is named `<pod>-rank-<i>`, whether or not the pod serves on the ports
     before it.
     """
-    address = pod.status.pod_ip
-    if not pod.ready or pod.ended or pod.metadata.is_terminating or not is_ip(address):
+    if reason_unused(pod):
         return ()
     active = _active_ports(pod)
     return tuple(
         Endpoint(
             name=f"{pod.name}-rank-{rank}",
-            address=address,
+            address=pod.status.pod_ip,
             port=port,
             namespace=pod.metadata.namespace,
             labels=pod.metadata.labels,
             node=pod.spec.node_name,
+            cluster=cluster,
             uid=pod.metadata.uid,
             boot_id=boot_id,
         )

@@ -57,6 +57,12 @@ class ObjectReader(Plugin[P], role=Role(title="Object readers")):
         """Return whether objects of a kind are of any use here."""
         return True
 
+    def read_files(self, paths: Sequence[str]) -> None:
+        """Read objects of these files too, as the pool is in files and not in a cluster.
+
+        Called once before the plugin is used, for one that can read files. Raises ConfigurationError.
+        """
+
     @staticmethod
     def decode(document: Mapping[str, Any]) -> object | None:
         """Return what is to be kept of an object, by default all of it; None for an object of no use.

@@ -138,6 +138,11 @@ class Plugin(ABC, Generic[P]):
         return ()
 
     @property
+    def without_prices(self) -> str:
+        """What the plugin does while no endpoint has a price; empty if it needs none."""
+        return ""
+
+    @property
     def references(self) -> Mapping[str, str]:
         """Names of other plugins that this one calls, by the parameter that names them."""
         return {}

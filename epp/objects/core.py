@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -82,12 +82,18 @@ class ContainerResources(Part, frozen=True, kw_only=True):
 
 
 class Container(Part, frozen=True, kw_only=True):
-    """A container of a pod."""
+    """A container of a pod.
+
+    Fields of the type Any have any value: a wrong one is no reason to do without the pod.
+    """
 
     name: str
     resources: ContainerResources = ContainerResources()
     restart_policy: str = ""
     """`Always` for an init container that keeps running: a sidecar."""
+    ports: Any = ()
+    command: Any = ()
+    args: Any = ()
 
 
 class PodClaim(Part, frozen=True, kw_only=True):

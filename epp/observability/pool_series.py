@@ -23,6 +23,7 @@ from epp.framework.snapshot import (
 )
 from epp.observability.endpoint_series import EndpointSeries
 from epp.observability.families import Gauges
+from epp.observability.prices import prices_of
 
 
 class PoolSeries:
@@ -41,6 +42,9 @@ class PoolSeries:
             return Gauges(f"llm_d_epp_{name}", text, ("name",), registry)
 
         self._ready = of_pool("ready_endpoints", "Endpoints that can be reached.")
+        self._unpriced = of_pool(
+            "endpoints_without_price", "Endpoints with accelerators, or of unknown hardware, whose price is unknown."
+        )
         self._averages = {
             WAITING: of_pool("average_queue_size", "Mean number of requests waiting at an endpoint."),
             RUNNING: of_pool("average_running_requests", "Mean number of requests running at an endpoint."),
@@ -58,6 +62,7 @@ class PoolSeries:
         """Set all gauges to what the snapshot has."""
         up = snapshot.column(REACHABLE) == ANSWERS
         self._ready.labels(self._name).set(int(up[snapshot.slots].sum()))
+        self._unpriced.labels(self._name).set(len(prices_of(snapshot).missing))
         self._accelerators.clear()
         hardware = snapshot.records(ACCELERATOR).derive(_hardware_names)
         for name, count in Counter(map(hardware.__getitem__, snapshot.available.tolist())).items():

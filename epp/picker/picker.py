@@ -16,6 +16,7 @@ from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
+from epp.framework.cluster import ObjectReader
 from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
@@ -237,7 +238,11 @@ class Picker:
 
     def _build(self, loaded: LoadedConfig, previous: Mapping[str, Plugin[Any]]) -> Assembly:
         builder = Builder(self._registry, self._clock, experimental=self._settings.experimental, previous=previous)
-        return assemble(loaded, builder, observer=self.metrics)
+        assembly = assemble(loaded, builder, observer=self.metrics)
+        for plugin in assembly.plugins:
+            if isinstance(plugin, ObjectReader) and plugin is not previous.get(plugin.name):
+                plugin.read_files(self._settings.object_paths)
+        return assembly
 
     def _health(self) -> dict[str, object]:
         config = self.config
@@ -270,7 +275,7 @@ class Picker:
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""
-        others = (self._settings.policies, self._kubernetes)
+        others = (self._settings.policies, self._kubernetes, self._settings.discovery)
         return (*self._running.assembly.plugins, *(each for each in others if each is not None))
 
     def _unready_reason(self) -> str:

@@ -22,10 +22,13 @@ from epp.framework.errors import ConfigurationError
 from epp.kube.readers import ClusterReaders
 from epp.observability.endpoints import EndpointReport, EndpointState
 from epp.observability.metrics import Metrics
+from epp.observability.prices import PriceWatch
 from epp.picker.source_pool import SourcePool
 from epp.supervisor import Supervisor
 
 _FAILING_SHOWN = 20
+_TAGGING_SECONDS = 1.0
+"""Time in which endpoints are tagged after the start, as a rule."""
 
 _log = structlog.get_logger()
 
@@ -121,6 +124,7 @@ class RunningConfig:
         self._sync_follower_tasks()
         self._supervisor.start("pool gauges", self._refresh_gauges)
         self._supervisor.start("endpoint report", self._report.follow)
+        self._supervisor.start("prices", self._watch_prices)
 
     async def switch(self, assembly: Assembly) -> None:
         """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""
@@ -157,6 +161,14 @@ class RunningConfig:
     async def _refresh_gauges(self) -> None:
         while True:
             self._metrics.refresh_pool(self.store)
+            await asyncio.sleep(self._gauge_seconds)
+
+    async def _watch_prices(self) -> None:
+        """Say which endpoints lack a price, once they are tagged, and after changes."""
+        watch = PriceWatch()
+        await asyncio.sleep(_TAGGING_SECONDS)
+        while True:
+            watch.look(self.store.snapshot(), self.assembly.plugins)
             await asyncio.sleep(self._gauge_seconds)
 
     async def _connect_readers(self, assembly: Assembly) -> None:

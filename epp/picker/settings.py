@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from epp.config import LoadedConfig
 from epp.director import DirectorObserver
@@ -13,7 +14,6 @@ from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
-from epp.framework.plugin import Parameters
 from epp.picker.kubernetes import KubernetesSettings
 from epp.policies import PolicyFiles
 
@@ -41,8 +41,10 @@ class PickerSettings:
     """Whether plugins of stability Alpha may be used."""
     plugin_modules: tuple[str, ...] = ()
     """Python modules whose classes a configuration may name as `module:Class`."""
-    discovery: Discovery[Parameters] | None = None
+    discovery: Discovery[Any] | None = None
     """Source of endpoints; takes precedence over that of the configuration."""
+    object_paths: tuple[str, ...] = ()
+    """Files of cluster objects that plugins read in place of those of a cluster."""
     kubernetes: KubernetesSettings | None = None
     """The pool in a Kubernetes cluster; None where the endpoints come from elsewhere."""
     endpoint_trust: EndpointTrust | None = None

@@ -49,6 +49,10 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
     reads = (ACCELERATOR_SELECTION, ACCELERATOR)
     may_read = (KV_USAGE, *LOAD_INPUTS)
 
+    @property
+    def without_prices(self) -> str:
+        return CheapestScorer.without_prices if self.parameters.default_policy == "cheapest" else ""
+
     def setup(self) -> None:
         self._scorer_for = lru_cache(_REMEMBERED)(self._made_for)
 

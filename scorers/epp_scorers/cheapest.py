@@ -48,6 +48,7 @@ class CheapestScorer(Scorer[CheapestParameters]):
     plugin_type = "cheapest-scorer"
     category = Category.AFFINITY
     reads = (ACCELERATOR,)
+    without_prices = "all endpoints get 0, which is no preference"
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
         for price in (self._hourly, _per_million_tokens, _tier):

@@ -80,6 +80,11 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
         self.may_read = (ENDPOINT_RATES, self._match_key, PROMPT_TOKENS)
 
+    @property
+    def without_prices(self) -> str:
+        has_own = any(profile.cost is not None for profile in self._profiles.values())
+        return "" if has_own else "all endpoints get 1, which is no preference"
+
     def score(self, request: Request, candidates: Candidates) -> Floats:
         positions = self._profile_positions(candidates)
         prices = cost_per_hour(candidates, self.parameters.spot_preference, self.parameters.cost_basis)

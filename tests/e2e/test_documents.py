@@ -22,15 +22,17 @@ from wheels import REPOSITORY, build_wheel, install
 
 POLICIES = "docs/objectives-and-rewrites.md"
 CLUSTERS = "docs/clusters.md"
+FILES = "docs/files-and-prices.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
     POLICIES: (),
     CLUSTERS: (),
+    FILES: ("kubectl ",),
 }
 """Commands that install packages, as the text beside them says, the bench, which has a test of its own, and those for a
 cluster: `tests/kube` runs these."""
-PROJECT_FILES = {"README.md": (), "deploy/README.md": ("deploy",), POLICIES: (), CLUSTERS: ()}
+PROJECT_FILES = {"README.md": (), "deploy/README.md": ("deploy",), POLICIES: (), CLUSTERS: (), FILES: ()}
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 LOOPBACK_UP = """
@@ -199,3 +201,16 @@ def test_command_is_the_one_of_the_wheel(binaries, tmp_path):
         [binaries / "python", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert Path(said.stdout.strip()).is_relative_to(binaries.parent)
+
+
+def test_ome_7_pool_in_files_works_as_it_is_written(walk):
+    walked = walk(FILES)
+    listed, priced, moved, *_ = [output for command, output in walked.items() if command.startswith("epp accelerators")]
+    assert "no price: llm/big-rank-0, llm/small-rank-0" in listed
+    assert re.search(r"llm/big-rank-0 .* 12\.29 ", priced)
+    assert re.search(r"llm/small-rank-0 .* 0\.16 ", priced)
+    assert "prices.yaml: p5.48xlarge in us-east-1: per_hour" in priced
+    assert re.search(r"llm/small-rank-0 .* 0\.20 ", moved)
+    served = re.findall(r"^x-epp-endpoint: (\S+?)\r?$", "".join(walked.values()), re.MULTILINE)
+    assert served == ["small-rank-0=127.0.0.1:8002", "big-rank-0=127.0.0.1:8001"]
+    assert 'endpoints_without_price{name="default"} 0.0' in output_of(walked, "curl -sf http://127.0.0.1:9090/metrics")

@@ -3,16 +3,25 @@
 
 import re
 from collections.abc import Sequence
+from math import inf
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from epp.accelerators.catalogue.lookup import CATALOGUE, Catalogue
 from epp.accelerators.catalogue.product import Product
+from epp.accelerators.files.last_good_file import Parsed
+from epp.accelerators.files.rows import read_rows
 from epp.accelerators.mig.profile import parse_mig_profile
 from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import Partition, Sharing
 from epp.framework.quantities import exact_quantity
+from epp.objects.base import convert
+
+_FORM = "write a list of entries, such as - {model: T4, costPerHour: 0.53}"
+_WRITTEN = {"cost_per_hour": "costPerHour", "fp16": "fp16TFlops"}
+_MOST = {"cost_per_hour": 1e6, "fp16": 1e6}
 
 
 class PartitionTemplate(msgspec.Struct, frozen=True, rename="camel"):
@@ -20,7 +29,7 @@ class PartitionTemplate(msgspec.Struct, frozen=True, rename="camel"):
 
     template_id: str | int = ""
     name: str = ""
-    memory_gigabytes: float = 0.0
+    memory_gigabytes: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     compute_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
 
 
@@ -35,41 +44,73 @@ class GpuCatalogueEntry(msgspec.Struct, frozen=True, rename="camel"):
     partition_templates: tuple[PartitionTemplate, ...] = ()
 
 
-def with_gpu_catalogue(entries: Sequence[GpuCatalogueEntry], base: Catalogue = CATALOGUE) -> Catalogue:
-    """Return the base catalogue with the entries of a GPU catalogue file.
+def read_gpu_catalogue(content: bytes, path: Path) -> Parsed[tuple[GpuCatalogueEntry, ...]]:  # noqa: ARG001  a parser
+    """Return the entries of a file, without the parts that have mistakes; raises ValueError for one without a list."""
+    found = read_rows(content.decode("utf-8-sig"), form=_FORM)
+    problems = list(found.problems)
+    entries: list[GpuCatalogueEntry] = []
+    for row in found.rows:
+        try:
+            entry = convert(row.fields, GpuCatalogueEntry)
+        except ValueError as error:
+            problems.append(f"line {row.line}: {error}")
+            continue
+        if not (entry.full_model_name or entry.model):
+            problems.append(f"line {row.line}: the entry has no name: add model or fullModelName")
+            continue
+        impossible = {name: text for name in _MOST if (text := _impossible(name, row.fields.get(_WRITTEN[name])))}
+        problems.extend(f"line {row.line}: {text}" for text in impossible.values())
+        entries.append(msgspec.structs.replace(entry, **dict.fromkeys(impossible)))
+    return Parsed(tuple(entries), len(entries), tuple(problems))
+
+
+def _impossible(name: str, value: object) -> str:
+    """Return what is wrong with a figure; empty for nothing."""
+    try:
+        number = _number(value) if isinstance(value, str | int | float) else None
+    except ValueError:
+        number = inf
+    if number is None or 0 <= number <= _MOST[name]:
+        return ""
+    return f"{_WRITTEN[name]} is {value!r:.40}: write a number from 0 to {_MOST[name]:,.0f}"
+
+
+def with_gpu_catalogue(
+    entries: Sequence[GpuCatalogueEntry], base: Catalogue = CATALOGUE, *, file: str = ""
+) -> Catalogue:
+    """Return the base catalogue with the entries of a GPU catalogue file, whose name is for provenance.
 
     An entry with the name of a known product sets its price, TFLOPS and partitions; if it names several products, such
     as `A100_SXM` for 40 and 80 GB, their TFLOPS stay. Any other entry is a new product, found by both of its names.
-    Raises ValueError for an entry without a name or with an invalid number.
     """
-    found = [_products(entry, number, base) for number, entry in enumerate(entries)]
+    found = [_products(entry, base, file) for entry in entries]
     # the entry that names fewer products is more specific, so it comes last
     return base.extended(product for products in sorted(found, key=len, reverse=True) for product in products)
 
 
-def _products(entry: GpuCatalogueEntry, number: int, base: Catalogue) -> list[Product]:
-    try:
-        per_hour, fp16 = _number(entry.cost_per_hour), _number(entry.fp16)
-    except ValueError as error:
-        raise ValueError(f"gpuCatalogue, entry {number}: {error}") from None
+def _products(entry: GpuCatalogueEntry, base: Catalogue, file: str) -> list[Product]:
     names = [name for name in (entry.full_model_name, entry.model) if name]
-    if not names:
-        raise ValueError(f"gpuCatalogue, entry {number}: add model or fullModelName")
     vendor = entry.vendor.lower()
     same_name = next((meant for name in names if (meant := base.meant(name))), ())
     known = tuple(product for product in same_name if vendor in {"", product.vendor})
     if not known:
         known = (_new(names, vendor, with_vendor=bool(same_name)),)
-    return [
-        msgspec.structs.replace(
-            product,
-            per_hour=product.per_hour if per_hour is None else per_hour,
-            fp16=fp16 if fp16 and len(known) == 1 else product.fp16,
-            partitions={str(one.template_id or one.name): _partition(one, product) for one in entry.partition_templates}
-            or product.partitions,
-        )
-        for product in known
-    ]
+    source = f"{file}: {entry.model or entry.full_model_name}"
+    return [_with_figures(product, entry, source, alone=len(known) == 1) for product in known]
+
+
+def _with_figures(product: Product, entry: GpuCatalogueEntry, source: str, *, alone: bool) -> Product:
+    per_hour, fp16 = _number(entry.cost_per_hour), _number(entry.fp16)
+    given = {"per_hour": per_hour, "fp16": fp16 if fp16 and alone else None}
+    known = {name: number for name, number in given.items() if number is not None}
+    return msgspec.structs.replace(
+        product,
+        per_hour=known.get("per_hour", product.per_hour),
+        fp16=known.get("fp16", product.fp16),
+        partitions={str(one.template_id or one.name): _partition(one, product) for one in entry.partition_templates}
+        or product.partitions,
+        sources={**product.sources, **dict.fromkeys(known, source)},
+    )
 
 
 def _new(names: list[str], vendor: str, *, with_vendor: bool) -> Product:

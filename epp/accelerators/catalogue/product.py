@@ -41,6 +41,8 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     per_hour: float | None = None
     partitions: Mapping[str, Partition] = msgspec.field(default_factory=dict)
     """By id of the partition template, from a GPU catalogue file."""
+    sources: Mapping[str, str] = {}
+    """Source of the fields that are not those of the data sheet: `gpus.yaml: T4`."""
 
     def facts(self, source: str = "", partition: Partition | None = None) -> Facts:
         """Return the facts for an endpoint with this product, or with the given partition of it.
@@ -68,4 +70,5 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
             int4=self.int4,
             bandwidth_gbps=self.bandwidth_gbps,
             per_hour=self.per_hour,
+            sources=self.sources,
         )

@@ -15,8 +15,20 @@ from epp.framework.endpoint import Endpoint
 from epp.objects.base import quantity_of
 from epp.objects.ome import AcceleratorClass
 
+ENDPOINT_LIST = "endpoint list"
+_OVERRIDE = "override "
 CLASS_NAMES_ON_PODS = ("ome.io/accelerator-class", "ome.ai/accelerator-class", "inference.optimization/acceleratorName")
 """Annotations, or labels, with the AcceleratorClass of a pod."""
+
+
+def override_source(number: int) -> str:
+    """Return the source of the facts of an override, counted from 1."""
+    return f"{_OVERRIDE}{number}"
+
+
+def is_declaration(fact: Facts) -> bool:
+    """Return whether the facts are what the operator wrote of an endpoint, without those of the class it names."""
+    return fact.rank is Rank.OPERATOR and (fact.source == ENDPOINT_LIST or fact.source.startswith(_OVERRIDE))
 
 
 class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):

@@ -87,6 +87,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str | None = None
     attributes: Mapping[str, AttributeValue] = msgspec.field(default_factory=dict)
     """Added to those of the other sources, name by name."""
+    sources: Mapping[str, str] = {}
+    """Source of single fields that have another one."""
 
 
 _SINGLE = (
@@ -134,7 +136,7 @@ def merge(facts: Iterable[Facts], classes: tuple[str, ...] = ()) -> Merged:
         for fact in ranked:
             value = getattr(fact, name)
             if value is not None:
-                provenance[name] = fact.source
+                provenance[name] = fact.sources.get(name, fact.source)
                 return value
         return None
 

@@ -33,13 +33,13 @@ def cost_facts(
     share = max(tag.count, 1) * tag.partition.memory_fraction
     cost = None if variant is None else variant.spec.price
     if variant is not None and cost is not None and share > 0:
-        yield _price(f"VariantAutoscaling/{variant.id}", cost * unit_dollars / Fraction(share))
+        yield _price(f"VariantAutoscaling/{variant.id} in {unit}", cost * unit_dollars / Fraction(share))
     name = "" if variant is None else variant.metadata.labels.get(_ACCELERATOR_NAME, "")
     for key, unit_cost in inventory.unit_costs.items():
         product = catalogue.find(unit_cost.device or key)
         names = {key.lower()} | ({product.model} if product is not None else set())
         if name == key or (not name and tag.model in names):
-            yield _price(f"accelerator-unit-costs/{key}", unit_cost.cost * unit_dollars)
+            yield _price(f"accelerator-unit-costs/{key} in {unit}", unit_cost.cost * unit_dollars)
 
 
 def cost_warnings(around: Surroundings, inventory: Inventory) -> Iterator[str]:

@@ -131,6 +131,16 @@ class AcceleratorSelectionProducer(
         )
         return tuple(dict.fromkeys((*named, *self.objectives.classes)))
 
+    @property
+    def without_prices(self) -> str:
+        """What it does without prices; empty where it needs none."""
+        components = [layer.selection() for layer in self.parameters.components.values()]
+        selections = [*self._configured.values(), *components]
+        if any(selection.caps_cost for selection in selections):
+            return "filters drop all endpoints where these bounds cap the price, unless onUnknown keeps them"
+        by_price = any(selection.policy == "cheapest" for selection in selections)
+        return "the policy Cheapest is no preference" if by_price else ""
+
     def produce(self, request: Request, candidates: Candidates) -> None:
         """Publish the selections of the request."""
         layers = self._layers(request, candidates)

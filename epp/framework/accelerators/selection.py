@@ -60,6 +60,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Preference: classes, the best first."""
 
     @property
+    def caps_cost(self) -> bool:
+        """Whether it has a highest price."""
+        return any(getattr(self, name) is not None for name in _COST_CAPS)
+
+    @property
     def has_bounds(self) -> bool:
         """Whether it rejects any accelerator."""
         return bool(self.kinds) or self._has_bounds_beyond_kinds
@@ -92,6 +97,7 @@ _CAPS = (
     "max_device_cost_per_hour",
     "max_cost_per_million_tokens",
 )
+_COST_CAPS = tuple(name for name in _CAPS if "_cost_" in name)
 _PREFERENCES = ("policy", "preferred_precisions", "preference_order")
 _BOUNDS = tuple(
     name

@@ -138,10 +138,12 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
     def device_per_hour(self, preference: SpotPreference = "auto") -> float | None:
         """Return the price of a whole device; None if unknown."""
+        return self.spot_per_hour if self.price_field(preference) == "spot_per_hour" else self.per_hour
+
+    def price_field(self, preference: SpotPreference = "auto") -> Literal["per_hour", "spot_per_hour"]:
+        """Return the field with the price that counts."""
         wants_spot = preference == "always" or (preference == "auto" and self.spot is True)
-        if wants_spot and self.spot_per_hour is not None:
-            return self.spot_per_hour
-        return self.per_hour
+        return "spot_per_hour" if wants_spot and self.spot_per_hour is not None else "per_hour"
 
 
 class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +223,10 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True):
             return None
         fraction = self.partition.memory_fraction if basis == "memory" else self.partition.compute_fraction
         return price * fraction * max(self.count, 1)
+
+    def price_source(self, preference: SpotPreference = "auto") -> str:
+        """Return the source of the price; empty if there is none."""
+        return self.provenance.get(self.cost.price_field(preference), "")
 
 
 class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):

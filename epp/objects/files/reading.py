@@ -83,12 +83,21 @@ def parse(file: Path, content: bytes) -> tuple[object, ...]:
         raise ValueError(f"has more than {_LIMIT_BYTES} bytes: split it")
     try:
         if file.suffix == ".json":
-            return tuple(_json_documents(content))
-        text = content.decode("utf-8-sig")
-        refuse_deep_nesting(text, _DEPTH_LIMIT)
-        return tuple(each for each in yaml.load_all(text, Loader=PlainLoader) if each is not None)
+            found = tuple(_json_documents(content))
+        else:
+            text = content.decode("utf-8-sig")
+            refuse_deep_nesting(text, _DEPTH_LIMIT)
+            found = tuple(each for each in yaml.load_all(text, Loader=PlainLoader) if each is not None)
     except (yaml.YAMLError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error
+    if any(map(_is_cut_short, found)):
+        raise ValueError("it ends within a list, before the kind that kubectl writes after it: write the whole file")
+    return found
+
+
+def _is_cut_short(document: object) -> bool:
+    """Return whether it is the beginning of what `kubectl get -o yaml` writes: all keys in the order of letters."""
+    return isinstance(document, dict) and list(document) == ["apiVersion", "items"]
 
 
 def _in_directory(directory: Path, lost: dict[Path, str]) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 """Files of objects that are followed: what is in effect now, and the log lines of what is not."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
 
 import structlog
 
@@ -32,20 +33,32 @@ class ObjectSource:
         grace_period: str,
         kinds: Kinds | None = None,
         judge: Judge = no_faults,
+        previous: "ObjectSource | None" = None,
     ) -> None:
         """Read nothing yet; raises ConfigurationError for a path that does not exist.
 
-        `owner` is in log lines, and `setting`, where the paths are written, in messages.
+        `owner` is in log lines, and `setting`, where the paths are written, in messages. Problems that the `previous`
+        source of the owner has logged are not logged again.
         """
         self._files = ObjectFiles(paths, setting)
         self._versions = ObjectVersions(grace_period, judge, kinds, setting)
         self._owner = owner
-        self._problems: frozenset[str] = frozenset()
+        self._problems: frozenset[str] = frozenset() if previous is None else previous.told
 
     @property
     def inputs(self) -> InputState:
         """Versions that are not in effect."""
         return self._versions.inputs
+
+    @property
+    def told(self) -> frozenset[str]:
+        """Problems that are logged already."""
+        return self._problems
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """Files and directories that are read."""
+        return self._files.paths
 
     @property
     def objects(self) -> list[FileObjects]:

@@ -100,6 +100,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
     plugin_type = "cost-aware-spill"
     may_empty = False
     reads = (ACCELERATOR, KV_USAGE, *LOAD_INPUTS)
+    without_prices = "all endpoints are kept, and none is preferred"
 
     def setup(self) -> None:
         self._full: dict[tuple[_Group, ...], Mask] = {}

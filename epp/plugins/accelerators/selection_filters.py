@@ -51,6 +51,13 @@ class SelectionFilter(Filter[FP]):
     def accelerator_names(self) -> Sequence[str]:
         return (*self.bounds.classes, *sorted(self.bounds.excluded_classes), *self.bounds.models)
 
+    @property
+    def without_prices(self) -> str:
+        if not self.bounds.caps_cost:
+            return ""
+        passes = self.unknown_passes & {"maxCostPerHour", "maxCostPerMillionTokens"}
+        return "endpoints of any price are kept" if passes else "all endpoints are dropped, by onUnknown"
+
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         mask = fit_mask(candidates, self.bounds, self.unknown_passes)
         asked = request.get(ACCELERATOR_SELECTION)

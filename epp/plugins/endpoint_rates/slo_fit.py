@@ -59,6 +59,10 @@ class SloFitFilter(Filter[SloFitParameters]):
         self.reads = (ENDPOINT_RATES, IN_FLIGHT_TOKENS, IN_FLIGHT)
         self.may_read = (self._match_key, PROMPT_TOKENS, ACCELERATOR, *LOAD_INPUTS)
 
+    @property
+    def without_prices(self) -> str:
+        return "all endpoints that fit are kept" if self.parameters.prefer_cheapest else ""
+
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         ttft_limit = _limit_seconds(request.headers, SLO_TTFT_MS)
         tpot_limit = _limit_seconds(request.headers, SLO_TPOT_MS)

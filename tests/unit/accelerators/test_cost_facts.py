@@ -19,15 +19,16 @@ def test_het_5_unit_costs_are_cents_unless_said_otherwise(documents, tag, pod, n
     found = tag(world)
     assert found.cost.per_hour == pytest.approx(0.40)
     assert found.cost_per_hour() == pytest.approx(0.80)
-    assert found.provenance["per_hour"] == "accelerator-unit-costs/A100"
-    assert tag(world, options={"cost_unit": "dollars"}).cost.per_hour == 40
+    assert found.price_source() == "accelerator-unit-costs/A100 in cents"
+    in_dollars = tag(world, options={"cost_unit": "dollars"})
+    assert (in_dollars.cost.per_hour, in_dollars.price_source()) == (40, "accelerator-unit-costs/A100 in dollars")
 
 
 def test_het_5_variant_cost_is_that_of_the_whole_endpoint(documents, tag, pod, node):
     world = [*documents("kueue-and-costs"), node(H100), pod({"nvidia.com/gpu": "4"}, metadata=OWNED)]
     found = tag(world)
     assert found.cost_per_hour() == pytest.approx(0.60)
-    assert found.provenance["per_hour"] == "VariantAutoscaling/llm/chat-h100"
+    assert found.provenance["per_hour"] == "VariantAutoscaling/llm/chat-h100 in cents"
 
 
 @pytest.mark.parametrize(("spec", "warned"), [({}, 0), ({"variantCost": "10.0"}, 1), ({"variantCost": "10"}, 1)])

@@ -101,7 +101,8 @@ def test_tf_18_endpoints_get_the_figures_of_the_file(tagger):
     )
     tag = built.tag(endpoint).attributes[ACCELERATOR]
     assert (tag.cost_per_hour(), tag.tflops()) == (0.35, 64)
-    assert tag.provenance["per_hour"] == "catalogue/t4"
+    assert (tag.provenance["per_hour"], tag.provenance["fp16"]) == ("gpus.yaml: T4", "gpus.yaml: T4")
+    assert tag.provenance["bandwidth_gbps"] == "catalogue/t4"
     assert built.knows("abacus")
 
 
@@ -127,11 +128,43 @@ def test_tf_18_partition_of_the_file_is_the_share_of_its_endpoint(tagger):
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
-        ({"costPerHour": 1}, "gpuCatalogue, entry 0: add model or fullModelName"),
-        ({"model": "T4", "costPerHour": "cheap"}, "gpuCatalogue, entry 0: 'cheap' is not a quantity"),
-        ({"model": 4}, "gpuCatalogue .*gpus.yaml.*model"),
+        ({"costPerHour": 1}, "line 1: the entry has no name: add model or fullModelName"),
+        ({"model": "T4", "costPerHour": "cheap"}, "line 1: costPerHour is 'cheap': write a number from 0 to 1,000,000"),
+        ({"model": "T4", "fp16TFlops": -1}, "line 1: fp16TFlops is -1: write a number from 0 to 1,000,000"),
+        ({"model": 4}, "line 1: model is 4: write it in quotes"),
     ],
 )
-def test_tf_18_an_invalid_entry_is_refused(tagger, entry, complaint):
-    with pytest.raises(ConfigurationError, match=complaint):
-        tagger([entry])
+def test_tf_18_an_impossible_figure_is_said_and_the_rest_is_used(tagger, entry, complaint):
+    built = tagger([entry, {"model": "L4", "costPerHour": 0.7}])
+    (problem,) = built.inputs.problems
+    assert problem.reason == complaint
+    assert "gpus.yaml" in problem.file
+    l4 = Endpoint("a", "10.0.0.1", 8000, labels={"nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.count": "1"})
+    assert built.tag(l4).attributes[ACCELERATOR].cost_per_hour() == 0.7
+
+
+@pytest.mark.parametrize("text", ["", "{", "model: T4", "- [" * 100])
+def test_tf_18_a_file_without_a_list_is_refused(tmp_path, text):
+    file = tmp_path / "gpus.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"gpuCatalogue: '.*gpus.yaml'"):
+        Registry().build("accelerator-data-source", {"gpuCatalogue": str(file)}, name="hardware", clock=ManualClock())
+
+
+async def test_tf_18_a_new_version_of_the_file_takes_effect_and_a_broken_one_changes_nothing(tagger, tmp_path):
+    built, file = tagger([T4]), tmp_path / "gpus.yaml"
+    endpoint = Endpoint("a", "10.0.0.1", 8000, labels={"nvidia.com/gpu.product": "Tesla-T4"})
+
+    def price():
+        return built.tag(endpoint).attributes[ACCELERATOR].cost.per_hour
+
+    assert price() == 0.53
+    file.write_text(yaml.safe_dump([{**T4, "costPerHour": 0.41}]))
+    assert await built.look()
+    assert price() == 0.41
+    file.write_text("- {model: T4, costPerHour: 0.3}\n- {model: L4, costPerHour: -1}\n")
+    assert await built.look()
+    assert price() == 0.41
+    (problem,) = built.inputs.problems
+    assert "line 2: costPerHour is -1" in problem.reason
+    assert not await built.look()  # the same as before

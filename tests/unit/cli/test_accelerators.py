@@ -111,10 +111,82 @@ def test_objects_that_cannot_be_read_are_counted_and_named(directory):
     assert f"{directory}/sliced.yaml" in problem
 
 
+PODS = """
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Node
+  metadata:
+    name: n1
+    labels:
+      nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3
+      node.kubernetes.io/instance-type: p5.48xlarge
+      topology.kubernetes.io/region: us-east-1
+      karpenter.sh/capacity-type: spot
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: a, namespace: llm, uid: u1}
+  spec: {nodeName: n1, containers: [{name: vllm, resources: {limits: {nvidia.com/gpu: "2"}}}]}
+  status: {phase: Running, podIP: 10.0.0.1, conditions: [{type: Ready, status: "True"}]}
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: b, namespace: llm, uid: u2}
+  spec: {nodeName: n1, containers: [{name: vllm, resources: {limits: {nvidia.com/gpu: "2"}}}]}
+  status: {phase: Pending}
+"""
+
+
+def test_pods_of_a_dump_are_the_endpoints(directory):
+    (directory / "dump.yaml").write_text(PODS)
+    exit_code, text = run(f"--objects={directory}/dump.yaml")
+    assert exit_code == 0
+    (row,) = [line for line in text.splitlines() if "llm/a-rank-0  " in line]
+    assert row.split() == ["llm/a-rank-0", "2", "x", "nvidia", "h100", "160", "GiB", "-", "1.00", "unknown"]
+    said = " ".join(text.split())
+    assert "no endpoint: llm/b: it is not ready" in said
+    assert "llm/a: neither containerPort nor an argument --port says where the server listens" in said
+    assert "no price: llm/a-rank-0: give --prices FILE, or" in said
+
+
+def test_ome_7_dump_and_price_file_are_enough_for_prices(directory):
+    (directory / "dump.yaml").write_text(PODS)
+    prices = directory / "prices.csv"
+    prices.write_text("instanceType,region,perHour,spotPerHour\np5.48xlarge,us-east-1,98.32,40\n")
+    exit_code, text = run(f"--objects={directory}/dump.yaml", f"--prices={prices}", "--output=json")
+    assert exit_code == 0
+    (endpoint,) = json.loads(text)["endpoints"]
+    # a spot node: 40 / 8 = 5 each
+    assert endpoint["costPerHour"] == 10
+    assert endpoint["priceSource"] == "prices.csv: p5.48xlarge in us-east-1"
+
+
+def test_dump_without_model_servers_says_so(directory):
+    exit_code, text = run(f"--objects={directory}/sliced.yaml")
+    assert exit_code == 0
+    assert "no endpoints: the files have no pods that request accelerators and are ready" in text
+
+
+def test_ome_7_prices_of_a_file_are_shown_with_their_source(directory):
+    prices = directory / "prices.yaml"
+    prices.write_text("prices: [{accelerator: t4, perHour: 0.53}, {accelerator: a100, perHour: 9}]")
+    exit_code, text = run(f"--config-file={directory}/config.yaml", f"--prices={prices}", "--output=json")
+    assert exit_code == 0
+    report = {each["endpoint"]: each for each in json.loads(text)["endpoints"]}
+    assert (report["default/t4"]["costPerHour"], report["default/t4"]["priceSource"]) == (0.53, "prices.yaml: t4")
+    assert report["default/slice"]["priceSource"] == "endpoint list"
+    assert "prices.yaml: t4: per_hour" in run(f"--config-file={directory}/config.yaml", f"--prices={prices}")[1]
+
+
+def test_ome_7_missing_price_file_is_an_error_of_its_flag(directory):
+    exit_code, text = run(f"--config-file={directory}/config.yaml", "--prices=nowhere.yaml")
+    assert (exit_code, text) == (1, "error: --prices: there is no file 'nowhere.yaml'\n")
+
+
 def test_price_that_nobody_gave_is_shown_as_unknown(directory):
     row = next(line for line in run(f"--config-file={directory}/config.yaml")[1].splitlines() if "default/t4" in line)
     assert row.split()[:9] == ["default/t4", "1", "x", "nvidia", "t4", "16", "GiB", "-", "0.65"]
-    row = next(line for line in run("--endpoints=a=10.0.0.9:80")[1].splitlines() if "default/a" in line)
+    (row,) = [line for line in run("--endpoints=a=10.0.0.9:80")[1].splitlines() if " default/a " in line]
     assert row.split()[:5] == ["default/a", "unknown", "-", "-", "1.00"]
     report = json.loads(run("--endpoints=a=10.0.0.9:80", "--output=json")[1])["endpoints"][0]
     assert report["costPerHour"] is None

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pool in a cluster that a command line and an environment name."""
 
+from pathlib import Path
+
 import pytest
 from structlog.testing import capture_logs
 
 from epp.cli.commands import Serve
+from epp.cli.file_pool import is_in_files, read_file_pool
 from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.config import load_text
 from epp.discovery import PodTarget, PoolName
@@ -76,7 +79,10 @@ def test_namespace_of_pods_is_found_in_the_same_way(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({}, "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; "),
+        (
+            {},
+            "no endpoints to pick from: give --endpoints host:port,..., --objects with pods, or a configuration with ",
+        ),
         ({"pool_name": ""}, "no endpoints to pick from: "),
         ({"pool_name": "P"}, "--pool-name: 'P' is not the name of an object"),
         ({"pool_name": "p/../q"}, "--pool-name: 'p/../q' is not the name of an object"),
@@ -86,7 +92,10 @@ def test_namespace_of_pods_is_found_in_the_same_way(monkeypatch):
         ),
         ({"pool_name": "p", "pool_namespace": "a/b"}, "--pool-namespace: 'a/b' is not the name of a namespace"),
         ({"pool_name": "p", **PODS}, "--pool-name and --endpoint-selector exclude each other: "),
-        ({"pool_name": "p", "objects": "x.yaml"}, "--objects has no effect where the pool is in a cluster: "),
+        (
+            {"pool_name": "p", "objects": "x.yaml", "kubeconfig": Path("k")},
+            "--objects has no effect where the pool is in a cluster: ",
+        ),
         ({"endpoint_selector": "a=b"}, "--endpoint-target-ports is missing: --endpoint-selector app=vllm "),
         ({"endpoint_target_ports": "8000"}, "--endpoint-selector is missing: --endpoint-selector app=vllm "),
         ({**PODS, "endpoint_selector": ","}, "--endpoint-selector is empty, and would select every pod: write "),
@@ -144,3 +153,28 @@ def test_title_of_a_pool_of_pods_is_that_of_the_deployment(monkeypatch, pod, tit
     assert pool_title(Serve(**PODS)) == title
     assert pool_title(Serve(pool_name="p")) == "p"
     assert pool_title(Serve(endpoints="127.0.0.1:1")) == "default"
+
+
+def test_pods_in_files_are_the_pool_where_nothing_else_names_endpoints(tmp_path):
+    assert read_kubernetes(Serve(objects="x.yaml", pool_name="p"), None) is None
+    assert read_kubernetes(Serve(objects="x.yaml", **PODS), None) is None
+    assert is_in_files(Serve(objects="x.yaml"), None)
+    assert not is_in_files(Serve(objects="x.yaml", endpoints="127.0.0.1:1"), None)
+    assert not is_in_files(Serve(objects="x.yaml"), DISCOVERY)
+    assert not is_in_files(Serve(objects="x.yaml", kubeconfig=tmp_path), None)
+    assert not is_in_files(Serve(), None)
+
+
+def test_flags_select_among_the_pods_in_files(tmp_path):
+    named = read_file_pool(Serve(objects=str(tmp_path), pool_name="p", pool_namespace="llm"))
+    assert (named.parameters.pool, named.parameters.namespace) == ("p", "llm")
+    labelled = read_file_pool(Serve(objects=str(tmp_path)), PodTarget({"app": "vllm"}, (8000,)))
+    assert (labelled.parameters.selector, labelled.parameters.target_ports) == ({"app": "vllm"}, (8000,))
+    with pytest.raises(ConfigurationError, match=r"--objects: there is neither file nor directory 'nowhere'"):
+        read_file_pool(Serve(objects="nowhere"))
+
+
+def test_group_of_the_pool_is_of_no_use_in_files():
+    with capture_logs() as logs:
+        read_kubernetes(Serve(objects="x.yaml", pool_group="y", pool_namespace="z"), None)
+    assert [each["flag"] for each in logs] == ["--pool-group"]

@@ -264,6 +264,7 @@ OWN = {
     "placement-filter",
     "placement-template-filter",
     "placement-template-scorer",
+    "pod-file-discovery",
     "preference-order-scorer",
     "same-node-filter",
     "slice-fit-scorer",

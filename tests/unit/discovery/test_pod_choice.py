@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of the pods in files, those of the InferencePool are endpoints, or those with labels, or those with accelerators."""
+
+import pytest
+
+from epp.discovery.pod_choice import PodChoice, choose
+from epp.discovery.pod_ports import requests_accelerators, serving_port
+from epp.framework import ConfigurationError
+from epp.objects.decode import decode_object
+
+READY = ({"type": "Ready", "status": "True"},)
+GPU = {"limits": {"nvidia.com/gpu": "1"}}
+
+
+def pod(name, *, containers=None, labels=None, metadata=None, namespace="llm", spec=None, **status):
+    return decode_object(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name, "namespace": namespace, "uid": f"u-{name}", "labels": labels or {}, **(metadata or {})
+            },
+            "spec": {
+                "nodeName": "n1",
+                "containers": containers or [{"name": "vllm", "resources": GPU, "ports": [{"containerPort": 8000}]}],
+                **(spec or {}),
+            },
+            "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": READY, **status},
+        }
+    )  # fmt: skip
+
+
+def inference_pool(name, *, namespace="llm", ports=(8000,), **labels):
+    return decode_object(
+        {
+            "apiVersion": "inference.networking.k8s.io/v1",
+            "kind": "InferencePool",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "targetPorts": [{"number": port} for port in ports],
+                "endpointPickerRef": {"name": "epp"},
+            },
+        }
+    )
+
+
+def node(name, boot_id):
+    return decode_object(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name},
+            "status": {"nodeInfo": {"bootID": boot_id}},
+        }
+    )
+
+
+def hostports(objects, **choice):
+    return {endpoint.id: endpoint.hostport for endpoint in choose(objects, PodChoice(**choice)).endpoints}
+
+
+def test_pods_that_request_accelerators_are_endpoints_as_from_the_api_server():
+    router = pod("router", containers=[{"name": "nginx"}], podIP="10.0.0.9")
+    found = choose([pod("a", labels={"app": "vllm"}), router, node("n1", "b1")], PodChoice(cluster="east"))
+    (endpoint,) = found.endpoints
+    assert (endpoint.id, endpoint.hostport, endpoint.node) == ("llm/a-rank-0", "10.0.0.1:8000", "n1")
+    assert (endpoint.uid, endpoint.boot_id, endpoint.cluster) == ("u-a", "b1", "east")
+    assert endpoint.labels == {"app": "vllm"}
+
+
+def test_inference_pool_in_the_files_has_selector_and_ports():
+    pods = [pod("a", labels={"app": "x"}), pod("b", labels={"app": "y"}), pod("c", labels={"app": "x"}, namespace="z")]
+    assert hostports([*pods, inference_pool("p", ports=(9000, 9001), app="x")]) == {
+        "llm/a-rank-0": "10.0.0.1:9000",
+        "llm/a-rank-1": "10.0.0.1:9001",
+    }
+
+
+def test_one_of_several_pools_has_to_be_named():
+    objects = [
+        pod("a", labels={"app": "x"}),
+        pod("b", labels={"app": "y"}),
+        inference_pool("p", app="x"),
+        inference_pool("q", ports=(8001,), app="y"),
+    ]
+    with pytest.raises(ConfigurationError, match="several InferencePools, llm/p, llm/q: name one of them"):
+        choose(objects, PodChoice())
+    with pytest.raises(ConfigurationError, match="no InferencePool 'r': there are llm/p, llm/q"):
+        choose(objects, PodChoice(pool="r"))
+    assert hostports(objects, pool="q") == {"llm/b-rank-0": "10.0.0.1:8001"}
+    assert len(hostports(objects, every_pool=True)) == 2
+
+
+def test_labels_and_ports_can_be_given_without_a_pool():
+    pods = [pod("a", labels={"app": "x"}), pod("b", labels={"app": "y"}, namespace="other")]
+    assert hostports(pods, labels={"app": "x"}, ports=(7000,)) == {"llm/a-rank-0": "10.0.0.1:7000"}
+    assert hostports(pods, labels={"app": "x"}) == {"llm/a-rank-0": "10.0.0.1:8000"}
+    assert hostports(pods, namespace="other") == {"other/b-rank-0": "10.0.0.1:8000"}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"conditions": ()}, "it is not ready"),
+        ({"phase": "Failed"}, "its phase is Failed"),
+        ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "it is terminating"),
+        ({"podIP": ""}, "it has no IP address"),
+    ],
+)
+def test_pod_that_cannot_take_requests_is_left_out_and_said(change, reason):
+    found = choose([pod("a", **change), pod("b")], PodChoice())
+    assert [endpoint.name for endpoint in found.endpoints] == ["b-rank-0"]
+    assert found.remarks == (f"no endpoint: llm/a: {reason}",)
+
+
+def test_pods_of_jobs_and_workers_of_a_group_do_not_serve():
+    job = pod("train", metadata={"ownerReferences": [{"kind": "Job", "name": "train"}]})
+    leader = pod("lws-0", labels={"leaderworkerset.sigs.k8s.io/worker-index": "0"})
+    worker = pod("lws-0-1", labels={"leaderworkerset.sigs.k8s.io/worker-index": "1"})
+    assert list(hostports([job, leader, worker])) == ["llm/lws-0-rank-0"]
+
+
+def test_claims_are_accelerators_too():
+    claiming = pod(
+        "a",
+        containers=[{"name": "vllm"}],
+        spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "h100"}]},
+    )
+    assert requests_accelerators(claiming)
+
+
+@pytest.mark.parametrize(
+    ("container", "port", "source"),
+    [
+        ({"ports": [{"containerPort": 9000}]}, 9000, "containerPort"),
+        ({"ports": [{"containerPort": 9000}, {"containerPort": 9001, "name": "http"}]}, 9001, "containerPort"),
+        ({"ports": [{"containerPort": 9400, "name": "metrics"}, {"containerPort": 8000}]}, 8000, "containerPort"),
+        ({"ports": [{"containerPort": 1}, {"containerPort": 2}], "args": ["--port=2"]}, 2, "containerPort"),
+        ({"ports": [{"containerPort": 53, "protocol": "UDP"}], "args": ["--port", "8100"]}, 8100, "argument"),
+        ({"command": ["vllm", "serve", "m", "--port", "8100"]}, 8100, "argument"),
+        ({"args": ["--port", 8100]}, 8100, "argument"),
+        ({"command": ["sh", "-c"], "args": ["exec vllm serve m --port 8200 --tp 2"]}, 8200, "argument"),
+        ({"args": ["--port", "$(PORT)"]}, 8000, "assumed"),
+        ({"args": ["--port", "99999"]}, 8000, "assumed"),
+        ({"args": "--port 1", "ports": {"containerPort": 1}}, 8000, "assumed"),
+        ({}, 8000, "assumed"),
+    ],
+)  # fmt: skip
+def test_port_is_that_of_the_container_or_its_argument_or_8000(container, port, source):
+    sidecar = {"name": "proxy", "ports": [{"containerPort": 15001}]}
+    one = pod("a", containers=[sidecar, {"name": "vllm", "resources": GPU, **container}])
+    assert serving_port(one) == (port, source)
+
+
+def test_assumed_ports_are_said():
+    found = choose([pod("a", containers=[{"name": "vllm", "resources": GPU}])], PodChoice())
+    (remark,) = found.remarks
+    assert remark.startswith("llm/a: neither containerPort nor an argument --port")
+    assert "port 8000 is assumed" in remark

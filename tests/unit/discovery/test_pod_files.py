@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A directory of dumps is a pool, and stays one while its files change, shrink or break."""
+
+import asyncio
+import json
+
+import pytest
+import yaml
+from structlog.testing import capture_logs
+from waiting import until
+
+from epp.config import Builder, assemble, load_text
+from epp.discovery.pod_files import PodFileDiscovery, PodFileParameters
+from epp.framework import ConfigurationError, ManualClock
+from epp.framework.registry import Registry
+
+
+def pod(name, address, **labels):
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "llm", "uid": f"u-{name}", "labels": labels},
+        "spec": {"containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+        "status": {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def inference_pool(name, **labels):
+    return {
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "metadata": {"name": name, "namespace": "llm"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "targetPorts": [{"number": 9000}],
+            "endpointPickerRef": {"name": "epp"},
+        },
+    }
+
+
+def dump(*objects):
+    """Return what `kubectl get -o yaml` writes."""
+    return yaml.safe_dump({"apiVersion": "v1", "items": list(objects), "kind": "List", "metadata": {}})
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def build(tmp_path, clock):
+    def built(**parameters):
+        return PodFileDiscovery(PodFileParameters(paths=(str(tmp_path),), **parameters), clock=clock)
+
+    return built
+
+
+async def test_directory_of_dumps_is_a_pool(tmp_path, build, pool):
+    (tmp_path / "one.yaml").write_text(dump(pod("a", "10.0.0.1"), pod("b", "10.0.0.2")))
+    (tmp_path / "two.json").write_text(json.dumps(pod("c", "10.0.0.3")))
+    await build().start(pool)
+    assert pool.hostports == {"a-rank-0": "10.0.0.1:8000", "b-rank-0": "10.0.0.2:8000", "c-rank-0": "10.0.0.3:8000"}
+
+
+async def test_new_version_is_applied_and_a_broken_or_cut_one_changes_nothing(tmp_path, build, pool, clock):
+    file = tmp_path / "dump.yaml"
+    text = dump(pod("a", "10.0.0.1"), pod("b", "10.0.0.2"))
+    file.write_text(text)
+    discovery = build()
+    await discovery.start(pool)
+    both = {"a-rank-0", "b-rank-0"}
+    assert pool.hostports.keys() == both
+    cut_after_the_first = text[: text.index("- apiVersion", text.index("- apiVersion") + 1)]
+    broken = pod("a", "10.0.0.1")
+    broken["status"]["conditions"] = "none"
+    for bad in ("", "\t", cut_after_the_first, text[:-40], "items: [", dump(broken, pod("b", "10.0.0.2"))):
+        file.write_text(bad)
+        await discovery.look(pool)
+        assert pool.hostports.keys() == both, bad
+        assert discovery.inputs.problems, bad
+    file.write_text(dump(pod("b", "10.0.0.2"), pod("d", "10.0.0.4")))
+    await discovery.look(pool)
+    assert pool.hostports.keys() == {"b-rank-0", "d-rank-0"}
+    assert discovery.inputs.problems == ()
+    file.unlink()
+    await discovery.look(pool)
+    assert pool.hostports.keys() == {"b-rank-0", "d-rank-0"}
+    clock.advance(301)
+    await discovery.look(pool)
+    assert pool.hostports == {}
+
+
+async def test_pool_that_is_gone_from_the_files_changes_nothing(tmp_path, build, pool):
+    pods = dump(pod("a", "10.0.0.1", app="x"), pod("b", "10.0.0.2", app="y"))
+    (tmp_path / "pods.yaml").write_text(pods)
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump(inference_pool("chat", app="x")))
+    discovery = build()
+    await discovery.start(pool)
+    assert pool.hostports == {"a-rank-0": "10.0.0.1:9000"}
+    (tmp_path / "pool.yaml").write_text(dump())
+    with capture_logs() as logs:
+        await discovery.look(pool)
+    assert pool.hostports == {"a-rank-0": "10.0.0.1:9000"}
+    assert any("pool unchanged: the files have no InferencePool 'llm/chat'" in line["problem"] for line in logs)
+    (tmp_path / "pool.yaml").write_text(dump(inference_pool("code", app="y"), inference_pool("chat", app="x")))
+    await discovery.look(pool)
+    assert pool.hostports == {"a-rank-0": "10.0.0.1:9000"}
+    (tmp_path / "pool.yaml").write_text(dump(inference_pool("chat", app="y")))
+    await discovery.look(pool)
+    assert pool.hostports == {"b-rank-0": "10.0.0.2:9000"}
+
+
+async def test_pool_that_is_not_there_is_an_error_at_the_start(tmp_path, build, pool):
+    (tmp_path / "pods.yaml").write_text(dump(pod("a", "10.0.0.1", app="x")))
+    with pytest.raises(ConfigurationError, match="the files have no InferencePool 'chat': there is none"):
+        await build(pool="chat").start(pool)
+
+
+async def test_files_without_pods_are_an_error_at_the_start(tmp_path, build, pool):
+    (tmp_path / "objects.yaml").write_text(dump())
+    with pytest.raises(ConfigurationError, match="no endpoints to pick from: there is neither a Pod nor an Infer"):
+        await build().start(pool)
+
+
+async def test_files_are_followed(tmp_path, build, pool):
+    file = tmp_path / "dump.yaml"
+    file.write_text(dump(pod("a", "10.0.0.1")))
+    discovery = build()
+    await discovery.start(pool)
+    following = asyncio.create_task(discovery.follow(pool))
+    file.write_text(dump(pod("a", "10.0.0.9")))
+    await until(lambda: pool.hostports == {"a-rank-0": "10.0.0.9:8000"}, "the new address")
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+
+
+async def test_empty_pool_is_a_warning_that_says_which_pods_were_looked_for(tmp_path, build, pool):
+    router = pod("router", "10.0.0.1")
+    router["spec"]["containers"] = [{"name": "nginx"}]
+    (tmp_path / "dump.yaml").write_text(dump(router))
+    with capture_logs() as logs:
+        await build().start(pool)
+    assert logs == [
+        {
+            "event": "pods in files selected",
+            "log_level": "warning",
+            "pods": "pods that request accelerators",
+            "endpoints": 0,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ({"paths": []}, "paths is empty"),
+        ({"paths": ["/nowhere"]}, "paths: there is neither file nor directory '/nowhere'"),
+        ({"paths": ["/"], "pool": "a", "targetPorts": [1]}, "pool has its own selector and targetPorts"),
+        ({"paths": ["/"], "targetPorts": [70000]}, "targetPorts"),
+        ({"paths": ["/"], "missingFileGracePeriod": "soon"}, "missingFileGracePeriod: "),
+    ],
+)
+def test_parameters_that_cannot_be_meant_are_refused(parameters, complaint):
+    with pytest.raises(ConfigurationError, match=complaint):
+        Registry().build("pod-file-discovery", parameters, name="pods", clock=ManualClock())
+
+
+def test_configuration_may_name_it(tmp_path):
+    text = f"""
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {{type: pod-file-discovery, parameters: {{paths: [{tmp_path}], selector: {{app: vllm}}}}}}
+- {{type: queue-scorer}}
+dataLayer: {{discovery: {{pluginRef: pod-file-discovery}}}}
+"""
+    assembly = assemble(load_text(text), Builder(Registry(), ManualClock()))
+    assert isinstance(assembly.discovery, PodFileDiscovery)
