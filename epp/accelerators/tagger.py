@@ -25,7 +25,7 @@ from epp.framework.inputs import InputState
 from epp.framework.lists_in_files import read_list
 from epp.framework.snapshot import ACCELERATOR
 from epp.objects.cluster_objects import ClusterObjects
-from epp.objects.decode import ALL_KINDS, CLUSTER_KINDS, decode_object
+from epp.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, decode_object
 from epp.objects.files.last_good import ObjectVersions
 from epp.objects.files.source import ObjectSource
 from epp.objects.inference import INFERENCE_KINDS
@@ -128,7 +128,7 @@ class AcceleratorTagger(
             owner=self.name,
             setting="paths",
             grace_period=self.parameters.missing_file_grace_period,
-            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS,
+            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS,
             judge=object_faults,
         )
         self._cluster = ClusterObjects()

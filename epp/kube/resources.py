@@ -79,6 +79,7 @@ ACCELERATORS = (
 """Objects that bear on the hardware of endpoints; all of them are optional."""
 
 _OCM = "cluster.open-cluster-management.io"
+_DYNAMIC_SCORING = "dynamic-scoring.open-cluster-management.io"
 _SETS = ("v1beta2", "v1beta1")
 _KUEUE = ("v1beta2", "v1beta1", "v1alpha1")
 CLUSTERS = (
@@ -91,6 +92,9 @@ CLUSTERS = (
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "admissionchecks", "AdmissionCheck", namespaced=False),
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueclusters", "MultiKueueCluster", namespaced=False),
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueconfigs", "MultiKueueConfig", namespaced=False),
+    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscorers", "DynamicScorer", everywhere=True),
+    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscoringconfigs", "DynamicScoringConfig", everywhere=True),
+    Resource(LEGACY, ("v1alpha1",), "inferencepoolimports", "InferencePoolImport"),
 )
 """Objects of a hub of Open Cluster Management on its clusters; all of them are optional."""
 

@@ -29,7 +29,10 @@ class Asking:
     def __init__(
         self, asked: Asked, clock: Clock, *, owner: str, aggregate: Aggregate, validity_seconds: float | None
     ) -> None:
+        self.origin = asked
+        """What is asked by the configuration, or by an object."""
         self.asked = asked
+        """The same, with what the scorer itself says."""
         self.health: Health = "Unknown"
         self.failures = 0
         self.answers = 0
