@@ -58,9 +58,9 @@ def decided(
             found[name] = _of_pages(pages)
     for name in sorted(hub.placements.keys() - found.keys()):
         others = {other: one for other, one in {**before, **found}.items() if other != name}
-        earlier = before.get(name)
-        if earlier is None or earlier.evaluation is None:
-            earlier = _of_pages(hub.pages.get(name, ()))  # what the hub chose so far
+        earlier = before.get(name, Decided())
+        if earlier.evaluation is None and name in hub.pages:
+            earlier = _of_pages(hub.pages[name])
         found[name] = _evaluated(hub.placements[name], hub, scores, others=others, before=earlier, now=now)
     return found
 

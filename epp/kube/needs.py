@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from epp.kube.resources import (
     ACCELERATORS,
+    CLUSTERS,
     EVENTS,
     LEASES,
     LEGACY_OBJECTIVES,
@@ -98,6 +99,11 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
         place = namespace if each.namespaced and not each.everywhere else ""
         needs.append(Need(resource=each, purpose="hardware", namespace=place, importance=Importance.OPTIONAL))
     return tuple(needs)
+
+
+def needs_of_hub() -> tuple[Need, ...]:
+    """Return what a picker reads of a hub of Open Cluster Management, beside its own needs."""
+    return tuple(Need(resource=each, purpose="clusters", importance=Importance.OPTIONAL) for each in CLUSTERS)
 
 
 def role(name: str, needs: Iterable[Need], *, namespace: str = "") -> dict[str, object]:

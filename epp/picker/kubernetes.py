@@ -19,7 +19,7 @@ from epp.kube.event_writer import EventWriter, Subject
 from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, Topic, message_of
 from epp.kube.lease import LeaseSettings
 from epp.kube.readers import ClusterReaders, SharedObjects
-from epp.kube.resources import ACCELERATORS, PODS, pools
+from epp.kube.resources import ACCELERATORS, CLUSTERS, PODS, pools
 from epp.kube.watched import Watched, WatchState
 from epp.objects.decode import decode_object
 from epp.policies import PoolIdentity
@@ -87,15 +87,16 @@ class Kubernetes:
         """What the start of the picker waits for, and why; empty where all was read."""
         titles: dict[str, list[str]] = {}
         for watch in self.watches:
-            if not watch.lists and (watch.resource.kind in _INDISPENSABLE or watch.state in _UNKNOWN):
+            awaited = watch.resource.kind in _INDISPENSABLE and not watch.resource.everywhere
+            if not watch.lists and (awaited or watch.state in _UNKNOWN):
                 reason = f"{watch.state}{': ' if watch.reason else ''}{watch.reason}"
                 titles.setdefault(reason, []).append(watch.title)
         return "; ".join(f"{', '.join(each)}: {reason}" for reason, each in titles.items())
 
     @property
     def inputs(self) -> InputState:
-        """Objects whose newest version is not in effect, without those that `accelerator-data-source` reports."""
-        own = (watch for watch in self.watches if watch.resource not in ACCELERATORS)
+        """Objects whose newest version is not in effect, without those that the plugins that read them report."""
+        own = (watch for watch in self.watches if watch.resource not in (*ACCELERATORS, *CLUSTERS))
         rules = () if self._policies is None else self._policies.problems
         return InputState((*(problem for watch in own for problem in watch.problems), *rules))
 

@@ -28,6 +28,7 @@ FLAVOURS: Mapping[str, Sequence[str]] = {
     "leader-election": ("router.epp.replicas=3",),
     "autoscaled": ("router.epp.autoscaling.enabled=true", "router.epp.autoscaling.minReplicas=2"),
     "accelerators": ("router.epp.accelerators.clusterObjects=true",),
+    "clusters": ("router.epp.clusters.hubObjects=true",),
     "monitored": ("router.monitoring.prometheus.enabled=true",),
     "traced": ("router.tracing.enabled=true",),
     "monitored-pods": (

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugins of an outside package that read ConfigMaps."""
+"""Plugins of an outside package that read ConfigMaps, or what a hub says of clusters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from epp.framework import Candidates, Column, Endpoint, Filter, Mask, Request
 from epp.framework.cluster import ObjectReader, ObjectsOfKind
+from epp.framework.clusters import CLUSTER, ClusterStanding
 from epp.framework.datalayer import Concerns, Report, Tagger, every_endpoint
 
+GPUS = "resource-usage-score/gpuClusterAvailable"
 PAUSED = Column("paused", "0 or 1", unknown=0.0)
 
 
@@ -41,3 +45,20 @@ class PausedFilter(Filter):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         return candidates.values(PAUSED) == 0
+
+
+class BusyClusterFilter(Filter):
+    """Drops endpoints of clusters that are full, and of those that a placement of their namespace did not choose."""
+
+    plugin_type = "busy-cluster-filter"
+    reads = (CLUSTER,)
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        standings, endpoints = candidates.snapshot.records(CLUSTER).values, candidates.snapshot.endpoints.values
+        free = [_is_free(standings[slot], endpoints[slot].namespace) for slot in candidates.slots]
+        return np.array(free, dtype=np.bool_)
+
+
+def _is_free(standing: ClusterStanding, namespace: str) -> bool:
+    own = (each for name, each in standing.placements.items() if name.startswith(f"{namespace}/"))
+    return all(each.chosen for each in own) and standing.scores.get(GPUS, 0.0) >= 0

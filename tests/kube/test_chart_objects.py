@@ -99,6 +99,15 @@ def test_roles_have_what_the_program_lists_as_its_needs(helm, flavour):
     assert granted == used
 
 
+def test_role_of_a_hub_has_what_the_program_lists_as_its_needs(helm):
+    needs = pytest.importorskip("epp.kube.needs", reason="the program has no list of its needs")
+    role = one(helm.template(*FLAVOURS["clusters"]), "ClusterRole")
+    assert permissions(role) == {need.resource.title: READ for need in needs.needs_of_hub()}
+    both = helm.template(*FLAVOURS["clusters"], *FLAVOURS["accelerators"])
+    names = [each["metadata"]["name"] for each in both if each["kind"] == "ClusterRole"]
+    assert names == [f"{NAMESPACE}-{NAME}", f"{NAMESPACE}-{NAME}-clusters"]
+
+
 def test_objects_of_the_whole_cluster_are_read_only_where_that_is_asked_for(helm):
     assert not {"ClusterRole", "ClusterRoleBinding"} & kinds(helm.template()).keys()
     objects = helm.template(*FLAVOURS["accelerators"])

@@ -23,6 +23,9 @@ plugins:
 {{- if .Values.router.epp.accelerators.clusterObjects }}
 - type: accelerator-data-source
 {{- end }}
+{{- if .Values.router.epp.clusters.hubObjects }}
+- type: cluster-data-source
+{{- end }}
 schedulingProfiles:
 - name: default
   plugins:

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of a hub of Open Cluster Management change standings of clusters, and routing, while the picker runs."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from cluster.users import PICKER_ROLE
+from fleet import fleet_in
+from hardware import picker_with, served_by
+
+from epp.kube.needs import needs_of_hub, role
+from epp.objects.decode import versions_in
+
+SAMPLES = Path(__file__).parents[1] / "data" / "clusters"
+OCM = "cluster.open-cluster-management.io"
+ROLES = (PICKER_ROLE, role("hub", needs_of_hub()))
+ALLOWED = "--allow-plugin-modules=object_plugins"
+MODULES = str(Path(__file__).parent)
+CONFIG = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {type: cluster-data-source, parameters: {cluster: LOCAL, usageScores: USAGE}}
+- {type: "object_plugins:BusyClusterFilter", parameters: {fallbackOnEmpty: false}}
+"""
+
+
+def config(local: str = "", *, usage: bool = False) -> str:
+    return CONFIG.replace("LOCAL", f"'{local}'").replace("USAGE", str(usage).lower())
+
+
+@pytest.fixture
+async def fleet(space):
+    """Pod `a` in the cluster named as the namespace, where its scores are, and `b` in another one."""
+    async with fleet_in(space) as fleet:
+        for name, cluster in (("a", space.namespace), ("b", "elsewhere")):
+            await fleet.start(name, labels={"app": "vllm", "topology.istio.io/cluster": cluster})
+        await space.pool(ports=fleet.ports)
+        yield fleet
+
+
+async def scored(space, value: int, until: str | None = None) -> dict:
+    score = {
+        "apiVersion": f"{OCM}/v1alpha1",
+        "kind": "AddOnPlacementScore",
+        "metadata": {"name": "resource-usage-score"},
+    }
+    made = await space.apply(score)
+    status = {"scores": [{"name": "gpuClusterAvailable", "value": value}], "validUntil": until}
+    return await space.admin.status(made, status)
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+async def test_ocm_2_samples_are_accepted_and_decoded(space, path):
+    documents = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] != "DynamicScorer"]
+    applied = []
+    for document in documents:
+        metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
+        applied.append(await space.apply({**document, "metadata": metadata}))
+    found = list(versions_in([await space.admin.get(document) for document in applied]))
+    assert len(found) == len(documents)
+    assert {version.title: version.reason for version in found if version.object is None} == {}
+
+
+async def test_ocm_2_score_in_the_api_server_changes_the_standing_of_its_cluster(space, fleet, tmp_path):
+    score = await scored(space, 60)
+    async with picker_with(space, tmp_path, config(), ALLOWED, roles=ROLES, PYTHONPATH=MODULES) as picker:
+        await served_by(picker, "a", "b")
+        await scored(space, -60)
+        await served_by(picker, "b")
+        await scored(space, -60, "2020-01-01T00:00:00Z")
+        await served_by(picker, "a", "b")
+        await scored(space, -60)
+        await served_by(picker, "b")
+        await space.delete(score)
+        await served_by(picker, "a", "b")
+
+
+async def test_ocm_4_decision_in_the_api_server_takes_clusters_in_and_out(space, fleet, tmp_path):
+    page = {
+        "apiVersion": f"{OCM}/v1beta1",
+        "kind": "PlacementDecision",
+        "metadata": {"name": "llm-decision-1", "labels": {f"{OCM}/placement": "llm"}},
+    }
+    async with picker_with(space, tmp_path, config(), ALLOWED, roles=ROLES, PYTHONPATH=MODULES) as picker:
+        await served_by(picker, "a", "b")
+        made = await space.apply(page)
+        for cluster, pod in ((space.namespace, "a"), ("elsewhere", "b")):
+            await space.admin.status(made, {"decisions": [{"clusterName": cluster, "reason": ""}]})
+            await served_by(picker, pod)
+        await space.delete(made)
+        await served_by(picker, "a", "b")
+
+
+async def test_ocm_6_pods_of_all_namespaces_count_for_the_scores_of_the_own_cluster(space, fleet, tmp_path):
+    """The right to read pods of one namespace is not enough: the scores would be too good."""
+    async with picker_with(space, tmp_path, config(usage=True), ALLOWED, roles=ROLES, PYTHONPATH=MODULES) as picker:
+        await served_by(picker, "a", "b")
+        _, health = await picker.health()
+        states = [(watch["resource"], watch["state"]) for watch in health["kubernetes"]["watches"]]
+        assert ("pods", "forbidden") in states

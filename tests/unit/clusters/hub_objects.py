@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of a hub, short to write in tests."""
+
+from collections.abc import Mapping, Sequence
+
+from epp.clusters.hub import Hub
+from epp.objects.decode import CLUSTER_KINDS, decode_object
+from epp.objects.files.last_good import FileObjects
+
+OCM = "cluster.open-cluster-management.io"
+SCORE = "resource-usage-score"
+
+
+def cluster(
+    name: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    claims: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, object]] = (),
+    **allocatable: str,
+) -> dict:
+    return {
+        "apiVersion": f"{OCM}/v1",
+        "kind": "ManagedCluster",
+        "metadata": {"name": name, "labels": dict(labels or {})},
+        "spec": {"taints": list(taints)},
+        "status": {
+            "allocatable": allocatable,
+            "clusterClaims": [{"name": key, "value": value} for key, value in (claims or {}).items()],
+        },
+    }
+
+
+def taint(effect: str, key: str = "maintenance", value: str = "", added: str = "2026-01-01T00:00:00Z") -> dict:
+    return {"key": key, "value": value, "effect": effect, "timeAdded": added}
+
+
+def scores(cluster: str, until: str = "", *, name: str = SCORE, **values: float) -> dict:
+    status = {"scores": [{"name": key, "value": value} for key, value in values.items()]}
+    return {
+        "apiVersion": f"{OCM}/v1alpha1",
+        "kind": "AddOnPlacementScore",
+        "metadata": {"name": name, "namespace": cluster},
+        "status": {**status, **({"validUntil": until} if until else {})},
+    }
+
+
+def placement(name: str = "llm", **spec: object) -> dict:
+    return {
+        "apiVersion": f"{OCM}/v1beta1",
+        "kind": "Placement",
+        "metadata": {"name": name, "namespace": "ai"},
+        "spec": spec,
+    }
+
+
+def weighted(mode: str = "Exact", **weights: float) -> dict:
+    """Return a prioritizer policy: `Steady=1` for a built-in prioritizer, `gpuClusterAvailable=3` for a score."""
+
+    def coordinate(name: str) -> dict:
+        if name[0].isupper():
+            return {"type": "BuiltIn", "builtIn": name}
+        return {"type": "AddOn", "addOn": {"resourceName": SCORE, "scoreName": name}}
+
+    return {
+        "mode": mode,
+        "configurations": [{"scoreCoordinate": coordinate(name), "weight": each} for name, each in weights.items()],
+    }
+
+
+def decision(
+    *clusters: str,
+    of: str = "llm",
+    page: int = 1,
+    group: str = "",
+    index: int = 0,
+    totals: Mapping[str, int] | None = None,
+) -> dict:
+    labels = {f"{OCM}/placement": of, f"{OCM}/decision-group-index": str(index)}
+    if group:
+        labels[f"{OCM}/decision-group-name"] = group
+    decisions = [
+        {"clusterName": each, "reason": "", **({"score": totals[each]} if totals else {})} for each in clusters
+    ]
+    return {
+        "apiVersion": f"{OCM}/v1beta1",
+        "kind": "PlacementDecision",
+        "metadata": {"name": f"{of}-decision-{page}", "namespace": "ai", "labels": labels},
+        "status": {"decisions": decisions},
+    }
+
+
+def hub_of(*documents: dict) -> Hub:
+    return Hub.build([FileObjects(file="hub.yaml").take(documents, kinds=CLUSTER_KINDS)])
+
+
+def decoded(document: dict):
+    found = decode_object(document)
+    assert found is not None
+    return found

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of a hub are decoded, and their impossible values are left out and said."""
+
+import pytest
+from hub_objects import OCM, cluster, decision, decoded, hub_of, placement, scores, taint, weighted
+
+from epp.framework.clusters import TaintEffect
+from epp.objects.multikueue import MultiKueueCluster
+from epp.objects.placement import Coordinate
+
+
+def test_ocm_2_scores_of_a_cluster_by_name():
+    found = decoded(scores("east", "2030-01-01T00:00:00Z", gpuClusterAvailable=60, gpuNodeAvailable=-60.5))
+    assert found.metadata.namespace == "east"
+    assert found.scores == {"gpuClusterAvailable": 60.0, "gpuNodeAvailable": -60.5}  # kept as a fraction
+    assert found.valid_until == 1893456000.0
+    assert found.faults == ()
+
+
+@pytest.mark.parametrize("value", [400, -101, "60", None, True, float("nan"), float("inf"), {}])
+def test_ocm_2_score_that_cannot_be_costs_that_one_alone(value):
+    found = decoded(scores("east", broken=value, sound=1))
+    assert found.scores == {"sound": 1.0}
+    (fault,) = found.faults
+    assert fault.startswith("status.scores[0].value is ")
+    assert fault.endswith(": write a number from -100 to 100")
+
+
+def test_ocm_2_date_that_is_none_is_said_and_the_scores_are_used():
+    found = decoded(scores("east", "tomorrow", gpuClusterAvailable=60))
+    assert found.scores == {"gpuClusterAvailable": 60.0}
+    assert found.valid_until is None
+    assert found.faults == ("status.validUntil is 'tomorrow': write a date such as 2030-01-01T00:00:00Z",)
+
+
+def test_ocm_2_last_of_two_scores_of_one_name_counts_and_that_is_said():
+    document = scores("east", a=1)
+    document["status"]["scores"].append({"name": "a", "value": 2})
+    found = decoded(document)
+    assert found.scores == {"a": 2.0}
+    assert found.faults == ("status.scores[1].name is 'a': write each name once; the last one counts",)
+
+
+def test_faults_of_one_object_are_bounded():
+    found = decoded(scores("east", **{f"s{number}": 1000 for number in range(500)}))
+    assert len(found.faults) == 21
+    assert found.faults[-1] == "480 further values are impossible as well"
+
+
+def test_score_without_a_cluster_is_refused():
+    document = scores("east", a=1)
+    del document["metadata"]["namespace"]
+    with pytest.raises(ValueError, match=r"metadata\.namespace is missing: write the name of the cluster"):
+        decoded(document)
+
+
+def test_managed_cluster_has_taints_claims_and_amounts():
+    found = decoded(
+        cluster(
+            "east",
+            labels={"accelerator": "h100"},
+            claims={"region": "us-east"},
+            taints=[taint("NoSelect"), taint("Never")],
+            cpu="96",
+            memory="-1Gi",
+        )
+    )
+    assert found.claims == {"region": "us-east"}
+    assert found.allocatable == {"cpu": 96}
+    (only,) = found.taints
+    assert (only.effect, only.since) == (TaintEffect.NO_SELECT, 1767225600.0)
+    assert found.faults == (
+        "spec.taints[1].effect is 'Never': write NoSelect or PreferNoSelect or NoSelectIfNew",
+        "status.allocatable[memory] is '-1Gi': write a quantity of at least 0, such as 96 or 512Gi",
+    )
+
+
+def test_ocm_5_weight_out_of_bounds_is_not_used_and_the_others_are():
+    found = decoded(placement(prioritizerPolicy=weighted(Steady=1, Balance=11, gpuClusterAvailable=-10)))
+    assert found.weights == {
+        Coordinate(built_in="Steady"): 1.0,
+        Coordinate(resource="resource-usage-score", score="gpuClusterAvailable"): -10.0,
+    }
+    assert found.faults == ("spec.prioritizerPolicy.configurations[1].weight is 11: write a number from -10 to 10",)
+
+
+def test_ocm_5_placement_of_the_first_version_names_its_prioritizers():
+    document = placement(prioritizerPolicy={"mode": "Exact", "configurations": [{"name": "Steady", "weight": 3}]})
+    document["apiVersion"] = f"{OCM}/v1alpha1"
+    assert decoded(document).weights == {Coordinate(built_in="Steady"): 3.0}
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault"),
+    [
+        ({"numberOfClusters": -2}, "spec.numberOfClusters is -2: write a whole number of at least 0"),
+        ({"sortBy": "Age"}, "spec.sortBy is 'Age': write ClusterName or Score"),
+        ({"scoreRateLimit": "soon"}, "spec.scoreRateLimit is 'soon': write a duration such as 1m"),
+        (
+            {"tolerations": [{"operator": "Equal", "value": "x"}]},
+            "spec.tolerations[0].key is '': write a key, or operator: Exists",
+        ),
+        (
+            {"prioritizerPolicy": {"mode": "Exakt"}},
+            "spec.prioritizerPolicy.mode is 'Exakt': write Additive or Exact",
+        ),
+        (
+            {"prioritizerPolicy": {"configurations": [{"weight": 1}]}},
+            "spec.prioritizerPolicy.configurations[0].scoreCoordinate is missing: write a builtIn or an addOn",
+        ),
+        (
+            {"decisionStrategy": {"groupStrategy": {"clustersPerDecisionGroup": "0%"}}},
+            (
+                "spec.decisionStrategy.groupStrategy.clustersPerDecisionGroup is '0%': "
+                "write a number of at least 1, or a share from 1% to 100%"
+            ),
+        ),
+        (
+            {"spreadPolicy": {"spreadConstraints": [{"topologyKey": "zone", "maxSkew": 0}]}},
+            "spec.spreadPolicy.spreadConstraints[0].maxSkew is 0: write a whole number of at least 1",
+        ),
+        (
+            {"predicates": [{"requiredClusterSelector": {"celSelector": {"celExpressions": ["true"]}}}]},
+            (
+                "spec.predicates[0].requiredClusterSelector.celSelector.celExpressions is a list: "
+                "is not evaluated here and selects no cluster"
+            ),
+        ),
+    ],
+)
+def test_ocm_5_impossible_field_of_a_placement_is_said(spec, fault):
+    assert decoded(placement(**spec)).faults == (fault,)
+
+
+def test_ocm_4_pages_of_a_placement_are_merged_by_its_label():
+    found = hub_of(decision("b", page=2, index=1), decision("a", page=1), decision("c", of="other"))
+    assert [page.decisions[0].cluster_name for page in found.pages["ai/llm"]] == ["a", "b"]
+    assert [page.group for page in found.pages["ai/llm"]] == ["0", "1"]
+
+
+def test_ocm_4_page_without_the_label_is_refused():
+    document = decision("a")
+    document["metadata"]["labels"] = {}
+    with pytest.raises(ValueError, match=r"cluster\.open-cluster-management\.io/placement\] is missing"):
+        decoded(document)
+
+
+def test_problems_name_object_field_value_and_remedy():
+    assert hub_of(scores("east", a=400)).problems == (
+        "AddOnPlacementScore east/resource-usage-score: status.scores[0].value is 400: write a number from -100 to 100",
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ({"kubeConfig": {"location": "multikueue-east", "locationType": "Secret"}}, "east"),
+        ({"clusterSource": {"kubeConfig": {"location": "multikueue-east"}}}, "east"),
+        ({"clusterSource": {"clusterProfileRef": {"name": "east"}}}, "east"),
+        ({"kubeConfig": {"location": "other"}}, "worker1"),
+    ],
+)
+def test_ocm_13_cluster_of_multikueue_is_that_of_its_secret_or_profile(spec, name):
+    document = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "MultiKueueCluster",
+        "metadata": {"name": "worker1"},
+        "spec": spec,
+    }
+    found = decoded(document)
+    assert isinstance(found, MultiKueueCluster)
+    assert found.cluster == name

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of free resources by the formulas of the add-on, in the unit that it meant."""
+
+from fractions import Fraction
+
+import pytest
+
+from epp.clusters.usage import USAGE_ITEMS, UsageItem, normalised, pod_requests, usage_scores
+from epp.objects.core import Node, Pod
+from epp.objects.decode import decode_object
+from epp.objects.dra import ResourceClaim, ResourceSlice
+
+
+def node(name: str, *, unschedulable: bool = False, ready: str = "True", **allocatable: str) -> Node:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name},
+        "spec": {"unschedulable": unschedulable},
+        "status": {
+            "allocatable": {key.replace("__", "/").replace("_", "."): value for key, value in allocatable.items()},
+            "conditions": [{"type": "Ready", "status": ready}],
+        },
+    }
+    found = decode_object(document)
+    assert isinstance(found, Node)
+    return found
+
+
+def pod(node: str = "n1", *, requests=None, phase: str = "Running", init=(), **more) -> Pod:
+    metadata = {"name": "p", "namespace": "llm", **more.pop("metadata", {})}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "main", "resources": {"requests": requests or {}}}],
+            "initContainers": list(init),
+            **more,
+        },
+        "status": {"phase": phase},
+    }
+    found = decode_object(document)
+    assert isinstance(found, Pod)
+    return found
+
+
+def gpus(amount: int) -> dict[str, str]:
+    return {"nvidia.com/gpu": str(amount)}
+
+
+@pytest.mark.parametrize(
+    ("free", "score"),
+    [(0, -100), (1, -90), (2, -80), (3, -70), (4, -60), (8, -20), (10, 0), (16, 60), (20, 100), (24, 100)],
+)
+def test_ocm_6_gpus_of_20(free, score):
+    assert normalised(free, Fraction(20)) == score
+
+
+@pytest.mark.parametrize(("free", "score"), [("0.5", -99), ("33.3", -33), ("40", -20), ("100", 100), ("-3", -100)])
+def test_ocm_6_processors_of_100(free, score):
+    assert normalised(Fraction(free), Fraction(100)) == score
+
+
+def test_ocm_6_node_is_the_best_one_and_cluster_the_sum():
+    nodes = [node("n1", cpu="10", nvidia_com__gpu="8"), node("n2", cpu="40", nvidia_com__gpu="2")]
+    found = usage_scores(nodes, [pod("n1", requests={"cpu": "4", **gpus(4)}), pod("n2", requests={"cpu": "500m"})])
+    assert found["cpuNodeAvailable"] == -21.0  # 39.5 of 100: trunc(79 - 100)
+    assert found["cpuClusterAvailable"] == -9.0  # 6 + 39.5
+    assert found["gpuNodeAvailable"] == -60.0  # 4 of 20 on n1
+    assert found["gpuClusterAvailable"] == -40.0  # 6
+    assert found["tpuNodeAvailable"] == found["tpuClusterAvailable"] == -100.0
+    assert len(found) == 8
+
+
+def test_ocm_6_memory_counts_in_mebibytes_up_to_a_tebibyte():
+    found = usage_scores([node("n1", memory="512Gi"), node("n2", memory="512Gi")], [pod("n1")])
+    assert (found["memNodeAvailable"], found["memClusterAvailable"]) == (0.0, 100.0)
+    assert usage_scores([node("n1", memory="64Gi")], [pod("n1")])["memNodeAvailable"] == -87.0  # trunc(-87.5)
+
+
+def test_ocm_6_nodes_that_take_no_pods_do_not_count():
+    cordoned, lost = (
+        node("n2", unschedulable=True, nvidia_com__gpu="8"),
+        node("n3", ready="Unknown", nvidia_com__gpu="8"),
+    )
+    found = usage_scores([node("n1", nvidia_com__gpu="2"), cordoned, lost], [pod("n2", requests=gpus(1))])
+    assert found["gpuClusterAvailable"] == -80.0
+    assert usage_scores([cordoned], []) == {}
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        {"phase": "Succeeded"},
+        {"phase": "Failed"},
+        {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+        {"node": ""},
+    ],
+)
+def test_ocm_6_pods_that_hold_nothing_do_not_count(gone):
+    found = usage_scores([node("n1", nvidia_com__gpu="8")], [pod(**{"requests": gpus(8), **gone})])
+    assert found["gpuNodeAvailable"] == -20.0
+
+
+def container(name: str, cpu: str, *, sidecar: bool = False) -> dict:
+    return {
+        "name": name,
+        "resources": {"requests": {"cpu": cpu}},
+        **({"restartPolicy": "Always"} if sidecar else {}),
+    }
+
+
+def test_ocm_6_init_containers_count_by_pod_with_the_sidecars_before_them():
+    assert pod_requests(pod(requests={"cpu": "1"}, init=[container("i", "4")])) == {"cpu": 4}
+    assert pod_requests(pod(requests={"cpu": "5"}, init=[container("i", "4"), container("j", "3")])) == {"cpu": 5}
+    first = [container("s", "2", sidecar=True), container("i", "4")]
+    assert pod_requests(pod(requests={"cpu": "1"}, init=first)) == {"cpu": 6}  # the sidecar runs beside it
+    last = [container("i", "4"), container("s", "2", sidecar=True)]
+    assert pod_requests(pod(requests={"cpu": "1"}, init=last)) == {"cpu": 4}
+    assert pod_requests(pod(requests={"cpu": "3"}, init=last)) == {"cpu": 5}
+
+
+def test_ocm_6_init_container_of_one_pod_does_not_hide_the_next_pod():
+    pods = [pod(requests={"cpu": "30"}), pod(requests={"cpu": "1"}, init=[container("i", "20")])]
+    assert usage_scores([node("n1", cpu="100")], pods)["cpuNodeAvailable"] == 0.0  # 100 - 30 - 20
+
+
+def test_ocm_6_overhead_and_requests_of_the_whole_pod_count():
+    assert pod_requests(pod(requests={"cpu": "1"}, overhead={"cpu": "250m"})) == {"cpu": Fraction(5, 4)}
+    whole = pod(requests={"cpu": "1", "nvidia.com/gpu": "1"}, resources={"requests": {"cpu": "3"}})
+    assert pod_requests(whole) == {"cpu": 3, "nvidia.com/gpu": 1}
+
+
+def test_ocm_6_limit_is_the_request_where_there_is_none():
+    bare = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]
+    assert pod_requests(pod(containers=bare)) == {"nvidia.com/gpu": 2}
+
+
+@pytest.mark.parametrize(
+    "resource", ["amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe", "nvidia.com/mig-3g.20gb", "nvidia.com/gpu"]
+)
+def test_ocm_6_gpus_of_every_vendor_count(resource):
+    document = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n1"},
+        "status": {"allocatable": {resource: "4"}},
+    }
+    found = decode_object(document)
+    assert isinstance(found, Node)
+    assert usage_scores([found], [pod(requests={resource: "1"})])["gpuNodeAvailable"] == -70.0  # 3
+
+
+def test_ocm_6_items_and_maxima_can_be_others():
+    items = {**USAGE_ITEMS, "npu": UsageItem(resources=("huawei.com/Ascend*",), max="16")}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n1"},
+        "status": {"allocatable": {"huawei.com/Ascend910": "8"}},
+    }
+    found = decode_object(document)
+    assert isinstance(found, Node)
+    assert usage_scores([found], [], items=items)["npuClusterAvailable"] == 0.0
+    for wrong in ("0", "-1", "many"):
+        with pytest.raises(ValueError, match=r"^max"):
+            UsageItem(resources=("cpu",), max=wrong)
+
+
+def resource_slice(generation: int, *devices: dict, node: str = "n1") -> ResourceSlice:
+    document = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"s{generation}"},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "nodeName": node,
+            "pool": {"name": "n1", "generation": generation, "resourceSliceCount": 1},
+            "devices": list(devices),
+        },
+    }
+    found = decode_object(document)
+    assert isinstance(found, ResourceSlice)
+    return found
+
+
+def claim(*devices: str, admin: bool = False) -> ResourceClaim:
+    results = [
+        {"driver": "gpu.nvidia.com", "pool": "n1", "device": each, "request": "r", "adminAccess": admin}
+        for each in devices
+    ]
+    document = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "llm"},
+        "spec": {},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+    found = decode_object(document)
+    assert isinstance(found, ResourceClaim)
+    return found
+
+
+def test_ocm_6_dra_devices_count_in_their_newest_generation():
+    slices = [resource_slice(1, {"name": "old"}), resource_slice(2, {"name": "a"}, {"name": "b"}, {"name": "c"})]
+    found = usage_scores([node("n1")], [pod()], slices, [claim("a")])
+    assert found["gpuNodeAvailable"] == -80.0  # b and c
+    watched = usage_scores([node("n1")], [pod()], slices, [claim("a", admin=True)])
+    assert watched["gpuNodeAvailable"] == -70.0
+
+
+def test_ocm_6_parts_of_one_dra_device_count_once():
+    part = {"consumesCounters": [{"counterSet": "gpu-0", "counters": {"memory": {"value": "10Gi"}}}]}
+    slices = [
+        resource_slice(
+            1, {"name": "gpu-0", **part}, {"name": "mig-1", **part}, {"name": "mig-2", **part}, {"name": "b"}
+        )
+    ]
+    assert usage_scores([node("n1")], [pod()], slices)["gpuNodeAvailable"] == -80.0
+    assert usage_scores([node("n1")], [pod()], slices, [claim("mig-1")])["gpuNodeAvailable"] == -90.0
+
+
+def test_ocm_6_devices_of_no_node_count_for_the_cluster():
+    found = usage_scores([node("n1", nvidia_com__gpu="1")], [pod()], [resource_slice(1, {"name": "a"}, node="")])
+    assert (found["gpuNodeAvailable"], found["gpuClusterAvailable"]) == (-90.0, -80.0)
