@@ -92,13 +92,16 @@ CLUSTERS = (
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "admissionchecks", "AdmissionCheck", namespaced=False),
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueclusters", "MultiKueueCluster", namespaced=False),
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueconfigs", "MultiKueueConfig", namespaced=False),
-    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscorers", "DynamicScorer", everywhere=True),
-    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscoringconfigs", "DynamicScoringConfig", everywhere=True),
     Resource(LEGACY, ("v1alpha1",), "inferencepoolimports", "InferencePoolImport"),
 )
-"""Objects of a hub of Open Cluster Management on its clusters; all of them are optional."""
+"""Objects of a hub of Open Cluster Management on its clusters, and imported pools; all of them are optional."""
+SCORERS = (
+    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscorers", "DynamicScorer", everywhere=True),
+    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscoringconfigs", "DynamicScoringConfig", everywhere=True),
+)
+"""Outside scorers; both are optional."""
 
-_KNOWN = {(each.group, each.kind): each for each in (PODS, *POLICIES, *ACCELERATORS, *CLUSTERS)}
+_KNOWN = {(each.group, each.kind): each for each in (PODS, *POLICIES, *ACCELERATORS, *CLUSTERS, *SCORERS)}
 
 
 def resource_of(kind: ObjectKind) -> Resource:
