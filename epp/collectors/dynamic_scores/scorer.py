@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.collectors.dynamic_scores.fetching import Fetcher, FetchError
+from epp.collectors.dynamic_scores.client import Client, FetchError
 from epp.collectors.dynamic_scores.results import Result, dimensions_in, read_page, read_results
 from epp.framework.clock import Clock
 from epp.objects.base import convert
@@ -88,18 +88,18 @@ class Asked:
             scoring_token_file=self.scoring_token_file if own.scoring.host else "",
         )
 
-    async def ask(self, fetcher: Fetcher, clock: Clock) -> Answer:
+    async def ask(self, client: Client, clock: Clock) -> Answer:
         """Return what the scorer answers now; raises FetchError, ResultError or PageError."""
         if self.page_url:
-            page = await fetcher.get(self.page_url, token_file=self.scoring_token_file)
+            page = await client.get(self.page_url, token_file=self.scoring_token_file)
             return Answer({name: self._here(each) for name, each in read_page(page).items()})
-        body = await self._data(fetcher, clock)
+        body = await self._data(client, clock)
         scoring = self.config.scoring
-        answer = await fetcher.post(_join(scoring.host, scoring.path), body, token_file=self.scoring_token_file)
+        answer = await client.post(_join(scoring.host, scoring.path), body, token_file=self.scoring_token_file)
         results, left_out = read_results(answer, dimensions_in(self.dimensions))
         return Answer({self.score_name: self._here(results)}, left_out)
 
-    async def _data(self, fetcher: Fetcher, clock: Clock) -> bytes:
+    async def _data(self, client: Client, clock: Clock) -> bytes:
         """Return the body to post: the series of all queries."""
         source = self.config.source
         queries = [query.strip() for query in source.params.query.split(";") if query.strip()]
@@ -116,7 +116,7 @@ class Asked:
                 "step": f"{source.params.step:g}",
             }
             url = _join(source.host, source.path)
-            series.append(_series(await fetcher.get(url, query=asked, token_file=self.source_token_file), url))
+            series.append(_series(await client.get(url, query=asked, token_file=self.source_token_file), url))
             if sum(map(len, series)) > _MOST_DATA_BYTES:
                 raise FetchError(f"the queries give more than {_MOST_DATA_BYTES} bytes: ask for fewer series")
         return b'{"data":[' + b",".join(filter(None, series)) + b"]}"

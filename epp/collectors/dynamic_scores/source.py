@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from epp.collectors.dynamic_scores.asking import HEALTH, Asking
-from epp.collectors.dynamic_scores.fetching import Fetcher
+from epp.collectors.dynamic_scores.client import Client
 from epp.collectors.dynamic_scores.parameters import DynamicScoreSourceParameters
 from epp.collectors.dynamic_scores.scorer import Asked, asked_by
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
@@ -108,12 +108,14 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
 
     async def follow(self, changed: Callable[[Concerns], None]) -> None:
         """Ask all scorers, and apply new versions of the files, until cancelled."""
+        from epp.collectors.dynamic_scores.fetching import Fetcher  # noqa: PLC0415  `epp check` talks to no network
+
         timeout = parse_duration(self.parameters.timeout)
         async with (
-            Fetcher(timeout_seconds=timeout, ca_cert_path=self.parameters.ca_cert_path) as fetcher,
+            Fetcher(timeout_seconds=timeout, ca_cert_path=self.parameters.ca_cert_path) as client,
             asyncio.TaskGroup() as tasks,
         ):
-            tasks.create_task(self._follow_scorers(fetcher, lambda: changed(every_endpoint)))
+            tasks.create_task(self._follow_scorers(client, lambda: changed(every_endpoint)))
             if self.parameters.paths:
                 tasks.create_task(self._follow_files(changed))
 
@@ -131,7 +133,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
             if change is not None:
                 changed(every_endpoint)
 
-    async def _follow_scorers(self, fetcher: Fetcher, changed: Callable[[], None]) -> None:
+    async def _follow_scorers(self, client: Client, changed: Callable[[], None]) -> None:
         """Keep one task for each scorer."""
         running: dict[Asking, asyncio.Task[None]] = {}
         try:
@@ -141,7 +143,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
                     running.pop(gone).cancel()
                 for asking in self._askings:
                     if asking not in running:
-                        running[asking] = asyncio.create_task(asking.run(fetcher, changed))
+                        running[asking] = asyncio.create_task(asking.run(client, changed))
                 waiting = asyncio.create_task(self._scorers_changed.wait())
                 done, _ = await asyncio.wait({waiting, *running.values()}, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
