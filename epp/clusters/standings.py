@@ -11,8 +11,7 @@ from epp.clusters.decisions import Decided, Evaluate, decided
 from epp.clusters.hub import Hub
 from epp.clusters.imports import imported
 from epp.clusters.queueing import active_clusters
-from epp.clusters.usage import USAGE_SCORE
-from epp.framework.clusters import NO_STANDING, ClusterStanding
+from epp.framework.clusters import NO_STANDING, USAGE_SCORE, ClusterStanding
 from epp.objects.base import condition_of
 
 _AVAILABLE = "ManagedClusterConditionAvailable"

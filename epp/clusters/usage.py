@@ -13,8 +13,6 @@ from epp.framework.quantities import exact_quantity
 from epp.objects.core import Container, Node, Pod
 from epp.objects.dra import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
 
-USAGE_SCORE = "resource-usage-score"
-"""Name of the add-on's AddOnPlacementScore."""
 _NO_NODE = ""
 
 

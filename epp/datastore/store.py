@@ -185,6 +185,11 @@ class Datastore:
         if slot is not None and self._table.get(REACHABLE, slot) != reachable:
             self._table.put(REACHABLE, slot, reachable)
 
+    @property
+    def latest(self) -> Snapshot:
+        """The snapshot that was made last; read from any thread."""
+        return self._snapshot
+
     def snapshot(self) -> Snapshot:
         """Return what is known now; the same object for as long as nothing is written."""
         if not (self._pool_changed or self._attributes_changed or self._table.dirty):

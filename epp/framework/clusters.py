@@ -6,6 +6,7 @@ One frozen record for all endpoints of a cluster, an attribute of the snapshot l
 
 from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
 import msgspec
 
@@ -15,6 +16,18 @@ MOST_SCORE = 100.0
 """Scores of a hub reach from -100 to 100."""
 MOST_WEIGHT = 10.0
 """Weights of scores in a placement reach from -10 to 10."""
+
+USAGE_SCORE = "resource-usage-score"
+"""Name of the AddOnPlacementScore with the scores of free resources."""
+USAGE_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "cpuAvailable": "cpuClusterAvailable",
+        "memAvailable": "memClusterAvailable",
+        "gpuAvailable": "gpuClusterAvailable",
+        "tpuAvailable": "tpuClusterAvailable",
+    }
+)
+"""Names in published examples that no such score has, and the real ones."""
 
 
 POOL_IMPORT = "InferencePoolImport"

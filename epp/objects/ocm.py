@@ -10,7 +10,7 @@ import msgspec
 from epp.framework.clusters import MOST_SCORE, ClusterTaint, TaintEffect
 from epp.objects.base import ClusterObject, Condition, Metadata, Object, Part, convert, quantity_of
 from epp.objects.core import MatchExpression
-from epp.objects.vetting import Faults
+from epp.objects.faults import Faults
 
 OCM = "cluster.open-cluster-management.io"
 CLUSTER_SET_LABEL = f"{OCM}/clusterset"

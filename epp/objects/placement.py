@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from epp.framework.clusters import MOST_WEIGHT, TaintEffect
+from epp.framework.clusters import MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, TaintEffect
 from epp.framework.durations import parse_duration
 from epp.objects.base import Metadata, Object, Part, convert
 from epp.objects.core import MatchExpression
+from epp.objects.faults import Faults
 from epp.objects.ocm import LabelSelector
-from epp.objects.vetting import Faults
 
 BALANCE, STEADY = "Balance", "Steady"
 ALLOCATABLE = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}
@@ -306,7 +306,11 @@ def _coordinate(each: _Configuration, place: str, faults: Faults) -> Coordinate 
         if not value:
             faults.add(f"{place}.scoreCoordinate.addOn.{name}", None, "write the name")
             return None
-    return Coordinate(resource=given.add_on.resource_name, score=given.add_on.score_name)
+    resource, score = given.add_on.resource_name, given.add_on.score_name
+    if resource == USAGE_SCORE and (real := USAGE_ALIASES.get(score)) is not None:
+        faults.add(f"{place}.scoreCoordinate.addOn.scoreName", score, f"write {real}, which is used")
+        score = real
+    return Coordinate(resource=resource, score=score)
 
 
 def _spread(constraints: tuple[_Constraint, ...], faults: Faults) -> tuple[SpreadConstraint, ...]:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator page over HTTP: `/metrics` for Prometheus, `/healthz` for probes and people."""
+"""The operator page over HTTP: `/metrics` for Prometheus, `/healthz` for probes and people, scores for a hub."""
 
 import asyncio
 import gc
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 
@@ -13,10 +13,13 @@ import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
+from epp.observability.cluster_scores import LOCAL_CLUSTER, SCORES_PATH
 from epp.observability.http_request import HttpRequest
 from epp.observability.http_thread import Answer, HttpLimits, HttpThread
 
 _METHODS = ("GET", "HEAD")
+_PATHS = ("/metrics", "/healthz", SCORES_PATH)
+_LONGEST_NAME = 253
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON = {"Content-Type": "application/json"}
 _GZIP_LEVEL = 1  # a thirtieth of the size; higher levels take five times as long for little gain
@@ -32,7 +35,11 @@ class OperatorPage:
         registry: CollectorRegistry,
         health: Callable[[], Mapping[str, object]],
         limits: HttpLimits = HttpLimits(),  # noqa: B008  frozen
+        *,
+        scores: Callable[[str], Mapping[str, object]] | None = None,
     ) -> None:
+        """Prepare; `scores` returns those of all clusters, given the name of the local one, in any thread."""
+        self._scores = scores
         self._registry = registry
         self._health = health
         self._limits = limits
@@ -63,14 +70,17 @@ class OperatorPage:
             self._server = None
 
     async def _answer(self, request: HttpRequest, rendering: "_Rendering") -> Answer:
-        if request.path not in {"/metrics", "/healthz"}:
-            return _line(HTTPStatus.NOT_FOUND, "not found: use /metrics or /healthz")
+        paths = _PATHS if self._scores is not None else _PATHS[:-1]
+        if request.path not in paths:
+            return _line(HTTPStatus.NOT_FOUND, f"not found: use {' or '.join(paths)}")
         if request.method not in _METHODS:
             allowed = ", ".join(_METHODS)
             refusal = f"method {request.method} is not allowed: use {' or '.join(_METHODS)}"
             return _line(HTTPStatus.METHOD_NOT_ALLOWED, refusal, {"Allow": allowed})
         if request.path == "/metrics":
             return await rendering.page(request)
+        if request.path == SCORES_PATH and self._scores is not None:
+            return await _cluster_scores(request, rendering, self._scores)
         health = self._health()
         status = HTTPStatus.OK if health.get("ready") else HTTPStatus.SERVICE_UNAVAILABLE
         return Answer(status, json.dumps(health).encode() + b"\n", _JSON)
@@ -87,7 +97,7 @@ class _Rendering:
         self._registry = registry
         self._lock = asyncio.Lock()
         self._pause_until = 0.0
-        self._rendering: dict[tuple[str, frozenset[str], bool], asyncio.Task[bytes]] = {}
+        self._rendering: dict[Hashable, asyncio.Task[bytes]] = {}
 
     async def page(self, request: HttpRequest) -> Answer:
         """Return the metrics in a format that the client accepts; only those in `name[]`, if given."""
@@ -104,14 +114,17 @@ class _Rendering:
                 body = encoder(registry)
             return gzip.compress(body, _GZIP_LEVEL) if compress else body
 
-        key = content_type, names, compress
+        body = await self.shared((content_type, names, compress), render)
+        headers = {"Content-Type": content_type, **({"Content-Encoding": "gzip"} if compress else {})}
+        return Answer(HTTPStatus.OK, body, headers)
+
+    async def shared(self, key: Hashable, render: Callable[[], bytes]) -> bytes:
+        """Return what `render` returns in a thread, or did for another request with the same key that waits for it."""
         task = self._rendering.get(key)
         if task is None:
             task = self._rendering[key] = asyncio.create_task(self._render_next(render))
             task.add_done_callback(lambda _: self._rendering.pop(key))
-        body = await asyncio.shield(task)  # other clients may wait for it if this one disconnects
-        headers = {"Content-Type": content_type, **({"Content-Encoding": "gzip"} if compress else {})}
-        return Answer(HTTPStatus.OK, body, headers)
+        return await asyncio.shield(task)  # other clients may wait for it if this one disconnects
 
     async def _render_next(self, render: Callable[[], bytes]) -> bytes:
         loop = asyncio.get_running_loop()
@@ -122,6 +135,19 @@ class _Rendering:
                 return await asyncio.to_thread(render)
             finally:
                 self._pause_until = 2 * loop.time() - started
+
+
+async def _cluster_scores(
+    request: HttpRequest, rendering: _Rendering, scores: Callable[[str], Mapping[str, object]]
+) -> Answer:
+    """Return the scores of all clusters; `?cluster=NAME` names the local one."""
+    local = (*request.parameters("cluster"), LOCAL_CLUSTER)[0]
+    if not 0 < len(local) <= _LONGEST_NAME:
+        return _line(
+            HTTPStatus.BAD_REQUEST, f"cluster has {len(local)} characters: write a name of 1 to {_LONGEST_NAME}"
+        )
+    body = await rendering.shared((SCORES_PATH, local), lambda: json.dumps(scores(local)).encode() + b"\n")
+    return Answer(HTTPStatus.OK, body, _JSON)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from epp.framework import SystemClock
 from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
+from epp.observability.cluster_scores import cluster_scores
 from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
 from epp.observability.leadership import LeaderMetrics
@@ -90,7 +91,7 @@ class Picker:
         self._supervisor = Supervisor(observer=self.metrics)
         self._is_started = False
         self._is_stopping = False
-        page = OperatorPage(self.metrics.registry, self._health)
+        page = OperatorPage(self.metrics.registry, self._health, scores=self._cluster_scores)
         self._servers = Servers(self._session, page, settings.server, metrics_address=settings.metrics_address)
 
     @property
@@ -261,6 +262,11 @@ class Picker:
                 for problem in owner.inputs.problems
             ],
         }
+
+    def _cluster_scores(self, local: str) -> Mapping[str, object]:
+        """Return the room for requests in each cluster; called in any thread."""
+        snapshot = self._running.store.latest
+        return cluster_scores(snapshot, self._settings.pool_name, self._clock.utc(), local=local)
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""

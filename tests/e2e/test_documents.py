@@ -21,14 +21,16 @@ from documents import blocks, commands, file_of
 from wheels import REPOSITORY, build_wheel, install
 
 POLICIES = "docs/objectives-and-rewrites.md"
+CLUSTERS = "docs/clusters.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
     POLICIES: (),
+    CLUSTERS: (),
 }
 """Commands that install packages, as the text beside them says, the bench, which has a test of its own, and those for a
 cluster: `tests/kube` runs these."""
-PROJECT_FILES = {"README.md": (), "deploy/README.md": ("deploy",), POLICIES: ()}
+PROJECT_FILES = {"README.md": (), "deploy/README.md": ("deploy",), POLICIES: (), CLUSTERS: ()}
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 LOOPBACK_UP = """
@@ -166,6 +168,17 @@ def test_objectives_and_rewrites_work_as_they_are_written(walk):
     assert 'model_name="assistant",model_rewrite_name="canary",target_model="assistant-v' in metrics
     assert "x-llm-d-request-dropped-reason: rejected-saturated" in shed
     assert "HTTP/1.1 200 OK" in served
+
+
+def test_clusters_work_as_they_are_written(walk):
+    walked = walk(CLUSTERS)
+    metrics, scores = output_of(walked, "curl -sf http://127.0.0.1:9090/metrics"), output_of(walked, "until curl")
+    assert 'state="valid"} 1.0' in metrics
+    assert re.search(r"^llm_d_epp_cluster_object_problems\{.*\} 1\.0$", metrics, re.MULTILINE)
+    found = {each["metadata"]["namespace"]: each for each in json.loads(scores)["items"]}
+    assert found.keys() == {"east", "west"}
+    items = {each["name"]: each["value"] for each in found["east"]["status"]["scores"]}
+    assert (items["queueHeadroom"], items["endpointsAvailable"]) == (100, 100)
 
 
 def test_commands_that_are_not_run_are_in_the_documents():

@@ -3,7 +3,10 @@
 
 import pytest
 from hub_objects import OCM, cluster, decision, decoded, hub_of, placement, scores, taint, weighted
+from hypothesis import given
+from hypothesis import strategies as st
 
+from epp.clusters.standings import Standings, standings
 from epp.framework.clusters import TaintEffect
 from epp.objects.multikueue import MultiKueueCluster
 from epp.objects.placement import Coordinate
@@ -90,6 +93,13 @@ def test_ocm_5_placement_of_the_first_version_names_its_prioritizers():
     assert decoded(document).weights == {Coordinate(built_in="Steady"): 3.0}
 
 
+def test_ocm_6_item_that_no_add_on_has_is_read_as_the_one_that_is_meant():
+    found = decoded(placement(prioritizerPolicy=weighted(gpuAvailable=1)))
+    assert list(found.weights) == [Coordinate(resource="resource-usage-score", score="gpuClusterAvailable")]
+    place = "spec.prioritizerPolicy.configurations[0].scoreCoordinate.addOn.scoreName"
+    assert found.faults == (f"{place} is 'gpuAvailable': write gpuClusterAvailable, which is used",)
+
+
 @pytest.mark.parametrize(
     ("spec", "fault"),
     [
@@ -170,3 +180,51 @@ def test_ocm_13_cluster_of_multikueue_is_that_of_its_secret_or_profile(spec, nam
     found = decoded(document)
     assert isinstance(found, MultiKueueCluster)
     assert found.cluster == name
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+SOUND = (
+    cluster("east", labels={"a": "b"}, claims={"c": "d"}, taints=[taint("NoSelect")], cpu="1"),
+    scores("east", "2030-01-01T00:00:00Z", gpuClusterAvailable=1),
+    placement(
+        numberOfClusters=1,
+        clusterSets=["global"],
+        tolerations=[{"key": "k", "operator": "Exists", "tolerationSeconds": 1}],
+        prioritizerPolicy=weighted(Steady=1, gpuClusterAvailable=2),
+        spreadPolicy={"spreadConstraints": [{"topologyKey": "zone", "topologyKeyType": "Label", "maxSkew": 1}]},
+        decisionStrategy={"groupStrategy": {"clustersPerDecisionGroup": "50%"}},
+        sortBy="Score",
+        scoreRateLimit="1m",
+    ),
+    decision("east", group="canary", totals={"east": 1}),
+)
+
+
+def places(value: object, path: tuple = ()) -> list[tuple]:
+    """Return the paths of all values within a document."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(each for key, part in inner for each in places(part, (*path, key)))]
+
+
+def put(value: object, path: tuple, new: object) -> object:
+    """Return a document with another value at a path."""
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = put(copy[path[0]], path[1:], new)
+    return copy
+
+
+@given(st.data())
+def test_any_value_anywhere_is_refused_said_or_used_and_ends_nothing(data):
+    document = data.draw(st.sampled_from(SOUND))
+    path = data.draw(st.sampled_from(places(document)[1:]))
+    broken = put(document, path, data.draw(json_values))
+    found = hub_of(broken, *SOUND)
+    at = standings(found, Standings(), 0.0)
+    for standing in at.known.values():
+        assert all(-100 <= value <= 100 for value in standing.scores.values())
