@@ -26,7 +26,7 @@ from epp.framework.inputs import InputState
 from epp.framework.plugin_metrics import Sample
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.objects.cluster_objects import ClusterObjects
-from epp.objects.decode import ALL_KINDS, CLUSTER_KINDS, decode_object
+from epp.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, decode_object
 from epp.objects.files.last_good import ObjectVersions
 from epp.objects.files.source import ObjectSource
 from epp.objects.inference import INFERENCE_KINDS
@@ -155,7 +155,7 @@ class AcceleratorTagger(
             owner=self.name,
             setting=setting,
             grace_period=self.parameters.missing_file_grace_period,
-            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS,
+            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS,
             judge=object_faults,
             previous=previous,
         )

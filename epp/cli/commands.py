@@ -371,6 +371,10 @@ class Demo:
         float,
         typer.Option(metavar="RATE", help="Most requests a second that the demo sends; 0 for none.", min=0, max=100),
     ] = 12.0
+    clusters: Annotated[
+        Switch,
+        switch_option("Two clusters: one of them fills up, then fails, and comes back, again and again."),
+    ] = Switch.FALSE
     config_file: Annotated[
         Path | None,
         typer.Option(

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 import typer
 from rich.console import Console
@@ -17,9 +17,10 @@ from epp.cli.gateway import read_listen
 from epp.cli.running import run
 from epp.config import load_file
 from epp.datastore import Datastore
+from epp.demo.clusters import cluster_config, two_clusters
 from epp.demo.last_request import LastRequest
 from epp.demo.pool import PRESETS, demo_config, demo_discovery
-from epp.demo.servers import ServerFailedError, model_servers
+from epp.demo.servers import ServerFailedError, ServerSpec, model_servers
 from epp.demo.table import line, table
 from epp.demo.traffic import Traffic
 from epp.extproc.settings import ServerSettings
@@ -33,6 +34,7 @@ from epp.picker import PickerSettings
 MODEL = "demo-8b"
 _DRAW_SECONDS = 0.25
 _PRINT_SECONDS = 2.0
+_PHASE_SECONDS = 10.0
 _MIN_CONVERSATIONS = 6
 
 
@@ -43,27 +45,41 @@ def demo(flags: Demo) -> None:
     async def work(stop: asyncio.Event) -> None:
         address = read_listen(flags.listen)
         last = LastRequest()
-        config = demo_config() if flags.config_file is None else load_file(flags.config_file)
+        config = None if flags.config_file is None else load_file(flags.config_file)
         async with contextlib.AsyncExitStack() as stack:
-            servers = await stack.enter_async_context(model_servers(tuple(PRESETS), MODEL))
+            clusters = await stack.enter_async_context(two_clusters(MODEL)) if flags.clusters else None
+            if clusters is not None:
+                discovery, config = clusters.discovery(), config or cluster_config(clusters.objects)
+            else:
+                servers = await stack.enter_async_context(model_servers([*map(ServerSpec, PRESETS)], MODEL))
+                discovery, config = demo_discovery(servers), config or demo_config()
             picker = PickerSettings(
                 server=ServerSettings("unix:unset"),
                 config=config,
                 watch_config=flags.config_file,
-                discovery=demo_discovery(servers),
+                discovery=discovery,
                 observers=(last, *request_log(flags.v)),
             )
             settings = GatewaySettings(listen_host=address.host, listen_port=address.port)
             gateway = await stack.enter_async_context(local_gateway(picker, settings))
-            typer.echo(f"An H100, a slice of an A100 and a T4, simulated, behind {gateway.url}.")
-            typer.echo("The cheapest with free capacity serves; raise --traffic to use the dearer ones.")
+            if clusters is None:
+                typer.echo(f"An H100, a slice of an A100 and a T4, simulated, behind {gateway.url}.")
+                typer.echo("The cheapest with free capacity serves; raise --traffic to use the dearer ones.")
+            else:
+                typer.echo(f"Two clusters, east and west, simulated, behind {gateway.url}. East is the local one:")
+                typer.echo("it fills up, then fails, and comes back.")
+                await stack.enter_async_context(_background(clusters.run(_PHASE_SECONDS)))
             typer.echo("In another terminal:\n")
             typer.echo(f"  {curl(gateway.url)}\n")
             if flags.traffic:
                 conversations = max(_MIN_CONVERSATIONS, math.ceil(flags.traffic))
                 clients = Traffic(gateway.url, MODEL, flags.traffic, conversations=conversations)
                 await stack.enter_async_context(_background(clients.run()))
-            async with _background(_show(gateway.picker.store, last)):
+
+            def caption() -> str:
+                return last.text if clusters is None else f"{clusters.phase.value}\n{last.text}"
+
+            async with _background(_show(gateway.picker.store, caption)):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(flags.duration):
                         await gateway.wait(stop)
@@ -78,15 +94,15 @@ def curl(url: str) -> str:
     return f"curl -i {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
 
 
-async def _show(store: Datastore, last: LastRequest) -> None:
+async def _show(store: Datastore, caption: Callable[[], str]) -> None:
     if not sys.stdout.isatty():
         while True:
             await asyncio.sleep(_PRINT_SECONDS)
             typer.echo(line(store.snapshot()))
-            typer.echo(last.text)
-    with Live(table(store.snapshot(), last.text), console=Console(), auto_refresh=False) as live:
+            typer.echo(caption())
+    with Live(table(store.snapshot(), caption()), console=Console(), auto_refresh=False) as live:
         while True:
-            live.update(table(store.snapshot(), last.text), refresh=True)
+            live.update(table(store.snapshot(), caption()), refresh=True)
             await asyncio.sleep(_DRAW_SECONDS)
 
 

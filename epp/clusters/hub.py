@@ -19,6 +19,7 @@ from epp.objects.ocm import (
     PlacementDecision,
 )
 from epp.objects.placement import Placement
+from epp.objects.pool_import import InferencePoolImport
 
 _O = TypeVar("_O", bound=Object)
 _VETTED = (AddOnPlacementScore, ManagedCluster, PlacementDecision, Placement)
@@ -44,6 +45,8 @@ class Hub:
     pods: Mapping[str, Pod] = field(default_factory=dict)
     slices: Mapping[str, ResourceSlice] = field(default_factory=dict)
     claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
+    imports: Mapping[str, InferencePoolImport] = field(default_factory=dict)
+    """Imported pools, those that are being deleted left out."""
     problems: tuple[str, ...] = ()
     """Problems of objects, those not in effect included."""
 
@@ -84,6 +87,7 @@ class Hub:
             pods=of(Pod),
             slices=of(ResourceSlice),
             claims=of(ResourceClaim),
+            imports={name: one for name, one in of(InferencePoolImport).items() if not one.metadata.is_terminating},
             problems=tuple(problems),
         )
 

@@ -9,6 +9,7 @@ import msgspec
 
 from epp.clusters.decisions import Decided, Evaluate, decided
 from epp.clusters.hub import Hub
+from epp.clusters.imports import imported
 from epp.clusters.queueing import active_clusters
 from epp.framework.clusters import NO_STANDING, USAGE_SCORE, ClusterStanding
 from epp.objects.base import condition_of
@@ -73,7 +74,7 @@ def standings(
             ends.append(each.valid_until)
     if usage and f"{local}/{USAGE_SCORE}" not in hub.scores:
         scores[local].update({f"{USAGE_SCORE}/{name}": value for name, value in usage.items()})
-    decisions = decided(hub, scores, before.decided, now, evaluate)
+    decisions = decided(hub, scores, before.decided, now, evaluate) | imported(hub, local)
     active = active_clusters(hub, decisions)
     ends += [each.until for each in decisions.values() if each.until is not None]
     chosen = {cluster for each in decisions.values() for cluster in each.clusters}

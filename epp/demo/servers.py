@@ -23,31 +23,50 @@ class ModelServer:
     pid: int
 
 
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """A server to run."""
+
+    preset: str
+    """The simulated machine."""
+    name: str = ""
+    """By default the preset."""
+
+    @property
+    def title(self) -> str:
+        """Its name."""
+        return self.name or self.preset
+
+
 class ServerFailedError(Exception):
     """A simulated server did not start."""
 
 
 @asynccontextmanager
-async def model_servers(presets: Sequence[str], model: str) -> AsyncIterator[tuple[ModelServer, ...]]:
-    """Run one `epp sim-server` for each preset until the block ends; raises ServerFailedError."""
+async def model_servers(
+    specs: Sequence[ServerSpec], model: str, *, port: int = 0
+) -> AsyncIterator[tuple[ModelServer, ...]]:
+    """Run one `epp sim-server` for each until the block ends; raises ServerFailedError.
+
+    `port` is that of a single server; 0 for any free one.
+    """
     async with AsyncExitStack() as stack:
         processes = []
-        for preset in presets:  # in parallel: each takes most of a second to start
-            process = await _spawn(preset, model)
+        for spec in specs:  # in parallel: each takes most of a second to start
+            process = await _spawn(spec, model, port)
             stack.push_async_callback(_stop, process)
             processes.append(process)
         yield tuple(
             [
-                ModelServer(preset, await _announced_address(process, preset), process.pid)
-                for preset, process in zip(presets, processes, strict=True)
+                ModelServer(spec.title, await _announced_address(process, spec.title), process.pid)
+                for spec, process in zip(specs, processes, strict=True)
             ]
         )
 
 
-async def _spawn(preset: str, model: str) -> asyncio.subprocess.Process:
-    command = tied_to_parent(
-        sys.executable, "-m", "epp", "sim-server", "--port", "0", "--preset", preset, "--name", preset, "--model", model
-    )
+async def _spawn(spec: ServerSpec, model: str, port: int) -> asyncio.subprocess.Process:
+    flags = ("--port", str(port), "--preset", spec.preset, "--name", spec.title, "--model", model)
+    command = tied_to_parent(sys.executable, "-m", "epp", "sim-server", *flags)
     return await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -57,12 +76,12 @@ async def _spawn(preset: str, model: str) -> asyncio.subprocess.Process:
     )
 
 
-async def _announced_address(process: asyncio.subprocess.Process, preset: str) -> str:
+async def _announced_address(process: asyncio.subprocess.Process, name: str) -> str:
     line = await process.stdout.readline() if process.stdout else b""
     _, found, address = line.decode().strip().rpartition("http://")
     if not found:
         errors = (await process.stderr.read()).decode().strip() if process.stderr else ""
-        raise ServerFailedError(f"simulated server {preset!r} did not start: {errors or line.decode()}")
+        raise ServerFailedError(f"simulated server {name!r} did not start: {errors or line.decode()}")
     return address
 
 

@@ -46,6 +46,13 @@ class Row:
     prefix_hits: str
     """Share of prompt tokens found in the engine's prefix cache, since its start."""
     state: str
+    cluster: str = ""
+    """Name of its cluster; empty for the local one."""
+
+    @property
+    def title(self) -> str:
+        """Its name, and its cluster if it names one."""
+        return f"{self.name} in {self.cluster}" if self.cluster else self.name
 
 
 def rows(snapshot: Snapshot) -> Iterator[Row]:
@@ -69,6 +76,7 @@ def rows(snapshot: Snapshot) -> Iterator[Row]:
             _count(served[position]),
             _percent(hits[position] / queries[position] if queries[position] > 0 else float("nan")),
             _STATES.get(float(reachable[position]), ""),
+            endpoint.cluster,
         )
 
 
@@ -82,14 +90,19 @@ def table(snapshot: Snapshot, caption: str = "") -> Table:
         box=None,
         padding=(0, 1, 0, 0),
     )
+    found = tuple(rows(snapshot))
+    clusters = any(row.cluster for row in found)
     result.add_column("endpoint", overflow="fold")
+    if clusters:
+        result.add_column("cluster", overflow="fold")
     result.add_column("accelerator", overflow="fold")
     for heading in ("$/h", "wait", "run", "KV", "in\nflight", "served", "prefix\nhits"):  # all fit into 80 columns
         result.add_column(heading, justify="right", overflow="fold")
     result.add_column("state", overflow="fold")
-    for row in rows(snapshot):
+    for row in found:
         result.add_row(
             f"[bold]{escape(row.name)}[/]\n[dim]{escape(row.address)}[/]",
+            *((escape(row.cluster),) if clusters else ()),
             row.accelerator,
             row.dollars_per_hour,
             row.waiting,
@@ -107,7 +120,7 @@ def table(snapshot: Snapshot, caption: str = "") -> Table:
 def line(snapshot: Snapshot) -> str:
     """Return one line about all endpoints."""
     return " | ".join(
-        f"{row.name} {row.state}: waiting {row.waiting} running {row.running} KV {row.kv_usage} "
+        f"{row.title} {row.state}: waiting {row.waiting} running {row.running} KV {row.kv_usage} "
         f"served {row.served} prefix hits {row.prefix_hits}"
         for row in rows(snapshot)
     )

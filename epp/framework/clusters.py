@@ -30,6 +30,10 @@ USAGE_ALIASES: Mapping[str, str] = MappingProxyType(
 """Names in published examples that no such score has, and the real ones."""
 
 
+POOL_IMPORT = "InferencePoolImport"
+"""Begins the names of imported pools among placements: `InferencePoolImport/namespace/name`."""
+
+
 class TaintEffect(StrEnum):
     """Effect of a taint of a cluster."""
 
@@ -70,7 +74,9 @@ class ClusterStanding(msgspec.Struct, frozen=True, kw_only=True):
     expired: frozenset[str] = frozenset()
     """`resourceName/scoreName` of scores whose `validUntil` has passed."""
     placements: Mapping[str, PlacementStanding] = msgspec.field(default_factory=dict)
-    """By `namespace/name`: every placement that is known, those that did not choose the cluster included."""
+    """By `namespace/name`: every placement that is known, those that did not choose the cluster included. An
+    imported pool is one too, under `InferencePoolImport/namespace/name`: of the clusters that export it, and the local
+    one."""
     taints: tuple[ClusterTaint, ...] = ()
     active: bool | None = None
     """Whether an admission check of multi-cluster queueing that uses it is active; None if there is none."""

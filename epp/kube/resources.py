@@ -88,6 +88,7 @@ ACCELERATORS = (
 """Objects that bear on the hardware of endpoints; all of them are optional."""
 
 _OCM = "cluster.open-cluster-management.io"
+_DYNAMIC_SCORING = "dynamic-scoring.open-cluster-management.io"
 _SETS = ("v1beta2", "v1beta1")
 _KUEUE = ("v1beta2", "v1beta1", "v1alpha1")
 CLUSTERS = (
@@ -100,10 +101,16 @@ CLUSTERS = (
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "admissionchecks", "AdmissionCheck", namespaced=False),
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueclusters", "MultiKueueCluster", namespaced=False),
     Resource("kueue.x-k8s.io", _KUEUE, "multikueueconfigs", "MultiKueueConfig", namespaced=False),
+    Resource(LEGACY, ("v1alpha1",), "inferencepoolimports", "InferencePoolImport"),
 )
-"""Objects of a hub of Open Cluster Management on its clusters; all of them are optional."""
+"""Objects of a hub of Open Cluster Management on its clusters, and imported pools; all of them are optional."""
+SCORERS = (
+    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscorers", "DynamicScorer", everywhere=True),
+    Resource(_DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscoringconfigs", "DynamicScoringConfig", everywhere=True),
+)
+"""Outside scorers; both are optional."""
 
-_ALL = (PODS, *POLICIES, pools(POOL_GROUP), *ACCELERATORS, *OME_SERVICES, *CLUSTERS)
+_ALL = (PODS, *POLICIES, pools(POOL_GROUP), *ACCELERATORS, *OME_SERVICES, *CLUSTERS, *SCORERS)
 _KNOWN = {(each.group, each.kind): each for each in _ALL}
 
 

@@ -15,6 +15,7 @@ from epp.objects.dra import (
     read_resource_claim,
     read_resource_slice,
 )
+from epp.objects.dynamic_scoring import DYNAMIC_SCORING, read_dynamic_scorer, read_dynamic_scoring_config
 from epp.objects.gpu_pools import GpuPool, SchedulingConfigTemplate
 from epp.objects.inference import (
     GROUP,
@@ -37,6 +38,7 @@ from epp.objects.ocm import (
 from epp.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.objects.ome_services import read_cluster_serving_runtime, read_inference_service, read_serving_runtime
 from epp.objects.placement import read_placement
+from epp.objects.pool_import import read_pool_import
 from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
@@ -106,6 +108,11 @@ _KINDS: Mapping[tuple[str, str], _Kind] = {
     (OCM, "ManagedClusterSetBinding"): _Kind(_SETS, read_cluster_set_binding, default_namespace=True),
     (OCM, "Placement"): _Kind(_V1BETA1 | _V1ALPHA1, read_placement, default_namespace=True),
     (OCM, "PlacementDecision"): _Kind(_V1BETA1 | _V1ALPHA1, read_placement_decision, default_namespace=True),
+    (DYNAMIC_SCORING, "DynamicScorer"): _Kind(_V1ALPHA1 | _V1, read_dynamic_scorer, default_namespace=True),
+    (DYNAMIC_SCORING, "DynamicScoringConfig"): _Kind(
+        _V1ALPHA1 | _V1, read_dynamic_scoring_config, default_namespace=True
+    ),
+    (LEGACY_GROUP, "InferencePoolImport"): _Kind(_V1ALPHA1, read_pool_import, default_namespace=True),
     ("llmd.ai", "VariantAutoscaling"): _Kind(_V1ALPHA1, _plain(VariantAutoscaling), default_namespace=True),
     (POOL_GROUP, "InferencePool"): _Kind(_V1, read_inference_pool, default_namespace=True),
     **{
@@ -129,9 +136,13 @@ _GROUP_ALIASES: Mapping[tuple[str, str], str] = {
 ALL_KINDS: Kinds = frozenset(_KINDS)
 """All kinds that can be decoded."""
 CLUSTER_KINDS: Kinds = frozenset(
-    key for key in _KINDS if key[0] == OCM or key[1] in {"AdmissionCheck", "MultiKueueCluster", "MultiKueueConfig"}
+    key
+    for key in _KINDS
+    if key[0] == OCM or key[1] in {"AdmissionCheck", "MultiKueueCluster", "MultiKueueConfig", "InferencePoolImport"}
 )
-"""Kinds of Open Cluster Management, and those of multi-cluster queueing."""
+"""Kinds of Open Cluster Management, those of multi-cluster queueing, and imported pools."""
+SCORER_KINDS: Kinds = frozenset(key for key in _KINDS if key[0] == DYNAMIC_SCORING)
+"""Kinds of outside scorers."""
 _NESTING_LIMIT = 4
 """Depth of lists within lists."""
 

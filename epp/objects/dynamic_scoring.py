@@ -9,7 +9,8 @@ from epp.objects.base import Metadata, Object, Part, convert
 
 DYNAMIC_SCORING = "dynamic-scoring.open-cluster-management.io"
 
-_URL = re.compile(r"https?://[^\s/@?#]+(/[^\s?#@]*)?")
+_HOST = re.compile(r"https?://[^\s/@?#]+(/[^\s?#@]*)?")
+_URL = re.compile(_HOST.pattern + r"(\?[^\s#@]*)?")
 _PATH = re.compile(r"/[^\s?#]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _MOST_SECONDS = 30 * 86_400.0
@@ -117,7 +118,7 @@ def read_dynamic_scorer(document: object) -> DynamicScorer:
     """Return the object; raises ValueError."""
     found = convert(_with_config_url(document), DynamicScorer)
     check_config(found.spec, "spec.")
-    if found.spec.config_sync_mode == "Full" and not _URL.fullmatch(found.spec.config_url):
+    if found.spec.config_sync_mode == "Full" and not is_url(found.spec.config_url):
         raise ValueError(f"spec.configURL is {found.spec.config_url!r:.80}: write a URL, or configSyncMode: None")
     if found.spec.config_sync_mode != "Full" and not found.spec.scoring.host:
         raise ValueError("spec.scoring.host is missing: write the URL of the scorer")
@@ -132,13 +133,18 @@ def read_dynamic_scoring_config(document: object) -> DynamicScoringConfig:
     return found
 
 
+def is_url(text: str) -> bool:
+    """Return whether this is an HTTP URL without credentials."""
+    return _URL.fullmatch(text) is not None
+
+
 def check_config(config: ScorerConfig, place: str = "") -> None:
     """Check addresses and numbers; raises ValueError with field, value and remedy."""
     for field, host, path in (
         ("source", config.source.host, config.source.path),
         ("scoring", config.scoring.host, config.scoring.path),
     ):
-        if host and not _URL.fullmatch(host):
+        if host and not _HOST.fullmatch(host):
             raise ValueError(f"{place}{field}.host is {host!r:.80}: write http:// or https:// with host and port")
         if not _PATH.fullmatch(path):
             raise ValueError(f"{place}{field}.path is {path!r:.80}: write a path that begins with a slash")

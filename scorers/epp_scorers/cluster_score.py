@@ -92,6 +92,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
         self._column = DynamicScoreColumn(parameters.score_name)
         self._clusters = ClusterIndex()
         self._counts = {"missing": 0, "expired": 0}
+        self._counting = True
         self._warned: frozenset[str] = frozenset()
         self._warned_of: object = None
         if parameters.source == "dynamic":
@@ -135,6 +136,14 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
             scores = np.where(missing, 0.0 if self.parameters.missing == "worst" else NEUTRAL, scores)
         return scores
 
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Run on made-up data, which is neither counted nor logged."""
+        self._counting = False
+        try:
+            super().rehearse(request, candidates)
+        finally:
+            self._counting = True
+
     @property
     def _described(self) -> str:
         return (
@@ -154,6 +163,8 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
                 return standing_numbers(candidates, _add_on_score, self._key)
 
     def _count(self, candidates: Candidates, missing: Mask) -> None:
+        if not self._counting:
+            return
         expired = missing & self._expired(candidates)
         count = int(np.count_nonzero(expired))
         self._counts["expired"] += count

@@ -88,3 +88,23 @@ def read_all(screen: int) -> str:
         except OSError:  # EIO: how Linux says that the other side is closed
             pass
     return b"".join(pieces).decode()
+
+
+async def test_demo_of_two_clusters_shows_where_requests_go(directory):
+    async with command("demo", "--clusters", "--listen=127.0.0.1:0", "--traffic=8", TMPDIR=str(directory)) as demo:
+        await demo.says("Two clusters, east and west")
+        await demo.says("east and west are calm")
+        assert "best of 4" in await demo.says("last request: east-")
+        await demo.says("east is full")
+        await demo.says("last request: west-")
+        await demo.says("east has failed")
+        row = await demo.says("east-1 in east unreachable")
+        assert "west-1 in west up" in row
+        await demo.says("east is back")
+        await demo.says("last request: east-")
+        offspring = children(demo.pid)
+        demo.interrupt()
+        assert await demo.end() == 0
+    assert not any(is_running(pid) for pid in offspring)
+    assert list(directory.iterdir()) == []
+    assert "Traceback" not in str(demo)

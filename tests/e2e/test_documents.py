@@ -23,16 +23,25 @@ from wheels import REPOSITORY, build_wheel, install
 POLICIES = "docs/objectives-and-rewrites.md"
 CLUSTERS = "docs/clusters.md"
 FILES = "docs/files-and-prices.md"
+MULTI_CLUSTER = "docs/multi-cluster.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
     POLICIES: (),
     CLUSTERS: (),
+    MULTI_CLUSTER: (),
     FILES: ("kubectl ",),
 }
 """Commands that install packages, as the text beside them says, the bench, which has a test of its own, and those for a
 cluster: `tests/kube` runs these."""
-PROJECT_FILES = {"README.md": (), "deploy/README.md": ("deploy",), POLICIES: (), CLUSTERS: (), FILES: ()}
+PROJECT_FILES = {
+    "README.md": (),
+    "deploy/README.md": ("deploy",),
+    POLICIES: (),
+    CLUSTERS: (),
+    MULTI_CLUSTER: (),
+    FILES: (),
+}
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 LOOPBACK_UP = """
@@ -181,6 +190,17 @@ def test_clusters_work_as_they_are_written(walk):
     assert found.keys() == {"east", "west"}
     items = {each["name"]: each["value"] for each in found["east"]["status"]["scores"]}
     assert (items["queueHeadroom"], items["endpointsAvailable"]) == (100, 100)
+
+
+def test_routing_across_clusters_works_as_it_is_written(walk):
+    walked = walk(MULTI_CLUSTER)
+    *_, first, _, west, _, east, _, refused, missing, _ = walked.values()
+    assert re.search(r"^x-sim-server: east-1\r?$", first, re.MULTILINE)
+    assert "local-cluster-scorer" in first
+    assert "west-1" in west
+    assert "east-1" in east
+    assert "no cluster is available for this request" in refused
+    assert 'reason="missing"} 0' in missing
 
 
 def test_commands_that_are_not_run_are_in_the_documents():

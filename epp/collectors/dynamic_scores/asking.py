@@ -7,7 +7,7 @@ from typing import Literal
 
 import structlog
 
-from epp.collectors.dynamic_scores.fetching import Fetcher, FetchError
+from epp.collectors.dynamic_scores.client import Client, FetchError
 from epp.collectors.dynamic_scores.joining import Aggregate, JoinedScores
 from epp.collectors.dynamic_scores.results import Result, ResultError
 from epp.collectors.dynamic_scores.scorer import Asked
@@ -29,7 +29,10 @@ class Asking:
     def __init__(
         self, asked: Asked, clock: Clock, *, owner: str, aggregate: Aggregate, validity_seconds: float | None
     ) -> None:
+        self.origin = asked
+        """What is asked by the configuration, or by an object."""
         self.asked = asked
+        """The same, with what the scorer itself says."""
         self.health: Health = "Unknown"
         self.failures = 0
         self.answers = 0
@@ -60,18 +63,18 @@ class Asking:
     def _valid_seconds(self) -> float:
         return self._validity_seconds or _VALID_INTERVALS * self.asked.interval_seconds
 
-    async def run(self, fetcher: Fetcher, changed: Callable[[], None]) -> None:
+    async def run(self, client: Client, changed: Callable[[], None]) -> None:
         """Ask until cancelled; call `changed` when other scores hold, also because they have expired."""
         if self.asked.config_url:
-            await self._sync(fetcher)
+            await self._sync(client)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._check_health(fetcher))
-            tasks.create_task(self._ask(fetcher, changed))
+            tasks.create_task(self._check_health(client))
+            tasks.create_task(self._ask(client, changed))
             tasks.create_task(self._watch_validity(changed))
 
-    async def _ask(self, fetcher: Fetcher, changed: Callable[[], None]) -> None:
+    async def _ask(self, client: Client, changed: Callable[[], None]) -> None:
         while True:
-            if await self._ask_once(fetcher):
+            if await self._ask_once(client):
                 changed()
             await asyncio.sleep(self.asked.interval_seconds)
 
@@ -86,11 +89,11 @@ class Asking:
             was_valid = valid
             await asyncio.sleep(min(_LONGEST_LOOK_SECONDS, self._valid_seconds / _LOOKS_PER_VALIDITY))
 
-    async def _ask_once(self, fetcher: Fetcher) -> bool:
+    async def _ask_once(self, client: Client) -> bool:
         """Ask once; return whether other scores hold than before."""
         was_valid = self.valid
         try:
-            answer = await self.asked.ask(fetcher, self._clock)
+            answer = await self.asked.ask(client, self._clock)
         except (FetchError, ResultError, PageError) as error:
             self.failures += 1
             self._say(str(error))
@@ -108,22 +111,22 @@ class Asking:
     def _joined(self, results: Mapping[str, list[Result]]) -> Mapping[str, JoinedScores]:
         return {name: JoinedScores(each, self._aggregate) for name, each in results.items()}
 
-    async def _check_health(self, fetcher: Fetcher) -> None:
+    async def _check_health(self, client: Client) -> None:
         while not self.asked.page_url:
             if self.asked.health_url:
                 try:
-                    await fetcher.get(self.asked.health_url)
+                    await client.get(self.asked.health_url)
                 except FetchError:
                     self.health = "Inactive"
                 else:
                     self.health = "Active"
             await asyncio.sleep(HEALTH_SECONDS)
             if self.asked.config_url:
-                await self._sync(fetcher)
+                await self._sync(client)
 
-    async def _sync(self, fetcher: Fetcher) -> None:
+    async def _sync(self, client: Client) -> None:
         try:
-            said = await fetcher.get(self.asked.config_url)
+            said = await client.get(self.asked.config_url)
             self.asked = self.asked.synced(said)
         except (FetchError, ValueError) as error:
             self.failures += 1

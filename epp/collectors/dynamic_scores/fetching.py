@@ -11,16 +11,14 @@ from typing import Self
 
 import aiohttp
 
+from epp.collectors.dynamic_scores.client import Client, FetchError
+
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 _TOKEN_LIMIT_BYTES = 64 * 1024
 _CONNECTIONS = 8
 
 
-class FetchError(Exception):
-    """There is no answer that can be used."""
-
-
-class Fetcher:
+class Fetcher(Client):
     """A client of all scorers; an asynchronous context manager."""
 
     def __init__(self, *, timeout_seconds: float, ca_cert_path: str = "") -> None:

@@ -4,22 +4,20 @@
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from epp.collectors.dynamic_scores.joining import Aggregate
 from epp.collectors.dynamic_scores.scorer import Asked
 from epp.framework.durations import parse_duration
 from epp.framework.limits import AbsolutePath, Name
 from epp.framework.plugin import Parameters
-from epp.objects.dynamic_scoring import ScorerConfig, Scoring, ScoringParams, Source, SourceParams, check_config
-
-HttpUrl = Annotated[str, Meta(pattern=r"^https?://[^\s/@?#]+(/[^\s#@]*)?$")]
+from epp.objects.dynamic_scoring import ScorerConfig, Scoring, ScoringParams, Source, SourceParams, check_config, is_url
 
 
 class QueryParameters(Parameters, frozen=True, kw_only=True):
     """A query to Prometheus, whose result is sent to the scorer."""
 
-    host: HttpUrl
+    host: Name
     """URL of the server."""
     path: AbsolutePath = "/api/v1/query_range"
     """Path of range queries."""
@@ -36,7 +34,7 @@ class QueryParameters(Parameters, frozen=True, kw_only=True):
 class ServiceParameters(Parameters, frozen=True, kw_only=True):
     """The service that scores."""
 
-    host: HttpUrl
+    host: Name
     """URL of the service."""
     path: AbsolutePath = "/scoring"
     """Path that takes the data."""
@@ -59,7 +57,7 @@ class ScorerParameters(Parameters, frozen=True, kw_only=True):
     """Cluster of results that name none; empty for any."""
     score_dimension_format: str = ""
     """Dimensions of the results that count, as in a DynamicScorer: `${node};${pod}`. Empty for all."""
-    config_url: str = ""
+    config_url: str = field(default="", name="configURL")
     """URL at which the scorer says which query, paths and interval it wants; with `configSyncMode: Full`."""
     config_sync_mode: Literal["Full", "None"] = "None"
     """`Full`: ask the scorer for its configuration every 30 seconds, and use that. Hosts and tokens stay."""
@@ -81,6 +79,10 @@ class ScorerParameters(Parameters, frozen=True, kw_only=True):
         )
         config = ScorerConfig(source=source, scoring=scoring)
         check_config(config)
+        if self.config_url and not is_url(self.config_url):
+            raise ValueError(
+                f"configURL is {self.config_url!r:.80}: write http:// or https:// with host, port and path"
+            )
         if (self.config_sync_mode == "Full") != bool(self.config_url):
             raise ValueError("configURL and configSyncMode: Full belong together: write both or neither")
         return Asked(
@@ -98,7 +100,7 @@ class ScorerParameters(Parameters, frozen=True, kw_only=True):
 class PageParameters(Parameters, frozen=True, kw_only=True):
     """A metrics page with the series `dynamic_score`."""
 
-    url: HttpUrl
+    url: Name
     """URL of the page."""
     interval: str = "30s"
     """Time between two requests."""
@@ -112,6 +114,8 @@ class PageParameters(Parameters, frozen=True, kw_only=True):
         params = ScoringParams(interval=_seconds("interval", self.interval))
         config = ScorerConfig(scoring=Scoring(params=params))
         check_config(config)
+        if not is_url(self.url):
+            raise ValueError(f"url is {self.url!r:.80}: write http:// or https:// with host, port and path")
         return Asked(
             name=self.url,
             score_name="",

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.collectors.dynamic_scores.fetching import Fetcher, FetchError
+from epp.collectors.dynamic_scores.client import Client, FetchError
 from epp.collectors.dynamic_scores.results import Result, dimensions_in, read_page, read_results
 from epp.framework.clock import Clock
 from epp.objects.base import convert
-from epp.objects.dynamic_scoring import ScorerConfig, Scoring, Source, check_config
+from epp.objects.dynamic_scoring import Auth, DynamicScorer, ScorerConfig, Scoring, Source, check_config
 
 _MOST_QUERIES = 16
 _MOST_DATA_BYTES = 16 * 1024 * 1024
@@ -61,7 +61,7 @@ class Asked:
         """
         try:
             said = convert(msgspec.json.decode(body), ScorerConfig)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"not JSON: {error}") from None
         check_config(said)
         own = self.config
@@ -88,18 +88,18 @@ class Asked:
             scoring_token_file=self.scoring_token_file if own.scoring.host else "",
         )
 
-    async def ask(self, fetcher: Fetcher, clock: Clock) -> Answer:
+    async def ask(self, client: Client, clock: Clock) -> Answer:
         """Return what the scorer answers now; raises FetchError, ResultError or PageError."""
         if self.page_url:
-            page = await fetcher.get(self.page_url, token_file=self.scoring_token_file)
+            page = await client.get(self.page_url, token_file=self.scoring_token_file)
             return Answer({name: self._here(each) for name, each in read_page(page).items()})
-        body = await self._data(fetcher, clock)
+        body = await self._data(client, clock)
         scoring = self.config.scoring
-        answer = await fetcher.post(_join(scoring.host, scoring.path), body, token_file=self.scoring_token_file)
+        answer = await client.post(_join(scoring.host, scoring.path), body, token_file=self.scoring_token_file)
         results, left_out = read_results(answer, dimensions_in(self.dimensions))
         return Answer({self.score_name: self._here(results)}, left_out)
 
-    async def _data(self, fetcher: Fetcher, clock: Clock) -> bytes:
+    async def _data(self, client: Client, clock: Clock) -> bytes:
         """Return the body to post: the series of all queries."""
         source = self.config.source
         queries = [query.strip() for query in source.params.query.split(";") if query.strip()]
@@ -116,7 +116,7 @@ class Asked:
                 "step": f"{source.params.step:g}",
             }
             url = _join(source.host, source.path)
-            series.append(_series(await fetcher.get(url, query=asked, token_file=self.source_token_file), url))
+            series.append(_series(await client.get(url, query=asked, token_file=self.source_token_file), url))
             if sum(map(len, series)) > _MOST_DATA_BYTES:
                 raise FetchError(f"the queries give more than {_MOST_DATA_BYTES} bytes: ask for fewer series")
         return b'{"data":[' + b",".join(filter(None, series)) + b"]}"
@@ -125,6 +125,29 @@ class Asked:
         if not self.cluster:
             return results
         return [each if each.cluster else each._replace(cluster=self.cluster) for each in results]
+
+
+def asked_by(scorer: DynamicScorer, secrets_path: str) -> Asked:
+    """Return what an object asks for; raises ValueError where a token is needed and there is no directory for it."""
+    spec = scorer.spec
+
+    def token_file(field: str, auth: Auth | None) -> str:
+        if auth is None:
+            return ""
+        secret = auth.token_secret_ref
+        if not secrets_path:
+            raise ValueError(f"spec.{field}.auth needs Secret {secret.name}: mount it, and set secretsPath")
+        return f"{secrets_path}/{secret.name}/{secret.key}"
+
+    return Asked(
+        name=scorer.id,
+        score_name=scorer.score_name,
+        config=ScorerConfig(source=spec.source, scoring=spec.scoring),
+        config_url=spec.config_url if spec.config_sync_mode == "Full" else "",
+        dimensions=spec.score_dimension_format,
+        source_token_file=token_file("source", spec.source.auth),
+        scoring_token_file=token_file("scoring", spec.scoring.auth),
+    )
 
 
 class _Data(msgspec.Struct):
@@ -140,7 +163,7 @@ def _series(body: bytes, url: str) -> bytes:
     """Return the series in an answer of Prometheus as the inside of a JSON list; raises FetchError."""
     try:
         found = msgspec.json.decode(body, type=_Answered)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FetchError(f"{url} answered what is no result of a query: {error}") from None
     listed = bytes(found.data.result).strip()
     if found.status != "success" or not listed.startswith(b"["):

@@ -5,14 +5,24 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from epp.collectors.dynamic_scores.asking import HEALTH, Asking
-from epp.collectors.dynamic_scores.fetching import Fetcher
+from epp.collectors.dynamic_scores.client import Client
 from epp.collectors.dynamic_scores.parameters import DynamicScoreSourceParameters
-from epp.collectors.dynamic_scores.scorer import Asked
+from epp.collectors.dynamic_scores.scorer import Asked, asked_by
+from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import Concerns, FollowingTagger, Report, every_endpoint
 from epp.framework.durations import parse_duration
 from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScore, DynamicScores
 from epp.framework.endpoint import Endpoint
+from epp.framework.inputs import InputState
 from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.objects.decode import SCORER_KINDS, decode_object
+from epp.objects.dynamic_scoring import DynamicScorer, DynamicScoringConfig
+from epp.objects.followed import Change, FollowedObjects
+
+_KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(SCORER_KINDS))
+_GRACE_PERIOD = "5m"
+"""Time for which the objects of a missing file stay in effect."""
+_MOST_SCORERS = 256
 
 _HEALTH = PluginMetric("dynamic_scorer_health", "1 for the health of each dynamic scorer.", ("scorer", "state"))
 _AGE = PluginMetric("dynamic_scorer_age_seconds", "Time since the last answer of each dynamic scorer.", ("scorer",))
@@ -24,7 +34,7 @@ _RESULTS = PluginMetric(
 )
 
 
-class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters]):
+class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectReader[DynamicScoreSourceParameters]):
     """Asks scorers of the Dynamic Scoring Framework of Open Cluster Management, and reads pages with their scores.
 
     Every `interval`, the result of a query to Prometheus is posted to the scorer, whose results are joined to endpoints
@@ -37,12 +47,36 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters]):
     plugin_type = "dynamic-score-source"
     writes = (DYNAMIC_SCORES,)
     metrics = (_HEALTH, _AGE, _REQUESTS, _RESULTS)
+    decode = staticmethod(decode_object)
 
     def setup(self) -> None:
-        """Prepare the scorers; none is asked yet."""
-        scorers = [each.asked() for each in self.parameters.scorers]
-        pages = [each.asked() for each in self.parameters.pages]
-        self._askings = tuple(map(self._asking, (*scorers, *pages)))
+        """Read the files for the first time; no scorer is asked yet. Raises ConfigurationError for an invalid path."""
+        parameters = self.parameters
+        self._objects = FollowedObjects(
+            parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=SCORER_KINDS
+        )
+        scorers = [each.asked() for each in parameters.scorers]
+        pages = [each.asked() for each in parameters.pages]
+        self._named = tuple(map(self._asking, (*scorers, *pages)))
+        self._askings = self._named
+        self._masked: frozenset[tuple[str, str]] = frozenset()
+        self._scorers_changed = asyncio.Event()
+        self._changing = asyncio.Lock()
+        self._apply(self._objects.read(self.clock.now()))
+
+    @property
+    def inputs(self) -> InputState:
+        """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
+        return self._objects.inputs
+
+    @property
+    def kinds(self) -> Sequence[ObjectKind]:
+        """DynamicScorer and DynamicScoringConfig."""
+        return _KINDS if self.parameters.read_cluster else ()
+
+    def can_read(self, kind: ObjectKind) -> bool:
+        """Return whether it is one of these kinds."""
+        return kind[:2] in SCORER_KINDS
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -65,7 +99,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters]):
         found: dict[str, DynamicScore] = {}
         for asking in self._askings:
             for name, scores in asking.scores.items():
-                score = scores.of(endpoint, cluster)
+                score = None if (cluster, name) in self._masked else scores.of(endpoint, cluster)
                 known = found.get(name)
                 if score is None or (known is not None and not known.expired):
                     continue
@@ -73,14 +107,74 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters]):
         return Report(attributes={DYNAMIC_SCORES: DynamicScores(by_name=found)})
 
     async def follow(self, changed: Callable[[Concerns], None]) -> None:
-        """Ask all scorers until cancelled."""
+        """Ask all scorers, and apply new versions of the files, until cancelled."""
+        from epp.collectors.dynamic_scores.fetching import Fetcher  # noqa: PLC0415  `epp check` talks to no network
+
         timeout = parse_duration(self.parameters.timeout)
         async with (
-            Fetcher(timeout_seconds=timeout, ca_cert_path=self.parameters.ca_cert_path) as fetcher,
+            Fetcher(timeout_seconds=timeout, ca_cert_path=self.parameters.ca_cert_path) as client,
             asyncio.TaskGroup() as tasks,
         ):
-            for asking in self._askings:
-                tasks.create_task(asking.run(fetcher, lambda: changed(every_endpoint)))
+            tasks.create_task(self._follow_scorers(client, lambda: changed(every_endpoint)))
+            if self.parameters.paths:
+                tasks.create_task(self._follow_files(changed))
+
+    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
+        """Take objects of the cluster."""
+        async with self._changing:
+            self._apply(await asyncio.to_thread(self._objects.take, kinds))
+        return every_endpoint
+
+    async def _follow_files(self, changed: Callable[[Concerns], None]) -> None:
+        async for _ in self._objects.changes():
+            async with self._changing:
+                change = await asyncio.to_thread(self._objects.read, self.clock.now())
+                self._apply(change)
+            if change is not None:
+                changed(every_endpoint)
+
+    async def _follow_scorers(self, client: Client, changed: Callable[[], None]) -> None:
+        """Keep one task for each scorer."""
+        running: dict[Asking, asyncio.Task[None]] = {}
+        try:
+            while True:
+                self._scorers_changed.clear()
+                for gone in running.keys() - set(self._askings):
+                    running.pop(gone).cancel()
+                for asking in self._askings:
+                    if asking not in running:
+                        running[asking] = asyncio.create_task(asking.run(client, changed))
+                waiting = asyncio.create_task(self._scorers_changed.wait())
+                done, _ = await asyncio.wait({waiting, *running.values()}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                for task in done - {waiting}:
+                    task.result()  # none ends but by an error, which is the supervisor's
+        finally:
+            for task in running.values():
+                task.cancel()
+
+    def _apply(self, change: Change | None) -> None:
+        """Put objects into effect; a scorer that stays as it is keeps its scores."""
+        if change is None:
+            return
+        objects = [held.object for file in change.files for held in file.held]
+        scorers = {each.id: each for each in objects if isinstance(each, DynamicScorer)}
+        configs = [each for each in objects if isinstance(each, DynamicScoringConfig)]
+        self._masked = frozenset(
+            (mask.cluster_name, mask.score_name) for config in configs for mask in config.spec.masks
+        )
+        known = {asking.origin: asking for asking in self._askings}
+        problems, askings = [problem for file in change.files for problem in map(str, file.problems)], []
+        for scorer in list(scorers.values())[:_MOST_SCORERS]:
+            try:
+                asked = asked_by(scorer, self.parameters.secrets_path)
+            except ValueError as error:
+                problems.append(f"DynamicScorer {scorer.id} is not asked: {error}")
+                continue
+            askings.append(known.get(asked) or self._asking(asked))
+        self._askings = (*self._named, *askings)
+        self._objects.apply(change, problems)
+        self._scorers_changed.set()
 
     def _asking(self, asked: Asked) -> Asking:
         validity = self.parameters.validity

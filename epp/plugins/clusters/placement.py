@@ -1,32 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the endpoints in clusters that a Placement chose, or that export an imported pool."""
 
-from typing import Annotated, Literal
+import re
+from typing import Literal
 
 import numpy as np
-from msgspec import Meta
 
 from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
 from epp.framework.arrays import any_true
 from epp.framework.cluster_arrays import standing_mask
-from epp.framework.clusters import CLUSTER, ClusterStanding
+from epp.framework.clusters import CLUSTER, POOL_IMPORT, ClusterStanding
 from epp.framework.errors import NoClustersError
 
-ObjectName = Annotated[str, Meta(pattern=r"^[^/\s]+/[^/\s]+$")]
+_OBJECT = re.compile(r"[^/\s]+/[^/\s]+")
 
 
-class PlacementFilterParameters(FilterParameters, frozen=True, kw_only=True):
-    """The placement, and how an empty one is treated."""
+class PlacementFilterParameters(FilterParameters, frozen=True):
+    """The placement or import, and how an empty one is treated."""
 
-    placement: ObjectName
+    placement: str = ""
     """`namespace/name` of a Placement."""
+    pool_import: str = ""
+    """`namespace/name` of an InferencePoolImport, in place of a placement: the clusters that export the pool, and the
+    local one."""
     on_empty: Literal["FailClosed", "FailOpen"] = "FailClosed"
     """How to treat a placement that chose no cluster, or is not known: `FailClosed` refuses requests with 503,
     `FailOpen` keeps all endpoints."""
 
+    def __post_init__(self) -> None:
+        """Refuse none of the two, and both; raises ValueError."""
+        if bool(self.placement) == bool(self.pool_import):
+            raise ValueError("write either placement or poolImport, with the namespace/name of the object")
+        for name, value in (("placement", self.placement), ("poolImport", self.pool_import)):
+            if value and not _OBJECT.fullmatch(value):
+                raise ValueError(f"{name} is {value!r}: write namespace/name")
+
 
 class PlacementFilter(Filter[PlacementFilterParameters]):
     """Keeps an endpoint if the placement chose its cluster, by all its PlacementDecision objects together.
+
+    With `poolImport`, keeps it if its cluster exports the pool, or is the local one.
 
     A cluster that leaves the placement gets no new requests; those in flight end there, and sessions and prefixes that
     it holds do not draw requests to it. If the placement chose clusters, but none with an endpoint that is left, the
@@ -36,11 +49,15 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
     plugin_type = "placement-filter"
     reads = (CLUSTER,)
 
+    def setup(self) -> None:
+        imported = self.parameters.pool_import
+        self._name = f"{POOL_IMPORT}/{imported}" if imported else self.parameters.placement
+
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         chosen = standing_mask(candidates, self._is_chosen)
         if any_true(chosen):
             return chosen
-        name = self.parameters.placement
+        name = self._name
         if any_true(candidates.snapshot.records(CLUSTER).derive_mask(self._has_decision)[candidates.snapshot.slots]):
             problem = f"placement {name} chose no cluster of an endpoint that is left"
         elif self.parameters.on_empty == "FailOpen":
@@ -52,9 +69,9 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
         raise NoClustersError(problem)
 
     def _is_chosen(self, standing: ClusterStanding) -> bool:
-        found = standing.placements.get(self.parameters.placement)
+        found = standing.placements.get(self._name)
         return found is not None and found.chosen
 
     def _has_decision(self, standing: ClusterStanding) -> bool:
-        found = standing.placements.get(self.parameters.placement)
+        found = standing.placements.get(self._name)
         return found is not None and found.any_chosen

@@ -4,6 +4,7 @@
 import io
 from math import nan
 
+import msgspec
 import pytest
 from bench import BODY, new_bench
 from rich.console import Console
@@ -131,3 +132,16 @@ def test_empty_pool_is_an_empty_table():
     assert list(rows(Snapshot())) == []
     assert line(Snapshot()) == ""
     assert "endpoints" in drawn(Snapshot())
+
+
+def test_clusters_have_a_column_where_endpoints_name_them():
+    pool = candidates(waiting=[1, 2]).snapshot
+    named = tuple(
+        Endpoint(endpoint.name, endpoint.address, 8000, cluster=cluster)
+        for endpoint, cluster in zip(pool.endpoints.values, ("east", "west"), strict=True)
+    )
+    in_clusters = msgspec.structs.replace(pool, endpoints=Records(named))
+    assert "cluster" in drawn(in_clusters)
+    assert "west" in drawn(in_clusters)
+    assert "cluster" not in drawn(pool)
+    assert line(in_clusters).startswith("e0 in east up: waiting 1")

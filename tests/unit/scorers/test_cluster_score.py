@@ -166,3 +166,14 @@ def test_scores_are_derived_once_for_all_requests(build):
     plugin.score(Request("another"), pool)
     (after,) = pool.snapshot.records(CLUSTER)._each.values()
     assert after is before
+
+
+def test_trial_of_a_configuration_counts_and_says_nothing(build):
+    plugin = build(ClusterScore, **NAMED)
+    pool = candidates(records={CLUSTER: [NO_STANDING]})
+    with capture_logs() as said:
+        plugin.rehearse(Request("r"), pool)
+        assert not said
+        assert {sample.value for sample in plugin.samples} == {0}
+        plugin.score(Request("r"), pool)
+    assert len(said) == 1

@@ -57,6 +57,21 @@ def test_ocm_4_empty_placement_can_keep_all():
     assert kept(NO_STANDING, onEmpty="FailOpen") == [True]
 
 
+def test_imported_pool_stands_for_a_placement():
+    name = "InferencePoolImport/example/llm-pool"
+    east, west = (
+        ClusterStanding(cluster=cluster, placements={name: PlacementStanding(chosen=chosen)})
+        for cluster, chosen in (("east", True), ("west", False))
+    )
+    assert kept(east, west, placement="", poolImport="example/llm-pool") == [True, False]
+
+
+@pytest.mark.parametrize("parameters", [{"placement": ""}, {"poolImport": "a/b"}])
+def test_either_a_placement_or_an_import_is_named(parameters):
+    with pytest.raises((ConfigurationError, ValueError), match="either placement or poolImport"):
+        build(**parameters)
+
+
 def test_ocm_4_placement_that_chose_other_clusters_is_not_empty():
     with pytest.raises(NoClustersError, match="no cluster"):
         kept(WEST, onEmpty="FailOpen")

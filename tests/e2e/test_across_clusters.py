@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pool of two clusters, through a real Envoy: requests move between them as the hub and the load say."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import openai
+import pytest
+import yaml
+from aiohttp import web
+from config_files import replace, with_pool
+from world import ENDLESS, MODEL, World, open_world, until
+
+from epp.demo.clusters import Phase, config_text, two_clusters
+from epp.demo.servers import ModelServer
+from epp.framework.clusters import CLUSTER
+from epp.framework.dynamic_scores import DYNAMIC_SCORES
+
+OCM = "cluster.open-cluster-management.io"
+
+
+def endpoints(path: Path, servers: dict[str, tuple[str, str]]) -> Path:
+    """Write an endpoints file: by name, address and cluster."""
+    entries = []
+    for name, (address, cluster) in servers.items():
+        host, _, port = address.rpartition(":")
+        entries.append({"name": name, "address": host, "port": int(port), "cluster": cluster})
+    path.write_text(yaml.safe_dump({"endpoints": entries}))
+    return path
+
+
+def config_of(tmp_path: Path, text: str, servers: dict[str, tuple[str, str]]) -> Path:
+    config = tmp_path / "config.yaml"
+    config.write_text(with_pool(text, endpoints(tmp_path / "endpoints.yaml", servers)))
+    return config
+
+
+def standings(world: World) -> dict[str, object]:
+    snapshot = world.gateway.picker.store.snapshot()
+    records = snapshot.records(CLUSTER).values
+    return {records[slot].cluster: records[slot] for slot in snapshot.slots.tolist()}
+
+
+async def served_in(world: World, count: int = 8) -> set[str]:
+    """Send some requests at once, of different prompts; return the clusters that answered."""
+    answers = await asyncio.gather(*(world.ask(f"question {number} of {id(world)}") for number in range(count)))
+    return {name.partition("-")[0] for name in answers}
+
+
+def in_clusters(servers: tuple[ModelServer, ...]) -> dict[str, tuple[str, str]]:
+    return {server.name: (server.address, server.name.partition("-")[0]) for server in servers}
+
+
+async def test_requests_leave_a_cluster_that_is_full_or_has_failed_and_come_back(tmp_path):
+    async with two_clusters(MODEL) as clusters:
+        config = config_of(tmp_path, config_text(clusters.objects), in_clusters(clusters.servers))
+        async with open_world(config_file=config) as world:
+            score = "resource-usage-score/gpuClusterAvailable"
+            await world.scraped()
+            assert standings(world)["east"].scores == {score: 60.0}
+            assert await served_in(world) == {"east"}
+
+            await clusters.enter(Phase.FULL)
+            await until(lambda: standings(world)["east"].scores == {score: -100.0}, "the score has fallen")
+            await world.scraped()
+            assert await served_in(world) == {"west"}
+
+            await clusters.enter(Phase.FAILED)
+            await until(lambda: standings(world)["east"].taints, "the taint is known")
+            assert await served_in(world) == {"west"}
+            await until(lambda: world.available == {"west-1", "west-2"}, "the servers of east are known to be gone")
+
+            await clusters.enter(Phase.BACK)
+            await until(lambda: len(world.available) == 4, "the servers of east are back")
+            await until(lambda: standings(world)["east"].scores == {score: 60.0}, "the score is back")
+            assert not standings(world)["east"].taints
+            assert await served_in(world) == {"east"}
+
+
+PLACED = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: cluster-data-source
+  parameters: {{paths: [{objects}], cluster: east}}
+- type: placement-filter
+  parameters: {{placement: default/llm}}
+- type: active-request-scorer
+"""
+
+
+def decisions(path: Path, *pages: tuple[str, ...]) -> None:
+    """Write the pages of the decision of a placement."""
+    documents = [
+        {
+            "apiVersion": f"{OCM}/v1beta1",
+            "kind": "PlacementDecision",
+            "metadata": {"name": f"llm-decision-{number}", "labels": {f"{OCM}/placement": "llm"}},
+            "status": {"decisions": [{"clusterName": name, "reason": ""} for name in clusters]},
+        }
+        for number, clusters in enumerate(pages, 1)
+    ]
+    replace(path, yaml.safe_dump_all(documents))
+
+
+async def test_ocm_4_cluster_that_leaves_a_placement_ends_what_it_has_and_gets_nothing_new(simulated, tmp_path):
+    sims = await simulated("east-1", "west-1")
+    objects = tmp_path / "hub.yaml"
+    decisions(objects, ("east",), ("west",))
+    servers = {name: (sim.address, name.partition("-")[0]) for name, sim in sims.items()}
+    config = config_of(tmp_path, PLACED.format(objects=objects), servers)
+    async with open_world(config_file=config, sims=sims) as world:
+        assert await served_in(world) == {"east", "west"}  # of both pages
+
+        decisions(objects, ("east",), ())
+
+        def chosen() -> set[str]:
+            return {name for name, each in standings(world).items() if each.placements["default/llm"].chosen}
+
+        await until(lambda: chosen() == {"east"}, "west has left")
+        assert await served_in(world) == {"east"}
+        begun = await world.client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "long"}], max_tokens=200, stream=True, **ENDLESS
+        )
+        assert await anext(aiter(begun))
+
+        decisions(objects, ("west",))
+        await until(lambda: chosen() == {"west"}, "west is back, and east has left")
+        assert await served_in(world) == {"west"}
+        assert len([piece async for piece in begun]) >= 199
+
+        decisions(objects, ())
+        await until(lambda: chosen() == set(), "no cluster is left")
+        with pytest.raises(openai.InternalServerError) as refused:
+            await world.ask("anything")
+        assert refused.value.status_code == 503
+        assert "no cluster is available" in str(refused.value)
+
+
+SCORED = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: dynamic-score-source
+  parameters:
+    timeout: 500ms
+    validity: 3s
+    scorers: [{{name: power, interval: 1s, scoring: {{host: "{url}"}}}}]
+- type: cluster-score
+  parameters: {{source: dynamic, scoreName: power, missing: neutral}}
+- type: active-request-scorer
+schedulingProfiles:
+- name: default
+  plugins: [{{pluginRef: cluster-score, weight: 10}}, {{pluginRef: active-request-scorer}}]
+"""
+
+
+async def test_ocm_8_scorer_that_hangs_costs_requests_nothing_but_its_score(simulated, tmp_path):
+    hangs = asyncio.Event()
+
+    async def scoring(request: web.Request) -> web.Response:
+        if hangs.is_set():
+            await asyncio.sleep(3600)
+        results = [{"metric": {"pod": name}, "score": score} for name, score in (("a", -50), ("b", 90.5))]
+        return web.Response(text=json.dumps({"results": results}), content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/scoring", scoring)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        sims = await simulated("a", "b")
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        servers = {name: (sim.address, "") for name, sim in sims.items()}
+        async with open_world(config_file=config_of(tmp_path, SCORED.format(url=url), servers), sims=sims) as world:
+
+            def known(name: str) -> set[bool]:
+                snapshot = world.gateway.picker.store.snapshot()
+                records = snapshot.records(DYNAMIC_SCORES).values
+                scores = [records[slot].by_name.get(name) for slot in snapshot.slots.tolist()]
+                return {score is not None and not score.expired for score in scores}
+
+            await until(lambda: known("power") == {True}, "the scorer has answered")
+            assert [await world.ask("x") for _ in range(3)] == ["b"] * 3
+            hangs.set()
+            assert [await world.ask("x") for _ in range(3)] == ["b"] * 3  # by the last scores
+            await until(lambda: known("power") == {False}, "the scores have expired")
+            answers = await asyncio.gather(*(world.ask(f"{number}") for number in range(8)))
+            assert set(answers) == {"a", "b"}  # neither is preferred
+            hangs.clear()
+            await until(lambda: known("power") == {True}, "the scorer answers again")
+            assert [await world.ask("x") for _ in range(3)] == ["b"] * 3
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of scorers, and the endpoints that they are for."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.collectors.dynamic_scores.joining import JoinedScores
+from epp.collectors.dynamic_scores.results import Result, ResultError, dimensions_in, read_page, read_results
+from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, Partition
+from epp.framework.dynamic_scores import (
+    DYNAMIC_SCORES,
+    NO_DYNAMIC_SCORES,
+    DynamicScore,
+    DynamicScoreColumn,
+    DynamicScores,
+)
+from epp.framework.endpoint import Endpoint
+from epp.framework.snapshot import ACCELERATOR
+from epp.framework.testing import candidates
+
+ALL = dimensions_in("")
+VLLM = Endpoint("vllm-a", "10.0.0.1", 8000, namespace="ml", node="n1", labels={"app": "llm"})
+
+
+def read(*results, score_format=""):
+    return read_results(json.dumps({"results": results}).encode(), dimensions_in(score_format))
+
+
+def test_ocm_8_documented_answer_is_read():
+    results, left_out = read({"metric": {"node": "n1", "device": "nvidia0", "pod": "vllm-a"}, "score": 42.7})
+    assert results == [Result(42.7, pod="vllm-a", device="nvidia0", node="n1")]
+    assert left_out == 0
+
+
+def test_ocm_7_only_dimensions_of_the_format_count():
+    results, _ = read(
+        {"metric": {"node": "n1", "device": "g0", "pod": "p"}, "score": 1}, score_format="${node};${device}"
+    )
+    assert results == [Result(1.0, device="g0", node="n1")]
+    assert results[0].level == "device"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"metric": {}, "score": "42"},
+        {"metric": {}, "score": True},
+        {"metric": {}},
+        {"metric": [], "score": 1},
+        7,
+        None,
+        {"metric": {}, "score": 10**400},
+    ],
+)
+def test_ocm_8_what_is_no_score_is_left_out_and_the_others_stay(bad):
+    results, left_out = read(bad, {"score": 5})
+    assert (results, left_out) == ([Result(5.0)], 1)
+
+
+@pytest.mark.parametrize("body", [b"", b"nope", b"[]", b'{"results": 1}', b"[" * 100_000, b"\xff"])
+def test_ocm_8_what_is_no_answer_is_refused(body):
+    with pytest.raises(ResultError):
+        read_results(body, ALL)
+
+
+def test_ocm_8_too_many_results_are_refused():
+    with pytest.raises(ResultError, match="more than 20000"):
+        read(*[{"score": 1}] * 20_001)
+
+
+def test_ocm_7_page_with_dynamic_scores_is_read():
+    page = (
+        b"# TYPE dynamic_score gauge\n"
+        b'dynamic_score{ds_cluster="east",ds_node="n1",ds_device="",ds_pod="vllm-a",ds_score_name="power"} 61.5\n'
+        b'dynamic_score{ds_cluster="west",ds_score_name="power"} -20\n'
+        b'dynamic_score{ds_cluster="west",ds_score_name="power"} NaN\n'
+        b'dynamic_score{ds_cluster="west",ds_score_name="speed"} 3\n'
+    )
+    assert read_page(page) == {
+        "power": [Result(61.5, pod="vllm-a", node="n1", cluster="east"), Result(-20.0, cluster="west")],
+        "speed": [Result(3.0, cluster="west")],
+    }
+
+
+LEVELS = [
+    Result(1, cluster="east"),
+    Result(2, app="llm"),
+    Result(3, node="n1"),
+    Result(5, pod="vllm-a", namespace="ml"),
+]
+
+
+def test_ocm_7_most_specific_dimension_counts():
+    for count, value in ((4, 5.0), (3, 3.0), (2, 2.0), (1, 1.0)):
+        found = JoinedScores(LEVELS[:count]).of(VLLM, "east")
+        assert (found.value, found.per_pod) == (value, count == 4)
+
+
+def test_ocm_7_other_dimensions_narrow_a_result():
+    joined = JoinedScores(
+        [
+            Result(1, pod="vllm-a", namespace="other"),
+            Result(2, pod="vllm-a", node="n2"),
+            Result(3, node="n1", cluster="west"),
+            Result(4, app="other"),
+        ]
+    )
+    assert joined.of(VLLM, "east") is None
+    assert joined.of(VLLM, "west") == DynamicScore(value=3.0)
+
+
+def test_ocm_7_ranks_of_a_pod_have_its_score():
+    joined = JoinedScores([Result(7, pod="vllm-a")])
+    assert joined.of(Endpoint("vllm-a-rank-1", "10.0.0.1", 8001), "").value == 7.0
+
+
+@pytest.mark.parametrize(("rule", "value"), [("mean", 4.5), ("max", 8.0), ("min", 1.5), ("last", 4.0)])
+def test_section_8_row_18_duplicates_are_aggregated_by_rule_and_floats_kept(rule, value):
+    duplicates = [Result(1.5, pod="vllm-a"), Result(8.0, pod="vllm-a"), Result(4.0, pod="vllm-a")]
+    assert JoinedScores(duplicates, rule).of(VLLM, "").value == value
+
+
+def column(joined, tag, endpoint=VLLM, cluster=""):
+    score = joined.of(endpoint, cluster)
+    record = NO_DYNAMIC_SCORES if score is None else DynamicScores(by_name={"power": score})
+    pool = candidates(records={DYNAMIC_SCORES: [record], ACCELERATOR: [tag]})
+    return DynamicScoreColumn("power").of(pool.snapshot).item()
+
+
+GPUS = AcceleratorTag(model="h100", devices=(Device(id="GPU-1"), Device(id="gpu.nvidia.com/pool/gpu-2")))
+
+
+def test_ocm_7_devices_of_an_endpoint_count_before_its_node():
+    results = [Result(10, node="n1"), Result(40, device="gpu-1", node="n1"), Result(60, device="gpu-2", node="n1")]
+    assert column(JoinedScores(results), GPUS) == 50.0  # the mean of its two devices
+    assert column(JoinedScores(results), NO_TAG) == 10.0
+    assert column(JoinedScores([*results, Result(5, pod="vllm-a")]), GPUS) == 5.0
+    assert column(JoinedScores(results), GPUS, Endpoint("b", "10.0.0.2", 1, node="n2")) != 50.0  # of another node
+
+
+def test_ocm_7_kind_of_device_counts_as_the_samples_have_it():
+    kinds = JoinedScores([Result(80, device="all"), Result(60, device="3g.48gb"), Result(10, device="2g.24gb")])
+    small = AcceleratorTag(model="h100", partition=Partition(profile="2g.24gb"))
+    assert column(kinds, small) == 10.0
+    assert column(kinds, AcceleratorTag(model="h100")) == 80.0
+    assert np.isnan(column(kinds, NO_TAG))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(body):
+    try:
+        results, left_out = read_results(body, ALL)
+    except ResultError:
+        return
+    assert isinstance(results, list)
+    assert left_out >= 0
