@@ -18,7 +18,7 @@ PRODUCTS: tuple[Product, ...] = (
     _MAX("max-1100", "max-?1100", 48, 1229, 22, 355, None, 711, parts=1, source=_MAX_BRIEF),
     _FLEX("flex-170", "flex-?170", 16, 576, 16, 125, None, 250, parts=1, source=_FLEX_BRIEF),
     # figures of one of the two GPUs of the card
-    _FLEX("flex-140", "flex-?140", 6, 168, 4, 26.2, None, 52.5, parts=1, source=_FLEX_BRIEF),
+    _FLEX("flex-140", "flex-?140", 6, None, 4, 26.2, None, 52.5, parts=1, source=_FLEX_BRIEF),
     _ARC("arc-pro-b60", "arc-?pro-?b60", 24, 456, 12.3, None, None, 197, source="Intel Arc Pro B60 Product Brief"),
     _ARC("arc-pro-b50", "arc-?pro-?b50", 16, 224, 10.7, None, None, 170, source="Intel Arc Pro B50 Product Brief"),
     _GAUDI("gaudi2", "gaudi-?2|hl-225[a-z]?", 96, 2460, None, 432, 865, features="fp8", source=_GENERATIONS),

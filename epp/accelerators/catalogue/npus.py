@@ -89,7 +89,7 @@ PRODUCTS: tuple[Product, ...] = (
         parts=8, source="Atlas 300I Pro Inference Card Technical White Paper",
     ),
     _ASCEND(
-        "ascend-310", "(ascend-?)?310", 8, 51.2, None, 11, None, 22,
+        "ascend-310", "(ascend-?)?310", 8, 51.2, None, None, None, 22,
         source="Atlas 300I Inference Card (Model 3010) Technical White Paper: a quarter of the card",
     ),
 )  # fmt: skip

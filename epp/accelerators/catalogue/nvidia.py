@@ -151,10 +151,8 @@ PRODUCTS: tuple[Product, ...] = (
             "rtx-4000-sff-ada", "(rtx-?)?4000-?sff-?ada", 20, 280, 19.2, 76.7, 153.4,
             source="NVIDIA RTX 4000 SFF Ada Generation Datasheet",
         ),
-        _GPU(
-            "rtx-4000-ada", "(rtx-?)?4000-?ada", 20, 360, 26.7, 81.9, 163.8,
-            source="NVIDIA RTX 4000 Ada Generation Datasheet",
-        ),
+        # the tensor figure of its data sheet is not that of the cores and the clock
+        _GPU("rtx-4000-ada", "(rtx-?)?4000-?ada", 20, 360, 26.7, source="NVIDIA RTX 4000 Ada Generation Datasheet"),
         _GPU(
             "rtx-2000-ada", "(rtx-?)?2000-?ada", 16, 224, 12, 48, 96, source="NVIDIA RTX 2000 Ada Generation Datasheet"
         ),

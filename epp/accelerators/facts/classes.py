@@ -9,11 +9,20 @@ from epp.accelerators.catalogue import Catalogue
 from epp.accelerators.classes.matching import is_of_slices
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.resource_names import maker_of
 from epp.framework.accelerators.tag import AcceleratorKind, AttributeValue, Partition
 from epp.objects.ome import AcceleratorClass, Capabilities
 
 BARE_GB_BELOW = 2**20
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
+_KINDS = {
+    "google": AcceleratorKind.TPU,
+    "intel": AcceleratorKind.XPU,
+    "aws": AcceleratorKind.NPU,
+    "qualcomm": AcceleratorKind.NPU,
+    "huawei": AcceleratorKind.NPU,
+}
+"""By vendor, of devices that are no GPUs."""
 TIERS = frozenset({"low", "medium", "high"})
 
 
@@ -85,9 +94,9 @@ def _kind(each: AcceleratorClass, catalogue: Catalogue) -> AcceleratorKind:
     product = catalogue.find(each.spec.model) if each.spec.model else None
     if product is not None:
         return product.kind
-    return {"google": AcceleratorKind.TPU, "intel": AcceleratorKind.XPU}.get(
-        each.spec.vendor.lower(), AcceleratorKind.GPU
-    )
+    makers = (maker_of(resource.name) for resource in each.spec.resources)
+    maker = next((maker for maker in makers if maker is not None), None)
+    return _KINDS.get(each.spec.vendor.lower(), AcceleratorKind.GPU) if maker is None else maker.kind
 
 
 def _attributes(each: AcceleratorClass) -> dict[str, AttributeValue]:

@@ -20,11 +20,15 @@ _AMD = "amd.com/"
 
 
 def requested_part(
-    requested: Iterable[ResourceRequest], amounts: Mapping[str, int], product: Product | None, node: Node | None
+    requested: Iterable[ResourceRequest],
+    amounts: Mapping[str, int],
+    product: Product | None,
+    node: Node | None,
+    devices: int | None = None,
 ) -> Partition | None:
     """Return the part of a device that each requested one is; None for whole devices and unknown parts.
 
-    `amounts` are all extended resources that the pod requests; `product` is that of the node.
+    `amounts` are all extended resources that the pod requests; product and number of devices are those of the node.
     """
     parts = product.parts if product is not None else None
     for each in requested:
@@ -37,7 +41,16 @@ def requested_part(
             return part
         if each.vendor == "intel" and parts and (tiles := amounts.get(_TILES)) and tiles < each.count * parts:
             return _cores(tiles, each.count * parts, f"{tiles}t")
+        if each.vendor == "intel" and (sharers := _sharers(each.name, node, devices)) > 1:
+            share = 1 / sharers
+            return Partition(kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=sharers)
     return None
+
+
+def _sharers(resource: str, node: Node | None, devices: int | None) -> int:
+    """Return how often the device plugin offers each device: no label of Intel's tells that devices are shared."""
+    offered = 0 if node is None else int(node.status.allocatable.get(resource, 0))
+    return offered // devices if devices and offered % devices == 0 else 1
 
 
 def _cores(number: int, of: int | None, profile: str) -> Partition | None:

@@ -71,7 +71,7 @@ def pod_facts(
     if slices := [each for each in requested if each.profile]:
         yield _sliced(source, slices, node)
     product = _product(node, catalogue)
-    part = requested_part(requested, extended_resources(around.pod), product, around.node)
+    part = requested_part(requested, extended_resources(around.pod), product, around.node, node.count)
     if part is not None:
         yield _part(source, part, product)
     yield Facts(

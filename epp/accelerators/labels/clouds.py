@@ -11,8 +11,8 @@ from epp.framework.accelerators.tag import AcceleratorKind
 from epp.framework.quantities import exact_quantity
 
 _MIB, _GIB = 2**20, 2**30
-_LEAST_BYTES = 2**28
-"""Memory of a device that is smaller than this is a mistake."""
+_LEAST_BYTES, _MOST_BYTES = 2**28, 2**50
+"""Memory of a device that is less or more than this is a mistake."""
 
 
 class _Labels(NamedTuple):
@@ -115,6 +115,8 @@ def _memory(keys: _Labels, reader: LabelReader) -> int | None:
     try:
         size = int(text) * keys.unit if text.isdigit() else int(exact_quantity(text.removesuffix("B")))
     except ValueError:
-        reader.warnings.append(f"label {keys.memory}: {text!r} is not a memory size: ignored")
-        return None
-    return size if _LEAST_BYTES <= size < 2**50 else None
+        size = 0
+    if _LEAST_BYTES <= size < _MOST_BYTES:
+        return size
+    reader.warnings.append(f"label {keys.memory}: {text!r} is not the memory of an accelerator: ignored")
+    return None

@@ -135,8 +135,8 @@ def test_every_product_is_found_by_its_own_name(product):
 
 WITHOUT_FP16 = {
     # without tensor cores, or without a figure in a data sheet
-    "p40", "p4", "rtx-pro-5000", "rtx-pro-4500", "rtx-pro-4000", "mi308x", "arc-pro-b60", "arc-pro-b50",
-    "ascend-910b1",
+    "p40", "p4", "rtx-4000-ada", "rtx-pro-5000", "rtx-pro-4500", "rtx-pro-4000", "mi308x", "arc-pro-b60", "arc-pro-b50",
+    "ascend-910b1", "ascend-310",
 }  # fmt: skip
 
 

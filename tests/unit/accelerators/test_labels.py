@@ -484,6 +484,14 @@ def test_labels_of_clouds_name_product_number_and_memory():
     assert tag_of(alibaba).memory_bytes == 16280 * MIB
 
 
+@pytest.mark.parametrize("memory", ["-5", "lots", "1", "9" * 20])
+def test_memory_that_no_device_has_is_ignored_with_a_warning(memory):
+    prefix = "karpenter.k8s.aws/instance-gpu-"
+    node = facts_from_labels({f"{prefix}name": "t4", f"{prefix}memory": memory})
+    assert merge(node.facts).tag.memory_bytes == 16 * GIB
+    assert node.warnings == (f"label {prefix}memory: {memory!r} is not the memory of an accelerator: ignored",)
+
+
 def test_ome_14_machine_type_tells_variants_of_a_product_apart():
     label = {"karpenter.azure.com/sku-gpu-name": "H100", "karpenter.azure.com/sku-gpu-manufacturer": "nvidia"}
     assert tag_of(label).memory_bytes == 80 * GIB

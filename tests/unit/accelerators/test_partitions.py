@@ -214,3 +214,11 @@ def test_tiles_and_ai_cores_are_shares_of_their_device(tag, pod, node):
     labels = {"accelerator": "huawei-Ascend310P", "node.kubernetes.io/npu.chip.name": "310P3"}
     cores = tag([node(labels), pod({"huawei.com/Ascend310P-4c": "1"})])
     assert (cores.model, cores.memory_bytes, cores.tflops()) == ("ascend-310p", 12 * GIB, 35)
+
+
+def test_gpu_that_the_plugin_offers_several_times_is_shared(tag, pod, node):
+    host = node({"gpu.intel.com/product": "Flex_170", "gpu.intel.com/device.count": "2"})
+    host["status"] = {**host.get("status", {}), "allocatable": {"gpu.intel.com/i915": "8"}}
+    found = tag([host, pod({"gpu.intel.com/i915": "1"})])
+    assert (found.partition.kind, found.partition.sharers) == (Sharing.TIME_SLICING, 4)
+    assert (found.memory_bytes, found.tflops()) == (4 * GIB, 125 / 4)

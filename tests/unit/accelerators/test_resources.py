@@ -4,7 +4,7 @@
 import pytest
 
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
-from epp.framework.accelerators.tag import AcceleratorKind
+from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.endpoint import Endpoint
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
@@ -112,3 +112,16 @@ def test_ome_2_class_makes_a_resource_known(inventory_of, pod):
 def test_labels_of_another_vendor_do_not_describe_the_devices(tag, pod, node):
     found = tag([node(H100), pod({"amd.com/gpu": "1"})])
     assert (found.vendor, found.model, found.memory_bytes) == ("amd", "", None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ({"vendor": "qualcomm", "model": "ai-200"}, AcceleratorKind.NPU),
+        ({"vendor": "acme", "resources": [{"name": "habana.ai/gaudi"}]}, AcceleratorKind.NPU),
+        ({"vendor": "acme"}, AcceleratorKind.GPU),
+    ],
+)
+def test_kind_of_a_class_follows_from_its_model_resource_or_vendor(tag, spec, kind):
+    each = {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": "x"}, "spec": spec}
+    assert tag([each], accelerator=AcceleratorDeclaration(accelerator_class="x")).kind is kind

@@ -137,7 +137,7 @@ EXPECTED = {
         "rtx3090-01/llama-8b": Hardware("gpu", "rtx-3090", 1, 24, 71),
         "cpu-02": CPU,
         "a6000-01/mistral": Hardware("gpu", "rtx-a6000", 1, 47.99, 154.8),
-        "rtx4000ada-01/phi": Hardware("gpu", "rtx-4000-ada", 1, 20, 81.9),
+        "rtx4000ada-01/phi": Hardware("gpu", "rtx-4000-ada", 1, 20, 0, missing="TFLOPS"),
         "rtx5090-01/qwen-14b": Hardware("gpu", "rtx-5090", 1, 31.84, 209.5),
         "rtxpro5000-01/qwen-32b": Hardware("gpu", "rtx-pro-5000", 1, 47.79, 0, missing="TFLOPS"),
         "rtx4090-01/qwen-7b": Hardware("gpu", "rtx-4090", 2, 23.99, 330.4),
