@@ -34,7 +34,7 @@ from epp.objects.ocm import (
     read_score,
 )
 from epp.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.objects.placement import read_placement
+from epp.objects.placement_decoding import read_placement
 from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota, SchedulingConfigTemplate
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]

@@ -192,11 +192,9 @@ def test_ocm_13_cluster_of_multikueue_is_that_of_its_secret_or_profile(spec, nam
     assert found.cluster == name
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+flat = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=8), scalars, max_size=3)
+json_values = flat | st.lists(flat, max_size=3) | st.dictionaries(st.text(max_size=8), flat, max_size=3)
 SOUND = (
     cluster("east", labels={"a": "b"}, claims={"c": "d"}, taints=[taint("NoSelect")], cpu="1"),
     scores("east", "2030-01-01T00:00:00Z", gpuClusterAvailable=1),

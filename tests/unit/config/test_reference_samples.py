@@ -241,6 +241,7 @@ OWN = {
     "accelerator-selection-producer",
     "best-fit-scorer",
     "cheapest-scorer",
+    "cluster-data-source",
     "compact-first-scorer",
     "cost-aware-spill",
     "cost-per-request-scorer",
