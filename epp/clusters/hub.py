@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
+from epp.framework.inputs import IgnoredValue
 from epp.objects.base import Object
 from epp.objects.core import Node, Pod
 from epp.objects.dra import ResourceClaim, ResourceSlice
@@ -44,6 +45,8 @@ class Hub:
     pods: Mapping[str, Pod] = field(default_factory=dict)
     slices: Mapping[str, ResourceSlice] = field(default_factory=dict)
     claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
+    ignored: tuple[IgnoredValue, ...] = ()
+    """Values that objects are used without."""
     problems: tuple[str, ...] = ()
     """Problems of objects, those not in effect included."""
 
@@ -63,9 +66,14 @@ class Hub:
         def of(kind: type[_O]) -> dict[str, _O]:
             return cast("dict[str, _O]", found[kind])
 
-        for each in (one for kind in _VETTED for one in found[kind].values()):
-            if isinstance(each, _VETTED):
-                problems += [f"{type(each).__name__} {each.id}: {fault}" for fault in each.faults]
+        ignored = tuple(
+            IgnoredValue(file.file, held.key.kind or "", held.object.id, fault)
+            for file in files
+            for held in file.held
+            if isinstance(held.object, _VETTED) and found[type(held.object)][held.object.id] is held.object
+            for fault in held.object.faults
+        )
+        problems += [f"{each.kind} {each.object}: {each.reason}" for each in ignored]
         pages: defaultdict[str, list[PlacementDecision]] = defaultdict(list)
         for page in sorted(of(PlacementDecision).values(), key=lambda page: page.id):
             if not page.metadata.is_terminating:
@@ -84,6 +92,7 @@ class Hub:
             pods=of(Pod),
             slices=of(ResourceSlice),
             claims=of(ResourceClaim),
+            ignored=ignored,
             problems=tuple(problems),
         )
 

@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
@@ -109,8 +110,11 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
-        return self._objects.inputs
+        """Files and objects whose newest versions are not in effect, and values that objects are used without.
+
+        Those of the cluster are under its name.
+        """
+        return replace(self._objects.inputs, ignored=self._state.hub.ignored)
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
