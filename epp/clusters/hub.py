@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
+from epp.framework.inputs import IgnoredValue
 from epp.objects.base import Object
 from epp.objects.core import Node, Pod
 from epp.objects.dra import ResourceClaim, ResourceSlice
@@ -47,6 +48,8 @@ class Hub:
     claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
     imports: Mapping[str, InferencePoolImport] = field(default_factory=dict)
     """Imported pools, those that are being deleted left out."""
+    ignored: tuple[IgnoredValue, ...] = ()
+    """Values that objects are used without."""
     problems: tuple[str, ...] = ()
     """Problems of objects, those not in effect included."""
 
@@ -66,9 +69,14 @@ class Hub:
         def of(kind: type[_O]) -> dict[str, _O]:
             return cast("dict[str, _O]", found[kind])
 
-        for each in (one for kind in _VETTED for one in found[kind].values()):
-            if isinstance(each, _VETTED):
-                problems += [f"{type(each).__name__} {each.id}: {fault}" for fault in each.faults]
+        ignored = tuple(
+            IgnoredValue(file.file, held.key.kind or "", held.object.id, fault)
+            for file in files
+            for held in file.held
+            if isinstance(held.object, _VETTED) and found[type(held.object)][held.object.id] is held.object
+            for fault in held.object.faults
+        )
+        problems += [f"{each.kind} {each.object}: {each.reason}" for each in ignored]
         pages: defaultdict[str, list[PlacementDecision]] = defaultdict(list)
         for page in sorted(of(PlacementDecision).values(), key=lambda page: page.id):
             if not page.metadata.is_terminating:
@@ -88,6 +96,7 @@ class Hub:
             slices=of(ResourceSlice),
             claims=of(ResourceClaim),
             imports={name: one for name, one in of(InferencePoolImport).items() if not one.metadata.is_terminating},
+            ignored=ignored,
             problems=tuple(problems),
         )
 

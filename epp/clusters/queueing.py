@@ -28,7 +28,8 @@ def active_clusters(hub: Hub, decided: Mapping[str, Decided]) -> dict[str, bool]
 def _clusters_of(check: AdmissionCheck, hub: Hub, decided: Mapping[str, Decided]) -> frozenset[str]:
     parameters = check.spec.parameters
     if parameters.kind == "Placement":  # in the namespace of Kueue, which the check does not name
-        named = [each for name, each in decided.items() if name.rpartition("/")[2] == parameters.name]
+        placements = {*hub.placements, *hub.pages}
+        named = [decided[name] for name in placements if name.rpartition("/")[2] == parameters.name]
         return frozenset(cluster for each in named for cluster in each.clusters)
     config = hub.kueue_configs.get(parameters.name) if parameters.kind == "MultiKueueConfig" else None
     names = () if config is None else config.spec.clusters

@@ -37,7 +37,7 @@ from epp.objects.ocm import (
 )
 from epp.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.objects.ome_services import read_cluster_serving_runtime, read_inference_service, read_serving_runtime
-from epp.objects.placement import read_placement
+from epp.objects.placement_decoding import read_placement
 from epp.objects.pool_import import read_pool_import
 from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
 

@@ -29,6 +29,16 @@ def test_ocm_2_score_that_cannot_be_costs_that_one_alone(value):
     assert fault.endswith(": write a number from -100 to 100")
 
 
+@pytest.mark.parametrize("name", [7, "", None, ["a"]])
+def test_ocm_2_score_without_a_name_costs_that_one_alone(name):
+    document = scores("east", sound=1)
+    document["status"]["scores"].append({"name": name, "value": 2})
+    found = decoded(document)
+    assert found.scores == {"sound": 1.0}
+    (fault,) = found.faults
+    assert fault.endswith(": write the name of the score, in quotes if it is a number")
+
+
 def test_ocm_2_date_that_is_none_is_said_and_the_scores_are_used():
     found = decoded(scores("east", "tomorrow", gpuClusterAvailable=60))
     assert found.scores == {"gpuClusterAvailable": 60.0}
@@ -182,11 +192,9 @@ def test_ocm_13_cluster_of_multikueue_is_that_of_its_secret_or_profile(spec, nam
     assert found.cluster == name
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+flat = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=8), scalars, max_size=3)
+json_values = flat | st.lists(flat, max_size=3) | st.dictionaries(st.text(max_size=8), flat, max_size=3)
 SOUND = (
     cluster("east", labels={"a": "b"}, claims={"c": "d"}, taints=[taint("NoSelect")], cpu="1"),
     scores("east", "2030-01-01T00:00:00Z", gpuClusterAvailable=1),

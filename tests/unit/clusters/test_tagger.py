@@ -154,6 +154,8 @@ def test_impossible_value_is_said_with_object_field_and_remedy(source):
     )
     assert [each["problem"] for each in logs] == [sentence]
     assert built.problems == (sentence,)
+    (ignored,) = built.inputs.ignored
+    assert str(ignored) == f"{ignored.file}: {sentence}; it is ignored"
     assert tag(built).scores == {f"{SCORE}/cpuNodeAvailable": 1.0}
     assert sampled(built)["cluster_object_problems"] == 1
 
