@@ -22,8 +22,8 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with objects of a hub: AddOnPlacementScore, ManagedCluster,
     ManagedClusterSet, ManagedClusterSetBinding, Placement, PlacementDecision, AdmissionCheck, MultiKueueCluster,
-    MultiKueueConfig, InferencePoolImport; with `usageScores` also Node, Pod, ResourceSlice and ResourceClaim of the local cluster. A file
-    can have several documents."""
+    MultiKueueConfig, InferencePoolImport; with `usageScores` also Node, Pod, ResourceSlice and ResourceClaim of the
+    local cluster. A file can have several documents."""
     watch_files: bool = True
     """Apply new versions of the files as soon as they are written, all at once."""
     missing_file_grace_period: str = "5m"
