@@ -11,6 +11,7 @@ from epp.accelerators.classes.faults import device_expression, doubts_of
 from epp.accelerators.dra.pools import DevicePool, PoolName, device_pools
 from epp.accelerators.index import difference, reindexed
 from epp.accelerators.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
+from epp.accelerators.selection.objectives import ignored_values
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.objects.base import Object
 from epp.objects.core import Node, Pod, PodReference
@@ -110,6 +111,7 @@ class Inventory:
             by_node = _grouped(claims, lambda claim: {claim.node} - {""})
         problems.extend(_pool_problems(pools.values()))
         problems.extend(_class_problems(classes.values(), flavors))
+        problems.extend(map(str, ignored_values(files)))
         return cls(
             pods=pods,
             pods_by_uid=reindexed(before.pods_by_uid, of_pods, lambda pod: {pod.metadata.uid} - {""}),
