@@ -342,10 +342,14 @@ def _page(*lines: str) -> str:
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
     heads = tuple(heads)
-    yield f"| {' | '.join(heads)} |".replace("|  |", "| |")
+    yield _row(heads)
     yield "|---" * len(heads) + "|"
     for row in rows:
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |".replace("|  |", "| |")
+        yield _row(cell.replace("|", chr(92) + "|") for cell in row)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
 
 
 def _code(text: str) -> str:

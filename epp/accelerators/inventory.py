@@ -13,6 +13,7 @@ from epp.accelerators.index import difference, reindexed
 from epp.accelerators.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
 from epp.accelerators.placement_templates import placement_problems
 from epp.accelerators.quotas import quota_problems
+from epp.accelerators.selection.objectives import ignored_values
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.objects.base import Object
 from epp.objects.core import Node, Pod, PodReference
@@ -121,6 +122,7 @@ class Inventory:
         problems.extend(_class_problems(classes.values(), flavors))
         problems.extend(placement_problems(templates, gpu_pools.values()))
         problems.extend(quota_problems(quotas.values()))
+        problems.extend(map(str, ignored_values(files)))
         return cls(
             pods=pods,
             pods_by_uid=reindexed(before.pods_by_uid, of_pods, lambda pod: {pod.metadata.uid} - {""}),

@@ -221,9 +221,10 @@ class RunningConfig:
 
 
 def _trusted_seconds(assembly: Assembly) -> float:
-    """Return the least age from which a plugin does not trust metrics; infinite where all do."""
-    ages = (plugin.oldest_metrics_seconds for plugin in assembly.plugins if isinstance(plugin, TrustsMetrics))
-    return min(ages, default=math.inf)
+    """Return the least age from which a plugin or a profile does not trust metrics; infinite where all do."""
+    plugins = (plugin.oldest_metrics_seconds for plugin in assembly.plugins if isinstance(plugin, TrustsMetrics))
+    profiles = (profile.trusted_seconds for profile in assembly.pipeline.scheduler.profiles.values())
+    return min((*plugins, *profiles), default=math.inf)
 
 
 async def _close(feeds: Iterable[Feed]) -> None:

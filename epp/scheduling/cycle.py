@@ -49,10 +49,12 @@ class Cycle:
         left, filters = self._narrowing.run(request, candidates) if self._narrows else (candidates, ())
         count = len(left)
         totals = np.zeros(count)
+        staleness, shown = None, left
         traces: list[ScoreTrace] = []
         for weighted, weight in self._scorers:
             scorer, problem = weighted.scorer, ""
-            shown = left if weighted.staleness is None else seen(left, weighted.staleness)
+            if weighted.staleness != staleness:
+                staleness, shown = weighted.staleness, seen(left, weighted.staleness)
             scores = self._guard.call(weighted.role, scorer, scorer.score, request, shown)
             if not are_scores(scores, count):
                 scores, problem = self._repaired(weighted, scores, count)

@@ -2,8 +2,8 @@
 """Runs the filters of one profile; where they leave no candidate, it is refused by cause, or the filters fail open."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,6 +28,8 @@ _AGE_STEP = "staleAfter"
 """Name, in traces, of the step that drops stale endpoints before any filter."""
 _OPENED = "fails open"
 _NOTHING: frozenset[DropCause] = frozenset()
+_Kept: TypeAlias = tuple[ProfileFilter | None, Mapping[DropCause, Mask]]
+"""A filter, or None for the age, and what it keeps by cause."""
 _MOST_REASONS = 3
 _MOST_EXPLAINED = 64
 """Candidates of which reasons are asked: many requests can be refused in a second."""
@@ -89,10 +91,12 @@ class Narrowing:
         return left, trace
 
     def _refusal(self, request: Request, candidates: Candidates, trace: Sequence[FilterTrace]) -> RequestError:
+        kept = tuple(self._kept(request, candidates))
         by_name = {each.filter.name: each.filter.drops for each in self._profile.filters}
-        cause = lasting_cause(self._kept(request, candidates), by_name.get(trace[-1].plugin, DropCause.STALE))
+        otherwise = by_name.get(trace[-1].plugin, DropCause.STALE)
+        cause = lasting_cause((masks for _, masks in kept), otherwise)
         steps = ", ".join(f"{step.plugin} {step.before}>{step.after}" for step in trace if step.after < step.before)
-        reasons = self._reasons(request, candidates)
+        reasons = self._reasons(request, candidates, _guilty(kept, cause))
         detail = f"{self._profile.name}: {steps}" + (f" ({'; '.join(reasons)})" if reasons else "")
         match cause:
             case DropCause.CONSTRAINT:
@@ -106,20 +110,20 @@ class Narrowing:
             case DropCause.UNSTATED:
                 return SaturatedError(detail=detail)
 
-    def _kept(self, request: Request, candidates: Candidates) -> Iterator[Mapping[DropCause, Mask]]:
+    def _kept(self, request: Request, candidates: Candidates) -> Iterator[_Kept]:
         """Yield what each filter that can drop all candidates keeps of them, by cause."""
         if self._profile.drop_stale_after_seconds is not None:
-            yield {DropCause.STALE: ~candidates.stale(self._profile.drop_stale_after_seconds)}
+            yield None, {DropCause.STALE: ~candidates.stale(self._profile.drop_stale_after_seconds)}
         for member in self._dropping():
             kept = self._guard.call(member.role, member.filter, _masks, member, request, candidates)
             if not isinstance(kept, Failure):
-                yield kept
+                yield member, kept
 
-    def _reasons(self, request: Request, candidates: Candidates) -> list[str]:
+    def _reasons(self, request: Request, candidates: Candidates, members: Iterable[ProfileFilter]) -> list[str]:
         """Return the most frequent reasons that filters give, each with the number of candidates."""
         counts: Counter[str] = Counter()
         candidates = candidates.keep(np.arange(len(candidates)) < _MOST_EXPLAINED)
-        for member in self._dropping():
+        for member in members:
             found = self._guard.call(member.role, member.filter, _reasons, member.filter, request, candidates)
             if not isinstance(found, Failure):
                 counts.update(found)
@@ -137,6 +141,14 @@ def seen(candidates: Candidates, staleness: Staleness | None) -> Candidates:
     if staleness is None or staleness.on_stale is OnStale.IGNORE:
         return candidates
     return candidates.without_stale_load(staleness.after_seconds)
+
+
+def _guilty(kept: Iterable[_Kept], cause: DropCause) -> Iterator[ProfileFilter]:
+    """Yield the filters that drop some candidate for this cause, or for a more lasting one."""
+    causes = tuple(DropCause)[: tuple(DropCause).index(cause) + 1]
+    for member, masks in kept:
+        if member is not None and not all(all_true(mask) for which, mask in masks.items() if which in causes):
+            yield member
 
 
 def _mask(member: ProfileFilter, request: Request, candidates: Candidates) -> Mask:

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from epp.framework.arrays import Mask
@@ -97,3 +97,10 @@ class Profile:
     """Causes for which filters drop nothing where they would leave no candidate."""
     constraint_status: int = 429
     """Status of requests whose constraints no endpoint meets."""
+
+    @property
+    def trusted_seconds(self) -> float:
+        """The least age from which the load of endpoints does not count as it was reported; infinite for none."""
+        rules = [*(member.staleness for member in self.filters), *(member.staleness for member in self.scorers)]
+        ages = [rule.after_seconds for rule in rules if rule is not None and rule.on_stale is not OnStale.IGNORE]
+        return min([*ages, inf if self.drop_stale_after_seconds is None else self.drop_stale_after_seconds])

@@ -149,6 +149,52 @@ async def test_ome_5_client_can_tighten_and_never_loosen(simulated, tmp_path):
             await world.ask(words(20), extra_headers={"x-epp-accelerator-class": "nvidia-t4"})
 
 
+async def test_ome_7_the_thresholds_of_pool_and_service_are_hard_and_follow_their_files(simulated, tmp_path):
+    sims = await simulated(*GPUS)
+    config = write(
+        tmp_path,
+        sims,
+        f"- type: accelerator-selection-producer\n  parameters: {{paths: [{tmp_path}/objects]}}\n"
+        "- type: accelerator-filter\n"
+        "- type: most-capable-scorer\n",
+    )
+    bounds = tmp_path / "objects" / "bounds.yaml"
+    bounds.write_text(yaml.safe_dump_all([_service("1")]))
+    async with open_world(config_file=config, sims=sims) as world:
+        assert await world.ask(words(20)) == "small"  # $0.53 an hour
+        replace(bounds, yaml.safe_dump_all([_service("3"), _pool("9")]))
+        await until(lambda: _asked(world, "medium"), "an endpoint of $2 is allowed")
+        replace(bounds, yaml.safe_dump_all([_service("3"), _pool("0.1")]))  # the stricter one counts
+        await until(lambda: _is_refused(world), "no endpoint is allowed")
+        with pytest.raises(openai.RateLimitError) as refused:
+            await world.ask(words(20))
+        assert refused.value.response.headers["x-llm-d-request-dropped-reason"] == "rejected-constraint"
+        assert "retry-after" not in refused.value.response.headers
+
+
+async def test_ome_5_engine_and_decoder_of_a_service_bound_their_legs(simulated, tmp_path):
+    sims = await simulated(*GPUS)
+    config = write(
+        tmp_path,
+        sims,
+        f"- type: accelerator-selection-producer\n  parameters: {{paths: [{tmp_path}/objects]}}\n"
+        "- type: accelerator-filter\n"
+        "- type: header-profile-handler\n"
+        "schedulingProfiles:\n"
+        "- {name: prefill, plugins: [{pluginRef: accelerator-filter}]}\n"
+        "- {name: decode, plugins: [{pluginRef: accelerator-filter}]}\n",
+    )
+    spec = {
+        "engine": {"acceleratorOverride": {"acceleratorClass": "nvidia-h100"}},
+        "decoder": {"acceleratorOverride": {"acceleratorClass": "nvidia-t4"}},
+    }
+    (tmp_path / "objects" / "bounds.yaml").write_text(yaml.safe_dump(_service("9", **spec)))
+    async with open_world(config_file=config, sims=sims) as world:
+        for profile, expected in (("prefill", "big"), ("decode", "small")):
+            asked = {"extra_headers": {"EPP-Profile": profile}}
+            assert {await world.ask(words(20), **asked) for _ in range(4)} == {expected}
+
+
 async def test_is_5_endpoint_that_loses_its_slice_gets_no_new_request_and_ends_what_it_has(simulated, tmp_path):
     sims = await simulated(*GPUS)
     config = write(tmp_path, sims, "- type: accelerator-availability-filter\n- type: cheapest-scorer\n")
@@ -173,6 +219,37 @@ async def test_is_5_endpoint_that_loses_its_slice_gets_no_new_request_and_ends_w
         pieces = [piece async for piece in begun]
         assert first.choices
         assert len(pieces) >= 199
+
+
+def _service(threshold: str, **spec: object) -> dict:
+    annotations = {"ome.io/cost-threshold": threshold}
+    return {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": "chat", "namespace": "default", "annotations": annotations},
+        "spec": {"model": {"name": MODEL}, **spec},
+    }
+
+
+def _pool(threshold: str) -> dict:
+    return {
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "metadata": {"name": "pool", "namespace": "default", "annotations": {"ome.io/cost-threshold": threshold}},
+        "spec": {"selector": {"matchLabels": {"app": "vllm"}}, "targetPorts": [{"number": 8000}]},
+    }
+
+
+async def _asked(world: World, name: str) -> bool:
+    return await world.ask(words(20)) == name
+
+
+async def _is_refused(world: World) -> bool:
+    try:
+        await world.ask(words(20))
+    except openai.RateLimitError:
+        return True
+    return False
 
 
 def _node_accelerator() -> dict:

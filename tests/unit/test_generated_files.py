@@ -69,7 +69,7 @@ def test_references_have_a_row_for_what_a_reader_looks_up():
     assert "| `llm_d_epp_input_problems` | gauge | `plugin_name`, `file` | " in metrics
     assert "| `llm_d_epp_scheduler_e2e_duration_seconds` | histogram | | " in metrics
     assert "| `BodyTooLargeError` | 413 | | | `inference error: PayloadTooLarge - " in errors
-    assert "| `AdmissionDeniedError` | that of the cause | `<reason>` | `inference error: <Code> - " in errors
+    assert "| `AdmissionDeniedError` | that of the cause | `<reason>` | | `inference error: <Code> - " in errors
     assert (
         "\n## From the picker, for the client\n\n| name | |\n|---|---|\n| `x-llm-d-request-dropped-reason` | "
         in headers

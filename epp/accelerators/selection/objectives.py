@@ -2,6 +2,7 @@
 """Bounds and preferences for accelerators by model, objective and pool, from the objects of a cluster or of files."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from types import MappingProxyType
 
 import msgspec
@@ -77,9 +78,8 @@ class Objectives(msgspec.Struct, frozen=True):
 
 def objectives_of(files: Iterable[FileObjects], pool_name: str = "") -> Objectives:
     """Return what the objects say; where `pool_name` is given, other pools are left out."""
-    held = [(file.file, each) for file in files for each in file.held]
-    objects = [each.object for _, each in held if not each.object.metadata.is_terminating]
-    classes = frozenset(each.name.lower() for each in objects if isinstance(each, AcceleratorClass))
+    files = tuple(files)
+    objects = [each.object for file in files for each in file.held if not each.object.metadata.is_terminating]
     services = {each.id: each for each in objects if isinstance(each, InferenceService)}
     runtimes = {(type(each), each.id): each for each in objects if isinstance(each, Runtime)}
     by_model: dict[str, list[str]] = {}
@@ -104,13 +104,23 @@ def objectives_of(files: Iterable[FileObjects], pool_name: str = "") -> Objectiv
             and (found := read_annotations(each.metadata.annotations).selection) != ANY
         },
         pool=pool,
-        ignored=tuple(
-            IgnoredValue(file, str(each.key.kind), each.object.id, reason)
-            for file, each in held
-            for reason in _faults(each.object, classes, runtimes)
-        )[:_MOST_IGNORED],
+        ignored=ignored_values(files),
         classes=tuple(dict.fromkeys(name for each in objects for name in classes_named(each))),
     )
+
+
+def ignored_values(files: Iterable[FileObjects]) -> tuple[IgnoredValue, ...]:
+    """Return values in objects of these kinds that have no effect, at most 100."""
+    held = [(file.file, each) for file in files for each in file.held]
+    objects = [each.object for _, each in held]
+    classes = frozenset(each.name.lower() for each in objects if isinstance(each, AcceleratorClass))
+    runtimes = {(type(each), each.id): each for each in objects if isinstance(each, Runtime)}
+    found = (
+        IgnoredValue(file, str(each.key.kind), each.object.id, reason)
+        for file, each in held
+        for reason in _faults(each.object, classes, runtimes)
+    )
+    return tuple(islice(found, _MOST_IGNORED))
 
 
 def _selections(service: InferenceService, runtimes: Mapping[tuple[type, str], Runtime]) -> ServiceSelections:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from waiting import until
 
+from epp.accelerators.inventory import Inventory
 from epp.accelerators.selection.producer import AcceleratorSelectionProducer
 from epp.framework import Candidates, Headers, Request, RequestBody
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selections
@@ -16,6 +17,7 @@ from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.objects.decode import decode_object
+from epp.objects.files.source import ObjectSource
 
 GIB = 2**30
 POOL = candidates(labels=[{}, {}])
@@ -296,3 +298,18 @@ async def test_ome_5_follows_until_cancelled(objects):
     finally:
         task.cancel()
     await build().follow_files()  # nothing to follow
+
+
+def test_ome_5_the_inventory_of_hardware_says_what_is_wrong_with_services(objects):
+    path = objects(
+        gpu("h100"), service(annotations={"ome.io/cost-threshold": "-3"}, **selector(excludedClasses=["h-1"]))
+    )
+    source = ObjectSource([path], owner="test", setting="paths", grace_period="0s")
+    versions = source.read(0.0)
+    assert versions is not None
+    threshold, unknown = Inventory.build(source.in_order(versions)).problems
+    assert threshold == (
+        f"{path}: InferenceService team-a/chat: metadata.annotations[ome.io/cost-threshold] is '-3': write US dollars "
+        "an hour, such as 0.5; it is ignored"
+    )
+    assert "names class 'h-1', and there is no such AcceleratorClass" in unknown

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys of profiles and of dataLayer for requests without candidates, and for endpoints that did not report for long."""
 
+from math import inf
+
 import pytest
 
 from epp.config import Builder, assemble, load_text
@@ -91,6 +93,21 @@ def test_gie_6_and_gie_10_values_without_sense_are_refused(profile, layer, probl
 def test_gie_6_a_rule_without_an_age_is_warned_of():
     warnings = assembled(f"{{{QUEUE}}}", "{onStale: Drop}").warnings
     assert "onStale: has no effect: set staleAfter as well" in "\n".join(map(str, warnings))
+
+
+@pytest.mark.parametrize(
+    ("profile", "layer", "seconds"),
+    [
+        (QUEUE, "{}", inf),
+        (QUEUE, "{staleAfter: 30s}", 30.0),
+        (QUEUE, "{staleAfter: 30s, onStale: Drop}", 30.0),
+        (QUEUE, "{staleAfter: 30s, onStale: Ignore}", inf),
+        ("name: p, plugins: [{pluginRef: queue-scorer, staleAfter: 2s}]", "{staleAfter: 30s}", 2.0),
+    ],
+)
+def test_gie_6_endpoints_are_polled_often_enough_for_the_shortest_age(profile, layer, seconds):
+    found = assembled(f"{{{profile}}}", layer).pipeline.scheduler.profiles["p"]
+    assert found.trusted_seconds == seconds
 
 
 GOLD = "[{type: label-selector-filter, parameters: {matchLabels: {tier: gold}}}, {type: queue-scorer}]"
