@@ -86,7 +86,7 @@ def health_port():
         yield port
 
 
-async def test_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_path, health_port):
+async def test_tf_15_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_path, health_port):
     pool, config = tmp_path / "endpoints.yaml", tmp_path / "config.yaml"
     os.mkfifo(pool)  # reading it takes until something is written
     config.write_text(UNREAD_POOL.format(path=pool))

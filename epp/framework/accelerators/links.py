@@ -5,14 +5,13 @@ Closeness is `25 * (3 - tier) + intra * 24 / 100`, 0..99, with the tiers 0 direc
 nodes, 3 unknown, and `intra`, 0..100, for differences within a tier.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from epp.framework.accelerators.tag import CLIQUE, COMPUTE_DOMAIN, AcceleratorTag, Device
+from epp.framework.accelerators.tag import CLIQUE, COMPUTE_DOMAIN, AcceleratorTag, Device, DeviceLink
 from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.snapshot import ACCELERATOR
@@ -43,12 +42,8 @@ def device_closeness(candidates: Candidates, peer: int) -> Floats:
     The same device has 99; a direct link 75 or more, by its share of the highest bandwidth; a clique 75; a PCIe root
     74; a NUMA node 50; two NUMA nodes of one node 25; one node 24; everything else 0.
     """
-    sites = candidates.snapshot.records(ACCELERATOR).derive(_sites)
-    closest = np.zeros(len(sites.slots))
-    for row in np.flatnonzero(sites.slots == peer):
-        np.maximum(closest, sites.from_row(int(row)), out=closest)
-    farthest: Floats = np.minimum.reduceat(closest, sites.starts)
-    return farthest[candidates.slots]
+    records = candidates.snapshot.records(ACCELERATOR)
+    return records.derive(records.derive(_sites).closeness_to, peer)[candidates.slots]
 
 
 def shared_devices(candidates: Candidates, peer: int) -> tuple[Mask, Mask]:
@@ -110,7 +105,7 @@ def _cliques(tag: AcceleratorTag) -> Iterator[tuple[str, str]]:
             yield kind, name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)  # a key of memos
 class _Sites:
     """Devices of all slots, one row each, in order of the slots; a slot without known devices has one row.
 
@@ -126,13 +121,21 @@ class _Sites:
     roots: Positions
     cliques: Positions
     domains: Positions
-    links: NDArray[np.intp]
-    """Two rows: numbers of the devices at the ends, each link in both directions."""
+    link_starts: Positions
+    """Numbers of the devices at one end of each link, ascending; each link is there in both directions."""
+    link_ends: Positions
     linked: Floats
     """Closeness by each link."""
 
-    def from_row(self, row: int) -> Floats:
-        """Return the closeness of all rows to one."""
+    def closeness_to(self, _tags: tuple[AcceleratorTag, ...], slot: int) -> Floats:
+        """Return the closeness of all slots to one, as `device_closeness` defines it."""
+        closest = np.zeros(len(self.slots))
+        for row in np.flatnonzero(self.slots == slot).tolist():
+            np.maximum(closest, self._to_row(row), out=closest)
+        farthest: Floats = np.minimum.reduceat(closest, self.starts)
+        return farthest
+
+    def _to_row(self, row: int) -> Floats:
         on_node = _shared(self.nodes, row)
         known = (self.numas != _NONE) & (self.numas[row] != _NONE)
         found = np.where(on_node, np.where(known, closeness_of(CROSS_NUMA), closeness_of(UNKNOWN_TIER, 100)), 0.0)
@@ -144,10 +147,10 @@ class _Sites:
             (self.devices, CLOSEST),
         ):
             found[_shared(places, row)] = closeness
-        mine = self.links[0] == self.devices[row]
-        if mine.any():
+        first, last = self.link_starts.searchsorted([self.devices[row], self.devices[row] + 1])
+        if first < last:
             by_device = np.zeros(self.devices.max() + 1)
-            np.maximum.at(by_device, self.links[1, mine], self.linked[mine])
+            np.maximum.at(by_device, self.link_ends[first:last], self.linked[first:last])
             np.maximum(found, np.where(self.devices == _NONE, 0.0, by_device[self.devices]), out=found)
         return found
 
@@ -162,15 +165,14 @@ def _sites(tags: tuple[AcceleratorTag, ...]) -> _Sites:
     slots = np.array([slot for slot, _, _ in rows], dtype=np.intp)
     numbers: dict[object, int] = {}
     devices = _numbered((_device(tag, device) for _, tag, device in rows), numbers)
-    links = [
-        (start, end, link.tier, link.bandwidth_mbps)
-        for (_, tag, device), start in zip(rows, devices.tolist(), strict=True)
-        for link in device.links
-        if start != _NONE and (end := numbers.get((tag.cluster, link.peer), _NONE)) != _NONE
-    ]
-    highest = max((bandwidth for *_, bandwidth in links), default=0.0) or 1.0
-    linked = [closeness_of(tier, 100 * bandwidth / highest) for _, _, tier, bandwidth in links]
-    ends = np.array([link[:2] for link in links], dtype=np.intp).reshape(len(links), 2).T
+    links = list(_links(rows, devices, numbers))
+    bandwidths = np.array([link.bandwidth_mbps for _, _, link in links], dtype=np.float64)
+    tiers = np.array([link.tier for _, _, link in links], dtype=np.float64)
+    shares = bandwidths / (bandwidths.max(initial=0.0) or 1.0)
+    linked = np.tile(_PER_TIER * (UNKNOWN_TIER - tiers) + shares * _WITHIN_TIER, 2)
+    ends = np.array([(start, end) for start, end, _ in links], dtype=np.intp).reshape(len(links), 2).T
+    ends = np.hstack([ends, ends[::-1]])
+    order = ends[0].argsort(kind="stable")
     return _Sites(
         slots,
         np.searchsorted(slots, np.arange(len(tags))),
@@ -185,9 +187,23 @@ def _sites(tags: tuple[AcceleratorTag, ...]) -> _Sites:
         ),
         _numbered(device.clique or tag.attributes.get(CLIQUE) or None for _, tag, device in rows),
         _numbered(tag.attributes.get(COMPUTE_DOMAIN) or None for _, tag, _ in rows),
-        np.hstack([ends, ends[::-1]]),
-        np.array(linked * 2, dtype=np.float64),
+        ends[0, order],
+        ends[1, order],
+        linked[order],
     )
+
+
+def _links(
+    rows: Iterable[tuple[int, AcceleratorTag, Device]], devices: Positions, numbers: Mapping[object, int]
+) -> Iterator[tuple[int, int, DeviceLink]]:
+    """Yield the links between known devices of different endpoints, with the numbers of both."""
+    for (_, tag, device), start in zip(rows, devices.tolist(), strict=True):
+        if not device.links or start == _NONE:
+            continue
+        own = {each.id for each in tag.devices}
+        for link in device.links:
+            if link.peer not in own and (end := numbers.get((tag.cluster, link.peer))) is not None:
+                yield start, end, link
 
 
 def _numbered(names: Iterable[object], numbers: dict[object, int] | None = None) -> Positions:

@@ -270,3 +270,8 @@ def test_figures_of_devices_that_do_not_count_do_not_count_either(dra, documents
     assert merged.conflicts == (
         "ResourceClaim/llm/vllm-a-gpu-x7k2p and GPU/gpu-0000000a claim different devices: the first one counts",
     )
+
+
+def test_dra_5_device_is_in_the_clique_of_its_node(documents, tag, node):
+    (device,) = tag([*documents("dra"), node({"nvidia.com/gpu.clique": "uuid.1"})]).devices
+    assert (device.pcie_root, device.clique) == ("pci0000:16", "uuid.1")

@@ -274,7 +274,7 @@ def test_is_3_figures_of_a_slice(tag, pod, accelerator_class, node):
     assert found.cost_per_hour(basis="compute") == pytest.approx(2 * 3 / 7)
 
 
-def test_class_of_whole_devices_does_not_give_its_memory_to_a_slice(tag, pod, accelerator_class, node):
+def test_is_9_class_of_whole_devices_does_not_give_its_memory_to_a_shared_one(tag, pod, accelerator_class, node):
     labels = {"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.replicas": "4"}
     t4 = accelerator_class("t4", discovery={"nodeSelector": labels}, capabilities={"memoryGB": "16Gi"})
     found = tag([t4, node(labels), pod({"nvidia.com/gpu.shared": "1"})])

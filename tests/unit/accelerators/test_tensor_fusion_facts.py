@@ -5,6 +5,7 @@ import copy
 
 import pytest
 
+from epp.framework.accelerators.links import device_closeness
 from epp.framework.accelerators.tag import (
     ISOLATION_MODE,
     PHASE,
@@ -13,9 +14,11 @@ from epp.framework.accelerators.tag import (
     VIRTUAL,
     VRAM_FREE,
     VRAM_USED,
+    DeviceLink,
     Routability,
     Sharing,
 )
+from epp.framework.testing import candidates
 
 GIB = 2**30
 POD_UID = "3f0c6c5e-0d61-4e57-9a0e-2d1a7f7f1111"
@@ -171,3 +174,38 @@ def test_tf_19_node_that_sells_what_it_has_has_no_virtual_figures(gpu, tag, pod,
     found = tag([gpu, gpu_node(**node), pod(uid=POD_UID)])
     assert found.attributes[TFLOPS_USED] == pytest.approx(0.5)
     assert not [name for name in found.attributes if name.endswith(VIRTUAL)]
+
+
+def test_tf_14_links_of_a_gpu_are_those_of_its_topology_and_its_nvlinks(gpu, tag, pod, node):
+    peers = [
+        {"peerGPUUUID": "GPU-0000000b", "tier": 1, "linkType": "PIX", "bandwidth": 64000},
+        {"peerGPUUUID": "GPU-0000000c", "tier": 7, "bandwidth": -1},
+        {"peerGPUUUID": "GPU-0000000d"},
+    ]
+    linked = changed(gpu, topology={"peers": peers}, nvLink={"peers": [{"peerUUID": "GPU-e", "bandwidthMBps": 900000}]})
+    (device,) = tag([linked, pod(uid=POD_UID), node({"nvidia.com/gpu.clique": "uuid.1"})]).devices
+    assert device.links == (
+        DeviceLink(peer="GPU-0000000b", tier=1, bandwidth_mbps=64000),
+        DeviceLink(peer="GPU-0000000c", tier=3),  # there is no tier 7
+        DeviceLink(peer="GPU-0000000d", tier=3),
+        DeviceLink(peer="GPU-e", tier=0, bandwidth_mbps=900000),
+    )
+    assert device.clique == "uuid.1"
+
+
+def test_tf_14_endpoints_of_the_sample_are_directly_linked(documents, gpu, tag, pod):
+    other = without_users(gpu, uuid="GPU-0000000b", topology={}, nodeSelector={"kubernetes.io/hostname": "gpu-node-2"})
+    other["metadata"]["name"] = "gpu-0000000b"
+    annotated = pod(name="vllm-b", uid="b", node="gpu-node-2")
+    annotated["metadata"]["annotations"] = {"tensor-fusion.ai/gpu-ids": "gpu-0000000b"}
+    annotated["status"]["podIP"] = "10.0.0.12"
+    objects = [*documents("tensor-fusion"), other, annotated]
+    tags = [tag(objects), tag(objects, name="vllm-b", address="10.0.0.12")]
+    pool = candidates(accelerators=tags).within("prefill", 0)
+    assert device_closeness(pool, 0).tolist() == [99, 99]  # tier 0, and the highest bandwidth there is
+
+
+@pytest.mark.parametrize("label", ["nvidia.com/gpu.clique", "resource.nvidia.com/computeDomain"])
+def test_dra_5_clique_and_compute_domain_of_the_node(tag, pod, node, label):
+    found = tag([pod({"nvidia.com/gpu": "1"}), node({label: "uuid.1"})])
+    assert found.attributes[label] == "uuid.1"

@@ -5,10 +5,13 @@ import numpy as np
 import pytest
 
 from epp.director import Decision, DirectorObserver, Observers, top_values
-from epp.framework import Destination, Endpoint, Headers, ProfileResult, Request, SchedulingResult
+from epp.framework import Destination, Endpoint, Headers, ManualClock, ProfileResult, Request, SchedulingResult
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
+from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH, PrefixMatch
 from epp.framework.result import FilterTrace, ScoreTrace
-from epp.framework.testing import candidates
+from epp.framework.testing import candidates, run_scheduling
+from epp.plugins.accelerators.selection_filters import AcceleratorFilter
 
 FOUR = candidates(waiting=[0, 0, 0, 0])
 
@@ -127,3 +130,29 @@ def test_rule_that_chose_the_model_is_named_and_an_objective_that_is_unknown_is_
     )
     known = Request("r", headers=headers, objective="made up", priority=3)
     assert decision(result(), request=known).why() == "default: the only one there is"
+
+
+def test_ome_12_reason_names_the_bound_and_the_policy_that_chose_the_accelerator():
+    config = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: accelerator-filter, parameters: {minMemory: 40Gi, fallbackOnEmpty: false}}
+- type: cheapest-scorer
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: accelerator-filter}, {pluginRef: cheapest-scorer}]}
+"""
+    sizes_and_prices = ((16, 1.0), (80, 4.0), (40, 2.0))
+    tags = [
+        AcceleratorTag(kind=AcceleratorKind.GPU, count=1, memory_bytes=size * 2**30, cost=Cost(per_hour=price))
+        for size, price in sizes_and_prices
+    ]
+    request = Request("r")
+    found = run_scheduling(config, candidates(accelerators=tags), request)
+    assert Decision(request, found).why() == "default: cheapest-scorer 1.00, best of 2 of 3 after accelerator-filter"
+    (trace,) = found.primary.filters
+    assert (trace.before, trace.slots.tolist()) == (3, [1, 2])
+    registry = Registry({})
+    registry.register(AcceleratorFilter)
+    bound = registry.build("accelerator-filter", {"minMemory": "40Gi"}, name="f", clock=ManualClock())
+    assert bound.rejection(request, tags[0]) == "memory 16 GiB is below 40 GiB"

@@ -37,7 +37,7 @@ async def statuses(stub: HealthStub) -> dict[str, int]:
     return {name: (await stub.Check(HealthCheckRequest(service=name))).status for name in names}
 
 
-async def test_process_is_alive_before_its_pool_is_known(stub):
+async def test_tf_15_process_is_alive_and_not_ready_before_its_pool_is_known(stub):
     assert await statuses(stub) == {"liveness": SERVING, **dict.fromkeys((BOTH, *READY_NAMES), NOT_SERVING)}
 
 

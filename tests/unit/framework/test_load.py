@@ -18,6 +18,7 @@ from epp.framework import (
     expected_load,
     fill_unknown,
 )
+from epp.framework.rates import batch_sizes
 from epp.framework.testing import candidates
 
 COLUMNS = (WAITING, RUNNING, KV_USAGE)
@@ -38,6 +39,12 @@ def reporting(in_flight, waiting, running, kv_usage, *silent):
 def test_endpoint_without_a_report_is_like_an_equal_one_that_has_as_many_requests():
     pool = reporting([10], [2], [8], [0.4], 10)
     assert [comparable_load(pool, column).tolist() for column in COLUMNS] == [[2, 2], [8, 8], [0.4, 0.4]]
+
+
+def test_tf_15_after_a_restart_requests_that_engines_report_count():
+    # nothing of ours is in flight yet; later our own 9 are more than the 5 that the engine last reported
+    assert batch_sizes(candidates(running=[5, 5], in_flight=[0, 9])).tolist() == [5, 9]
+    assert comparable_load(candidates(waiting=[3, 0], in_flight=[0, 0]), WAITING).tolist() == [3, 0]
 
 
 def test_fewer_requests_are_less_load_in_proportion():

@@ -7,6 +7,7 @@ import pytest
 
 from epp.framework import Request
 from epp.framework.accelerators.memory import GIB
+from epp.framework.accelerators.requirements import SelectionParameters
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
@@ -58,3 +59,18 @@ def test_selections_that_clients_make_up_do_not_pile_up(h100):
         request.put(ACCELERATOR_SELECTION, Selections(default=selection))
         scorer.score(request, candidates(records={ACCELERATOR: [h100]}))  # a snapshot remembers scores for itself
     assert best_fit_scorers() - before == 256
+
+
+@pytest.mark.parametrize(
+    ("alias", "policy"),
+    [
+        ("performance", "most-capable"),
+        ("MostCapable", "most-capable"),
+        ("cost", "cheapest"),
+        ("balanced", "best-fit"),
+        ("BestFit", "best-fit"),
+        ("first-available", "first-available"),
+    ],
+)
+def test_ome_4_policies_have_the_names_of_the_proposal_too(alias, policy):
+    assert SelectionParameters(policy=alias).selection().policy == policy

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from epp.framework import ConfigurationError, Request, RequestBody
-from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Performance
+from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Partition, Performance, Sharing
 from epp.framework.rates import ENDPOINT_RATES, EndpointRates
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, WAITING
 from epp.framework.testing import candidates
@@ -43,6 +43,16 @@ def test_ome_9_eight_on_an_h100_are_less_than_two_on_a_t4(scores, plugin, column
     proportional = scores(plugin, tags, columns=columns, **BY_TAG)
     assert plain[0] < plain[1]
     assert proportional[0] > proportional[1]
+
+
+def test_is_3_slice_has_its_share_of_the_capacity(scores):
+    # a 3g slice has 3/7 of an A100: 4 requests there are 9.33 on a whole one, and the median is that of both
+    whole = AcceleratorTag(count=1, performance=Performance(fp16=312))
+    part = Partition(kind=Sharing.MIG, profile="3g.20gb", compute_fraction=3 / 7, memory_fraction=0.5)
+    fleet = [whole, msgspec.structs.replace(whole, partition=part)]
+    more, fewer = (scores(QueueScorer, fleet, columns={"waiting": [waiting, 4]}, **BY_TAG) for waiting in (10, 9))
+    assert more[0] < more[1]
+    assert fewer[0] > fewer[1]
 
 
 def test_ome_9_active_requests_compare_by_capacity_and_idle_by_count(scores):

@@ -201,6 +201,13 @@ def test_ome_11_defect_3_an_unknown_class_does_not_disable_the_others():
     assert kept(acceleratorClasses=["nvidia-h100-80gb", "no-such-class", "nvidia-a100-40gb"]) == ["h100", "a100"]
 
 
+def test_tf_4_models_and_vendors_allow_and_deny():
+    assert kept(models=["t4", "mi300x"]) == ["t4", "mi300x"]
+    assert kept(vendors=["google"]) == ["tpu"]
+    assert reason(T4, models=["h100"]) == "model t4 is not among h100"
+    assert reason(T4, vendors=["amd"]) == "vendor nvidia is not among amd"
+
+
 def test_gie_13_kinds_and_vendors_select():
     assert kept(kinds=["tpu"]) == ["tpu"]
     assert kept(kinds=["gpu"], vendors=["amd"]) == ["mi300x"]

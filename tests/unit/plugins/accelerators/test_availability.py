@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
+import base64
+
 import msgspec
+import numpy as np
 import pytest
 
-from epp.framework import Request
+from epp.framework import PREFIX_MATCH, Headers, PrefixMatch, Request, Scorer
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Device, Routability
 from epp.framework.clock import ManualClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
-from epp.framework.testing import candidates
+from epp.framework.testing import candidates, run_profile
 from epp.plugins.accelerators.availability import AcceleratorAvailabilityFilter
+from epp.plugins.pickers import MaxScorePicker
+from epp.plugins.sessions import SessionAffinityFilter
 
 GPU = AcceleratorTag(kind=AcceleratorKind.GPU, state=Routability.ROUTABLE)
 
@@ -38,6 +43,16 @@ def with_attributes(**attributes):
     )
 
 
+class ByPrefix(Scorer):
+    """Scores by the blocks of the prompt that endpoints hold."""
+
+    plugin_type = "by-prefix"
+    reads = (PREFIX_MATCH,)
+
+    def score(self, request, candidates):
+        return request.get(PREFIX_MATCH).matched_blocks[candidates.slots] / 9
+
+
 STATES = [in_state(state) for state in Routability]  # routable, draining, blocked, unknown
 
 
@@ -56,6 +71,20 @@ def test_is_5_a_slice_that_is_taken_away_gets_nothing_from_the_next_snapshot_on(
     assert plugin.filter(request, before).tolist() == [True, True]
     assert plugin.filter(request, after).tolist() == [True, False]
     assert plugin.rejection(after.records(ACCELERATOR)[1]) == "is draining: its claim is deleting"
+
+
+def test_is_5_session_and_prefix_no_longer_lead_to_a_slice_that_is_taken_away():
+    draining = in_state(Routability.DRAINING, "its claim is deleting")
+    token = base64.b64encode(b"default/e1").decode()
+
+    def picked(*tags):
+        request = Request("r", headers=Headers([("x-session-token", token)]))
+        request.put(PREFIX_MATCH, PrefixMatch(np.array([0, 9], dtype=np.int32), 9, block_tokens=64))
+        members = [build(), SessionAffinityFilter(), MaxScorePicker(), (ByPrefix(), 1.0)]
+        return run_profile(members, candidates(accelerators=tags), request).picked
+
+    assert picked(GPU, GPU) == ("e1",)
+    assert picked(GPU, draining) == ("e0",)
 
 
 def test_is_10_slices_of_a_node_that_is_not_ready_are_dropped():
