@@ -84,7 +84,7 @@ class PlacementDecision(Object, frozen=True, kw_only=True):
 
 
 class _Item(Part, frozen=True, kw_only=True):
-    name: str
+    name: Any = None
     value: Any = None
 
 
@@ -106,6 +106,9 @@ def read_score(document: object) -> AddOnPlacementScore:
     scores: dict[str, float] = {}
     for index, item in enumerate(found.status.scores[:_MOST_ITEMS]):
         place = f"status.scores[{index}]"
+        if not isinstance(item.name, str) or not item.name:
+            faults.add(f"{place}.name", item.name, "write the name of the score, in quotes if it is a number")
+            continue
         if item.name in scores:
             faults.add(f"{place}.name", item.name, "write each name once; the last one counts")
         value = faults.number(f"{place}.value", item.value, -MOST_SCORE, MOST_SCORE)

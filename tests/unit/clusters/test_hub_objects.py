@@ -29,6 +29,16 @@ def test_ocm_2_score_that_cannot_be_costs_that_one_alone(value):
     assert fault.endswith(": write a number from -100 to 100")
 
 
+@pytest.mark.parametrize("name", [7, "", None, ["a"]])
+def test_ocm_2_score_without_a_name_costs_that_one_alone(name):
+    document = scores("east", sound=1)
+    document["status"]["scores"].append({"name": name, "value": 2})
+    found = decoded(document)
+    assert found.scores == {"sound": 1.0}
+    (fault,) = found.faults
+    assert fault.endswith(": write the name of the score, in quotes if it is a number")
+
+
 def test_ocm_2_date_that_is_none_is_said_and_the_scores_are_used():
     found = decoded(scores("east", "tomorrow", gpuClusterAvailable=60))
     assert found.scores == {"gpuClusterAvailable": 60.0}
