@@ -192,7 +192,11 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the standing of the endpoint's cluster."""
-        return Report(attributes={CLUSTER: self._state.standings.of(self.cluster_of(endpoint))})
+        cluster = self.cluster_of(endpoint)
+        standing = self._state.standings.of(cluster)
+        if cluster == self.parameters.cluster:
+            standing = msgspec.structs.replace(standing, local=True)
+        return Report(attributes={CLUSTER: standing})
 
     def cluster_of(self, endpoint: Endpoint) -> str:
         """Return the name of its cluster: its own, that of a label, or the local one."""

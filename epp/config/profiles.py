@@ -122,7 +122,9 @@ class _Parts:
         if ref.weight is not None and not issubclass(cls, Scorer):
             self._instances.warn(f"has no effect: {ref.plugin_ref!r} is no scorer", *path, "weight")
         elif ref.weight is not None and ref.weight < 0:
-            fail(f"weight {ref.weight:g} is negative: a scorer says what is good", *path, "weight")
+            signed = "weight" in cls.parameters_type.__struct_fields__
+            remedy = f"write weight: {ref.weight:g} among the parameters of the plugin" if signed else ""
+            fail(f"weight {ref.weight:g} is negative: a scorer says what is good", *path, "weight", remedy=remedy)
         if issubclass(cls, Picker):
             if ref.on_error == "Skip":
                 fail(f"{ref.plugin_ref!r} is the picker: without it nothing is picked", *path, "onError")
@@ -133,7 +135,7 @@ class _Parts:
         return len(self._instances.problems) == before
 
     def _add(self, plugin: Plugin[Any], ref: WeightedRef, *path: str | int) -> None:
-        if isinstance(plugin, Filter):
+        if isinstance(plugin, Filter) and not plugin.keeps_all:
             self._filters.append(ProfileFilter.of(plugin, _policy(ref)))
         if isinstance(plugin, Scorer):
             try:

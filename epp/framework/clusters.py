@@ -29,7 +29,6 @@ USAGE_ALIASES: Mapping[str, str] = MappingProxyType(
 )
 """Names in published examples that no such score has, and the real ones."""
 
-
 POOL_IMPORT = "InferencePoolImport"
 """Begins the names of imported pools among placements: `InferencePoolImport/namespace/name`."""
 
@@ -69,6 +68,8 @@ class ClusterStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     cluster: str = ""
     """Its name; empty if nothing is known of it."""
+    local: bool = False
+    """Whether it is the local one."""
     scores: Mapping[str, float] = msgspec.field(default_factory=dict)
     """By `resourceName/scoreName`, -100..100; without those that are missing or expired."""
     expired: frozenset[str] = frozenset()

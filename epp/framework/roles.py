@@ -58,6 +58,8 @@ class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=
     parameters_type: ClassVar[type[Parameters]] = FilterParameters
     may_empty: bool = True
     """Whether it can drop all candidates."""
+    keeps_all: bool = False
+    """Whether it drops none with its parameters, so that profiles do without it."""
 
     @abstractmethod
     def filter(self, request: Request, candidates: Candidates) -> Mask:

@@ -65,6 +65,14 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         self._apply(self._objects.read(self.clock.now()))
 
     @property
+    def warnings(self) -> Sequence[str]:
+        """Say that no scorer is named, where only objects of a cluster could name one."""
+        parameters = self.parameters
+        if parameters.scorers or parameters.pages or parameters.paths:
+            return ()
+        return ["asks no scorer but those of DynamicScorer objects in a cluster: give it scorers, pages or paths"]
+
+    @property
     def inputs(self) -> InputState:
         """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
         return self._objects.inputs
