@@ -15,7 +15,7 @@ from epp.clusters.placement.evaluation import Explanation
 from epp.clusters.standings import Standings, standings
 from epp.clusters.usage import USAGE_ITEMS, UsageItem, usage_scores
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.clusters import CLUSTER
+from epp.framework.clusters import CLUSTER, CLUSTER_LABELS, cluster_of
 from epp.framework.datalayer import Concerns, FollowingTagger, Report, no_endpoint
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
@@ -69,10 +69,7 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once."""
     cluster: str = ""
     """Name of the local cluster: that of endpoints without a cluster."""
-    cluster_labels: Annotated[tuple[str, ...], Meta(max_length=16)] = (
-        "multicluster.kubernetes.io/source-cluster",
-        "topology.istio.io/cluster",
-    )
+    cluster_labels: Annotated[tuple[str, ...], Meta(max_length=16)] = CLUSTER_LABELS
     """Labels of an endpoint that name its cluster, where the endpoint itself has none; the first one that is there."""
     evaluate: Evaluate = "auto"
     """Evaluation of placements by this picker: of those without a PlacementDecision (`auto`), of all (`always`), or of
@@ -200,8 +197,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
 
     def cluster_of(self, endpoint: Endpoint) -> str:
         """Return the name of its cluster: its own, that of a label, or the local one."""
-        labels = (endpoint.labels.get(name, "") for name in self.parameters.cluster_labels)
-        return endpoint.cluster or next(filter(None, labels), self.parameters.cluster)
+        return cluster_of(endpoint, self.parameters.cluster_labels, self.parameters.cluster)
 
     async def follow(self, changed: Callable[[Concerns], None]) -> None:
         """Apply new versions of the files, and what time changes, until cancelled."""

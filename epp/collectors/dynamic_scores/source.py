@@ -9,6 +9,7 @@ from epp.collectors.dynamic_scores.client import Client
 from epp.collectors.dynamic_scores.parameters import DynamicScoreSourceParameters
 from epp.collectors.dynamic_scores.scorer import Asked, asked_by
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.clusters import cluster_of
 from epp.framework.datalayer import Concerns, FollowingTagger, Report, every_endpoint
 from epp.framework.durations import parse_duration
 from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScore, DynamicScores
@@ -97,13 +98,13 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
             if each.age_seconds is not None:
                 found.append(Sample(_AGE, each.age_seconds, (name,)))
             found += [Sample(_REQUESTS, each.answers, (name, "ok")), Sample(_REQUESTS, each.failures, (name, "error"))]
-            used = sum(len(scores.results) for scores in each.scores.values())
+            used = sum(scores.count for scores in each.scores.values())
             found += [Sample(_RESULTS, used, (name, "used")), Sample(_RESULTS, each.left_out, (name, "left out"))]
         return found
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the scores that bear on the endpoint."""
-        cluster = endpoint.cluster or self.parameters.cluster
+        cluster = cluster_of(endpoint, self.parameters.cluster_labels, self.parameters.cluster)
         found: dict[str, DynamicScore] = {}
         for asking in self._askings:
             for name, scores in asking.scores.items():
