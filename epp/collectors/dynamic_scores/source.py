@@ -145,22 +145,28 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
     async def _follow_scorers(self, client: Client, changed: Callable[[], None]) -> None:
         """Keep one task for each scorer."""
         running: dict[Asking, asyncio.Task[None]] = {}
+        ending: set[asyncio.Task[None]] = set()
+        waiting: asyncio.Task[bool] | None = None
         try:
             while True:
                 self._scorers_changed.clear()
                 for gone in running.keys() - set(self._askings):
-                    running.pop(gone).cancel()
+                    ending.add(task := running.pop(gone))
+                    task.add_done_callback(ending.discard)
+                    task.cancel()
                 for asking in self._askings:
                     if asking not in running:
                         running[asking] = asyncio.create_task(asking.run(client, changed))
                 waiting = asyncio.create_task(self._scorers_changed.wait())
                 done, _ = await asyncio.wait({waiting, *running.values()}, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
-                for task in done - {waiting}:
-                    task.result()  # none ends but by an error, which is the supervisor's
+                for ended in done:
+                    ended.result()  # but for `waiting`, none ends without an error, which is the supervisor's
         finally:
-            for task in running.values():
-                task.cancel()
+            tasks = [*running.values(), *ending, *([] if waiting is None else [waiting])]
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _apply(self, change: Change | None) -> None:
         """Put objects into effect; a scorer that stays as it is keeps its scores."""
