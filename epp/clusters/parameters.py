@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from epp.clusters.decisions import Evaluate
 from epp.clusters.usage import UsageItem
+from epp.framework.clusters import CLUSTER_LABELS
 from epp.framework.durations import parse_duration
 from epp.framework.plugin import Parameters
 
@@ -30,10 +31,7 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once."""
     cluster: str = ""
     """Name of the local cluster: that of endpoints without a cluster."""
-    cluster_labels: Annotated[tuple[str, ...], Meta(max_length=16)] = (
-        "multicluster.kubernetes.io/source-cluster",
-        "topology.istio.io/cluster",
-    )
+    cluster_labels: Annotated[tuple[str, ...], Meta(max_length=16)] = CLUSTER_LABELS
     """Labels of an endpoint that name its cluster, where the endpoint itself has none; the first one that is there."""
     evaluate: Evaluate = "auto"
     """Evaluation of placements by this picker: of those without a PlacementDecision (`auto`), of all (`always`), or of

@@ -14,7 +14,7 @@ from epp.clusters.placement.evaluation import Explanation
 from epp.clusters.standings import Standings, standings
 from epp.clusters.usage import USAGE_ITEMS, usage_scores
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.clusters import CLUSTER
+from epp.framework.clusters import CLUSTER, CLUSTER_LABELS, cluster_of
 from epp.framework.datalayer import Concerns, FollowingTagger, Report, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
@@ -152,12 +152,15 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the standing of the endpoint's cluster."""
-        return Report(attributes={CLUSTER: self._state.standings.of(self.cluster_of(endpoint))})
+        cluster = self.cluster_of(endpoint)
+        standing = self._state.standings.of(cluster)
+        if cluster == self.parameters.cluster:
+            standing = msgspec.structs.replace(standing, local=True)
+        return Report(attributes={CLUSTER: standing})
 
     def cluster_of(self, endpoint: Endpoint) -> str:
         """Return the name of its cluster: its own, that of a label, or the local one."""
-        labels = (endpoint.labels.get(name, "") for name in self.parameters.cluster_labels)
-        return endpoint.cluster or next(filter(None, labels), self.parameters.cluster)
+        return cluster_of(endpoint, self.parameters.cluster_labels, self.parameters.cluster)
 
     async def follow(self, changed: Callable[[Concerns], None]) -> None:
         """Apply new versions of the files, and what time changes, until cancelled."""

@@ -92,7 +92,7 @@ def _profile_of(weighted: Sequence[tuple[Plugin[Any], float]], name: str, clock:
         pickers = [plugin for plugin in (default,) if isinstance(plugin, Picker)]
     return Profile(
         name or "test",
-        tuple(ProfileFilter(plugin) for plugin, _ in weighted if isinstance(plugin, Filter)),
+        tuple(ProfileFilter(plugin) for plugin, _ in weighted if isinstance(plugin, Filter) and not plugin.keeps_all),
         tuple(WeightedScorer(plugin, weight) for plugin, weight in weighted if isinstance(plugin, Scorer)),
         pickers[0],
     )

@@ -135,7 +135,9 @@ class _Parts:
         if ref.weight is not None and not issubclass(cls, Scorer):
             self._instances.warn(f"has no effect: {ref.plugin_ref!r} is no scorer", *path, "weight")
         elif ref.weight is not None and ref.weight < 0:
-            fail(f"weight {ref.weight:g} is negative: a scorer says what is good", *path, "weight")
+            signed = "weight" in cls.parameters_type.__struct_fields__
+            remedy = f"write weight: {ref.weight:g} among the parameters of the plugin" if signed else ""
+            fail(f"weight {ref.weight:g} is negative: a scorer says what is good", *path, "weight", remedy=remedy)
         if ref.on_stale is not None and ref.stale_after is None and self._layer.stale_after is None:
             fail("needs an age", *path, "onStale", remedy="set staleAfter here, or in dataLayer")
         if _rule(ref.on_stale) is OnStale.DROP and not issubclass(cls, Filter):
@@ -153,7 +155,7 @@ class _Parts:
         return len(self._instances.problems) == before
 
     def _add(self, plugin: Plugin[Any], ref: WeightedRef, *path: str | int) -> None:
-        if isinstance(plugin, Filter):
+        if isinstance(plugin, Filter) and not plugin.keeps_all:
             self._filters.append(ProfileFilter.of(plugin, _policy(ref), self._staleness(ref)))
         if isinstance(plugin, Scorer):
             try:

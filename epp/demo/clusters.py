@@ -52,7 +52,6 @@ def config_text(objects: Path) -> str:
     found = yaml.safe_load(sample_texts()["multi-cluster"])
     given: dict[str, dict[str, Any]] = {
         "cluster-data-source": {"paths": [str(objects)], "cluster": LOCAL},
-        "local-cluster-scorer": {"localCluster": LOCAL},
     }
     for plugin in found["plugins"]:
         if more := given.get(plugin["type"]):

@@ -4,12 +4,13 @@
 One frozen record for all endpoints of a cluster, an attribute of the snapshot like the accelerator tag.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
 import msgspec
 
+from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import Attribute
 
 MOST_SCORE = 100.0
@@ -29,9 +30,12 @@ USAGE_ALIASES: Mapping[str, str] = MappingProxyType(
 )
 """Names in published examples that no such score has, and the real ones."""
 
-
 POOL_IMPORT = "InferencePoolImport"
 """Begins the names of imported pools among placements: `InferencePoolImport/namespace/name`."""
+
+
+CLUSTER_LABELS = ("multicluster.kubernetes.io/source-cluster", "topology.istio.io/cluster")
+"""Labels that name the cluster of an endpoint."""
 
 
 class TaintEffect(StrEnum):
@@ -69,6 +73,8 @@ class ClusterStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     cluster: str = ""
     """Its name; empty if nothing is known of it."""
+    local: bool = False
+    """Whether it is the local one."""
     scores: Mapping[str, float] = msgspec.field(default_factory=dict)
     """By `resourceName/scoreName`, -100..100; without those that are missing or expired."""
     expired: frozenset[str] = frozenset()
@@ -84,6 +90,11 @@ class ClusterStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Condition ManagedClusterConditionAvailable; None if unknown."""
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     claims: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+def cluster_of(endpoint: Endpoint, labels: Iterable[str], local: str) -> str:
+    """Return the name of an endpoint's cluster: its own, that of the first of the labels it has, or the local one."""
+    return endpoint.cluster or next(filter(None, (endpoint.labels.get(name, "") for name in labels)), local)
 
 
 NO_STANDING = ClusterStanding()

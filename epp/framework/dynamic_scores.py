@@ -21,8 +21,8 @@ class DynamicScore(msgspec.Struct, frozen=True, kw_only=True):
     """Of the most specific level but for devices; NaN for none."""
     per_pod: bool = False
     """Whether that is the level of pods, before which devices do not count."""
-    devices: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """Values of devices on the endpoint's node, or of any node, by the id of the device or its kind, in lower case."""
+    devices: tuple[Mapping[str, float], ...] = ()
+    """Values of devices by their id or kind, in lower case: those on the endpoint's node before those of any node."""
     expired: bool = False
     """Whether there was a value, and its validity has passed."""
 
@@ -72,8 +72,11 @@ class DynamicScoreColumn:
             return nan
         if score.per_pod or not score.devices:
             return score.value
-        names = [{device.id.lower(), device.id.rpartition("/")[2].lower()} for device in tag.devices]
-        found = [score.devices[name] for either in names for name in sorted(either) if name in score.devices]
-        if not found and (kind := tag.partition.profile.lower() or "all") in score.devices and tag.model:
-            found = [score.devices[kind]]
-        return sum(found) / len(found) if found else score.value
+        for devices in score.devices:
+            names = [{device.id.lower(), device.id.rpartition("/")[2].lower()} for device in tag.devices]
+            found = [devices[name] for either in names for name in sorted(either) if name in devices]
+            if not found and (kind := tag.partition.profile.lower() or "all") in devices and tag.model:
+                found = [devices[kind]]
+            if found:
+                return sum(found) / len(found)
+        return score.value

@@ -61,6 +61,8 @@ class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=
     """Whether it can drop all candidates."""
     drops: DropCause = DropCause.UNSTATED
     """Why it drops candidates: that is how a request is refused for which a profile's filters leave none."""
+    keeps_all: bool = False
+    """Whether it drops none with its parameters, so that profiles do without it."""
 
     @abstractmethod
     def filter(self, request: Request, candidates: Candidates) -> Mask:

@@ -16,6 +16,7 @@ from epp.kube.resources import (
     OME_SERVICES,
     PODS,
     REWRITES,
+    SCORERS,
     Resource,
     pools,
 )
@@ -104,7 +105,9 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
 
 def needs_of_hub() -> tuple[Need, ...]:
     """Return what a picker reads of a hub of Open Cluster Management, beside its own needs."""
-    return tuple(Need(resource=each, purpose="clusters", importance=Importance.OPTIONAL) for each in CLUSTERS)
+    return tuple(
+        Need(resource=each, purpose="clusters", importance=Importance.OPTIONAL) for each in (*CLUSTERS, *SCORERS)
+    )
 
 
 def role(name: str, needs: Iterable[Need], *, namespace: str = "") -> dict[str, object]:

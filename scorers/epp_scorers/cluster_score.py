@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints by a score that a hub, or an outside scorer, gives their clusters."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,17 +11,12 @@ from msgspec import Meta
 from epp.framework import ACCELERATOR, Candidates, Category, Filter, FilterParameters, Floats, Mask, Request, Scorer
 from epp.framework.arrays import all_true, any_true
 from epp.framework.cluster_arrays import ClusterIndex, standing_mask, standing_numbers
-from epp.framework.clusters import CLUSTER, MOST_SCORE, ClusterStanding
+from epp.framework.clusters import CLUSTER, MOST_SCORE, MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, ClusterStanding
 from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScoreColumn, DynamicScores
 from epp.framework.errors import NoClustersError
 from epp.framework.plugin_metrics import PluginMetric, Sample
 
 NEUTRAL = 0.5
-_ADD_ON = "resource-usage-score"
-_ALIASES: Mapping[str, str] = MappingProxyType(
-    {f"{resource}Available": f"{resource}ClusterAvailable" for resource in ("cpu", "mem", "gpu", "tpu")}
-)
-"""Names that the documentation of the add-on uses, and the items that it has."""
 _MOST_NAMED = 8
 
 _MISSING = PluginMetric(
@@ -41,13 +35,13 @@ class ClusterScoreParameters(FilterParameters, frozen=True):
     source: Literal["addon", "placement", "dynamic"] = "addon"
     """`addon`: the item `scoreName` of the AddOnPlacementScore `resourceName`. `placement`: the score in the decisions
     of `placement`. `dynamic`: the score `scoreName` of a `dynamic-score-source`."""
-    resource_name: str = _ADD_ON
+    resource_name: str = USAGE_SCORE
     """Name of the AddOnPlacementScore objects, one for each cluster."""
     score_name: str = ""
     """Name of the item, such as `gpuClusterAvailable`, or of the dynamic score."""
     placement: str = ""
     """`namespace/name` of a Placement."""
-    weight: Annotated[float, Meta(ge=-10, le=10)] = 1.0
+    weight: Annotated[float, Meta(ge=-MOST_WEIGHT, le=MOST_WEIGHT)] = 1.0
     """Weight in profiles that give none. Below 0, endpoints with the lower score are preferred, by its amount."""
     missing: Literal["neutral", "worst", "fail"] = "neutral"
     """How to treat endpoints without a score, or with an expired one: `neutral` gives them 0.5, `worst` 0, `fail` drops
@@ -85,8 +79,8 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
     def setup(self) -> None:
         parameters = self.parameters
         self.default_weight = abs(parameters.weight)
-        self.may_empty = parameters.missing == "fail"
-        alias = _ALIASES.get(parameters.score_name) if parameters.resource_name == _ADD_ON else None
+        self.keeps_all = parameters.missing != "fail"
+        alias = USAGE_ALIASES.get(parameters.score_name) if parameters.resource_name == USAGE_SCORE else None
         self._item = alias if alias and parameters.source == "addon" else parameters.score_name
         self._key = f"{parameters.resource_name}/{self._item}"
         self._column = DynamicScoreColumn(parameters.score_name)
@@ -106,14 +100,14 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
         wanted = self.parameters.score_name
         if self._item == wanted:
             return ()
-        return [f"scoreName {wanted!r} is no item of {_ADD_ON}, {self._item!r} is used: write that"]
+        return [f"scoreName {wanted!r} is no item of {USAGE_SCORE}, {self._item!r} is used: write that"]
 
     @property
     def samples(self) -> Sequence[Sample]:
         return [Sample(_MISSING, count, (reason,)) for reason, count in self._counts.items()]
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
-        if self.parameters.missing != "fail":
+        if self.keeps_all:
             return np.ones(len(candidates), dtype=np.bool_)
         known = ~np.isnan(self._values(candidates))
         if not all_true(known):

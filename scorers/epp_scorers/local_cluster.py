@@ -18,7 +18,7 @@ from epp.framework import (
     Scorer,
     expected_load,
 )
-from epp.framework.cluster_arrays import ClusterIndex, standing_numbers
+from epp.framework.cluster_arrays import ClusterIndex, standing_mask, standing_numbers
 from epp.framework.clusters import CLUSTER, MOST_SCORE, ClusterStanding
 from epp.framework.limits import Threshold
 
@@ -27,7 +27,8 @@ class LocalClusterParameters(Parameters, frozen=True):
     """The local cluster, and until when it is preferred."""
 
     local_cluster: str = ""
-    """Name of the local cluster; empty for the endpoints that name no cluster."""
+    """Name of the local cluster; empty for that of the `cluster-data-source`, and without one for the endpoints that
+    name no cluster."""
     score: str = ""
     """`resourceName/scoreName` of the score of the local cluster to compare with `minScore`; empty for none."""
     min_score: Annotated[float, Meta(ge=-MOST_SCORE, le=MOST_SCORE)] = 0.0
@@ -53,8 +54,7 @@ class LocalClusterScorer(Scorer[LocalClusterParameters]):
         self.may_read = LOAD_INPUTS if self.parameters.score else (CLUSTER, *LOAD_INPUTS)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        clusters = self._clusters.of(candidates.snapshot)
-        local: Mask = clusters.numbers[candidates.slots] == clusters.named(self.parameters.local_cluster)
+        local = self._is_local(candidates)
         if not local.any():
             return np.zeros(len(candidates))
         limit, low = self.parameters.max_waiting, self.parameters.score
@@ -63,6 +63,18 @@ class LocalClusterScorer(Scorer[LocalClusterParameters]):
         if low and (standing_numbers(candidates, _score, low)[local] < self.parameters.min_score).any():
             return np.zeros(len(candidates))
         return local.astype(np.float64)
+
+    def _is_local(self, candidates: Candidates) -> Mask:
+        name = self.parameters.local_cluster
+        if not name and CLUSTER.name in candidates.snapshot.attributes:
+            return standing_mask(candidates, _local)
+        clusters = self._clusters.of(candidates.snapshot)
+        local: Mask = clusters.numbers[candidates.slots] == clusters.named(name)
+        return local
+
+
+def _local(standing: ClusterStanding) -> bool:
+    return standing.local
 
 
 def _score(standing: ClusterStanding, name: str) -> float | None:

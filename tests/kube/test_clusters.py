@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from aiohttp import web
 from cluster.users import PICKER_ROLE
 from fleet import fleet_in
 from hardware import picker_with, served_by
@@ -100,3 +101,77 @@ async def test_ocm_6_pods_of_all_namespaces_count_for_the_scores_of_the_own_clus
         _, health = await picker.health()
         states = [(watch["resource"], watch["state"]) for watch in health["kubernetes"]["watches"]]
         assert ("pods", "forbidden") in states
+
+
+IMPORTED = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {type: cluster-data-source, parameters: {cluster: here}}
+- {type: placement-filter, parameters: {poolImport: NAMESPACE/llm, fallbackOnEmpty: true}}
+- {type: active-request-scorer}
+"""
+
+
+async def test_ocm_1_import_in_the_api_server_says_which_clusters_serve(space, fleet, tmp_path):
+    pool_import = {
+        "apiVersion": "inference.networking.x-k8s.io/v1alpha1",
+        "kind": "InferencePoolImport",
+        "metadata": {"name": "llm"},
+    }
+    text = IMPORTED.replace("NAMESPACE", space.namespace)
+    async with picker_with(space, tmp_path, text, roles=ROLES) as picker:
+        await served_by(picker, "a", "b")  # none is known: all are kept
+        made = await space.apply(pool_import)
+        for cluster, pod in ((space.namespace, "a"), ("elsewhere", "b")):
+            exporting = [{"name": "example.com/controller", "exportingClusters": [{"name": cluster}]}]
+            await space.admin.status(made, {"controllers": exporting})
+            await served_by(picker, pod)
+        await space.delete(made)
+        await served_by(picker, "a", "b")
+
+
+DYNAMIC = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {type: dynamic-score-source, parameters: {timeout: 2s}}
+- {type: cluster-score, parameters: {source: dynamic, scoreName: power, missing: fail, fallbackOnEmpty: true}}
+- {type: active-request-scorer}
+"""
+
+
+async def test_ocm_8_scorer_of_an_object_in_the_api_server_is_asked_and_masked(space, fleet, tmp_path, scorer):
+    api = "dynamic-scoring.open-cluster-management.io/v1alpha1"
+    scoring = {"host": scorer, "path": "/scoring", "params": {"name": "power", "interval": 1}}
+    asked = {"apiVersion": api, "kind": "DynamicScorer", "metadata": {"name": "s"}, "spec": {"scoring": scoring}}
+    mask = {
+        "apiVersion": api,
+        "kind": "DynamicScoringConfig",
+        "metadata": {"name": "dynamic-scoring-config"},
+        "spec": {"masks": [{"clusterName": "elsewhere", "scoreName": "power"}]},
+    }
+    async with picker_with(space, tmp_path, DYNAMIC, roles=ROLES) as picker:
+        await served_by(picker, "a", "b")
+        await space.apply(asked)
+        await served_by(picker, "b")  # the only one with a score
+        made = await space.apply(mask)
+        await served_by(picker, "a", "b")
+        await space.delete(made)
+        await served_by(picker, "b")
+
+
+@pytest.fixture
+async def scorer():
+    """The address of a scorer that gives pod `b` a score."""
+
+    async def scoring(request: web.Request) -> web.Response:
+        return web.json_response({"results": [{"metric": {"pod": "b"}, "score": 50}]})
+
+    app = web.Application()
+    app.router.add_post("/scoring", scoring)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()

@@ -8,6 +8,7 @@ from msgspec import Meta, field
 
 from epp.collectors.dynamic_scores.joining import Aggregate
 from epp.collectors.dynamic_scores.scorer import Asked
+from epp.framework.clusters import CLUSTER_LABELS
 from epp.framework.durations import parse_duration
 from epp.framework.limits import AbsolutePath, Name
 from epp.framework.plugin import Parameters
@@ -143,6 +144,8 @@ class DynamicScoreSourceParameters(Parameters, frozen=True):
     mounts them. Scorers that need a token are not asked without it."""
     cluster: str = ""
     """Name of the local cluster: that of endpoints without a cluster."""
+    cluster_labels: Annotated[tuple[str, ...], Meta(max_length=16)] = CLUSTER_LABELS
+    """Labels of an endpoint that name its cluster, where the endpoint itself has none; the first one that is there."""
     aggregate: Aggregate = "mean"
     """Value of several results for the same pod, device, node, app or cluster: their mean, the highest, the lowest, or
     the last."""

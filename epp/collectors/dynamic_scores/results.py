@@ -11,6 +11,7 @@ import msgspec
 from epp.collectors.exposition import Selector
 
 _MOST_RESULTS = 20_000
+_MOST_SCORES = 64
 _MOST_CHARACTERS = 253
 _LABELS: Mapping[str, tuple[str, ...]] = {
     "pod": ("ds_pod", "exported_pod", "pod"),
@@ -76,6 +77,8 @@ def read_page(page: bytes) -> Mapping[str, list[Result]]:
     for each in series:
         if math.isfinite(each.value):
             name = each.labels.get("ds_score_name", "")
+            if name not in found and len(found) >= _MOST_SCORES:
+                raise ResultError(f"the page has more than {_MOST_SCORES} names of scores")
             found.setdefault(name, []).append(Result(each.value, **_dimensions(each.labels, _LABELS)))
     return found
 

@@ -9,6 +9,7 @@ from epp.collectors.dynamic_scores.client import Client
 from epp.collectors.dynamic_scores.parameters import DynamicScoreSourceParameters
 from epp.collectors.dynamic_scores.scorer import Asked, asked_by
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.clusters import cluster_of
 from epp.framework.datalayer import Concerns, FollowingTagger, Report, every_endpoint
 from epp.framework.durations import parse_duration
 from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScore, DynamicScores
@@ -65,6 +66,14 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         self._apply(self._objects.read(self.clock.now()))
 
     @property
+    def warnings(self) -> Sequence[str]:
+        """Say that no scorer is named, where only objects of a cluster could name one."""
+        parameters = self.parameters
+        if parameters.scorers or parameters.pages or parameters.paths:
+            return ()
+        return ["asks no scorer but those of DynamicScorer objects in a cluster: give it scorers, pages or paths"]
+
+    @property
     def inputs(self) -> InputState:
         """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
         return self._objects.inputs
@@ -89,13 +98,13 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
             if each.age_seconds is not None:
                 found.append(Sample(_AGE, each.age_seconds, (name,)))
             found += [Sample(_REQUESTS, each.answers, (name, "ok")), Sample(_REQUESTS, each.failures, (name, "error"))]
-            used = sum(len(scores.results) for scores in each.scores.values())
+            used = sum(scores.count for scores in each.scores.values())
             found += [Sample(_RESULTS, used, (name, "used")), Sample(_RESULTS, each.left_out, (name, "left out"))]
         return found
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the scores that bear on the endpoint."""
-        cluster = endpoint.cluster or self.parameters.cluster
+        cluster = cluster_of(endpoint, self.parameters.cluster_labels, self.parameters.cluster)
         found: dict[str, DynamicScore] = {}
         for asking in self._askings:
             for name, scores in asking.scores.items():
@@ -136,22 +145,28 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
     async def _follow_scorers(self, client: Client, changed: Callable[[], None]) -> None:
         """Keep one task for each scorer."""
         running: dict[Asking, asyncio.Task[None]] = {}
+        ending: set[asyncio.Task[None]] = set()
+        waiting: asyncio.Task[bool] | None = None
         try:
             while True:
                 self._scorers_changed.clear()
                 for gone in running.keys() - set(self._askings):
-                    running.pop(gone).cancel()
+                    ending.add(task := running.pop(gone))
+                    task.add_done_callback(ending.discard)
+                    task.cancel()
                 for asking in self._askings:
                     if asking not in running:
                         running[asking] = asyncio.create_task(asking.run(client, changed))
                 waiting = asyncio.create_task(self._scorers_changed.wait())
                 done, _ = await asyncio.wait({waiting, *running.values()}, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
-                for task in done - {waiting}:
-                    task.result()  # none ends but by an error, which is the supervisor's
+                for ended in done:
+                    ended.result()  # but for `waiting`, none ends without an error, which is the supervisor's
         finally:
-            for task in running.values():
-                task.cancel()
+            tasks = [*running.values(), *ending, *([] if waiting is None else [waiting])]
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _apply(self, change: Change | None) -> None:
         """Put objects into effect; a scorer that stays as it is keeps its scores."""

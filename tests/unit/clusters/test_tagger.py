@@ -92,7 +92,7 @@ def test_ocm_1_cluster_is_that_of_the_endpoint_of_a_label_or_the_local_one(sourc
 
 def test_endpoint_of_no_known_cluster_has_no_scores(source):
     assert tag(source()) == ClusterStanding(cluster="east")
-    assert tag(source(), Endpoint("x", "10.0.0.9", 8000)) == ClusterStanding()
+    assert tag(source(), Endpoint("x", "10.0.0.9", 8000)) == ClusterStanding(local=True)
 
 
 async def test_ocm_2_new_scores_in_a_file_reach_the_endpoints_of_that_cluster(source, tmp_path):

@@ -30,15 +30,12 @@ class Cached(Producer):
 def config() -> str:
     found = yaml.safe_load(SAMPLE.read_text())
     found["plugins"].append({"type": "cached"})
-    for plugin in found["plugins"]:
-        if plugin["type"] == "local-cluster-scorer":
-            plugin["parameters"]["localCluster"] = "east"
     return yaml.safe_dump(found)
 
 
 def chosen(*, waiting=(0, 0, 0, 0), kv=(0, 0, 0, 0), scores=(60, 60), taints=(), cached_in=None) -> str:
     """Return the cluster of the target among two servers in east, the local cluster, and two in west."""
-    east = ClusterStanding(cluster="east", scores={GPU: scores[0]}, taints=taints)
+    east = ClusterStanding(cluster="east", local=True, scores={GPU: scores[0]}, taints=taints)
     west = ClusterStanding(cluster="west", scores={GPU: scores[1]})
     pool = candidates(records={CLUSTER: [east, east, west, west]}, waiting=waiting, kv_usage=kv, running=[0] * 4)
     request = Request("r", headers=Headers([("cached-in", str(cached_in))]))

@@ -196,3 +196,10 @@ def test_local_cluster_is_preferred_until_its_score_says_otherwise(make):
 
 def test_local_cluster_without_endpoints_prefers_none(make):
     assert make(LocalClusterScorer, localCluster="east").score(Request("r"), pool_of("west")).tolist() == [0.0]
+
+
+def test_ocm_1_local_cluster_is_the_one_of_the_source_unless_another_is_named(make):
+    standings = [ClusterStanding(cluster="east", local=True), ClusterStanding(cluster="west")]
+    pool = candidates(records={CLUSTER: standings})
+    assert make(LocalClusterScorer).score(Request("r"), pool).tolist() == [1.0, 0.0]
+    assert make(LocalClusterScorer, localCluster="west").score(Request("r"), pool).tolist() == [0.0, 1.0]

@@ -150,6 +150,52 @@ def test_ocm_7_kind_of_device_counts_as_the_samples_have_it():
     assert np.isnan(column(kinds, NO_TAG))
 
 
+def test_ocm_7_device_on_the_own_node_counts_before_one_of_any_node():
+    joined = JoinedScores([Result(10, device="gpu-1"), Result(20, device="gpu-1", node="n1")])
+    assert column(joined, GPUS) == 20.0
+    assert column(joined, GPUS, Endpoint("b", "10.0.0.2", 1, node="n2")) == 10.0
+
+
+def test_ocm_8_page_of_very_many_scores_is_refused():
+    lines = "".join(f'dynamic_score{{ds_score_name="s{number}"}} 1\n' for number in range(65))
+    with pytest.raises(ResultError, match="more than 64 names"):
+        read_page(lines.encode())
+
+
+@given(
+    st.lists(
+        st.builds(
+            Result,
+            value=st.floats(-100, 100),
+            pod=st.sampled_from(["", "vllm-a", "b"]),
+            device=st.just(""),
+            node=st.sampled_from(["", "n1", "n2"]),
+            app=st.sampled_from(["", "llm"]),
+            namespace=st.sampled_from(["", "ml", "other"]),
+            cluster=st.sampled_from(["", "east", "west"]),
+        ),
+        max_size=12,
+    ),
+    st.sampled_from(["mean", "max", "min", "last"]),
+)
+def test_ocm_7_join_is_that_of_a_search_through_all_results(results, rule):
+    def fits(each):
+        own = {"pod": "vllm-a", "node": "n1", "app": "llm", "namespace": "ml", "cluster": "east"}
+        level = each.level
+        relevant = {level, "namespace", "cluster", "node"}
+        return all(getattr(each, name) in {"", own[name]} for name in relevant)
+
+    rules = {"mean": np.mean, "max": max, "min": min, "last": lambda values: values[-1]}
+    expected = None
+    for level in ("pod", "node", "app", "cluster"):
+        values = [each.value for each in results if each.level == level and fits(each)]
+        if values:
+            expected = float(rules[rule](values))
+            break
+    found = JoinedScores(results, rule).of(VLLM, "east")
+    assert (None if found is None else found.value) == (None if expected is None else pytest.approx(expected))
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(body):
     try:
