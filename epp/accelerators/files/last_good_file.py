@@ -72,7 +72,8 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
         try:
             parsed = self.parse(content, self.path)
         except ValueError as error:
-            return self._rejected(str(error), seen)
+            is_text = not isinstance(error, UnicodeDecodeError)
+            return self._rejected(str(error) if is_text else "it is no text in UTF-8: save it as that", seen)
         if parsed.problems and self.parsed is not None and not self.parsed.problems:
             return self._rejected("; ".join(parsed.problems), seen)
         problems = tuple(InputProblem(str(self.path), "a part", problem) for problem in parsed.problems)

@@ -49,6 +49,12 @@ def test_file_that_says_nothing_is_refused_at_the_start(tmp_path):
         LastGoodFile.first(str(path), "prices", parse)
 
 
+def test_file_in_another_encoding_is_refused_with_the_remedy(tmp_path):
+    (tmp_path / "table").write_bytes("prices".encode("utf-16"))
+    with pytest.raises(ValueError, match="it is no text in UTF-8: save it as that"):
+        LastGoodFile.first(str(tmp_path / "table"), "prices", parse)
+
+
 def test_pipes_directories_and_files_beyond_the_limit_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path):
