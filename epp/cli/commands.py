@@ -109,9 +109,9 @@ class Serve(PickerFlags):
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The InferencePool whose pods are the endpoints. With --endpoints, or endpoints in the configuration: "
-            "the name of the pool in the labels of its metrics, by default default; objects of --objects that are for "
-            "pools of other names are left out.",
+            help="The InferencePool whose pods are the endpoints: in the cluster, or in the files of --objects if "
+            "there are any. With --endpoints, or endpoints in the configuration: the name of the pool in the labels "
+            "of its metrics, by default default; objects of --objects that are for pools of other names are left out.",
         ),
     ] = None
     pool_namespace: PoolNamespace = None

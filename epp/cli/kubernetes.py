@@ -50,8 +50,9 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
     source = read_source(flags)
     if source is None:
         raise ConfigurationError(
-            "no endpoints to pick from: give --endpoints host:port,..., --objects with pods, or a configuration with "
-            "dataLayer.discovery; or in Kubernetes --pool-name, or --endpoint-selector with --endpoint-target-ports"
+            "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; or "
+            "--objects with files of pods; or in Kubernetes --pool-name, or --endpoint-selector with "
+            "--endpoint-target-ports"
         )
     if flags.objects:
         raise ConfigurationError(

@@ -172,7 +172,8 @@ PoolName = Annotated[
     typer.Option(
         metavar="NAME",
         help="Name of the pool in the labels of its metrics, by default default; objects of --objects that are for "
-        "pools of other names are left out.",
+        "pools of other names are left out; where the endpoints are the pods in these files, it is the InferencePool "
+        "that selects them.",
     ),
 ]
 PoolNamespace = Annotated[

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from epp.clusters.hub import Hub
@@ -14,7 +15,7 @@ from epp.clusters.placement.evaluation import Explanation
 from epp.clusters.standings import Standings, standings
 from epp.clusters.usage import USAGE_ITEMS, usage_scores
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.clusters import CLUSTER, CLUSTER_LABELS, cluster_of
+from epp.framework.clusters import CLUSTER, cluster_of
 from epp.framework.datalayer import Concerns, FollowingTagger, Report, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState

@@ -21,7 +21,7 @@ from epp.objects.base import convert
 
 _FORM = "write a list of entries, such as - {model: T4, costPerHour: 0.53}"
 _WRITTEN = {"cost_per_hour": "costPerHour", "fp16": "fp16TFlops"}
-_MOST = {"cost_per_hour": 1e6, "fp16": 1e6}
+_MOST = {"cost_per_hour": 1e4, "fp16": 1e6}
 
 
 class PartitionTemplate(msgspec.Struct, frozen=True, rename="camel"):
@@ -29,7 +29,7 @@ class PartitionTemplate(msgspec.Struct, frozen=True, rename="camel"):
 
     template_id: str | int = ""
     name: str = ""
-    memory_gigabytes: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    memory_gigabytes: Annotated[float, msgspec.Meta(ge=0, le=65_536)] = 0.0
     compute_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
 
 

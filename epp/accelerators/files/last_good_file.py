@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last good version of a file, from one reading to the next."""
 
+import errno
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from stat import S_ISREG
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -58,8 +60,7 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
         A version with mistakes takes effect, without them, only if there is no good one.
         """
         try:
-            with self.path.open("rb") as file:
-                content = file.read(LIMIT_BYTES + 1)
+            content = _content(self.path)
         except OSError as error:
             reason = f"cannot be read: {error.strerror or error}: correct the path, or restore the file"
             return self._rejected(reason, reason.encode())
@@ -71,7 +72,8 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
         try:
             parsed = self.parse(content, self.path)
         except ValueError as error:
-            return self._rejected(str(error), seen)
+            is_text = not isinstance(error, UnicodeDecodeError)
+            return self._rejected(str(error) if is_text else "it is no text in UTF-8: save it as that", seen)
         if parsed.problems and self.parsed is not None and not self.parsed.problems:
             return self._rejected("; ".join(parsed.problems), seen)
         problems = tuple(InputProblem(str(self.path), "a part", problem) for problem in parsed.problems)
@@ -84,3 +86,15 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
             return self
         problem = InputProblem(str(self.path), reason=reason, kept=0 if self.parsed is None else self.parsed.size)
         return msgspec.structs.replace(self, problems=(problem,), rejected=self.rejected + 1, seen=seen)
+
+
+def _content(path: Path) -> bytes:
+    """Return the content, or one byte more than the limit; raises OSError, also for a pipe, which would block."""
+    try:
+        is_file = S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        is_file = S_ISREG(path.stat().st_mode)  # once more: symbolic links in the path may have just been swapped
+    if not is_file:
+        raise OSError(errno.EINVAL, "it is no regular file")
+    with path.open("rb") as file:
+        return file.read(LIMIT_BYTES + 1)

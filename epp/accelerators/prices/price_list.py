@@ -2,7 +2,7 @@
 """The prices of one endpoint in a price list: the most specific entry that has them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -88,14 +88,15 @@ class PriceList:
     def __init__(self, entries: Iterable[Price] = (), name: str = "", catalogue: Catalogue = CATALOGUE) -> None:
         """Index the entries; `name` is that of the file, for provenance."""
         self._name = name
-        self._index: defaultdict[tuple[str, str], list[_Terms]] = defaultdict(list)
+        self._index: defaultdict[tuple[str, str], defaultdict[str, list[_Terms]]] = defaultdict(_by_region)
+        """By what they are for, then by region."""
         unknown: list[str] = []
         for price in entries:
             meant = catalogue.meant(price.accelerator) if price.accelerator else ()
             products = frozenset(product.name for product in meant)
             terms = _Terms(price, products)
             for key in _keys(terms):
-                self._index[key].append(terms)
+                self._index[key][price.region.lower()].append(terms)
             if price.accelerator and not products:
                 unknown.append(
                     f"line {price.line}: {price.accelerator!r} is no product of the catalogue: it is the price of "
@@ -110,19 +111,24 @@ class PriceList:
 
     def quote(self, place: Place) -> Quote:
         """Return the prices of the endpoint; each is that of the most specific entry that has it."""
-        found: dict[int, _Terms] = {}
-        for key in _keys_of(place):
-            found.update((id(terms), terms) for terms in self._index.get(key, ()) if terms.fits(place))
-        ranked = sorted(found.values(), key=lambda terms: terms.rank(place))
-        here = [each for each in ranked if each.price.region.lower() in {"", place.region.lower()}]
+        here = self._fitting(place, {"", place.region.lower()})
         usable = [each for each in here if self._share(each.price, place) is not None]
         on_demand = next((each.price for each in usable if each.price.per_hour is not None), None)
         spot = next((each.price for each in usable if each.price.spot_per_hour is not None), None)
         return Quote(
             None if on_demand is None else self._listed(on_demand, on_demand.per_hour, place),
             None if spot is None else self._listed(spot, spot.spot_per_hour, place),
-            "" if usable else self._remark(ranked, here, place),
+            "" if usable else self._remark(here, place),
         )
+
+    def _fitting(self, place: Place, regions: Collection[str] | None = None) -> list[_Terms]:
+        """Return the entries for these regions, or all, that fit otherwise, the most specific first."""
+        found: dict[int, _Terms] = {}
+        for key in _keys_of(place):
+            by_region: Mapping[str, list[_Terms]] = self._index.get(key, {})
+            for region in by_region if regions is None else regions:
+                found.update((id(terms), terms) for terms in by_region.get(region, ()) if terms.fits(place))
+        return sorted(found.values(), key=lambda terms: terms.rank(place))
 
     def _listed(self, price: Price, dollars: float | None, place: Place) -> Listed:
         return Listed((dollars or 0.0) / (self._share(price, place) or 1), f"{self._name}: {price.title}")
@@ -134,21 +140,25 @@ class PriceList:
             return 1
         return price.devices or place.devices
 
-    def _remark(self, ranked: list[_Terms], here: list[_Terms], place: Place) -> str:
+    def _remark(self, here: list[_Terms], place: Place) -> str:
         if here:
             price = here[0].price
             return (
                 f"{self._name}, line {price.line}: the price of a machine is not used, since the number of its "
                 "accelerators is not known: add devices to the entry, such as devices: 8"
             )
-        if ranked:
-            price = ranked[0].price
+        if elsewhere := self._fitting(place):
+            price = elsewhere[0].price
             region = f"in {place.region}" if place.region else "without the label topology.kubernetes.io/region"
             return (
                 f"{self._name} has no price for its region: line {price.line} is for {price.title}, and its node is "
                 f"{region}: add an entry"
             )
         return ""
+
+
+def _by_region() -> defaultdict[str, list[_Terms]]:
+    return defaultdict(list)
 
 
 def _keys(terms: _Terms) -> Iterator[tuple[str, str]]:

@@ -109,7 +109,7 @@ def _entry(row: Row) -> Price:
 def _text(fields: Mapping[str, object], name: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {value!r:.40}: write text")  # noqa: TRY004  as all that is wrong with a file
+        raise ValueError(f"{name} is {value!r:.40}: write text, in quotes")  # noqa: TRY004  as all that is wrong with a file
     return value.strip()
 
 

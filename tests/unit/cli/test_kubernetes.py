@@ -81,7 +81,7 @@ def test_namespace_of_pods_is_found_in_the_same_way(monkeypatch):
     [
         (
             {},
-            "no endpoints to pick from: give --endpoints host:port,..., --objects with pods, or a configuration with ",
+            "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; ",
         ),
         ({"pool_name": ""}, "no endpoints to pick from: "),
         ({"pool_name": "P"}, "--pool-name: 'P' is not the name of an object"),

@@ -2,6 +2,8 @@
 """Of the pods in files, those of the InferencePool are endpoints, or those with labels, or those with accelerators."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epp.discovery.pod_choice import PodChoice, choose
 from epp.discovery.pod_ports import requests_accelerators, serving_port
@@ -151,6 +153,22 @@ def test_port_is_that_of_the_container_or_its_argument_or_8000(container, port, 
     sidecar = {"name": "proxy", "ports": [{"containerPort": 15001}]}
     one = pod("a", containers=[sidecar, {"name": "vllm", "resources": GPU, **container}])
     assert serving_port(one) == (port, source)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 70000) | st.floats() | st.sampled_from(["--port", "--port=1", "8000"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["containerPort", "name", "protocol"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(ports=anything, args=anything, command=anything)
+def test_pod_has_a_port_whatever_is_written_in_its_containers(ports, args, command):
+    one = pod("a", containers=[{"name": "vllm", "ports": ports, "args": args, "command": command}])
+    assert 0 < serving_port(one).number < 2**16
 
 
 def test_assumed_ports_are_said():
