@@ -16,7 +16,7 @@ import pytest
 from commands import command, outcome
 from world import ENDLESS, MODEL, World, open_world, until
 
-from epp.demo.servers import ModelServer, model_servers
+from epp.demo.servers import ModelServer, ServerSpec, model_servers
 from epp.framework import Endpoint
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, SERVED
 from epp.gateway import ClusterType, GatewaySettings
@@ -53,7 +53,7 @@ async def steady_and_doomed(simulated, config: str = TURNS):
     with tempfile.TemporaryDirectory() as directory:
         admin = f"{directory}/admin.sock"
         gateway = msgspec.structs.replace(OVERRIDE_HOST, admin_address=f"unix:{admin}")
-        async with model_servers(["h100"], MODEL) as (server,):
+        async with model_servers([ServerSpec("h100")], MODEL) as (server,):
             endpoints = f"steady={sims['steady'].address},doomed={server.address}"
             async with open_world(endpoints=endpoints, sims=sims, config=config, gateway=gateway) as world:
                 await until(lambda: not np.isnan(list(world.column(METRICS_AT).values())).any(), "both were asked")

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 from world import ENDLESS, MODEL, World, open_world, until
 
-from epp.demo.servers import model_servers
+from epp.demo.servers import ServerSpec, model_servers
 from epp.framework.snapshot import IN_FLIGHT
 
 FILE_CONFIG = """
@@ -42,7 +42,7 @@ async def test_empty_pool_is_503_with_its_reason():
 
 async def test_server_that_dies_gets_no_more_traffic_and_others_are_not_disturbed(simulated):
     sims = await simulated("steady")
-    async with model_servers(["h100"], MODEL) as (doomed,):
+    async with model_servers([ServerSpec("h100")], MODEL) as (doomed,):
         endpoints = f"steady={sims['steady'].address},doomed={doomed.address}"
         async with open_world(endpoints=endpoints, sims=sims) as world:
             await world.scraped()

@@ -10,7 +10,7 @@ import yaml
 from config_files import replace
 from world import MODEL, World, open_world, until
 
-from epp.demo.servers import model_servers
+from epp.demo.servers import ServerSpec, model_servers
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
@@ -84,7 +84,7 @@ async def test_gie_10_each_reason_has_its_status_header_sentence_and_time_to_wai
 
 
 async def test_gie_10_endpoints_that_all_refuse_connections_are_not_an_empty_pool():
-    async with model_servers(["h100"], MODEL) as (doomed,), open_world(endpoints=f"a={doomed.address}") as world:
+    async with model_servers([ServerSpec("h100")], MODEL) as (doomed,), open_world(endpoints=f"a={doomed.address}") as world:
         await world.scraped()
         os.kill(doomed.pid, signal.SIGKILL)
         await until(lambda: not world.available, "the dead server is no candidate")

@@ -8,7 +8,7 @@ import signal
 from config_files import endpoints_file, with_pool
 from world import MODEL, World, open_world, until
 
-from epp.demo.servers import model_servers
+from epp.demo.servers import ServerSpec, model_servers
 
 AFFINITY = "x-session-token"
 SESSION = "x-session-id"
@@ -71,7 +71,7 @@ async def test_token_of_a_response_leads_back_to_its_server(simulated):
 
 async def test_token_of_a_dead_server_is_exchanged_for_one_of_a_living(simulated):
     sims = await simulated("steady")
-    async with model_servers(["h100"], MODEL) as (doomed,):
+    async with model_servers([ServerSpec("h100")], MODEL) as (doomed,):
         pool = pool_of(sims) + f",doomed={doomed.address}"
         async with open_world(endpoints=pool, sims=sims, config=BY_TOKEN) as world:
             await world.scraped()
