@@ -8,12 +8,12 @@ import numpy as np
 from epp.framework import (
     ACCELERATOR,
     ENDPOINT_RATES,
+    LOAD_INPUTS,
     PREFIX_MATCH,
     PROMPT_TOKENS,
     AcceleratorTag,
     Candidates,
     Category,
-    Count,
     Floats,
     Natural,
     NonNegative,
@@ -27,7 +27,7 @@ from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import CostBasis, SpotPreference
 from epp.framework.accelerators.throughput_profile import ThroughputProfile
 from epp.framework.lists_in_files import read_list
-from epp.framework.rates import uncached_tokens
+from epp.framework.rates import batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
 
 _SECONDS_PER_HOUR = 3600.0
@@ -46,8 +46,9 @@ class CostPerRequestParameters(Parameters, frozen=True):
     applies."""
     expected_output_tokens: Natural = 256
     """Output tokens to assume, or the request's own limit if that is lower."""
-    batch_size: Count = 32
-    """Requests assumed to share an endpoint's decoding, where no profile applies."""
+    batch_size: Natural = 32
+    """Requests assumed to share an endpoint's decoding, where no profile applies; 0 for those that are there now, this
+    one included: an endpoint that works anyhow then costs less than one that idles."""
     spot_preference: SpotPreference = "auto"
     """Use of the spot price: on spot nodes only (`auto`), wherever one is known (`always`), or not at all (`never`)."""
     cost_basis: CostBasis = "memory"
@@ -79,6 +80,8 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         self._gpus = {gpu: position for position, gpu in enumerate(self._profiles)}
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
         self.may_read = (ENDPOINT_RATES, self._match_key, PROMPT_TOKENS)
+        if not given.batch_size:
+            self.may_read += LOAD_INPUTS
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         positions = self._profile_positions(candidates)
@@ -100,8 +103,9 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         rates = request.get(ENDPOINT_RATES)
         if rates is not None:
             uncached = uncached_tokens(request, candidates, request.get(self._match_key))
-            shared = rates.itl_seconds(candidates, np.full(len(candidates), float(self.parameters.batch_size)))
-            busy = rates.prefill_seconds(candidates, uncached) + output * shared / self.parameters.batch_size
+            fixed = float(self.parameters.batch_size)
+            batch = np.full(len(candidates), fixed) if fixed else batch_sizes(candidates) + 1
+            busy = rates.prefill_seconds(candidates, uncached) + output * rates.itl_seconds(candidates, batch) / batch
             seconds = np.where(np.isnan(seconds), busy, seconds)
         return _median_for_unknown(seconds)
 

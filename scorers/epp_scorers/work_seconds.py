@@ -38,6 +38,9 @@ class WorkSecondsParameters(Parameters, frozen=True):
     kv_barrier_seconds: NonNegative = 0.05
     """Cost of a half-full KV cache in seconds: the lambda of a barrier that keeps requests from full caches; 0 for no
     barrier."""
+    requests_behind: NonNegative = 1.0
+    """Requests assumed to wait behind this one: the seconds that its prompt takes count once for itself, and once for
+    each of them. 0 for the time of this request alone, which leaves a cache for any shorter queue."""
     attention_quadratic_tokens: Natural = 0
     """Prompt length in tokens at which attention takes as long as everything else; 0 to count all tokens alike."""
     prefix_match_info_producer_name: str = ""
@@ -45,11 +48,12 @@ class WorkSecondsParameters(Parameters, frozen=True):
 
 
 class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
-    """`least / seconds`, where `seconds = wait + prefill + decode + barrier` and `least` is the best candidate's.
+    """`least / seconds`, with `seconds = queue + wait + prefill + decode + barrier` and `least` the best candidate's.
 
-    With the endpoint's own rates: `wait = uncached tokens in flight there / rate`; `prefill = uncached tokens of this
-    prompt / rate`, or, with `attentionQuadraticTokens` q and c of p tokens cached, `(uncached + uncached * (c + p) / q)
-    / rate`; `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the
+    With the endpoint's own rates: `queue = waiting * mean output tokens * ITL / running`, since an engine with a queue
+    has no place in its batch until a request ends; `wait = uncached tokens in flight there / rate`;
+    `prefill = (1 + requestsBehind) * uncached tokens of this prompt / rate`, or, with `attentionQuadraticTokens` q and c of p tokens cached, `(1 + requestsBehind) *
+    (uncached + uncached * (c + p) / q) / rate`; `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the
     endpoint or in flight to it, this one included; `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share
     of the KV cache in use, at most 0.99. A batch or a cache that the endpoint does not report is estimated from
     requests in flight. Twice the time is half the score; times below a millisecond are equal. Without rates, 1 for all.
@@ -77,12 +81,13 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         wanted = request.body.max_output_tokens
         output = self.parameters.output_tokens if wanted is None else min(self.parameters.output_tokens, wanted)
         uncached = uncached_tokens(request, candidates, request.get(self._match_key))
-        work = candidates.values(IN_FLIGHT_TOKENS) + uncached
+        own = uncached
         if self.parameters.attention_quadratic_tokens:
             seen = 2 * request.prompt_tokens - uncached
-            work += uncached * seen / self.parameters.attention_quadratic_tokens
+            own = uncached + uncached * seen / self.parameters.attention_quadratic_tokens
+        ttft = rates.ttft_seconds(candidates, (1.0 + self.parameters.requests_behind) * own)
         decode = output * rates.itl_seconds(candidates, batch_sizes(candidates) + 1)
-        return rates.prefill_seconds(candidates, work) + decode + self._barrier(comparable_load(candidates, KV_USAGE))
+        return ttft + decode + self._barrier(comparable_load(candidates, KV_USAGE))
 
     def _barrier(self, kv_usage: Floats) -> Floats:
         usage = within(kv_usage, 0.0, _FULLEST)

@@ -3,7 +3,8 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -119,9 +120,8 @@ class Independent(Engine):
     So do simulators that wait for a configured time instead of computing; there, load shows in the queue alone.
     """
 
-    def __init__(self, profile: SimProfile, places: int = 8) -> None:
+    def __init__(self, profile: SimProfile) -> None:
         self._profile = profile
-        self._places = places
         self._now = 0.0
         self._waiting: deque[SimRequest] = deque()
         self._running: dict[int, _Job] = {}
@@ -175,7 +175,7 @@ class Independent(Engine):
         self._start()
 
     def _start(self) -> None:
-        while self._waiting and len(self._running) < self._places:
+        while self._waiting and len(self._running) < self._profile.max_num_seqs:
             request = self._waiting.popleft()
             hits = 0
             for block in request.block_hashes[: (request.prompt_tokens - 1) // self._profile.block_size]:
@@ -188,25 +188,51 @@ class Independent(Engine):
             self._running[request.request_id] = _Job(request, ends_at, first_at)
 
 
-def _whole_prompts(profile: SimProfile) -> Engine:
-    """Return a machine that does not cut prompts into chunks: all that waits is computed in one step."""
-    return Simulated(msgspec.structs.replace(profile, max_num_batched_tokens=_BIGGEST_STEP))
+class Make(NamedTuple):
+    """A make of engine, and how the presets are changed for it."""
+
+    engine: Callable[[SimProfile], Engine]
+    adapt: Callable[[SimProfile], SimProfile] = lambda profile: profile
 
 
-def _small_batches(profile: SimProfile) -> Engine:
-    return Simulated(msgspec.structs.replace(profile, max_num_seqs=16))
+def _whole_prompts(profile: SimProfile) -> SimProfile:
+    """Compute all prompts that wait in one step, instead of chunks."""
+    return msgspec.structs.replace(profile, max_num_batched_tokens=_BIGGEST_STEP)
 
 
-def _large_blocks(profile: SimProfile) -> Engine:
-    return Simulated(
-        msgspec.structs.replace(profile, block_size=128, num_gpu_blocks=max(80, profile.num_gpu_blocks // 8))
+def _large_blocks(profile: SimProfile) -> SimProfile:
+    return msgspec.structs.replace(profile, block_size=128, num_gpu_blocks=profile.num_gpu_blocks // 8)
+
+
+def _few_places(profile: SimProfile) -> SimProfile:
+    return msgspec.structs.replace(profile, max_num_seqs=8)
+
+
+def _small_batches(profile: SimProfile) -> SimProfile:
+    return msgspec.structs.replace(profile, max_num_seqs=16)
+
+
+def _twice(profile: SimProfile, factor: float = 2.0) -> SimProfile:
+    return msgspec.structs.replace(
+        profile,
+        prefill_tokens_per_second=profile.prefill_tokens_per_second * factor,
+        seconds_per_output_token=profile.seconds_per_output_token / factor,
     )
 
 
-MAKES: dict[str, Callable[[SimProfile], Engine]] = {
-    "vllm": Simulated,
-    "whole-prompts": _whole_prompts,
-    "small-batches": _small_batches,
-    "large-blocks": _large_blocks,
-    "independent": Independent,
-}
+def _half(profile: SimProfile) -> SimProfile:
+    return _twice(profile, 0.5)
+
+
+MAKES: Mapping[str, Make] = MappingProxyType(
+    {
+        "vllm": Make(Simulated),
+        "twice-as-fast": Make(Simulated, _twice),
+        "half-as-fast": Make(Simulated, _half),
+        "whole-prompts": Make(Simulated, _whole_prompts),
+        "small-batches": Make(Simulated, _small_batches),
+        "large-blocks": Make(Simulated, _large_blocks),
+        "independent": Make(Independent, _few_places),
+    }
+)
+"""By name: that of the presets, others that are calibrated or built differently, and one that only waits."""

@@ -9,6 +9,7 @@ import msgspec
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.sim import PRESETS, SimProfile
+from profiles.engines import MAKES, Independent
 
 _H100 = AcceleratorDeclaration(accelerator_class="h100", count=1, cost_per_hour=4.25)
 _A100 = AcceleratorDeclaration(accelerator_class="a100-40gb", count=1, cost_per_hour=2.00)
@@ -43,19 +44,21 @@ class Fleet:
 
     name: str
     servers: tuple[Server, ...]
+    make: str = "vllm"
 
-    def scaled(self, factor: float) -> "Fleet":
-        """Return the same servers, which compute that many times as fast as the presets say."""
+    @property
+    def independent(self) -> bool:
+        """Whether requests do not slow each other."""
+        return MAKES[self.make].engine is Independent
 
-        def faster(server: Server) -> Server:
-            profile = msgspec.structs.replace(
-                server.profile,
-                prefill_tokens_per_second=server.profile.prefill_tokens_per_second * factor,
-                seconds_per_output_token=server.profile.seconds_per_output_token / factor,
-            )
-            return replace(server, profile=profile)
-
-        return replace(self, servers=tuple(map(faster, self.servers)))
+    def made(self, make: str) -> "Fleet":
+        """Return the same hardware with engines of that make."""
+        adapt = MAKES[make].adapt
+        return replace(
+            self,
+            make=make,
+            servers=tuple(replace(server, profile=adapt(server.profile)) for server in self.servers),
+        )
 
     def undeclared(self) -> "Fleet":
         """Return the same servers, of whose hardware nothing is known."""

@@ -8,7 +8,9 @@ from math import inf
 WARM_UP_SECONDS = 25.0
 """Requests sent before are not counted: conversations are still short, and little is learned."""
 TARGET_SECONDS = 1.0
-"""To the first token, where the request does not say."""
+"""To the first token."""
+TARGET_TPOT_SECONDS = 0.1
+"""Between two tokens."""
 
 
 @dataclass
@@ -23,6 +25,11 @@ class Served:
     tpot: float | None = None
     """Seconds between two tokens."""
     refused: bool = False
+
+    @property
+    def over_target(self) -> bool:
+        late = self.ttft is None or self.ttft > TARGET_SECONDS
+        return late or (self.tpot is not None and self.tpot > TARGET_TPOT_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -50,10 +57,11 @@ class Outcome:
         times = [30.0 if one.ttft is None else one.ttft for one in self.counted]
         return sum(times) / len(times)
 
-    def over_target(self, seconds: float = TARGET_SECONDS) -> float:
-        """Return the share of requests whose first token took longer."""
+    @property
+    def over_target(self) -> float:
+        """Share of requests whose first token, or whose tokens after that, took longer than wanted."""
         counted = self.counted
-        return sum(one.ttft is None or one.ttft > seconds for one in counted) / len(counted)
+        return sum(one.over_target for one in counted) / len(counted)
 
     @property
     def timeouts(self) -> float:

@@ -77,7 +77,6 @@ class Simulation:
         fleet: Fleet,
         trace: Trace,
         *,
-        make: str = "vllm",
         refresh_seconds: float = 0.0,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
@@ -98,7 +97,7 @@ class Simulation:
         ]
         self.store.update(endpoints)
         self.places = [
-            self._place(server, endpoint, MAKES[make](server.profile))
+            self._place(server, endpoint, MAKES[fleet.make].engine(server.profile))
             for server, endpoint in zip(fleet.servers, endpoints, strict=True)
         ]
         self._by_id = {place.endpoint.id: place for place in self.places}

@@ -89,7 +89,11 @@ def requests_per_second(fleet: Fleet, name: str) -> float:
         room = profile.block_size * profile.num_gpu_blocks / sizes.kv_tokens
         batch = max(1.0, min(_BATCH, profile.max_num_seqs, room))
         step = profile.seconds_per_output_token * (1 + profile.batch_slope * (batch - 1))
-        total += 1 / (sizes.uncached / profile.prefill_tokens_per_second + sizes.output * step / batch)
+        prefill = sizes.uncached / profile.prefill_tokens_per_second
+        if fleet.independent:
+            total += batch / (prefill + sizes.output * profile.seconds_per_output_token)
+        else:
+            total += 1 / (prefill + sizes.output * step / batch)
     return total
 
 
