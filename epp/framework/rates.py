@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework.arrays import Floats, read_only
+from epp.framework.arrays import Floats, any_true, read_only
 from epp.framework.candidates import Candidates
 from epp.framework.load import comparable_load
 from epp.framework.request import DataKey, PrefixMatch, Request
@@ -63,13 +63,14 @@ class EndpointRates:
         that wait for one are those reported, or those in flight that are not running where they are more: what was
         just sent counts at once.
         """
-        waiting = comparable_load(candidates, WAITING)
-        if not waiting.any():
+        waiting = candidates.values(WAITING)
+        queued = waiting > 0  # not so where nothing is reported
+        if not any_true(queued):
             return np.zeros(len(candidates))
         running = np.maximum(comparable_load(candidates, RUNNING), 1.0)
-        ahead = np.maximum(waiting, candidates.values(IN_FLIGHT) - running)
+        ahead = np.fmax(waiting, candidates.values(IN_FLIGHT) - running)
         turns = self.output_tokens * self.itl_seconds(candidates, running) / running
-        return np.where(waiting > 0, ahead * turns, 0.0)
+        return np.where(queued, ahead * turns, 0.0)
 
     def ttft_seconds(self, candidates: Candidates, uncached: Floats) -> Floats:
         """Return the time to the first token of a prompt of which each candidate has so many tokens to compute.
@@ -91,6 +92,9 @@ class EndpointRates:
 
 ENDPOINT_RATES: DataKey[EndpointRates] = DataKey("endpoint-rates", "endpoint-rates-producer")
 """Prefill and generation rates of all endpoints, by slot."""
+
+TARGET_IN_REACH: DataKey[bool] = DataKey("target-in-reach")
+"""Whether any endpoint is expected to meet the latency limits of the request; missing where nothing says so."""
 
 
 def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch | None) -> Floats:

@@ -27,7 +27,7 @@ from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import CostBasis, SpotPreference
 from epp.framework.accelerators.throughput_profile import ThroughputProfile
 from epp.framework.lists_in_files import read_list
-from epp.framework.rates import batch_sizes, uncached_tokens
+from epp.framework.rates import TARGET_IN_REACH, batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
 
 _SECONDS_PER_HOUR = 3600.0
@@ -64,7 +64,8 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
     such a profile they are `1 / (uncached tokens / prefill rate + output tokens * (alpha / batchSize + beta))` if an
     `endpoint-rates-producer` is configured, else the median of the candidates, so that without any profile the price
     alone decides. The price is the accelerator's, else the profile's, else the median of the candidates; without any
-    price, all get 1. An endpoint whose profile gives 0 requests per second gets 0.
+    price, all get 1. An endpoint whose profile gives 0 requests per second gets 0. If a `slo-fit-filter` found no
+    endpoint that is expected to meet the request's latency limits, all get 1: what is late already is not saved on.
     """
 
     plugin_type = "cost-per-request-scorer"
@@ -79,11 +80,13 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
             self._profiles.setdefault(profile.gpu.strip().lower(), profile)
         self._gpus = {gpu: position for position, gpu in enumerate(self._profiles)}
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
-        self.may_read = (ENDPOINT_RATES, self._match_key, PROMPT_TOKENS)
+        self.may_read = (ENDPOINT_RATES, self._match_key, PROMPT_TOKENS, TARGET_IN_REACH)
         if not given.batch_size:
             self.may_read += LOAD_INPUTS
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
+        if request.get(TARGET_IN_REACH) is False:
+            return np.ones(len(candidates))
         positions = self._profile_positions(candidates)
         prices = cost_per_hour(candidates, self.parameters.spot_preference, self.parameters.cost_basis)
         prices = np.where(prices >= 0, prices, self._profile_prices()[positions])

@@ -38,9 +38,10 @@ class WorkSecondsParameters(Parameters, frozen=True):
     kv_barrier_seconds: NonNegative = 0.05
     """Cost of a half-full KV cache in seconds: the lambda of a barrier that keeps requests from full caches; 0 for no
     barrier."""
-    requests_behind: NonNegative = 1.0
-    """Requests assumed to wait behind this one: the seconds that its prompt takes count once for itself, and once for
-    each of them. 0 for the time of this request alone, which leaves a cache for any shorter queue."""
+    requests_behind: NonNegative = 0.0
+    """Least number of requests assumed to wait behind this one: the seconds that its prompt takes count once for
+    itself, and once for each of them. With 0, the time of this request alone, it leaves a cache for any shorter
+    queue."""
     attention_quadratic_tokens: Natural = 0
     """Prompt length in tokens at which attention takes as long as everything else; 0 to count all tokens alike."""
     prefix_match_info_producer_name: str = ""
@@ -52,11 +53,13 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
 
     With the endpoint's own rates: `queue = waiting * mean output tokens * ITL / running`, since an engine with a queue
     has no place in its batch until a request ends; `wait = uncached tokens in flight there / rate`;
-    `prefill = (1 + requestsBehind) * uncached tokens of this prompt / rate`, or, with `attentionQuadraticTokens` q and c of p tokens cached, `(1 + requestsBehind) *
-    (uncached + uncached * (c + p) / q) / rate`; `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the
-    endpoint or in flight to it, this one included; `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share
-    of the KV cache in use, at most 0.99. A batch or a cache that the endpoint does not report is estimated from
-    requests in flight. Twice the time is half the score; times below a millisecond are equal. Without rates, 1 for all.
+    `prefill = (1 + b) * uncached tokens of this prompt / rate`, where b is `requestsBehind` times the prompts of this
+    length that are in flight there, since as many follow, or `requestsBehind` itself where that is less than one; or,
+    with `attentionQuadraticTokens` q and c of p tokens cached, `(1 + b) * (uncached + uncached * (c + p) / q) / rate`;
+    `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint or
+    in flight to it, this one included; `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV
+    cache in use, at most 0.99. A batch or a cache that the endpoint does not report is estimated from requests in
+    flight. Twice the time is half the score; times below a millisecond are equal. Without rates, 1 for all.
     """
 
     plugin_type = "work-seconds-scorer"
@@ -85,7 +88,11 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         if self.parameters.attention_quadratic_tokens:
             seen = 2 * request.prompt_tokens - uncached
             own = uncached + uncached * seen / self.parameters.attention_quadratic_tokens
-        ttft = rates.ttft_seconds(candidates, (1.0 + self.parameters.requests_behind) * own)
+        behind = self.parameters.requests_behind
+        if behind:
+            prompts = candidates.values(IN_FLIGHT_TOKENS) / max(request.prompt_tokens, 1)
+            own = own * (1.0 + behind * np.maximum(1.0, prompts))
+        ttft = rates.ttft_seconds(candidates, own)
         decode = output * rates.itl_seconds(candidates, batch_sizes(candidates) + 1)
         return ttft + decode + self._barrier(comparable_load(candidates, KV_USAGE))
 

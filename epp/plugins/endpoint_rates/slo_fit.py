@@ -28,7 +28,7 @@ from epp.framework import (
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import SpotPreference
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
-from epp.framework.rates import EndpointRates, batch_sizes, uncached_tokens
+from epp.framework.rates import TARGET_IN_REACH, EndpointRates, batch_sizes, uncached_tokens
 
 _MS = 1e-3
 _EQUAL = 1.0 + 1e-9
@@ -69,6 +69,7 @@ class SloFitFilter(Filter[SloFitParameters]):
 
     plugin_type = "slo-fit-filter"
     may_empty = False
+    writes = (TARGET_IN_REACH,)
 
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
@@ -86,6 +87,7 @@ class SloFitFilter(Filter[SloFitParameters]):
         ttft = self._ttft_seconds(request, candidates, rates, batch)
         worst = np.maximum(ttft / ttft_limit, rates.itl_seconds(candidates, batch) / tpot_limit)
         fits = worst <= 1.0
+        request.put(TARGET_IN_REACH, bool(fits.any()))
         if not fits.any():
             if given.none_fits == "all":
                 return np.ones(len(candidates), dtype=np.bool_)

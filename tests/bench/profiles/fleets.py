@@ -60,6 +60,11 @@ class Fleet:
             servers=tuple(replace(server, profile=adapt(server.profile)) for server in self.servers),
         )
 
+    def slowed(self, factor: float) -> "Fleet":
+        """Return the same servers with times that many times as long."""
+        slow = [replace(one, profile=msgspec.structs.replace(one.profile, time_scale=factor)) for one in self.servers]
+        return replace(self, servers=tuple(slow))
+
     def undeclared(self) -> "Fleet":
         """Return the same servers, of whose hardware nothing is known."""
         return replace(self, servers=tuple(replace(server, declared=None) for server in self.servers))

@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 WARM_UP_SECONDS = 25.0
 """Requests sent before are not counted: conversations are still short, and little is learned."""
@@ -11,6 +12,18 @@ TARGET_SECONDS = 1.0
 """To the first token."""
 TARGET_TPOT_SECONDS = 0.1
 """Between two tokens."""
+TIMEOUT_SECONDS = 30.0
+"""Without a first token by then, clients leave."""
+
+
+class Target(NamedTuple):
+    """Longest times wanted."""
+
+    ttft: float = TARGET_SECONDS
+    tpot: float = TARGET_TPOT_SECONDS
+
+
+DEFAULT_TARGET = Target()
 
 
 @dataclass
@@ -26,10 +39,10 @@ class Served:
     """Seconds between two tokens."""
     refused: bool = False
 
-    @property
-    def over_target(self) -> bool:
-        late = self.ttft is None or self.ttft > TARGET_SECONDS
-        return late or (self.tpot is not None and self.tpot > TARGET_TPOT_SECONDS)
+    def is_over(self, target: Target) -> bool:
+        """Return whether it took longer than wanted."""
+        late = self.ttft is None or self.ttft > target.ttft
+        return late or (self.tpot is not None and self.tpot > target.tpot)
 
 
 @dataclass(frozen=True)
@@ -41,10 +54,12 @@ class Outcome:
     dollars: float
     """Time in which servers worked, times their price."""
     busy: Mapping[str, float] = field(default_factory=dict)
+    target: Target = DEFAULT_TARGET
 
     @property
     def counted(self) -> list[Served]:
-        return [one for one in self.served if one.at >= WARM_UP_SECONDS]
+        slowness = self.target.ttft / TARGET_SECONDS
+        return [one for one in self.served if one.at >= WARM_UP_SECONDS * slowness]
 
     def ttft(self, share: float) -> float:
         """Return a quantile of the time to the first token; infinite for no answer in time."""
@@ -61,7 +76,7 @@ class Outcome:
     def over_target(self) -> float:
         """Share of requests whose first token, or whose tokens after that, took longer than wanted."""
         counted = self.counted
-        return sum(one.over_target for one in counted) / len(counted)
+        return sum(one.is_over(self.target) for one in counted) / len(counted)
 
     @property
     def timeouts(self) -> float:

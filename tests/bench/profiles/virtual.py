@@ -27,7 +27,7 @@ from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
 from profiles.engines import MAKES, Engine, Event
 from profiles.fleets import Fleet, Server
-from profiles.outcome import Outcome, Served
+from profiles.outcome import TIMEOUT_SECONDS, Outcome, Served
 from profiles.workloads import Trace
 
 POLL_SECONDS = 0.05
@@ -35,7 +35,6 @@ PAGE_SECONDS = 0.002
 """From the writing of a page to the datastore."""
 HOP_SECONDS = 0.001
 """From the picker to a server, and back."""
-TIMEOUT_SECONDS = 30.0
 _PORT = 8000
 _HEADERS = [(":method", "POST"), (":path", "/v1/chat/completions"), ("content-type", "application/json")]
 _FIRST_PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
@@ -125,7 +124,7 @@ class Simulation:
         lead = 1.0
         for number, call in enumerate(self._trace.calls):
             self._at(lead + call.at, self._arrive, number)
-        ends = lead + self._trace.seconds + TIMEOUT_SECONDS
+        ends = lead + self._trace.seconds + TIMEOUT_SECONDS * self._trace.slowness
         left = len(self._trace.calls)
         while self._events and (self._open or len(self._served) < left):
             due, _, action, arguments = heapq.heappop(self._events)
@@ -137,6 +136,7 @@ class Simulation:
             seconds=self._trace.seconds,
             served=tuple(self._served),
             dollars=sum(place.engine.busy_seconds * place.server.dollars_per_hour / 3600 for place in self.places),
+            target=self._trace.target,
             busy={place.server.name: place.engine.busy_seconds for place in self.places},
         )
 
@@ -181,7 +181,7 @@ class Simulation:
         one = _Open(number, place, routing, served, plan.output_tokens, plan.prompt_tokens)
         self._open[number] = one
         self._at(self._now + HOP_SECONDS, self._submit, one)
-        self._at(self._now + TIMEOUT_SECONDS, self._give_up, one)
+        self._at(self._now + TIMEOUT_SECONDS * self._trace.slowness, self._give_up, one)
 
     def _submit(self, one: _Open) -> None:
         plan = self._trace.plan(one.number, one.place.server.profile.block_size).request
@@ -246,8 +246,8 @@ def _page(place: _Place) -> bytes:
 
 def _usage(one: _Open) -> bytes:
     return (
-        b'data: {"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\ndata: [DONE]\n\n'
-        % (one.prompt_tokens, one.prompt_tokens + one.tokens, one.tokens)
+        b'data: {"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\n'
+        b"data: [DONE]\n\n" % (one.prompt_tokens, one.prompt_tokens + one.tokens, one.tokens)
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traffic: requests with the times at which they are sent, whatever becomes of those before; equal seeds, equal traces."""
+"""Traffic: requests, and when each is sent, whatever becomes of those before; equal seeds give equal traces."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ from epp.sim import SimProfile
 from epp.sim.openai_api import ChatRequest
 from epp.sim.plan import Plan, make_plan
 from profiles.fleets import Fleet
+from profiles.outcome import TARGET_SECONDS, TARGET_TPOT_SECONDS, Target
 
 MODEL = "m"
 _BATCH = 64
@@ -42,6 +43,17 @@ class Trace:
     name: str
     calls: tuple[Call, ...]
     seconds: float
+    slowness: float = 1.0
+    """Factor on all times, those of the servers included: so slow that a small machine can keep up."""
+
+    @property
+    def target(self) -> Target:
+        return Target(TARGET_SECONDS * self.slowness, TARGET_TPOT_SECONDS * self.slowness)
+
+    def slowed(self, factor: float) -> "Trace":
+        """Return the same requests at a slower pace."""
+        calls = tuple(call._replace(at=call.at * factor) for call in self.calls)
+        return Trace(self.name, calls, self.seconds * factor, self.slowness * factor)
 
     def plan(self, number: int, block_size: int = 16) -> Plan:
         """Return what a simulated server makes of a request; the same on each with blocks of that size."""
@@ -79,8 +91,8 @@ def trace(name: str, fleet: Fleet, *, load: float, seconds: float, seed: int) ->
 def requests_per_second(fleet: Fleet, name: str) -> float:
     """Return what the fleet serves in a second if every prefix is found and every server is busy all the time.
 
-    A server takes `uncached / prefill rate + output * step / batch` seconds for a request, with a batch of 64 or as many
-    as it has room for.
+    A server takes `uncached / prefill rate + output * step / batch` seconds for a request, with a batch of 64, or as
+    many as it has room for.
     """
     sizes = _sizes(name)
     total = 0.0
@@ -177,4 +189,6 @@ def _body(messages: Sequence[tuple[str, str]], output_tokens: int) -> bytes:
 
 @cache
 def _plan(body: bytes, block_size: int) -> Plan:
-    return make_plan(msgspec.json.decode(body, type=ChatRequest), msgspec.structs.replace(_SIZES, block_size=block_size), 0)
+    return make_plan(
+        msgspec.json.decode(body, type=ChatRequest), msgspec.structs.replace(_SIZES, block_size=block_size), 0
+    )

@@ -114,7 +114,7 @@ def test_het_2_profiles_that_aibrix_wrote_are_read_from_a_file(tmp_path):
         ({"profiles": [A10 | {"cost": -1}]}, "cost is -1; it must be 0 or more, and finite"),
         ({"tolerance": nan}, "tolerance is nan"),
         ({"expectedOutputTokens": -1}, "expectedOutputTokens is -1"),
-        ({"batchSize": 0}, "batchSize is 0; it must be at least 1"),
+        ({"batchSize": -1}, "batchSize is -1; it must be 0 or more"),
         ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
     ],
 )
