@@ -112,7 +112,9 @@ def test_adaptive_is_no_worse_than_the_default_on_equal_hardware(workload):
 
 @pytest.mark.parametrize("load", [0.2, 0.7])
 def test_het_3_cost_profile_is_in_time_for_fewer_dollars_than_adaptive(load):
-    adaptive, cost = (run(sample, FLEETS["mixed"], "unshared", load) for sample in ("adaptive", "heterogeneous-cost"))
+    adaptive, cost = (
+        run(sample, FLEETS["mixed"], "unshared", load, seed=2) for sample in ("adaptive", "heterogeneous-cost")
+    )
     assert cost.over_target <= adaptive.over_target
     assert cost.dollars < adaptive.dollars
     assert not cost.timeouts
