@@ -110,6 +110,12 @@ def test_adaptive_is_no_worse_than_the_default_on_equal_hardware(workload):
     assert adaptive.mean_ttft <= 1.03 * default.mean_ttft
 
 
+@pytest.mark.parametrize(("sample", "workload"), [("prefix-heavy", "conversations"), ("least-loaded", "unshared")])
+def test_profile_is_better_than_the_default_at_what_it_is_for(sample, workload):
+    default, special = (run(name, SMALL, workload, 0.7, seed=2) for name in ("default", sample))
+    assert special.ttft(0.9) < default.ttft(0.9)
+
+
 @pytest.mark.parametrize("load", [0.2, 0.7])
 def test_het_3_cost_profile_is_in_time_for_fewer_dollars_than_adaptive(load):
     adaptive, cost = (
