@@ -6,11 +6,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework.arrays import Floats, read_only
+from epp.framework.arrays import Floats, any_true, read_only
 from epp.framework.candidates import Candidates
 from epp.framework.load import comparable_load
 from epp.framework.request import DataKey, PrefixMatch, Request
-from epp.framework.snapshot import IN_FLIGHT, RUNNING
+from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, WAITING
+
+DEFAULT_OUTPUT_TOKENS = 200.0
+"""Tokens of an answer, before any was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class EndpointRates:
     """Responses that the prefill rate was learned from; 0 for one that is not learned."""
     itl_samples: NDArray[np.intp]
     """Likewise, of the ITL."""
+    output_tokens: float = DEFAULT_OUTPUT_TOKENS
+    """Mean length of the latest answers."""
 
     def __post_init__(self) -> None:
         """Keep readers from writing to the arrays."""
@@ -51,6 +56,31 @@ class EndpointRates:
         slots = candidates.slots
         return self.itl_base_seconds[slots] + self.itl_seconds_per_request[slots] * batch
 
+    def queue_seconds(self, candidates: Candidates) -> Floats:
+        """Return how long a request waits for a place in each candidate's batch.
+
+        That of an engine with a queue is full. A place is free once in `outputTokens * ITL / batch` seconds; requests
+        that wait for one are those reported, or those in flight that are not running where they are more: what was
+        just sent counts at once.
+        """
+        waiting = candidates.values(WAITING)
+        queued = waiting > 0  # not so where nothing is reported
+        if not any_true(queued):
+            return np.zeros(len(candidates))
+        running = np.maximum(comparable_load(candidates, RUNNING), 1.0)
+        ahead = np.fmax(waiting, candidates.values(IN_FLIGHT) - running)
+        turns = self.output_tokens * self.itl_seconds(candidates, running) / running
+        return np.where(queued, ahead * turns, 0.0)
+
+    def ttft_seconds(self, candidates: Candidates, uncached: Floats) -> Floats:
+        """Return the time to the first token of a prompt of which each candidate has so many tokens to compute.
+
+        It waits for a place in the batch, and for the prompt tokens in flight. A plugin that calls this reads
+        IN_FLIGHT_TOKENS and IN_FLIGHT, and lists LOAD_INPUTS in `may_read`.
+        """
+        work = candidates.values(IN_FLIGHT_TOKENS) + uncached
+        return self.queue_seconds(candidates) + self.prefill_seconds(candidates, work)
+
     def prefill_provenance(self, slot: int) -> str:
         """Say where the slot's prefill rate comes from: `learned (12 samples)`, `profile qwen3-32b/h100/vllm/2`."""
         return _provenance(int(self.prefill_samples[slot]), self.sources[self.kinds[slot]][0])
@@ -62,6 +92,9 @@ class EndpointRates:
 
 ENDPOINT_RATES: DataKey[EndpointRates] = DataKey("endpoint-rates", "endpoint-rates-producer")
 """Prefill and generation rates of all endpoints, by slot."""
+
+TARGET_IN_REACH: DataKey[bool] = DataKey("target-in-reach")
+"""Whether any endpoint is expected to meet the latency limits of the request; missing where nothing says so."""
 
 
 def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch | None) -> Floats:

@@ -108,9 +108,9 @@ class Machine:
     those behind it, one whose adapter has no slot does not. A running request is never preempted.
     """
 
-    def __init__(self, profile: SimProfile, *, now: float = 0.0) -> None:
+    def __init__(self, profile: SimProfile, *, now: float = 0.0, metrics: SimMetrics | None = None) -> None:
         self.profile = profile
-        self.metrics = SimMetrics(profile)
+        self.metrics = metrics or SimMetrics(profile)
         self._cache = KVCache(profile.num_gpu_blocks)
         self._now = now
         self._waiting: dict[int, tuple[SimRequest, float]] = {}

@@ -8,12 +8,12 @@ import numpy as np
 from epp.framework import (
     ACCELERATOR,
     ENDPOINT_RATES,
+    LOAD_INPUTS,
     PREFIX_MATCH,
     PROMPT_TOKENS,
     AcceleratorTag,
     Candidates,
     Category,
-    Count,
     Floats,
     Natural,
     NonNegative,
@@ -27,7 +27,7 @@ from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import CostBasis, SpotPreference
 from epp.framework.accelerators.throughput_profile import ThroughputProfile
 from epp.framework.lists_in_files import read_list
-from epp.framework.rates import uncached_tokens
+from epp.framework.rates import TARGET_IN_REACH, batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
 
 _SECONDS_PER_HOUR = 3600.0
@@ -46,8 +46,9 @@ class CostPerRequestParameters(Parameters, frozen=True):
     applies."""
     expected_output_tokens: Natural = 256
     """Output tokens to assume, or the request's own limit if that is lower."""
-    batch_size: Count = 32
-    """Requests assumed to share an endpoint's decoding, where no profile applies."""
+    batch_size: Natural = 32
+    """Requests assumed to share an endpoint's decoding, where no profile applies; 0 for those that are there now, this
+    one included: an endpoint that works anyhow then costs less than one that idles."""
     spot_preference: SpotPreference = "auto"
     """Use of the spot price: on spot nodes only (`auto`), wherever one is known (`always`), or not at all (`never`)."""
     cost_basis: CostBasis = "memory"
@@ -63,7 +64,8 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
     such a profile they are `1 / (uncached tokens / prefill rate + output tokens * (alpha / batchSize + beta))` if an
     `endpoint-rates-producer` is configured, else the median of the candidates, so that without any profile the price
     alone decides. The price is the accelerator's, else the profile's, else the median of the candidates; without any
-    price, all get 1. An endpoint whose profile gives 0 requests per second gets 0.
+    price, all get 1. An endpoint whose profile gives 0 requests per second gets 0. If a `slo-fit-filter` found no
+    endpoint that is expected to meet the request's latency limits, all get 1: what is late already is not saved on.
     """
 
     plugin_type = "cost-per-request-scorer"
@@ -78,7 +80,9 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
             self._profiles.setdefault(profile.gpu.strip().lower(), profile)
         self._gpus = {gpu: position for position, gpu in enumerate(self._profiles)}
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
-        self.may_read = (ENDPOINT_RATES, self._match_key, PROMPT_TOKENS)
+        self.may_read = (ENDPOINT_RATES, self._match_key, PROMPT_TOKENS, TARGET_IN_REACH)
+        if not given.batch_size:
+            self.may_read += LOAD_INPUTS
 
     @property
     def without_prices(self) -> str:
@@ -86,6 +90,8 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         return "" if has_own else "all endpoints get 1, which is no preference"
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
+        if request.get(TARGET_IN_REACH) is False:
+            return np.ones(len(candidates))
         positions = self._profile_positions(candidates)
         prices = cost_per_hour(candidates, self.parameters.spot_preference, self.parameters.cost_basis)
         prices = np.where(prices >= 0, prices, self._profile_prices()[positions])
@@ -105,8 +111,9 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         rates = request.get(ENDPOINT_RATES)
         if rates is not None:
             uncached = uncached_tokens(request, candidates, request.get(self._match_key))
-            shared = rates.itl_seconds(candidates, np.full(len(candidates), float(self.parameters.batch_size)))
-            busy = rates.prefill_seconds(candidates, uncached) + output * shared / self.parameters.batch_size
+            fixed = float(self.parameters.batch_size)
+            batch = np.full(len(candidates), fixed) if fixed else batch_sizes(candidates) + 1
+            busy = rates.prefill_seconds(candidates, uncached) + output * rates.itl_seconds(candidates, batch) / batch
             seconds = np.where(np.isnan(seconds), busy, seconds)
         return _median_for_unknown(seconds)
 

@@ -39,6 +39,10 @@ class WorkSecondsParameters(Parameters, frozen=True):
     kv_barrier_seconds: NonNegative = 0.05
     """Cost of a half-full KV cache in seconds: the lambda of a barrier that keeps requests from full caches; 0 for no
     barrier."""
+    requests_behind: NonNegative = 0.0
+    """Least number of requests assumed to wait behind this one: the seconds that its prompt takes count once for
+    itself, and once for each of them. With 0, the time of this request alone, it leaves a cache for any shorter
+    queue."""
     wake_up_from_memory_seconds: NonNegative = 1.0
     """Time that an idle endpoint takes to wake up whose model is frozen to memory (see `wake-up-scorer`)."""
     wake_up_from_disk_seconds: NonNegative = 20.0
@@ -50,14 +54,17 @@ class WorkSecondsParameters(Parameters, frozen=True):
 
 
 class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
-    """`least / seconds`, where `seconds = wait + prefill + decode + barrier + wake-up`, `least` the best candidate's.
+    """`least / seconds`: `seconds = queue + wait + prefill + decode + barrier + wake-up`, `least` those of the best.
 
-    With the endpoint's own rates: `wait = uncached tokens in flight there / rate`; `prefill = uncached tokens of this
-    prompt / rate`, or, with `attentionQuadraticTokens` q and c of p tokens cached, `(uncached + uncached * (c + p) / q)
-    / rate`; `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the
-    endpoint or in flight to it, this one included; `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share
-    of the KV cache in use, at most 0.99. A batch or a cache that the endpoint does not report is estimated from
-    requests in flight. Twice the time is half the score; times below a millisecond are equal. Without rates, 1 for all.
+    With the endpoint's own rates: `queue = waiting * mean output tokens * ITL / running`, since an engine with a queue
+    has no place in its batch until a request ends; `wait = uncached tokens in flight there / rate`;
+    `prefill = (1 + b) * uncached tokens of this prompt / rate`, where `b = requestsBehind * max(1, uncached tokens in
+    flight there / prompt tokens)`: as many prompts follow as are there; or, with `attentionQuadraticTokens` q and c of
+    p tokens cached, `(1 + b) * (uncached + uncached * (c + p) / q) / rate`;
+    `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint or
+    in flight to it, this one included; `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV
+    cache in use, at most 0.99. A batch or a cache that the endpoint does not report is estimated from requests in
+    flight. Twice the time is half the score; times below a millisecond are equal. Without rates, 1 for all.
     """
 
     plugin_type = "work-seconds-scorer"
@@ -82,13 +89,17 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         wanted = request.body.max_output_tokens
         output = self.parameters.output_tokens if wanted is None else min(self.parameters.output_tokens, wanted)
         uncached = uncached_tokens(request, candidates, request.get(self._match_key))
-        work = candidates.values(IN_FLIGHT_TOKENS) + uncached
+        own = uncached
         if self.parameters.attention_quadratic_tokens:
             seen = 2 * request.prompt_tokens - uncached
-            work += uncached * seen / self.parameters.attention_quadratic_tokens
+            own = uncached + uncached * seen / self.parameters.attention_quadratic_tokens
+        behind = self.parameters.requests_behind
+        if behind:
+            prompts = candidates.values(IN_FLIGHT_TOKENS) / max(request.prompt_tokens, 1)
+            own = own * (1.0 + behind * np.maximum(1.0, prompts))
+        ttft = rates.ttft_seconds(candidates, own)
         decode = output * rates.itl_seconds(candidates, batch_sizes(candidates) + 1)
-        seconds = rates.prefill_seconds(candidates, work) + decode
-        return seconds + self._barrier(comparable_load(candidates, KV_USAGE)) + self._wake_up(candidates)
+        return ttft + decode + self._barrier(comparable_load(candidates, KV_USAGE)) + self._wake_up(candidates)
 
     def _wake_up(self, candidates: Candidates) -> Floats:
         given = self.parameters

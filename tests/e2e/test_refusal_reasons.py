@@ -84,7 +84,10 @@ async def test_gie_10_each_reason_has_its_status_header_sentence_and_time_to_wai
 
 
 async def test_gie_10_endpoints_that_all_refuse_connections_are_not_an_empty_pool():
-    async with model_servers([ServerSpec("h100")], MODEL) as (doomed,), open_world(endpoints=f"a={doomed.address}") as world:
+    async with (
+        model_servers([ServerSpec("h100")], MODEL) as (doomed,),
+        open_world(endpoints=f"a={doomed.address}") as world,
+    ):
         await world.scraped()
         os.kill(doomed.pid, signal.SIGKILL)
         await until(lambda: not world.available, "the dead server is no candidate")

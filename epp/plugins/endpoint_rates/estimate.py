@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework import Floats, Mask
-from epp.framework.rates import EndpointRates
+from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.plugins.endpoint_rates.learning import like_the_others
 from epp.plugins.endpoint_rates.table import StartingRates
 
@@ -16,7 +16,11 @@ Learned = tuple[Floats, NDArray[np.intp]]
 
 
 def estimate(
-    starting: Sequence[StartingRates], kinds: NDArray[np.intp], prefill: Learned, itl: Learned
+    starting: Sequence[StartingRates],
+    kinds: NDArray[np.intp],
+    prefill: Learned,
+    itl: Learned,
+    output_tokens: float = DEFAULT_OUTPUT_TOKENS,
 ) -> EndpointRates:
     """Return the rates of slots of these kinds.
 
@@ -47,6 +51,7 @@ def estimate(
         ),
         prefill_samples=prefill_samples,
         itl_samples=itl_samples,
+        output_tokens=output_tokens,
     )
 
 

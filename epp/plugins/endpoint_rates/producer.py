@@ -29,7 +29,7 @@ from epp.framework import (
 )
 from epp.framework.durations import parse_duration
 from epp.framework.lists_in_files import read_list
-from epp.framework.rates import EndpointRates
+from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.plugins.endpoint_rates.estimate import estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
 from epp.plugins.endpoint_rates.learning import RateLearner
@@ -41,6 +41,8 @@ _OK = 200
 _UPDATE_SECONDS = 0.1
 """Shortest time between two updates of learned rates."""
 _STEPS_OF_HALF_LIFE = 64
+_ANSWERS = 256
+"""Answers that the mean length is taken over, about."""
 
 
 class _Sent(NamedTuple):
@@ -102,6 +104,8 @@ class EndpointRatesProducer(
         self._prefill, self._itl = (
             RateLearner(half_life_seconds=half_life, min_samples=given.min_samples, window=window) for _ in range(2)
         )
+        self._output_tokens = DEFAULT_OUTPUT_TOKENS
+        self._answers = 0
         self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
         self._starting: dict[str, tuple[StartingRates, ...]] = {}
         self._published: dict[str, _Published] = {}
@@ -143,6 +147,9 @@ class EndpointRatesProducer(
     def ended(self, request: Request, response: Response, seconds: float) -> None:
         sent = self._served_as_sent(request, response)
         tokens = 0 if response.usage is None else response.usage.completion_tokens
+        if sent is not None and tokens > 0:
+            self._answers = min(self._answers + 1, _ANSWERS)
+            self._output_tokens += (tokens - self._output_tokens) / self._answers
         if sent is not None and tokens >= self.parameters.min_output_tokens and seconds > 0:
             ratio = sent.itl_seconds * (tokens - 1) / seconds
             self._itl.add(sent.slot, sent.epoch, ratio, self.clock.now())
@@ -174,6 +181,7 @@ class EndpointRatesProducer(
             self._fleet.kinds,
             self._prefill.learned(capacity, now),
             self._itl.learned(capacity, now),
+            self._output_tokens,
         )
         self._published[key] = _Published(rates, version, now)
         return rates

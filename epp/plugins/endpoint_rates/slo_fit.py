@@ -2,7 +2,9 @@
 """Keeps the endpoints expected to meet the latency objectives of the request, and of these the cheapest."""
 
 from math import inf
+from typing import Literal
 
+import msgspec
 import numpy as np
 
 from epp.framework import (
@@ -19,12 +21,14 @@ from epp.framework import (
     Floats,
     Headers,
     Mask,
+    NonNegative,
+    PositiveShare,
     Request,
 )
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import SpotPreference
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
-from epp.framework.rates import EndpointRates, batch_sizes, uncached_tokens
+from epp.framework.rates import TARGET_IN_REACH, EndpointRates, batch_sizes, uncached_tokens
 
 _MS = 1e-3
 _EQUAL = 1.0 + 1e-9
@@ -33,8 +37,19 @@ _EQUAL = 1.0 + 1e-9
 class SloFitParameters(FilterParameters, frozen=True):
     """Choice among several endpoints that fit."""
 
+    default_ttft_ms: NonNegative = msgspec.field(default=0.0, name="defaultTTFTMs")
+    """Limit of the time to the first token of requests without `x-llm-d-slo-ttft-ms`, in ms; 0 for none."""
+    default_tpot_ms: NonNegative = msgspec.field(default=0.0, name="defaultTPOTMs")
+    """Limit of the time between two tokens of requests without `x-llm-d-slo-tpot-ms`, in ms; 0 for none."""
+    margin: PositiveShare = 1.0
+    """Share of a limit, above 0 and at most 1, within which an expected time fits: what is expected is a mean, and
+    times vary around it."""
     prefer_cheapest: bool = True
-    """Of the endpoints that fit, keep those with the lowest price an hour; if no price is known, all of them."""
+    """Of the endpoints that fit, keep those with the lowest price an hour; if no price is known, all of them. False
+    leaves the choice among all that fit to the scorers."""
+    none_fits: Literal["closest", "all"] = "closest"
+    """If no endpoint fits, keep that with the lowest worse ratio of time to limit, or leave the choice to the
+    scorers."""
     spot_preference: SpotPreference = "auto"
     """Use of the spot price: on spot nodes (`auto`), wherever one is known (`always`), or never (`never`)."""
     prefix_match_info_producer_name: str = ""
@@ -44,15 +59,17 @@ class SloFitParameters(FilterParameters, frozen=True):
 class SloFitFilter(Filter[SloFitParameters]):
     """Keeps endpoints with `TTFT <= x-llm-d-slo-ttft-ms` and `ITL <= x-llm-d-slo-tpot-ms`, or the closest ones.
 
-    `TTFT = gamma + delta * uncached tokens * batch` if a profile gives gamma and delta, else `(uncached tokens in
-    flight at the endpoint + those of this prompt) / prefill rate`; `ITL = alpha + beta * batch`. The batch is the
-    requests running (estimated if not reported) or in flight there, plus this one. If no endpoint fits, those with the
-    lowest worse ratio of time to limit are kept. A missing limit, or one that is no number above 0, is no limit;
-    without limits or rates all endpoints are kept. `x-slo-ttft-ms` and `x-slo-tpot-ms` are the deprecated names.
+    `TTFT = gamma + delta * uncached tokens * batch` if a profile gives gamma and delta, else the wait for a place in
+    the batch plus `(uncached tokens in flight at the endpoint + those of this prompt) / prefill rate`; `ITL = alpha +
+    beta * batch`. The batch is the requests running (estimated if not reported) or in flight there, plus this one. If
+    no endpoint fits, those with the lowest worse ratio of time to limit are kept, or all with `noneFits: all`. A
+    header that is missing, or no number above 0, stands for the default; without limits or rates all endpoints are
+    kept. `x-slo-ttft-ms` and `x-slo-tpot-ms` are the deprecated names.
     """
 
     plugin_type = "slo-fit-filter"
     may_empty = False
+    writes = (TARGET_IN_REACH,)
 
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
@@ -64,8 +81,9 @@ class SloFitFilter(Filter[SloFitParameters]):
         return "all endpoints that fit are kept" if self.parameters.prefer_cheapest else ""
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        ttft_limit = _limit_seconds(request.headers, SLO_TTFT_MS)
-        tpot_limit = _limit_seconds(request.headers, SLO_TPOT_MS)
+        given = self.parameters
+        ttft_limit = given.margin * _limit_seconds(request.headers, SLO_TTFT_MS, given.default_ttft_ms)
+        tpot_limit = given.margin * _limit_seconds(request.headers, SLO_TPOT_MS, given.default_tpot_ms)
         rates = request.get(ENDPOINT_RATES)
         if rates is None or not len(candidates) or ttft_limit == tpot_limit == inf:
             return np.ones(len(candidates), dtype=np.bool_)
@@ -73,16 +91,19 @@ class SloFitFilter(Filter[SloFitParameters]):
         ttft = self._ttft_seconds(request, candidates, rates, batch)
         worst = np.maximum(ttft / ttft_limit, rates.itl_seconds(candidates, batch) / tpot_limit)
         fits = worst <= 1.0
+        request.put(TARGET_IN_REACH, bool(fits.any()))
         if not fits.any():
+            if given.none_fits == "all":
+                return np.ones(len(candidates), dtype=np.bool_)
             nearest: Mask = worst <= worst.min() * _EQUAL
             return nearest
-        return self._cheapest(fits, candidates) if self.parameters.prefer_cheapest else fits
+        return self._cheapest(fits, candidates) if given.prefer_cheapest else fits
 
     def _ttft_seconds(self, request: Request, candidates: Candidates, rates: EndpointRates, batch: Floats) -> Floats:
         slots = candidates.slots
         uncached = uncached_tokens(request, candidates, request.get(self._match_key))
         by_profile = rates.ttft_base_seconds[slots] + rates.ttft_seconds_per_token[slots] * uncached * batch
-        by_rate = rates.prefill_seconds(candidates, candidates.values(IN_FLIGHT_TOKENS) + uncached)
+        by_rate = rates.ttft_seconds(candidates, uncached)
         return np.where(np.isnan(by_profile), by_rate, by_profile)
 
     def _cheapest(self, fits: Mask, candidates: Candidates) -> Mask:
@@ -94,11 +115,13 @@ class SloFitFilter(Filter[SloFitParameters]):
         return cheapest
 
 
-def _limit_seconds(headers: Headers, names: tuple[str, ...]) -> float:
-    """Return the limit in the request; infinite for none."""
+def _limit_seconds(headers: Headers, names: tuple[str, ...], default_ms: float) -> float:
+    """Return the limit in the request, or the default; infinite for none."""
     text = headers.first_of(*names)
     try:
-        milliseconds = inf if text is None else float(text)
+        milliseconds = 0.0 if text is None else float(text)
     except ValueError:
-        return inf
+        milliseconds = 0.0
+    if not milliseconds > 0:
+        milliseconds = default_ms
     return milliseconds * _MS if milliseconds > 0 else inf

@@ -9,6 +9,7 @@ import numpy as np
 from epp.framework import (
     ENDPOINT_RATES,
     IN_FLIGHT_TOKENS,
+    LOAD_INPUTS,
     PREFIX_MATCH,
     PROMPT_TOKENS,
     Candidates,
@@ -66,9 +67,9 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     among the others by more than `maxTTFTPenaltyMs`; and for the share `explorationProbability` of requests.
 
     The time to the first token is `tokens in flight / peakPrefillThroughput * 1000` ms. With an
-    `endpoint-rates-producer`, configured or added for another plugin, it is `(tokens in flight + uncached tokens of
-    this prompt) / rate * 1000` ms with the rate of each endpoint: the tokens saved by the cache are weighed against the
-    wait, on the actual hardware.
+    `endpoint-rates-producer`, configured or added for another plugin, it is the wait for a place in
+    the batch plus `(tokens in flight + uncached tokens of this prompt) / rate * 1000` ms, with the rates of each
+    endpoint: the tokens saved by the cache are weighed against the wait, on the actual hardware.
     """
 
     plugin_type = "prefix-cache-affinity-filter"
@@ -77,7 +78,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (self._match_key, IN_FLIGHT_TOKENS)
-        self.may_read = (ENDPOINT_RATES, PROMPT_TOKENS)
+        self.may_read = (ENDPOINT_RATES, PROMPT_TOKENS, *LOAD_INPUTS)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         everything = np.ones(len(candidates), dtype=np.bool_)
@@ -103,5 +104,4 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         rates = request.get(ENDPOINT_RATES)
         if rates is None:
             return candidates.values(IN_FLIGHT_TOKENS) / self.parameters.peak_prefill_throughput
-        work = candidates.values(IN_FLIGHT_TOKENS) + uncached_tokens(request, candidates, match)
-        return rates.prefill_seconds(candidates, work)
+        return rates.ttft_seconds(candidates, uncached_tokens(request, candidates, match))

@@ -43,10 +43,16 @@ def target(result: SchedulingResult) -> str:
     return NAMES[result.targets[0].name]
 
 
-def test_het_1_cheapest_serves_until_it_is_full_then_the_next():
-    assert target(schedule("heterogeneous-cost.yaml")) == "t4"
-    assert target(schedule("heterogeneous-cost.yaml", waiting=[0, 0, 4])) == "slice"
-    assert target(schedule("heterogeneous-cost.yaml", waiting=[0, 4, 4])) == "h100"
+def test_het_3_cost_profile_keeps_a_cheap_server_busy_while_it_is_in_time():
+    relaxed = [("x-llm-d-slo-ttft-ms", "10000"), ("x-llm-d-slo-tpot-ms", "500")]
+    working = {"running": [0, 8, 0], "in_flight": [0, 8, 0]}
+    assert target(schedule("heterogeneous-cost.yaml", tokens=300, headers=relaxed, **working)) == "slice"
+    assert target(schedule("heterogeneous-cost.yaml", headers=[("x-llm-d-slo-ttft-ms", "400")], **working)) == "h100"
+
+
+def test_het_3_cost_profile_leaves_cheap_hardware_before_a_queue_there_costs_the_target():
+    queues = {"waiting": [0, 9, 9], "running": [0, 9, 9], "in_flight": [0, 18, 18]}
+    assert target(schedule("heterogeneous-cost.yaml", **queues)) == "h100"
 
 
 def test_latency_profile_takes_the_fastest_until_its_queue_costs_more_than_slower_hardware():

@@ -8,7 +8,7 @@ import pytest
 
 from epp.framework import ConfigurationError, ManualClock, Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
-from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.rates import ENDPOINT_RATES, TARGET_IN_REACH
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, endpoint_rates
@@ -28,11 +28,13 @@ def tag(model, dollars=None, count=1):
     return AcceleratorTag(model=model, count=count, cost=Cost(per_hour=dollars))
 
 
-def scores(prompt_tokens, output_tokens, *tags, rates=None, **parameters):
+def scores(prompt_tokens, output_tokens, *tags, rates=None, columns=None, in_reach=None, **parameters):
     request = Request("r", RequestBody(prompt_tokens=prompt_tokens, max_output_tokens=output_tokens))
     if rates is not None:
         request.put(ENDPOINT_RATES, rates)
-    pool = candidates(records={ACCELERATOR: tags})
+    if in_reach is not None:
+        request.put(TARGET_IN_REACH, in_reach)
+    pool = candidates(records={ACCELERATOR: tags}, **(columns or {}))
     return build(expectedOutputTokens=4096, **parameters).score(request, pool).tolist()
 
 
@@ -70,6 +72,23 @@ def test_het_2_rates_stand_in_for_profiles():
     # large: 1000 / 10000 + 100 * (0.0064 / 32 + 0.0008) = 0.2 s at 4 $/h: 0.8 against 1.2
     found = scores(1000, 100, tag("a10", 1.0), tag("h100", 4.0), rates=rates, batchSize=32)
     assert found == pytest.approx([0.8 / 1.2, 1.0])
+
+
+def test_het_2_endpoint_that_works_anyhow_costs_less_than_one_that_idles():
+    rates = endpoint_rates([1000, 1000], itl_base=[0.08, 0.08], itl_per_request=[0.001, 0.001])
+    found = scores(
+        *(1000, 100, tag("a10", 1.0), tag("a10", 1.0)),
+        rates=rates,
+        columns={"running": [3, 0], "in_flight": [3, 0]},
+        batchSize=0,
+    )
+    # 1 + 100 * (0.08 + 4 * 0.001) / 4 = 3.1 s against 1 + 100 * 0.081 = 9.1 s
+    assert found == pytest.approx([1.0, 3.1 / 9.1])
+
+
+def test_het_2_price_does_not_count_where_no_endpoint_is_in_time():
+    assert scores(128, 128, tag("a10", 1.0), tag("h100", 4.0), in_reach=False) == [1.0, 1.0]
+    assert scores(128, 128, tag("a10", 1.0), tag("h100", 4.0), in_reach=True) == [1.0, 0.25]
 
 
 def test_het_2_all_devices_of_an_endpoint_are_paid_for():
@@ -114,7 +133,7 @@ def test_het_2_profiles_that_aibrix_wrote_are_read_from_a_file(tmp_path):
         ({"profiles": [A10 | {"cost": -1}]}, "cost is -1; it must be 0 or more, and finite"),
         ({"tolerance": nan}, "tolerance is nan"),
         ({"expectedOutputTokens": -1}, "expectedOutputTokens is -1"),
-        ({"batchSize": 0}, "batchSize is 0; it must be at least 1"),
+        ({"batchSize": -1}, "batchSize is -1; it must be 0 or more"),
         ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
     ],
 )

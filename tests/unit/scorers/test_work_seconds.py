@@ -68,6 +68,24 @@ def test_busy_batch_costs_what_it_adds_to_each_token():
     assert build().seconds(request_of(0, rates), pool).tolist() == pytest.approx([0.32, 0.176, 0.48])
 
 
+def test_request_waits_until_a_full_batch_has_places_for_all_before_it():
+    rates = endpoint_rates([1000] * 3, itl_base=[0.01] * 3)
+    pool = candidates(in_flight_tokens=[0] * 3, waiting=[4, 0, 4], running=[10, 10, 10], in_flight=[14, 14, 20])
+    # 200 tokens of 10 ms take 2 s, so that one of 10 ends every 0.2 s: 4 * 0.2, and (20 - 10) * 0.2
+    found = build(outputTokens=0, kvBarrierSeconds=0).seconds(request_of(0, rates), pool)
+    assert found.tolist() == pytest.approx([0.8, 0.0, 2.0])
+
+
+def test_prompt_counts_once_more_for_each_request_behind_it():
+    scorer = build(outputTokens=0, requestsBehind=1)
+    request = request_of(1000, endpoint_rates([1000, 1000]), matched=[0, 10])
+    # 1000 and 360 tokens, twice
+    assert scorer.seconds(request, candidates(in_flight_tokens=[0, 0])).tolist() == pytest.approx([2.0, 0.72])
+    # where 6 prompts of this length are in flight, as many follow: 6000 + 7 * 360
+    busy = candidates(in_flight_tokens=[0, 6000])
+    assert scorer.seconds(request, busy).tolist() == pytest.approx([2.0, 8.52])
+
+
 def test_no_more_output_counts_than_is_asked_for():
     rates = endpoint_rates([1000], itl_base=[0.01])
     pool = candidates(in_flight_tokens=[0])

@@ -167,6 +167,15 @@ def test_het_4_time_between_tokens_teaches_the_itl():
     assert rates.prefill_provenance(0) == "profile qwen3-32b/h100/vllm/2"
 
 
+def test_het_4_length_of_answers_is_learned():
+    world = World(H100)
+    assert world.rates().output_tokens == 200
+    for tokens in (100, 20, 60):
+        world.answer(world.send(), 0.1, itl=0.01, tokens=tokens)
+    world.clock.advance(1)
+    assert world.rates().output_tokens == pytest.approx(60)
+
+
 def test_het_4_few_generated_tokens_teach_nothing():
     world = World(H100)
     for _ in range(5):

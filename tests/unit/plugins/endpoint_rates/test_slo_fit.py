@@ -16,10 +16,11 @@ ALL = [True, True, True]
 RATES = endpoint_rates([10_000, 2000, 500], itl_base=[0.005, 0.020, 0.060], itl_per_request=[0.0001, 0.0005, 0.001])
 
 
-def kept(headers, *, rates=RATES, prices=(), tokens=1000, preferCheapest=False, **columns):  # noqa: N803
+def kept(headers, *, rates=RATES, prices=(), tokens=1000, preferCheapest=False, given=None, **columns):  # noqa: N803
     registry = Registry({})
     registry.register(SloFitFilter)
-    plugin = registry.build("slo-fit-filter", {"preferCheapest": preferCheapest}, name="mine", clock=ManualClock())
+    parameters = {"preferCheapest": preferCheapest, **(given or {})}
+    plugin = registry.build("slo-fit-filter", parameters, name="mine", clock=ManualClock())
     request = Request("r", RequestBody(prompt_tokens=tokens), Headers(headers.items()))
     if rates is not None:
         request.put(ENDPOINT_RATES, rates)
@@ -95,3 +96,27 @@ def test_het_3_old_header_names_are_read_where_the_new_ones_are_missing():
 
 def test_het_3_without_rates_all_are_kept():
     assert kept({"x-llm-d-slo-ttft-ms": "1"}, rates=None) == ALL
+
+
+def test_het_3_default_limits_hold_for_requests_that_say_nothing():
+    assert kept({}, given={"defaultTTFTMs": 500}) == [True, True, False]
+    assert kept({"x-llm-d-slo-ttft-ms": "100"}, given={"defaultTTFTMs": 500}) == [True, False, False]
+    assert kept({"x-llm-d-slo-ttft-ms": "soon"}, given={"defaultTTFTMs": 500}) == [True, True, False]
+    assert kept({}, given={"defaultTPOTMs": 21}, running=[0, 0, 0]) == [True, True, False]
+
+
+def test_het_3_margin_leaves_a_part_of_the_limit_free():
+    assert kept({"x-llm-d-slo-ttft-ms": "1000"}, given={"margin": 0.5}) == [True, True, False]
+    assert kept({"x-llm-d-slo-ttft-ms": "998"}, given={"margin": 0.5}) == [True, False, False]
+
+
+def test_het_3_without_an_endpoint_that_fits_the_scorers_may_choose():
+    assert kept({"x-llm-d-slo-ttft-ms": "1"}, given={"noneFits": "all"}) == ALL
+    assert kept({"x-llm-d-slo-ttft-ms": "1"}) == [True, False, False]
+
+
+def test_het_3_queue_for_a_place_in_the_batch_counts():
+    # 4 before it, one place each 200 * 0.0055 / 5 = 0.22 s: 0.88 s, and 0.1 s for the prompt
+    busy = {"waiting": [4, 0, 0], "running": [5, 0, 0], "in_flight": [9, 0, 0]}
+    assert kept({"x-llm-d-slo-ttft-ms": "979"}, **busy) == [False, True, False]
+    assert kept({"x-llm-d-slo-ttft-ms": "981"}, **busy) == [True, True, False]

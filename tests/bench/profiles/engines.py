@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines of simulated servers in virtual time: the machine of `epp.sim`, and one of another make."""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from epp.sim import Emission, Machine, SimProfile, SimRequest
+from epp.sim.metrics import SimMetrics
+
+_BIGGEST_STEP = 131_072
+
+
+class Event(NamedTuple):
+    """The first token of a request, or its last."""
+
+    request_id: int
+    at: float
+    ended: bool
+
+
+class Engine(ABC):
+    """A server without its network, which is told what time it is."""
+
+    busy_seconds = 0.0
+    """Time in which it worked for a request."""
+
+    @property
+    @abstractmethod
+    def next_event_at(self) -> float | None:
+        """Time of its next change; None while it is idle."""
+
+    @abstractmethod
+    def advance(self, now: float) -> Sequence[Event]:
+        """Let time pass."""
+
+    @abstractmethod
+    def submit(self, request: SimRequest) -> None:
+        """Queue a request."""
+
+    @abstractmethod
+    def abort(self, request_id: int) -> None:
+        """Remove a request, if it is there."""
+
+    @abstractmethod
+    def gauges(self) -> tuple[int, int, float]:
+        """Return requests running and waiting, and the KV usage."""
+
+
+class _Nothing:
+    def inc(self, _amount: float = 1.0) -> None: ...
+
+    def observe(self, _amount: float) -> None: ...
+
+    def set(self, _value: float) -> None: ...
+
+
+class _NoMetrics(SimMetrics):
+    """Counts nothing: of these metrics only gauges are read, from the machine itself."""
+
+    def __init__(self) -> None:
+        nothing = _Nothing()
+        for name in (
+            *("running", "waiting", "kv_usage", "prefix_queries", "prefix_hits", "prompt_tokens"),
+            *("cached_prompt_tokens", "generation_tokens", "time_to_first_token", "inter_token_latency"),
+            "request_latency",
+        ):
+            setattr(self, name, nothing)
+        self.finished = dict.fromkeys(("stop", "length", "abort"), nothing)  # type: ignore[assignment]
+
+    def set_adapters(self, running: tuple[str, ...], waiting: tuple[str, ...], *, at_seconds: float) -> None: ...
+
+
+class Simulated(Engine):
+    """The machine of `epp.sim`."""
+
+    def __init__(self, profile: SimProfile) -> None:
+        self.machine = Machine(profile, metrics=_NoMetrics())
+        self._busy_since: float | None = None
+
+    @property
+    def next_event_at(self) -> float | None:
+        return self.machine.next_event_at
+
+    def advance(self, now: float) -> Sequence[Event]:
+        before = self.machine.now
+        was_busy = self.machine.next_event_at is not None
+        emissions = self.machine.advance(now)
+        if was_busy:
+            self.busy_seconds += now - before
+        return [_event(one) for one in emissions if one.index == 0 or one.finish_reason is not None]
+
+    def submit(self, request: SimRequest) -> None:
+        self.machine.submit(request)
+
+    def abort(self, request_id: int) -> None:
+        self.machine.abort(request_id)
+
+    def gauges(self) -> tuple[int, int, float]:
+        return self.machine.running, self.machine.waiting, self.machine.kv_usage
+
+
+def _event(emission: Emission) -> Event:
+    return Event(emission.request_id, emission.at_seconds, emission.finish_reason is not None)
+
+
+class _Job(msgspec.Struct):
+    request: SimRequest
+    ends_at: float
+    first_at: float | None
+
+
+class Independent(Engine):
+    """Requests that do not slow each other: each computes its prompt and its tokens alone, in one of a few places.
+
+    So do simulators that wait for a configured time instead of computing; there, load shows in the queue alone.
+    """
+
+    def __init__(self, profile: SimProfile) -> None:
+        self._profile = profile
+        self._now = 0.0
+        self._waiting: deque[SimRequest] = deque()
+        self._running: dict[int, _Job] = {}
+        self._held: dict[bytes, None] = {}
+
+    @property
+    def next_event_at(self) -> float | None:
+        return min((job.first_at or job.ends_at for job in self._running.values()), default=None)
+
+    def advance(self, now: float) -> Sequence[Event]:
+        events: list[Event] = []
+        while (due := self.next_event_at) is not None and due <= now:
+            self._pass(due)
+            for number, job in list(self._running.items()):
+                if job.first_at is not None and job.first_at <= due:
+                    job.first_at = None
+                    events.append(Event(number, due, job.ends_at <= due))
+                elif job.ends_at <= due and job.first_at is None:
+                    events.append(Event(number, due, ended=True))
+                if job.first_at is None and job.ends_at <= due:
+                    self._finish(number)
+        self._pass(now)
+        return events
+
+    def submit(self, request: SimRequest) -> None:
+        self._waiting.append(request)
+        self._start()
+
+    def abort(self, request_id: int) -> None:
+        self._waiting = deque(one for one in self._waiting if one.request_id != request_id)
+        if self._running.pop(request_id, None) is not None:
+            self._start()
+
+    def gauges(self) -> tuple[int, int, float]:
+        tokens = sum(job.request.kv_tokens for job in self._running.values())
+        room = self._profile.block_size * self._profile.num_gpu_blocks
+        return len(self._running), len(self._waiting), min(1.0, tokens / room)
+
+    def _pass(self, now: float) -> None:
+        if self._running:
+            self.busy_seconds += now - self._now
+        self._now = now
+
+    def _finish(self, number: int) -> None:
+        request = self._running.pop(number).request
+        for block in request.block_hashes:
+            self._held.pop(block, None)
+            self._held[block] = None
+        while len(self._held) > self._profile.num_gpu_blocks:
+            del self._held[next(iter(self._held))]
+        self._start()
+
+    def _start(self) -> None:
+        while self._waiting and len(self._running) < self._profile.max_num_seqs:
+            request = self._waiting.popleft()
+            hits = 0
+            for block in request.block_hashes[: (request.prompt_tokens - 1) // self._profile.block_size]:
+                if block not in self._held:
+                    break
+                hits += 1
+            uncached = request.prompt_tokens - hits * self._profile.block_size
+            first_at = self._now + uncached / self._profile.prefill_tokens_per_second
+            ends_at = first_at + (request.output_tokens - 1) * self._profile.seconds_per_output_token
+            self._running[request.request_id] = _Job(request, ends_at, first_at)
+
+
+class Make(NamedTuple):
+    """A make of engine, and how the presets are changed for it."""
+
+    engine: Callable[[SimProfile], Engine]
+    adapt: Callable[[SimProfile], SimProfile] = lambda profile: profile
+
+
+def _whole_prompts(profile: SimProfile) -> SimProfile:
+    """Compute all prompts that wait in one step, instead of chunks."""
+    return msgspec.structs.replace(profile, max_num_batched_tokens=_BIGGEST_STEP)
+
+
+def _large_blocks(profile: SimProfile) -> SimProfile:
+    return msgspec.structs.replace(profile, block_size=128, num_gpu_blocks=profile.num_gpu_blocks // 8)
+
+
+def _few_places(profile: SimProfile) -> SimProfile:
+    return msgspec.structs.replace(profile, max_num_seqs=8)
+
+
+def _small_batches(profile: SimProfile) -> SimProfile:
+    return msgspec.structs.replace(profile, max_num_seqs=16)
+
+
+def _twice(profile: SimProfile, factor: float = 2.0) -> SimProfile:
+    return msgspec.structs.replace(
+        profile,
+        prefill_tokens_per_second=profile.prefill_tokens_per_second * factor,
+        seconds_per_output_token=profile.seconds_per_output_token / factor,
+    )
+
+
+def _half(profile: SimProfile) -> SimProfile:
+    return _twice(profile, 0.5)
+
+
+MAKES: Mapping[str, Make] = MappingProxyType(
+    {
+        "vllm": Make(Simulated),
+        "twice-as-fast": Make(Simulated, _twice),
+        "half-as-fast": Make(Simulated, _half),
+        "whole-prompts": Make(Simulated, _whole_prompts),
+        "small-batches": Make(Simulated, _small_batches),
+        "large-blocks": Make(Simulated, _large_blocks),
+        "independent": Make(Independent, _few_places),
+    }
+)
+"""By name: that of the presets, others that are calibrated or built differently, and one that only waits."""

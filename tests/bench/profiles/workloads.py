@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traffic: requests, and when each is sent, whatever becomes of those before; equal seeds give equal traces."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from epp.sim import SimProfile
+from epp.sim.openai_api import ChatRequest
+from epp.sim.plan import Plan, make_plan
+from profiles.fleets import Fleet
+from profiles.outcome import TARGET_SECONDS, TARGET_TPOT_SECONDS, Target
+
+MODEL = "m"
+_BATCH = 64
+"""Most requests that share a step where capacity is reckoned: more only make each of them slower."""
+_LONGEST = 7000
+"""Tokens of a prompt."""
+_THINK_SECONDS = (2.0, 8.0)
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SIZES = SimProfile(model=MODEL, max_model_len=100_000)
+
+
+class Call(NamedTuple):
+    """One request."""
+
+    at: float
+    """Seconds since the start."""
+    body: bytes
+    uncached_tokens: int
+    """Of a server that has everything that can be shared."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests in order of time."""
+
+    name: str
+    calls: tuple[Call, ...]
+    seconds: float
+    slowness: float = 1.0
+    """Factor on all times, those of the servers included: so slow that a small machine can keep up."""
+
+    @property
+    def target(self) -> Target:
+        return Target(TARGET_SECONDS * self.slowness, TARGET_TPOT_SECONDS * self.slowness)
+
+    def slowed(self, factor: float) -> "Trace":
+        """Return the same requests at a slower pace."""
+        calls = tuple(call._replace(at=call.at * factor) for call in self.calls)
+        return Trace(self.name, calls, self.seconds * factor, self.slowness * factor)
+
+    def plan(self, number: int, block_size: int = 16) -> Plan:
+        """Return what a simulated server makes of a request; the same on each with blocks of that size."""
+        return _plan(self.calls[number].body, block_size)
+
+
+class _Turn(NamedTuple):
+    after: float
+    messages: tuple[tuple[str, str], ...]
+    output_tokens: int
+    uncached_tokens: int
+
+
+_Dialogue = Callable[[random.Random], Iterator[_Turn]]
+"""Turns of one client, with times since its first; requests that share nothing are dialogues of one turn."""
+
+
+def trace(name: str, fleet: Fleet, *, load: float, seconds: float, seed: int) -> Trace:
+    """Return traffic of that kind, at a share of what the fleet can serve."""
+    dialogue = WORKLOADS[name]
+    rate = load * requests_per_second(fleet, name)
+    generator = random.Random(f"{name} {seed}")
+    calls: list[Call] = []
+    at = 0.0
+    per_dialogue = _sizes(name).turns
+    while at < seconds:
+        for turn in dialogue(generator):
+            due = at + turn.after
+            if due < seconds:
+                calls.append(Call(due, _body(turn.messages, turn.output_tokens), turn.uncached_tokens))
+        at += generator.expovariate(rate / per_dialogue)
+    return Trace(name, tuple(sorted(calls)), seconds)
+
+
+def requests_per_second(fleet: Fleet, name: str) -> float:
+    """Return what the fleet serves in a second if every prefix is found and every server is busy all the time.
+
+    A server takes `uncached / prefill rate + output * step / batch` seconds for a request, with a batch of 64, or as
+    many as it has room for.
+    """
+    sizes = _sizes(name)
+    total = 0.0
+    for server in fleet.servers:
+        profile = server.profile
+        room = profile.block_size * profile.num_gpu_blocks / sizes.kv_tokens
+        batch = max(1.0, min(_BATCH, profile.max_num_seqs, room))
+        step = profile.seconds_per_output_token * (1 + profile.batch_slope * (batch - 1))
+        prefill = sizes.uncached / profile.prefill_tokens_per_second
+        if fleet.independent:
+            total += batch / (prefill + sizes.output * profile.seconds_per_output_token)
+        else:
+            total += 1 / (prefill + sizes.output * step / batch)
+    return total
+
+
+class _Sizes(NamedTuple):
+    """Means of a workload."""
+
+    uncached: float
+    output: float
+    kv_tokens: float
+    turns: float
+
+
+@cache
+def _sizes(name: str) -> _Sizes:
+    generator = random.Random(f"sizes of {name}")
+    dialogues = [list(WORKLOADS[name](generator)) for _ in range(200)]
+    turns = [turn for dialogue in dialogues for turn in dialogue]
+    prompts = [sum(len(text) for _, text in turn.messages) / 4 for turn in turns]
+    count = len(turns)
+    output = sum(turn.output_tokens for turn in turns) / count
+    return _Sizes(
+        uncached=sum(turn.uncached_tokens for turn in turns) / count,
+        output=output,
+        kv_tokens=sum(prompts) / count + output,
+        turns=count / len(dialogues),
+    )
+
+
+def _conversation(generator: random.Random) -> Iterator[_Turn]:
+    """Yield turns of a chat: one of eight system prompts, and a history that grows by question and answer."""
+    messages: tuple[tuple[str, str], ...] = (("system", _text(random.Random(generator.randrange(8)), 600)),)
+    after, known = 0.0, 600
+    for _ in range(generator.randint(2, 6)):
+        question, output = int(generator.triangular(50, 1500, 300)), int(generator.triangular(60, 400, 150))
+        messages = (*messages, ("user", _text(generator, question)))
+        if known + question + output > _LONGEST:
+            return
+        yield _Turn(after, messages, output, question + 16)
+        messages = (*messages, ("assistant", _answer(messages, output)))
+        known += question + output
+        after += generator.uniform(*_THINK_SECONDS)
+
+
+def _single(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request that shares nothing with others."""
+    tokens = min(4000, max(60, int(generator.lognormvariate(6.5, 0.7))))
+    yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(30, 300, 100)), tokens)
+
+
+def _long_or_short(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request: of five, four are short and one is long."""
+    tokens = generator.randint(2500, 6500) if generator.random() < 0.2 else generator.randint(40, 300)
+    yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(30, 300, 100)), tokens)
+
+
+WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
+    {"conversations": _conversation, "unshared": _single, "long-and-short": _long_or_short}
+)
+
+
+def _text(generator: random.Random, tokens: int) -> str:
+    """Return so many words of four bytes, each of which a simulated server takes for a token."""
+    return "".join("".join(generator.choices(_LETTERS, k=3)) + " " for _ in range(tokens))
+
+
+def _answer(messages: tuple[tuple[str, str], ...], output_tokens: int) -> str:
+    return "".join(_plan(_body(messages, output_tokens), 16).words)
+
+
+def _body(messages: Sequence[tuple[str, str]], output_tokens: int) -> bytes:
+    content = {
+        "model": MODEL,
+        "messages": [{"role": role, "content": text} for role, text in messages],
+        "max_tokens": output_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return msgspec.json.encode(content)
+
+
+@cache
+def _plan(body: bytes, block_size: int) -> Plan:
+    return make_plan(
+        msgspec.json.decode(body, type=ChatRequest), msgspec.structs.replace(_SIZES, block_size=block_size), 0
+    )

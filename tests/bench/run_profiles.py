@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the ready-made profiles: `make bench-profiles`, or `python tests/bench/run_profiles.py --help`."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from typing import NamedTuple
+
+from profiles import real
+from profiles.engines import MAKES
+from profiles.fleets import FLEETS
+from profiles.outcome import Outcome
+from profiles.virtual import simulate
+from profiles.workloads import WORKLOADS, trace
+from rig.processes import BenchError
+
+from epp.config import load_text
+from epp.samples import sample_texts
+
+SECONDS = 75.0
+_REAL_SAMPLES = "default,adaptive,heterogeneous-cost"
+
+
+class Case(NamedTuple):
+    """One line of the table."""
+
+    fleet: str
+    make: str
+    workload: str
+    load: float
+    seed: int
+    sample: str
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=(
+            "Times to the first token (p50, p90, p99), shares of requests over their target and without an answer, and "
+            "dollars (busy device-seconds times price) for 1,000 requests, by profile, fleet, workload, load and seed. "
+            "In virtual time, all of it in about half an hour on two cores; with --real behind an Envoy, a few minutes "
+            "for each profile."
+        )
+    )
+    parser.add_argument("--samples", default="", help="profiles, separated by commas; by default all")
+    parser.add_argument("--fleets", default="mixed,equal", help=f"of {', '.join(FLEETS)}")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument("--loads", default="0.2,0.7,1.2", help="shares of what the fleet can serve")
+    parser.add_argument("--seeds", default="1,2")
+    parser.add_argument("--makes", default="vllm", help=f"makes of engines, of {', '.join(MAKES)}")
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--real", action="store_true", help="in real time behind an Envoy, beside virtual time")
+    parser.add_argument("--slowness", type=float, default=4.0, help="of --real: factor on all times")
+    return parser.parse_args()
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    samples = given.samples or (_REAL_SAMPLES if given.real else ",".join(sample_texts()))
+    return [
+        Case(fleet, make, workload, float(load), int(seed), sample)
+        for fleet, make, workload, load, seed, sample in product(
+            given.fleets.split(","),
+            given.makes.split(","),
+            given.workloads.split(","),
+            given.loads.split(","),
+            given.seeds.split(","),
+            samples.split(","),
+        )
+    ]
+
+
+def measure(case: Case, seconds: float, slowness: float = 1.0) -> Outcome:
+    """Run a case in virtual time."""
+    fleet = FLEETS[case.fleet].made(case.make)
+    traffic = trace(case.workload, fleet, load=case.load, seconds=seconds, seed=case.seed).slowed(slowness)
+    return simulate(load_text(sample_texts()[case.sample], case.sample), fleet.slowed(slowness), traffic)
+
+
+def measure_real(case: Case, seconds: float, slowness: float) -> Outcome:
+    """Run a case in real time."""
+    fleet = FLEETS[case.fleet].made(case.make)
+    traffic = trace(case.workload, fleet, load=case.load, seconds=seconds, seed=case.seed).slowed(slowness)
+    return asyncio.run(real.run(sample_texts()[case.sample], fleet.slowed(slowness), traffic))
+
+
+def line(case: Case, outcome: Outcome, note: str = "") -> str:
+    times = " ".join(f"{outcome.ttft(share):8.3f}" for share in (0.5, 0.9, 0.99))
+    return (
+        f"{case.fleet:6} {case.make:13} {case.workload:14} {case.load:4.0%} {case.seed:4} {case.sample:22} {times} "
+        f"{outcome.over_target:6.1%} {outcome.timeouts:6.1%} {outcome.dollars_per_1000:8.4f} {note}"
+    ).rstrip()
+
+
+HEADER = (
+    f"{'fleet':6} {'make':13} {'workload':14} load seed {'profile':22} {'p50 s':>8} {'p90 s':>8} {'p99 s':>8} "
+    f"{'over':>6} {'none':>6} {'$/1,000':>8}"
+)
+
+
+def virtual_lines(todo: Iterable[Case], seconds: float) -> None:
+    todo = list(todo)
+    with ProcessPoolExecutor(2) as pool:
+        for case, outcome in zip(todo, pool.map(measure, todo, [seconds] * len(todo)), strict=True):
+            print(line(case, outcome), flush=True)
+
+
+def main() -> None:
+    """Print the table."""
+    given = arguments()
+    todo = cases(given)
+    print(HEADER)
+    if not given.real:
+        virtual_lines(todo, given.seconds)
+        return
+    for case in todo:
+        print(line(case, measure(case, given.seconds, given.slowness), "virtual"), flush=True)
+        try:
+            print(line(case, measure_real(case, given.seconds, given.slowness), "real"), flush=True)
+        except BenchError as error:
+            sys.exit(f"bench: {error}")
+
+
+if __name__ == "__main__":
+    main()
