@@ -12,6 +12,7 @@ from epp.framework import ACCELERATOR, Candidates, Category, Filter, FilterParam
 from epp.framework.arrays import all_true, any_true
 from epp.framework.cluster_arrays import ClusterIndex, standing_mask, standing_numbers
 from epp.framework.clusters import CLUSTER, MOST_SCORE, MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, ClusterStanding
+from epp.framework.drops import DropCause
 from epp.framework.dynamic_scores import DYNAMIC_SCORES, DynamicScoreColumn, DynamicScores
 from epp.framework.errors import NoClustersError
 from epp.framework.plugin_metrics import PluginMetric, Sample
@@ -73,6 +74,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
     """
 
     plugin_type = "cluster-score"
+    drops = DropCause.AVAILABILITY
     category = Category.DISTRIBUTION
     metrics = (_MISSING,)
 

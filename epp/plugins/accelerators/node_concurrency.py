@@ -16,6 +16,7 @@ from epp.framework import (
     Request,
 )
 from epp.framework.accelerators.places import requests_on_device, requests_on_node
+from epp.framework.drops import DropCause
 from epp.framework.snapshot import IN_FLIGHT
 
 
@@ -37,6 +38,7 @@ class NodeConcurrencyFilter(Filter[NodeConcurrencyParameters]):
     """
 
     plugin_type = "node-concurrency-filter"
+    drops = DropCause.SATURATION
     reads = (ACCELERATOR, IN_FLIGHT)
     may_read = LOAD_INPUTS
 

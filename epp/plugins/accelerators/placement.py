@@ -10,6 +10,7 @@ from epp.framework import ACCELERATOR, IN_FLIGHT, LOAD_INPUTS, Candidates, Filte
 from epp.framework.accelerators.placement import PLACEMENT, EndpointPlacement, PlacementTemplate
 from epp.framework.accelerators.places import requests_on_device
 from epp.framework.arrays import Positions
+from epp.framework.drops import DropCause
 from epp.framework.snapshot import NODE_LABELS
 
 _UNKNOWN = -1
@@ -34,6 +35,7 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
     """
 
     plugin_type = "placement-template-filter"
+    drops = DropCause.CONSTRAINT
     reads = (PLACEMENT, NODE_LABELS, ACCELERATOR, IN_FLIGHT)
     may_read = LOAD_INPUTS
 

@@ -10,6 +10,7 @@ from epp.framework import Candidates, Filter, FilterParameters, Mask, Request
 from epp.framework.arrays import any_true
 from epp.framework.cluster_arrays import standing_mask
 from epp.framework.clusters import CLUSTER, POOL_IMPORT, ClusterStanding
+from epp.framework.drops import DropCause
 from epp.framework.errors import NoClustersError
 
 _OBJECT = re.compile(r"[^/\s]+/[^/\s]+")
@@ -47,6 +48,7 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
     """
 
     plugin_type = "placement-filter"
+    drops = DropCause.AVAILABILITY
     reads = (CLUSTER,)
 
     def setup(self) -> None:

@@ -8,6 +8,7 @@ from epp.framework.arrays import all_true, any_true
 from epp.framework.cluster_arrays import standing_numbers
 from epp.framework.cluster_taints import ClusterToleration, counts_from
 from epp.framework.clusters import CLUSTER, ClusterStanding, TaintEffect
+from epp.framework.drops import DropCause
 from epp.framework.errors import NoClustersError
 from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
 
@@ -32,6 +33,7 @@ class TaintFilter(SessionAffinity[TaintFilterParameters], Filter[Any]):
     """
 
     plugin_type = "taint-filter"
+    drops = DropCause.AVAILABILITY
 
     def setup(self) -> None:
         super().setup()

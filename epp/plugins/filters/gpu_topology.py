@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from epp.framework import ACCELERATOR, Candidates, Filter, FilterParameters, Mask, Request
 from epp.framework.accelerators.links import SAME_NUMA, device_closeness, tiers_of
+from epp.framework.drops import DropCause
 
 
 class GpuTopologyFilterParameters(FilterParameters, frozen=True):
@@ -26,6 +27,7 @@ class GpuTopologyFilter(Filter[GpuTopologyFilterParameters]):
     """
 
     plugin_type = "gpu-topology-filter"
+    drops = DropCause.CONSTRAINT
     reads = (ACCELERATOR,)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002

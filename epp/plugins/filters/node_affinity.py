@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import field
 
 from epp.framework import NODE_LABELS, Candidates, Filter, FilterParameters, Mask, Parameters, Request
+from epp.framework.drops import DropCause
 from epp.framework.label_selectors import LabelSelector, Requirement
 from epp.framework.limits import Name
 from epp.framework.snapshot import NODE_NAME
@@ -81,6 +82,7 @@ class NodeAffinityFilter(Filter[NodeAffinityParameters]):
     """
 
     plugin_type = "node-affinity-filter"
+    drops = DropCause.CONSTRAINT
     reads = (NODE_LABELS,)
 
     def setup(self) -> None:

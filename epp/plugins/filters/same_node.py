@@ -7,6 +7,7 @@ import numpy as np
 
 from epp.framework import ACCELERATOR, Candidates, Filter, FilterParameters, Mask, Request
 from epp.framework.accelerators.places import known_nodes, node_numbers
+from epp.framework.drops import DropCause
 
 
 class SameNodeFilterParameters(FilterParameters, frozen=True):
@@ -24,6 +25,7 @@ class SameNodeFilter(Filter[SameNodeFilterParameters]):
     """
 
     plugin_type = "same-node-filter"
+    drops = DropCause.CONSTRAINT
     reads = (ACCELERATOR,)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
