@@ -102,6 +102,15 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
         self._changing = asyncio.Lock()
         """Files, cluster and time change the state one after the other."""
         self._said: frozenset[tuple[str, str, str]] = frozenset()
+        self._read_first()
+
+    def read_files(self, paths: Sequence[str]) -> None:
+        """Read these files after those of the parameters."""
+        if paths:
+            self._objects.read_also(paths, "--objects")
+            self._read_first()
+
+    def _read_first(self) -> None:
         if (change := self._objects.read(self.clock.now())) is not None:
             self._apply(self._after(change.files, usage=True), change)
 
@@ -167,7 +176,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
         """Apply new versions of the files, and what time changes, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_time(changed))
-            if self.parameters.paths and self.parameters.watch_files:
+            if self._objects.has_files and self.parameters.watch_files:
                 tasks.create_task(self._follow_files(changed))
 
     async def look(self) -> Concerns:

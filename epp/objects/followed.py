@@ -39,11 +39,35 @@ class FollowedObjects:
         judge: Judge = no_faults,
     ) -> None:
         """Read nothing yet; raises ConfigurationError for a path that does not exist."""
-        self._source = ObjectSource(
-            paths, owner=owner, setting="paths", grace_period=grace_period, kinds=kinds, judge=judge
-        )
         self._judge = judge
         self._cluster = ClusterObjects()
+
+        def source(paths: Sequence[str], setting: str = "paths", previous: ObjectSource | None = None) -> ObjectSource:
+            return ObjectSource(
+                paths,
+                owner=owner,
+                setting=setting,
+                grace_period=grace_period,
+                kinds=kinds,
+                judge=judge,
+                previous=previous,
+            )
+
+        self._new_source = source
+        self._given = tuple(paths)
+        self._source = source(paths)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether any files are read."""
+        return bool(self._source.paths)
+
+    def read_also(self, paths: Sequence[str], setting: str) -> None:
+        """Read these files after the others from now on, and all of them anew; raises ConfigurationError.
+
+        `setting` is where the paths are written, for messages.
+        """
+        self._source = self._new_source((*self._given, *paths), setting, self._source)
 
     @property
     def inputs(self) -> InputState:

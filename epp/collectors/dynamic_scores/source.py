@@ -65,11 +65,17 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         self._changing = asyncio.Lock()
         self._apply(self._objects.read(self.clock.now()))
 
+    def read_files(self, paths: Sequence[str]) -> None:
+        """Read these files after those of the parameters."""
+        if paths:
+            self._objects.read_also(paths, "--objects")
+            self._apply(self._objects.read(self.clock.now()))
+
     @property
     def warnings(self) -> Sequence[str]:
         """Say that no scorer is named, where only objects of a cluster could name one."""
         parameters = self.parameters
-        if parameters.scorers or parameters.pages or parameters.paths:
+        if parameters.scorers or parameters.pages or self._objects.has_files:
             return ()
         return ["asks no scorer but those of DynamicScorer objects in a cluster: give it scorers, pages or paths"]
 
@@ -125,7 +131,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(self._follow_scorers(client, lambda: changed(every_endpoint)))
-            if self.parameters.paths:
+            if self._objects.has_files:
                 tasks.create_task(self._follow_files(changed))
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:

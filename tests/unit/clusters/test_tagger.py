@@ -103,6 +103,19 @@ async def test_ocm_2_new_scores_in_a_file_reach_the_endpoints_of_that_cluster(so
         await until(lambda: values() == [{GPU: -80.0}, {GPU: 5.0}], "the new score is in the snapshot")
 
 
+async def test_ocm_2_files_of_a_pool_in_files_are_read_and_followed_as_well(source, tmp_path):
+    (tmp_path / "pool").mkdir()
+    write(tmp_path / "pool" / "dump.yaml", scores("west", gpuClusterAvailable=5))
+    built = source(scores("east", gpuClusterAvailable=60), paths=[str(tmp_path / "hub.yaml")])
+    built.read_files([str(tmp_path / "pool")])
+    async with followed(built, EAST, WEST) as values:
+        assert values() == [{GPU: 60.0}, {GPU: 5.0}]
+        write(tmp_path / "pool" / "dump.yaml", scores("west", gpuClusterAvailable=-80))
+        await until(lambda: values() == [{GPU: 60.0}, {GPU: -80.0}], "the new score is in the snapshot")
+    with pytest.raises(ConfigurationError, match="--objects"):
+        built.read_files([str(tmp_path / "elsewhere")])
+
+
 async def test_ocm_2_change_concerns_the_endpoints_of_its_cluster_alone(source, tmp_path):
     built = source(scores("east", gpuClusterAvailable=60), scores("west", gpuClusterAvailable=5))
     write(tmp_path / "hub.yaml", scores("east", gpuClusterAvailable=61), scores("west", gpuClusterAvailable=5))
