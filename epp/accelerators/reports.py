@@ -38,7 +38,7 @@ def fit_report(inventory: Inventory) -> Fit:
         claims = [claim for claim in inventory.slice_claims_by_node.get(name, ()) if claim.occupies]
         found: dict[str, Mapping[str, int]] = {}
         for gpu in node.gpus:
-            layout = mig_gpu(gpu.gpu_name, None if gpu.gpu_memory is None else int(gpu.gpu_memory))
+            layout = mig_gpu(gpu.gpu_name, gpu.memory_bytes)
             if layout is not None:
                 placed = [
                     Placed(claim.profile, claim.start, claim.size)

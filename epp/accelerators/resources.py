@@ -8,6 +8,7 @@ from math import ceil
 import msgspec
 
 from epp.accelerators.mig import parse_mig_profile
+from epp.accelerators.mig.vetting import NodeGpus
 from epp.framework.accelerators.tag import AcceleratorKind
 from epp.objects.core import Container, Pod
 
@@ -37,7 +38,8 @@ class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     count: int
     profile: str = ""
-    """Canonical name of the MIG profile."""
+    """Canonical name of the MIG profile; empty for a device that is none, or for a profile that no GPU there has."""
+    is_slice: bool = False
     vendor: str = ""
     kind: AcceleratorKind = AcceleratorKind.UNKNOWN
 
@@ -70,6 +72,14 @@ def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceReque
     return tuple(found for name in sorted(total) if (found := _request(name, total[name], known)) is not None)
 
 
+def possible(requested: Iterable[ResourceRequest], gpus: NodeGpus) -> tuple[ResourceRequest, ...]:
+    """Return the requests, those for slices without profiles that the GPUs cannot have."""
+    return tuple(
+        msgspec.structs.replace(each, profile="") if each.profile and gpus.fault_of(each.profile) else each
+        for each in requested
+    )
+
+
 def _is_sidecar(container: Container) -> bool:
     return container.restart_policy == "Always"
 
@@ -84,7 +94,9 @@ def _amounts(container: Container) -> Counter[str]:
 def _request(name: str, count: int, more: frozenset[str]) -> ResourceRequest | None:
     profile = profile_of(name)
     if profile:
-        return ResourceRequest(name=name, count=count, profile=profile, vendor="nvidia", kind=AcceleratorKind.GPU)
+        return ResourceRequest(
+            name=name, count=count, profile=profile, is_slice=True, vendor="nvidia", kind=AcceleratorKind.GPU
+        )
     families = (found for prefix, found in _FAMILIES.items() if name.startswith(prefix))
     vendor_and_kind = _WHOLE.get(name) or next(families, None)
     if vendor_and_kind is None:

@@ -10,6 +10,7 @@ from epp.accelerators.catalogue.instance_types import InstanceType
 from epp.accelerators.catalogue.products import features_of
 from epp.accelerators.classes.matching import Evidence, matching_classes
 from epp.accelerators.classes.pci import pci_of
+from epp.accelerators.doubts import gpus_of_node
 from epp.accelerators.dra.devices import Allocated, allocated_devices, claims_of, resource_keys
 from epp.accelerators.facts import Facts, Merged, Rank, merge
 from epp.accelerators.facts.classes import class_facts
@@ -23,12 +24,17 @@ from epp.accelerators.facts.surroundings import Surroundings, surroundings_of
 from epp.accelerators.facts.tensor_fusion import DOMAIN, tensor_fusion_facts, tensor_fusion_gpus
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases
-from epp.accelerators.resources import resource_key, resource_requests
+from epp.accelerators.mig import is_unknown_slice
+from epp.accelerators.resources import possible, resource_key, resource_requests
 from epp.framework.accelerators.tag import AcceleratorDeclaration, Partition, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
 from epp.objects.ome import AcceleratorClass
 
+_FIGURES = (
+    *("fp32", "fp16", "fp8", "int8", "int4", "bandwidth_gbps"),
+    *("per_hour", "spot_per_hour", "per_million_tokens", "cost_tier"),
+)
 _VENDOR_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
 
 
@@ -85,6 +91,8 @@ class TagBuilder:
         declared = self._declared(around)
         warnings = (*declared.warnings, *(() if local else self._cluster_warnings(endpoint)))
         requested = () if around.pod is None else resource_requests(around.pod, self._resource_names)
+        if any(each.is_slice for each in requested):
+            requested = possible(requested, gpus_of_node(around.node, inventory.slice_nodes.get(around.node_name)))
         devices = allocated_devices(around, inventory)
         gpus = tensor_fusion_gpus(around, inventory, options.tensor_fusion_domain)
         allocated = [
@@ -114,15 +122,20 @@ class TagBuilder:
         own = [*declared.facts, *allocated, *pod_facts(around, requested, node, inventory)]
         if self._contradicted(own, labels):
             labels, by_machine = _spot(around.node_labels), []
-        keys = {resource_key(each.name) for each in requested} | resource_keys(devices, inventory)
+        keys = {resource_key(each.name) for each in requested if each.profile or not each.is_slice} | resource_keys(
+            devices, inventory
+        )
         keys |= {_VENDOR_RESOURCES.get(gpu.status.vendor.lower(), "nvidia.com/gpu") for gpu in gpus}
         classes = self._classes(around, inventory, devices, [*own, *labels], keys=keys)
         of_class = [] if declared.classes or not classes else [self._of_class(classes[0], [*own, *labels])]
         names = dict.fromkeys((*declared.classes, *(each.name for each in classes)))
         known = _with_shares([place, *own, *of_class, *labels])
+        if is_unknown_slice(_partition(known)):
+            known, by_machine = _without_figures(known), _without_figures(by_machine)
         merged = self._merged(known, by_machine, around, inventory, classes=tuple(names))
+        of_labels = node.warnings if around.node is None else ()  # those of a node are said of the node
         of_cost = cost_warnings(around, inventory) if merged.tag.cost.per_hour is None else ()
-        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings, *of_cost))
+        return msgspec.structs.replace(merged, warnings=(*warnings, *of_labels, *of_cost))
 
     def _cluster_warnings(self, endpoint: Endpoint) -> Iterator[str]:
         """Yield a warning if the endpoint has a cluster and the objects have none."""
@@ -153,8 +166,11 @@ class TagBuilder:
         texts = (text for text in (draft.product, draft.model) if text)
         product = next((found for text in texts if (found := self._catalogue.find(text, whole)) is not None), None)
         table = by_machine if product is None else [product.facts(partition=draft.partition)]
+        if is_unknown_slice(draft.partition):
+            table = _without_figures(table)
         draft = merge([*known, *table]).tag
-        known += cost_facts(draft, around, inventory, self._catalogue, self._options.cost_unit)
+        if not is_unknown_slice(draft.partition):
+            known += cost_facts(draft, around, inventory, self._catalogue, self._options.cost_unit)
         merged = merge([*known, *table], classes)
         tag = merged.tag
         if tag.vendor == "nvidia" and tag.compute_capability:
@@ -268,6 +284,16 @@ def _with_shares(facts: list[Facts]) -> list[Facts]:
         msgspec.structs.replace(fact, memory_bytes=int(fact.memory_bytes * part.memory_fraction))
         if fact.memory_bytes is not None and fact.partition is None and _describes_whole_device(fact)
         else fact
+        for fact in facts
+    ]
+
+
+def _without_figures(facts: Iterable[Facts]) -> list[Facts]:
+    """Return the facts without the memory, the prices and the speed of whole devices, from all but the operator."""
+    return [
+        fact
+        if fact.rank < Rank.ALLOCATOR
+        else msgspec.structs.replace(fact, memory_bytes=None, **dict.fromkeys(_FIGURES))
         for fact in facts
     ]
 

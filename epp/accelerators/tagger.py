@@ -111,6 +111,9 @@ class AcceleratorTagger(
     `/healthz` and `llm_d_epp_input_problems` have the reason. Without a previous version, the object is skipped. The
     objects of a missing file are kept for `missingFileGracePeriod`.
 
+    An object with an impossible value, such as a MIG profile that the GPU cannot have or a negative price, is used
+    without it: the log, `/healthz` and `llm_d_epp_input_values_ignored` have field, value and remedy.
+
     An object that changes in the cluster takes effect at once, for the endpoints that it concerns. A kind that is not
     installed, or that the picker may not read, is done without until it is, or may.
     """
@@ -145,9 +148,17 @@ class AcceleratorTagger(
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
-        files, cluster = self._source.inputs, self._cluster.inputs
-        return InputState((*files.problems, *cluster.problems), {**files.rejected, **cluster.rejected})
+        """Files and objects whose newest versions are not in effect, and values that objects are used without.
+
+        Those of the cluster are under its name.
+        """
+        files, cluster, inventory = self._source.inputs, self._cluster.inputs, self.inventory
+        return InputState(
+            (*files.problems, *cluster.problems),
+            {**files.rejected, **cluster.rejected},
+            ignored=inventory.ignored,
+            remarks=inventory.remarks,
+        )
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:

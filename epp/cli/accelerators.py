@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -16,7 +17,7 @@ from epp.cli.commands import Accelerators
 from epp.cli.errors import exit_on
 from epp.cli.inputs import read_config, read_endpoints, split_list
 from epp.cli.options import Output
-from epp.cli.output import indented, new_console, print_json
+from epp.cli.output import indented, log_of_errors_only, new_console, print_json
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.datastore import Datastore
 from epp.framework import Candidates, ConfigurationError, SystemClock
@@ -28,6 +29,8 @@ from epp.framework.snapshot import ACCELERATOR
 
 _GIB = 2**30
 _UNKNOWN = "-"
+_MOST_PROBLEMS = 100
+"""Sentences on objects in the table."""
 
 
 class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -51,14 +54,14 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     fit: dict[str, dict[str, dict[str, int]]] | None = None
     """Number of additional slices that fit, by node, GPU and MIG profile."""
     problems: tuple[str, ...] = ()
-    """Invalid objects and files."""
+    """Sentences on objects and files: those that are not in effect, and values that are ignored."""
     skipped: int = 0
     """Number of objects and files that could not be read."""
 
 
 def accelerators(flags: Accelerators) -> None:
     """Print the report in the format asked for."""
-    with exit_on(ConfigurationError):
+    with exit_on(ConfigurationError), log_of_errors_only():
         report = asyncio.run(_report(flags))
     if flags.output is Output.JSON:
         print_json(msgspec.to_builtins(report, order="deterministic"))
@@ -133,13 +136,21 @@ def _show(report: Report) -> None:
             console.print(f" {escape(each.endpoint)}", soft_wrap=True)
         for source, fields in _sources(each.tag).items():
             console.print(indented(escape(f"{source}: {', '.join(fields)}"), 4))
-    for each in report.endpoints:
-        for problem in each.problems:
-            console.print(f"[yellow]{escape(each.endpoint)}[/]: {escape(problem)}")
+    _show_problems(console, report)
     if report.classes:
         console.print(_classes(report.classes))
     if report.fit is not None:
         console.print(_fits(report.fit))
+
+
+def _show_problems(console: Console, report: Report) -> None:
+    for each in report.endpoints:
+        for problem in each.problems:
+            console.print(f"[yellow]{escape(each.endpoint)}[/]: {escape(problem)}", soft_wrap=True)
+    for problem in report.problems[:_MOST_PROBLEMS]:
+        console.print(f"[yellow]![/] {escape(problem)}", soft_wrap=True)
+    if (more := len(report.problems) - _MOST_PROBLEMS) > 0:
+        console.print(f"[yellow]![/] and {more} more: --output=json has all")
 
 
 def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:

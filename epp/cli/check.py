@@ -15,7 +15,7 @@ from epp.cli.errors import exit_on
 from epp.cli.findings import show_findings
 from epp.cli.inputs import split_list
 from epp.cli.options import Output
-from epp.cli.output import new_console, print_json
+from epp.cli.output import log_of_errors_only, new_console, print_json
 from epp.config import Builder
 from epp.config.describe import FeedGraph, Graph, PluginUse, ProfileGraph
 from epp.framework import ConfigurationError, SystemClock
@@ -34,7 +34,8 @@ def check(flags: Check) -> None:
         _refuse_idle_flags(flags)
     registry = Registry(modules=split_list(flags.allow_plugin_modules))
     builder = Builder(registry, SystemClock(), experimental=bool(flags.allow_experimental_plugins))
-    reports = check_all(flags.files or (), builder)
+    with log_of_errors_only():
+        reports = check_all(flags.files or (), builder)
     if flags.output is not Output.JSON:
         for report in reports:
             _show(report)

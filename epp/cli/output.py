@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of commands: tables for terminals, and JSON for programs."""
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
+import structlog
 import typer
 from rich.console import Console
 from rich.padding import Padding
@@ -19,6 +23,20 @@ def new_console() -> Console:
     if not any(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         console.width = _PIPED_WIDTH
     return console
+
+
+@contextmanager
+def log_of_errors_only() -> Iterator[None]:
+    """Keep warnings out of the log: the report of the command has them, and its JSON nothing else beside."""
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 def print_labelled(console: Console, label: str, text: str) -> None:

@@ -28,12 +28,33 @@ class InputProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class IgnoredValue:
+    """A value that cannot be true, of an object that is in effect without it."""
+
+    file: str
+    kind: str
+    """Kind of the object."""
+    object: str
+    """Name of the object."""
+    reason: str
+    """Field, value and remedy."""
+
+    def __str__(self) -> str:
+        """Return one sentence for the log."""
+        return f"{self.file}: {self.kind} {self.object}: {self.reason}; it is ignored"
+
+
+@dataclass(frozen=True, slots=True)
 class InputState:
     """Inputs of one plugin or flag at one moment."""
 
     problems: tuple[InputProblem, ...] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Versions of each file, and of its objects, that were rejected since the start; 0 where none was."""
+    ignored: tuple[IgnoredValue, ...] = ()
+    """Values that objects in effect are used without."""
+    remarks: tuple[str, ...] = ()
+    """Further sentences on objects in effect: on those without use, on names that occur twice."""
 
 
 class HasInputs(Protocol):

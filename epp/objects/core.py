@@ -2,14 +2,14 @@
 """Nodes and pods."""
 
 from collections.abc import Mapping
-from fractions import Fraction
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import msgspec
 
 from epp.objects.base import ClusterObject, Condition, Object, Part, condition_of
+from epp.objects.limits import ResourceAmount
 
-Requests: TypeAlias = Mapping[str, Fraction]
+Requests: TypeAlias = Mapping[str, ResourceAmount]
 
 
 class MatchExpression(Part, frozen=True, kw_only=True):
@@ -149,6 +149,23 @@ class Pod(Object, frozen=True, kw_only=True):
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    def contradiction(self) -> tuple[str, Self] | None:
+        """Return a container with the name of a later one, which counts in its place."""
+        for field, containers in (("containers", self.spec.containers), ("init_containers", self.spec.init_containers)):
+            last = {each.name: index for index, each in enumerate(containers)}
+            if len(last) == len(containers):
+                continue
+            first = next(index for index, each in enumerate(containers) if last[each.name] != index)
+            name = containers[first].name
+            place = f"spec.{'containers' if field == 'containers' else 'initContainers'}"
+            sentence = (
+                f"{place}[{first}].name is {name!r}, as that of {place}[{last[name]}]: give each its own name; "
+                "the last one counts"
+            )
+            kept = tuple(each for index, each in enumerate(containers) if index != first)
+            return sentence, msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, **{field: kept}))
+        return None
 
     @property
     def ready(self) -> bool:

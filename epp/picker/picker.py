@@ -260,6 +260,11 @@ class Picker:
                 for owner in self._input_owners()
                 for problem in owner.inputs.problems
             ],
+            "ignored_values": [
+                {"plugin": owner.name, **asdict(value)}
+                for owner in self._input_owners()
+                for value in owner.inputs.ignored[:MAX_ROWS]
+            ],
         }
 
     def _input_owners(self) -> Sequence[HasInputs]:

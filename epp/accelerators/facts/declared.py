@@ -8,11 +8,12 @@ import msgspec
 
 from epp.accelerators.catalogue import Catalogue
 from epp.accelerators.facts import Facts, Rank
-from epp.accelerators.facts.classes import class_facts, memory_of
+from epp.accelerators.facts.classes import class_facts
 from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
 from epp.framework.accelerators.tag import AcceleratorDeclaration, Partition, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.objects.base import quantity_of
+from epp.objects.limits import memory_bytes
 from epp.objects.ome import AcceleratorClass
 
 CLASS_NAMES_ON_PODS = ("ome.io/accelerator-class", "ome.ai/accelerator-class", "inference.optimization/acceleratorName")
@@ -117,7 +118,7 @@ def _memory(text: str, warnings: list[str], source: str) -> int | None:
     if not text:
         return None
     try:
-        return memory_of(quantity_of(text))
+        return memory_bytes(quantity_of(text))
     except ValueError as error:
         warnings.append(f"{source}: memory: {error}; ignored")
         return None

@@ -11,7 +11,7 @@ from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.merge import DrainOrIgnore
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig import UNKNOWN_SLICE, joined, mig_gpu, partition_of
 from epp.framework.accelerators.tag import (
     DRIVER,
     AcceleratorKind,
@@ -96,8 +96,10 @@ def _device(each: Allocated, inventory: Inventory, health: Mapping[str, str], ar
 def _partition(each: Allocated, inventory: Inventory) -> Partition:
     """Return the partition of the device; by default the whole of it."""
     placed = _PLACED.fullmatch(each.result.device)
-    profile = parse_mig_profile(each.text("profile")) if each.text("type") == "mig" else None
+    profile = each.profile
     sharers = _sharers(each, inventory)
+    if each.is_slice and profile is None:
+        return UNKNOWN_SLICE
     if profile is not None:
         return partition_of(
             profile,

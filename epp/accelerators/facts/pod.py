@@ -7,7 +7,7 @@ from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts
-from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.resources import ResourceRequest, resource_requests
 from epp.framework.accelerators.tag import BOOT_ID, POD_UID, AcceleratorKind, AttributeValue, Partition, Sharing
 from epp.objects.core import Pod
@@ -56,6 +56,8 @@ def pod_facts(
     source = f"Pod/{around.pod.id}"
     if slices := [each for each in requested if each.profile]:
         yield _sliced(source, slices, node)
+    elif any(each.is_slice for each in requested):
+        yield Facts(source=source, rank=Rank.SELF, partition=UNKNOWN_SLICE)
     yield Facts(
         source=source,
         rank=Rank.RESOURCES,

@@ -7,11 +7,12 @@ from fractions import Fraction
 import msgspec
 
 from epp.accelerators.catalogue import Catalogue, Product
+from epp.accelerators.doubts import template_fault
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.merge import PassOrDrain
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory, gpu_users
-from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig import UNKNOWN_SLICE, is_unknown_slice, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.framework.accelerators.tag import (
     ISOLATION_MODE,
     PARTITION_TEMPLATE,
@@ -40,7 +41,7 @@ def tensor_fusion_gpus(around: Surroundings, inventory: Inventory, annotation_do
     annotations = {} if around.pod is None else around.pod.metadata.annotations
     wanted = [name.strip() for name in annotations.get(f"{annotation_domain}/gpu-ids", "").split(",")]
     named = [inventory.gpus[name] for name in wanted if name in inventory.gpus]
-    named += [gpu for name in wanted for gpu in inventory.gpus_by_uuid.get(name, ())]
+    named += [inventory.gpus_by_uuid[name][0] for name in wanted if name in inventory.gpus_by_uuid]
     used = inventory.all_by_pod(inventory.gpus_by_pod, around.pod_keys)
     return tuple({gpu.id: gpu for gpu in (*named, *used)}.values())
 
@@ -62,6 +63,7 @@ def tensor_fusion_facts(
     product = catalogue.find(text, memory[0] if memory else None) if text else None
     parts = [part for gpu in gpus if (part := _partition(gpu, product, around, annotation_domain)) is not None]
     part = joined(parts) if len(parts) == len(gpus) else None
+    unknown = part is not None and is_unknown_slice(part)
     tflops = first.capacity.tflops
     state, reason = _state(gpus, on_pending)
     yield Facts(
@@ -75,9 +77,9 @@ def tensor_fusion_facts(
         devices=tuple(_device(gpu) for gpu in gpus),
         count=len(gpus),
         memory_bytes=int(min(memory) * (1.0 if part is None else part.memory_fraction))
-        if len(memory) == len(gpus)
+        if len(memory) == len(gpus) and not unknown
         else None,
-        fp16=float(tflops) if tflops else None,
+        fp16=float(tflops) if tflops and not unknown else None,
         partition=part,
         state=state,
         reason=reason,
@@ -149,6 +151,8 @@ def _template(gpu: Gpu, around: Surroundings) -> AllocatedPartition | None:
 
 def _from_template(gpu: Gpu, product: Product | None, template: AllocatedPartition) -> Partition:
     profile = parse_mig_profile(template.template_id)
+    if profile is not None and template_fault(gpu, template.template_id):
+        return UNKNOWN_SLICE
     parent = gpu.status.uuid or gpu.name
     start = template.allocated_slot_start
     if profile is None:

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that one object cannot have beside others: MIG profiles of other GPUs, names and UUIDs that occur twice."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from epp.accelerators.labels import facts_from_labels
+from epp.accelerators.labels.gpus import gpus_by_labels
+from epp.accelerators.mig.possible import profile_fault
+from epp.accelerators.mig.slices import SliceNode
+from epp.accelerators.mig.vetting import Doubt, NodeGpus, vetted_claim
+from epp.accelerators.resources import profile_of
+from epp.accelerators.slice_annotation import ANNOTATION, annotated_claims
+from epp.objects.core import Container, Node, Pod
+from epp.objects.dra import ResourceSlice, SliceDevice
+from epp.objects.tensor_fusion import Gpu
+
+_IGNORED = ": ignored"
+_SLICED = re.compile(r"mig[-.]")
+
+
+class Checked(NamedTuple):
+    """The result of a check, and the objects that it was made of."""
+
+    of: tuple[object, ...]
+    doubts: tuple[str, ...]
+
+
+class Doubts(msgspec.Struct, frozen=True):
+    """Impossible values by kind and name of their objects."""
+
+    kinds: Mapping[str, Mapping[str, Checked]] = {}
+    claims: tuple[Doubt, ...] = ()
+    """Of slices, by the source of each."""
+    remarks: tuple[str, ...] = ()
+    """Sentences on names and UUIDs that several objects have."""
+    named: tuple[tuple[str, ...], tuple[ResourceSlice, ...], tuple[SliceNode, ...], tuple[Gpu, ...]] = ((), (), (), ())
+    """The objects of the remarks."""
+
+    def after(
+        self,
+        *,
+        nodes: Mapping[str, Node],
+        pods: Iterable[Pod],
+        slicers: Mapping[str, SliceNode],
+        slices: Mapping[str, ResourceSlice],
+        gpus: Mapping[str, Gpu],
+        claims: tuple[Doubt, ...],
+        classes: Iterable[str],
+    ) -> "Doubts":
+        """Return those of these objects; what did not change is not checked again."""
+        places = ((pod, nodes.get(pod.spec.node_name), slicers.get(pod.spec.node_name)) for pod in pods)
+        of: Mapping[str, tuple[Mapping[str, tuple[object, ...]], Callable[..., Iterable[str]]]] = {
+            "Node": ({name: (node,) for name, node in nodes.items()}, _doubts_of_node),
+            "Pod": ({place[0].id: place for place in places}, _doubts_of_pod),
+            "ResourceSlice": ({name: (each,) for name, each in slices.items()}, _doubts_of_slice),
+            "GPU": ({name: (gpu,) for name, gpu in gpus.items()}, _doubts_of_gpu),
+        }
+        kinds = {kind: _checked(self.kinds.get(kind, {}), *what) for kind, what in of.items()}
+        named = (tuple(classes), tuple(slices.values()), tuple(slicers.values()), tuple(gpus.values()))
+        remarks = self.remarks if named == self.named else tuple(_remarks_on(*named))
+        return Doubts(kinds, claims, remarks, named)
+
+    def __iter__(self) -> Iterator[tuple[str, str, str]]:
+        """Yield kind and name of the object, and field, value and remedy."""
+        for kind, objects in self.kinds.items():
+            for name, found in objects.items():
+                for doubt in found.doubts:
+                    yield kind, name, doubt
+        for source, doubt in self.claims:
+            kind, _, name = source.partition("/")
+            yield kind, name, doubt
+
+
+def gpus_of_node(node: Node | None, slicer: SliceNode | None) -> NodeGpus:
+    """Return the GPUs of a node: those that InstaSlice names, or the one of its labels."""
+    named = () if slicer is None else tuple((gpu.gpu_name, gpu.memory_bytes) for gpu in slicer.gpus if gpu.gpu_name)
+    if not named and node is not None:
+        named = gpus_by_labels(node.metadata.labels).products
+    return NodeGpus(named, frozenset() if slicer is None else slicer.profiles)
+
+
+def may_have_slices(pod: Pod) -> bool:
+    """Return whether the pod requests slices, or has the annotation of some."""
+    return ANNOTATION in pod.metadata.annotations or any(
+        _SLICED.search(name)
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+        for amounts in (container.resources.limits, container.resources.requests)
+        for name in amounts
+    )
+
+
+def _doubts_of_node(node: Node) -> Iterator[str]:
+    """Yield the labels that have no effect: with field, value and remedy."""
+    for warning in facts_from_labels(node.metadata.labels).warnings:
+        if warning.endswith(_IGNORED):
+            yield warning.removesuffix(_IGNORED)
+
+
+def _doubts_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Iterator[str]:
+    """Yield the slices that the GPUs of the node cannot have: in requests, and in the annotation."""
+    gpus = gpus_of_node(node, slicer)
+    for place, container in _containers(pod):
+        for part, amounts in (("limits", container.resources.limits), ("requests", container.resources.requests)):
+            for name in amounts:
+                if (profile := profile_of(name)) and (fault := gpus.fault_of(profile)):
+                    yield f"{place}.resources.{part}[{name}] {fault}"
+    try:
+        claims = annotated_claims(pod, pod.spec.node_name)
+    except ValueError as error:
+        yield f"metadata.annotations[{ANNOTATION}]: {error}"
+        return
+    for claim in claims:
+        for _, doubt in vetted_claim(claim, slicer, gpus)[1]:
+            yield f"metadata.annotations[{ANNOTATION}]: {doubt}"
+
+
+def _doubts_of_slice(each: ResourceSlice) -> Iterator[str]:
+    """Yield the MIG devices that their GPU cannot have."""
+    for index, device in enumerate(each.devices):
+        if fault := mig_fault(device, each.driver):
+            yield f"spec.devices[{index}].attributes[profile] {fault}"
+
+
+def mig_fault(device: SliceDevice, driver: str) -> str:
+    """Return why the MIG device cannot have its profile; empty if it can, or for another device."""
+    kind, profile, product = (device.attributes.get(f"{driver}/{name}") for name in ("type", "profile", "productName"))
+    if kind != "mig" or not isinstance(profile, str):
+        return ""
+    return profile_fault(profile, product if isinstance(product, str) else "")
+
+
+def _doubts_of_gpu(gpu: Gpu) -> Iterator[str]:
+    """Yield the partitions that the GPU cannot have."""
+    for uid, part in gpu.status.allocated_partitions.items():
+        if fault := template_fault(gpu, part.template_id):
+            yield f"status.allocatedPartitions[{uid}].templateId {fault}"
+
+
+def template_fault(gpu: Gpu, template: str) -> str:
+    """Return why the GPU cannot have a partition of the template, if that is a MIG profile; otherwise empty."""
+    if profile_fault(template):  # the name of a template that is no MIG profile
+        return ""
+    memory = gpu.status.capacity.vram
+    product = gpu.status.gpu_model or gpu.status.model
+    return profile_fault(template, product, None if memory is None else int(memory))
+
+
+def _checked(
+    before: Mapping[str, Checked], objects: Mapping[str, tuple[object, ...]], check: Callable[..., Iterable[str]]
+) -> dict[str, Checked]:
+    """Return the results of the check by name; those of `before` where they were made of the same objects."""
+    found: dict[str, Checked] = {}
+    for name, of in objects.items():
+        known = before.get(name)
+        same = known is not None and all(one is other for one, other in zip(known.of, of, strict=True))
+        found[name] = known if known is not None and same else Checked(of, tuple(check(*of)))
+    return found
+
+
+def _remarks_on(
+    classes: Iterable[str], slices: Iterable[ResourceSlice], slicers: Iterable[SliceNode], gpus: Iterable[Gpu]
+) -> Iterator[str]:
+    """Yield a sentence for each name or UUID that several objects have."""
+    remedy = "give each its own name"
+    yield from _twice(
+        ((name.lower(), name) for name in classes), f"AcceleratorClasses {{places}} differ in case alone: {remedy}"
+    )
+    devices = (
+        (f"{each.driver}/{each.pool}/{device.name} of generation {each.generation}", f"ResourceSlice {each.name}")
+        for each in slices
+        for device in each.devices
+    )
+    yield from _twice(devices, f"device {{name}} is in {{places}}: the last one counts; {remedy}")
+    uuids = ((gpu.gpu_uuid, f"{node.source}") for node in slicers for gpu in node.gpus)
+    yield from _twice(uuids, "GPU {name} is in {places}: the first one of a node counts; correct the UUID of one")
+    used = ((gpu.status.uuid, f"GPU {gpu.name}") for gpu in gpus if gpu.status.uuid)
+    yield from _twice(used, "{places} have the UUID {name}: an endpoint with it gets the first one; correct the other")
+
+
+def _twice(names: Iterable[tuple[str, str]], sentence: str) -> Iterator[str]:
+    """Yield the sentence, with `{name}` and `{places}`, for each name that several places have."""
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for name, place in names:
+        places[name].append(place)
+    for name, found in places.items():
+        if len(found) > 1:
+            yield sentence.format(name=name, places=" and ".join(found))
+
+
+def _containers(pod: Pod) -> Iterator[tuple[str, Container]]:
+    groups: Sequence[tuple[str, tuple[Container, ...]]] = (
+        ("containers", pod.spec.containers),
+        ("initContainers", pod.spec.init_containers),
+    )
+    for name, containers in groups:
+        for index, container in enumerate(containers):
+            yield f"spec.{name}[{index}]", container
