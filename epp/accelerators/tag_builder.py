@@ -31,10 +31,6 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
 from epp.objects.ome import AcceleratorClass
 
-_FIGURES = (
-    *("fp32", "fp16", "fp8", "int8", "int4", "bandwidth_gbps"),
-    *("per_hour", "spot_per_hour", "per_million_tokens", "cost_tier"),
-)
 _VENDOR_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
 
 
@@ -290,12 +286,7 @@ def _with_shares(facts: list[Facts]) -> list[Facts]:
 
 def _without_figures(facts: Iterable[Facts]) -> list[Facts]:
     """Return the facts without the memory, the prices and the speed of whole devices, from all but the operator."""
-    return [
-        fact
-        if fact.rank < Rank.ALLOCATOR
-        else msgspec.structs.replace(fact, memory_bytes=None, **dict.fromkeys(_FIGURES))
-        for fact in facts
-    ]
+    return [fact if fact.rank < Rank.ALLOCATOR else fact.without_figures for fact in facts]
 
 
 def _describes_whole_device(fact: Facts) -> bool:

@@ -15,6 +15,7 @@ from epp.accelerators.classes.faults import object_faults
 from epp.accelerators.concerns import concerns_of
 from epp.accelerators.facts import Merged
 from epp.accelerators.inventory import Inventory
+from epp.accelerators.mig.possible import profile_fault
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
@@ -84,6 +85,10 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
             parse_duration(self.missing_file_grace_period)
         except ValueError as error:
             raise ValueError(f"missingFileGracePeriod: {error}") from None
+        declared = [(f"overrides[{index}].accelerator", each.accelerator) for index, each in enumerate(self.overrides)]
+        for place, each in (*declared, ("defaults", self.defaults)):
+            if each is not None and each.profile and (fault := profile_fault(each.profile, each.accelerator_class)):
+                raise ValueError(f"{place}.profile {fault}")
 
 
 class _Objects(NamedTuple):

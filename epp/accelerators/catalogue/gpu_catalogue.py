@@ -14,13 +14,16 @@ from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import Partition, Sharing
 from epp.framework.quantities import exact_quantity
 
+_MOST_DOLLARS, _MOST_TFLOPS = 10_000, 1_000_000
+"""Of one device."""
+
 
 class PartitionTemplate(msgspec.Struct, frozen=True, rename="camel"):
     """A partition of a product."""
 
     template_id: str | int = ""
     name: str = ""
-    memory_gigabytes: float = 0.0
+    memory_gigabytes: Annotated[float, msgspec.Meta(ge=0, le=65_536)] = 0.0
     compute_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
 
 
@@ -49,7 +52,8 @@ def with_gpu_catalogue(entries: Sequence[GpuCatalogueEntry], base: Catalogue = C
 
 def _products(entry: GpuCatalogueEntry, number: int, base: Catalogue) -> list[Product]:
     try:
-        per_hour, fp16 = _number(entry.cost_per_hour), _number(entry.fp16)
+        per_hour = _number("costPerHour", entry.cost_per_hour, _MOST_DOLLARS)
+        fp16 = _number("fp16TFlops", entry.fp16, _MOST_TFLOPS)
     except ValueError as error:
         raise ValueError(f"gpuCatalogue, entry {number}: {error}") from None
     names = [name for name in (entry.full_model_name, entry.model) if name]
@@ -96,5 +100,12 @@ def _partition(template: PartitionTemplate, product: Product) -> Partition:
     )
 
 
-def _number(value: str | float | None) -> float | None:
-    return None if value is None else float(exact_quantity(value))
+def _number(field: str, value: str | float | None, most: int) -> float | None:
+    """Return the number; raises ValueError for one below 0 or above `most`."""
+    if value is None:
+        return None
+    number = exact_quantity(value)
+    if not 0 <= number <= most:
+        written = repr(value) if isinstance(value, str) else f"{value:.10g}"
+        raise ValueError(f"{field} is {written:.60}: write a number from 0 to {most}")
+    return float(number)

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Annotated
 
 import msgspec
 
@@ -12,7 +13,7 @@ class InstanceType(msgspec.Struct, frozen=True):
 
     product: str
     """A name that the catalogue finds: `h100-sxm-80gb`, `h100`."""
-    count: int
+    count: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
     """Devices of a machine."""
 
 

@@ -14,6 +14,7 @@ from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import exact_quantity
 
 MIB = 2**20
+_MOST_MEMORY = 2**46
 _MIXED = re.compile(r"nvidia\.com/mig-(?P<profile>.+)\.count")
 _SHARINGS = {"mps": Sharing.MPS, "time-slicing": Sharing.TIME_SLICING}
 
@@ -66,15 +67,18 @@ def _memory(reader: LabelReader) -> int | None:
     key = "nvidia.com/gpu.memory"
     text = reader.text(key)
     if not text or text.isdigit():
-        mebibytes = reader.number(key)
+        mebibytes = reader.number(key, _MOST_MEMORY // MIB)
         return mebibytes * MIB if mebibytes else None
     try:
         size = int(exact_quantity(text))
     except ValueError:
         reader.warnings.append(f"label {key}: {text!r} is not a whole number of MiB: ignored")
         return None
+    if not 0 < size <= _MOST_MEMORY:
+        reader.warnings.append(f"label {key}: {text!r} is not the memory of a GPU in MiB: ignored")
+        return None
     reader.warnings.append(f"label {key}: {text!r} has a unit, although the label is in MiB: read as a quantity")
-    return size if size > 0 else None
+    return size
 
 
 def _share(profile: MigProfile | None, memory: int | None, partition: Partition | None) -> int | None:

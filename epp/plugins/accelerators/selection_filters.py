@@ -26,6 +26,8 @@ from epp.framework.accelerators.requirements import (
     UnknownRule,
     read_memory,
     read_profiles,
+    refuse_both,
+    refuse_empty_range,
     unknown_passes,
 )
 from epp.framework.accelerators.selection import ANY, Selection
@@ -152,7 +154,9 @@ class MigProfileFilterParameters(FilterParameters, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse malformed MIG profiles, and bounds that keep no endpoint."""
-        self.bounds()
+        bounds = self.bounds()
+        refuse_empty_range(bounds)
+        refuse_both("allow", bounds.mig_profiles, "deny", bounds.excluded_mig_profiles)
         if self.whole_device_only and self.allow:
             raise ValueError("allow keeps only slices and wholeDeviceOnly drops them: leave one of them out")
 

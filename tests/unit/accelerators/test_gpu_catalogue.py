@@ -129,6 +129,23 @@ def test_tf_18_partition_of_the_file_is_the_share_of_its_endpoint(tagger):
     [
         ({"costPerHour": 1}, "gpuCatalogue, entry 0: add model or fullModelName"),
         ({"model": "T4", "costPerHour": "cheap"}, "gpuCatalogue, entry 0: 'cheap' is not a quantity"),
+        (
+            {"model": "T4", "costPerHour": -2},
+            "gpuCatalogue, entry 0: costPerHour is -2: write a number from 0 to 10000",
+        ),
+        (
+            {"model": "T4", "costPerHour": 10**12},
+            "entry 0: costPerHour is 1000000000000: write a number from 0 to 10000",
+        ),
+        ({"model": "T4", "fp16TFlops": "-65"}, "entry 0: fp16TFlops is '-65': write a number from 0 to 1000000"),
+        (
+            {"model": "T4", "partitionTemplates": [{"name": "half", "computePercent": 101}]},
+            "computePercent is 101; it must be between 0 and 100",
+        ),
+        (
+            {"model": "T4", "partitionTemplates": [{"name": "half", "memoryGigabytes": -8}]},
+            "memoryGigabytes is -8; it must be between 0 and 65536",
+        ),
         ({"model": 4}, "gpuCatalogue .*gpus.yaml.*model"),
     ],
 )

@@ -84,6 +84,24 @@ def test_policies_in_the_files_are_ignored_even_if_they_are_broken(tmp_path):
     assert built.inputs.problems == ()
 
 
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"defaults": {"class": "t4", "costPerHour": -2}}, "costPerHour is -2; it must be between 0 and 10000"),
+        ({"defaults": {"class": "t4", "profile": "3g.20gb"}}, "defaults.profile is '3g.20gb', but 't4' has no MIG"),
+        (
+            {"overrides": [{"node": "*", "accelerator": {"class": "a30", "profile": "3g.40gb"}}]},
+            r"overrides\[0\].accelerator.profile is '3g.40gb', which 'a30' cannot have: write one of 1g.6gb",
+        ),
+        ({"overrides": [{"node": "*", "accelerator": {"count": -2}}]}, "count is -2; it must be between 1 and 65536"),
+        ({"instanceTypes": {"p9": {"product": "h100", "count": 0}}}, "count is 0; it must be between 1 and 65536"),
+    ],
+)
+def test_what_the_operator_declares_and_cannot_be_is_an_error(parameters, problem):
+    with pytest.raises(ConfigurationError, match=problem):
+        source(**parameters)
+
+
 def test_path_where_there_is_nothing_is_refused_when_it_is_built(tmp_path):
     with pytest.raises(ConfigurationError, match=r"^paths: there is neither file nor directory"):
         source(paths=[str(tmp_path / "nowhere")])

@@ -255,6 +255,20 @@ def test_dra_3_an_expression_is_evaluated_once_for_each_tag_not_for_each_request
             "onUnknown names 'minMemori', which is no bound; did you mean 'minMemory'",
         ),
         ({"migProfiles": ["3g"]}, "migProfiles has '3g', which is no MIG profile"),
+        (
+            {"minMemory": "80Gi", "maxMemory": 40},
+            "minMemory is 80 GiB, above maxMemory, 40 GiB, and no device is within both: write the smaller size",
+        ),
+        (
+            {"acceleratorClasses": ["H100", "a100"], "excludedClasses": ["h100"]},
+            "excludedClasses has 'h100', as acceleratorClasses has: leave it out of one of them",
+        ),
+        (
+            {"migProfiles": ["3g.20gb"], "excludedMigProfiles": ["nvidia.com/mig-3g.20gb"]},
+            "excludedMigProfiles has '3g.20gb', as migProfiles has: leave it out of one of them",
+        ),
+        ({"migProfiles": ["3g.20gb"], "wholeDeviceOnly": True}, "migProfiles keeps only slices and wholeDeviceOnly"),
+        ({"minComputeSlices": 8}, "minComputeSlices is 8, and a whole device has 7: write 7 or less"),
         ({"policy": "fastest"}, "policy is 'fastest'; use BestFit, Cheapest, MostCapable or FirstAvailable"),
         ({"cel": "device.vendor"}, "cel: unsupported expression at line 1, column 7"),
     ],
