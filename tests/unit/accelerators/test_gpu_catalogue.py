@@ -135,7 +135,7 @@ def test_tf_18_partition_of_the_file_is_the_share_of_its_endpoint(tagger):
         ),
         (
             {"model": "T4", "costPerHour": 10**12},
-            "entry 0: costPerHour is 1000000000000: write a number from 0 to 10000",
+            r"entry 0: costPerHour is 1e\+12: write a number from 0 to 10000",
         ),
         ({"model": "T4", "fp16TFlops": "-65"}, "entry 0: fp16TFlops is '-65': write a number from 0 to 1000000"),
         (
