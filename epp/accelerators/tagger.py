@@ -4,7 +4,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import structlog
@@ -16,6 +16,7 @@ from epp.accelerators.concerns import concerns_of
 from epp.accelerators.facts import Merged
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.mig.possible import profile_fault
+from epp.accelerators.reports import ClassTotals
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
@@ -24,6 +25,7 @@ from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
 from epp.framework.lists_in_files import read_list
+from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.framework.snapshot import ACCELERATOR
 from epp.objects.cluster_objects import ClusterObjects
 from epp.objects.decode import ALL_KINDS, decode_object
@@ -53,6 +55,17 @@ log."""
 _WARN_AGAIN_SECONDS = 600.0
 """Time after which a warning on an endpoint is repeated, in a cluster whose objects change all the time."""
 
+_MOST_CLASSES = 256
+"""Classes with metrics of their devices: a cluster may have any number."""
+_DEVICES = PluginMetric(
+    "accelerator_class_devices",
+    "Devices of the nodes of an AcceleratorClass.",
+    ("accelerator",),
+)
+_AVAILABLE = PluginMetric(
+    "accelerator_class_available_devices", "Devices of an AcceleratorClass that no pod requests.", ("accelerator",)
+)
+
 _log = structlog.get_logger()
 
 
@@ -76,6 +89,10 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     """File with a GPU catalogue in the format of TensorFusion: a list of `{model, fullModelName, vendor, costPerHour,
     fp16TFlops, partitionTemplates}`, which sets prices, TFLOPS and partitions of products, and adds products. Read with
     the configuration, not watched."""
+    unknown_classes: Literal["lenient", "strict"] = "lenient"
+    """How to treat a configuration in which a plugin names an AcceleratorClass, or a model, that does not exist:
+    `lenient` warns, and the other names count; `strict` refuses it. The classes of a cluster are not known yet when a
+    configuration is loaded, so that `strict` is for classes in files and products of the catalogue."""
     defaults: AcceleratorDeclaration | None = None
     """Accelerator of endpoints that have no known hardware."""
 
@@ -126,6 +143,7 @@ class AcceleratorTagger(
     plugin_type = "accelerator-data-source"
     writes = (ACCELERATOR,)
     decode = staticmethod(decode_object)
+    metrics = (_DEVICES, _AVAILABLE)
 
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
@@ -140,6 +158,7 @@ class AcceleratorTagger(
             judge=object_faults,
         )
         self._cluster = ClusterObjects()
+        self._totals = ClassTotals()
         self._changing = asyncio.Lock()
         """Files and cluster change the objects one after the other."""
         path = self.parameters.gpu_catalogue
@@ -173,6 +192,22 @@ class AcceleratorTagger(
     def can_read(self, kind: ObjectKind) -> bool:
         """Return whether it is one of these kinds."""
         return kind._replace(version="") in _KINDS
+
+    @property
+    def refuses_unknown(self) -> bool:  # type: ignore[override]  # by its parameter
+        """Whether unknown classes in a configuration are errors."""
+        return self.parameters.unknown_classes == "strict"
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """Devices of each class, and those that no pod requests."""
+        totals = self._totals.of(self.inventory)
+        shown = [(name, totals[name]) for name in list(totals)[:_MOST_CLASSES]]
+        return [
+            sample
+            for name, total in shown
+            for sample in (Sample(_DEVICES, total.total, (name,)), Sample(_AVAILABLE, total.available, (name,)))
+        ]
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the tag; log each problem of endpoints once for each version of the objects."""

@@ -19,6 +19,7 @@ from epp.framework import SystemClock
 from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
+from epp.observability.accelerator_names import UnknownAccelerators
 from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
 from epp.observability.leadership import LeaderMetrics
@@ -82,6 +83,7 @@ class Picker:
             self.director.use_policies(settings.policies.policies)
         self.metrics.registry.register(InputMetrics(self._input_owners))
         self.metrics.registry.register(PluginMetrics(lambda: self._running.assembly.plugins))
+        self.metrics.registry.register(UnknownAccelerators(lambda: self._running.assembly.plugins))
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(

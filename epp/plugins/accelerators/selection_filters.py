@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters by bounds on accelerators: those of the configuration, and those of the request."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -19,7 +20,7 @@ from epp.framework import (
     tag_mask,
 )
 from epp.framework.accelerators.device_expressions import DeviceExpression
-from epp.framework.accelerators.fit import NO_ACCELERATOR, fit_mask, rejection
+from epp.framework.accelerators.fit import NO_ACCELERATOR, count_mismatches, fit_mask, rejection
 from epp.framework.accelerators.requirements import (
     Memory,
     SelectionParameters,
@@ -32,8 +33,17 @@ from epp.framework.accelerators.requirements import (
 )
 from epp.framework.accelerators.selection import ANY, Selection
 from epp.framework.accelerators.tag import AcceleratorKind
+from epp.framework.arrays import all_true
+from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.framework.roles import FP
 
+_MISMATCHES = PluginMetric(
+    "accelerator_mismatch",
+    "Endpoints that a filter dropped for their accelerator, by the first bound that each violates; with `-unknown`, "
+    "the bounded value is not known.",
+    ("reason",),
+    is_counter=True,
+)
 _PREFERENCES = ("policy", "min_compute_performance_tflops", "preferred_precisions", "preference_order")
 
 
@@ -51,12 +61,33 @@ class SelectionFilter(Filter[FP]):
     def accelerator_names(self) -> Sequence[str]:
         return (*self.bounds.classes, *sorted(self.bounds.excluded_classes), *self.bounds.models)
 
+    metrics = (_MISMATCHES,)
+
+    def setup(self) -> None:
+        self.mismatches: Counter[str] = Counter()
+        """Endpoints dropped, by reason."""
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(_MISMATCHES, count, (reason,)) for reason, count in list(self.mismatches.items())]
+
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        mask = fit_mask(candidates, self.bounds, self.unknown_passes)
+        mask = self._within(self.bounds, candidates)
         asked = request.get(ACCELERATOR_SELECTION)
-        if asked is not None:
-            mask &= fit_mask(candidates, asked.of(candidates.profile), self.unknown_passes)
-        return mask
+        return mask if asked is None else self._within(asked.of(candidates.profile), candidates, mask)
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Run once on made-up data, which does not count."""
+        super().rehearse(request, candidates)
+        self.mismatches.clear()
+
+    def _within(self, bounds: Selection, candidates: Candidates, among: Mask | None = None) -> Mask:
+        """Return the candidates within the bounds, among those of a mask; count the others of these."""
+        within = fit_mask(candidates, bounds, self.unknown_passes)
+        if not all_true(within):
+            kept = within if among is None else within | ~among
+            count_mismatches(self.mismatches, candidates, kept, bounds, self.unknown_passes)
+        return within if among is None else within & among
 
     def rejection(self, request: Request, tag: AcceleratorTag, profile: str = "") -> str | None:
         """Return the reason for which an endpoint with that accelerator is dropped in a profile; None for none."""
@@ -97,6 +128,7 @@ class AcceleratorFilter(SelectionFilter[AcceleratorFilterParameters]):
     plugin_type = "accelerator-filter"
 
     def setup(self) -> None:
+        super().setup()
         source = self.parameters.cel
         self.bounds = self.parameters.selection()
         self.unknown_passes, self._cel_passes = _rule(self.parameters.on_unknown)
@@ -111,7 +143,10 @@ class AcceleratorFilter(SelectionFilter[AcceleratorFilterParameters]):
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         mask = super().filter(request, candidates)
         if self._expression is not None:
-            mask &= tag_mask(candidates, self._selects)
+            selected = tag_mask(candidates, self._selects)
+            if dropped := int((mask & ~selected).sum()):
+                self.mismatches["cel"] += dropped
+            mask &= selected
         return mask
 
     def rejection(self, request: Request, tag: AcceleratorTag, profile: str = "") -> str | None:
@@ -181,5 +216,6 @@ class MigProfileFilter(SelectionFilter[MigProfileFilterParameters]):
     plugin_type = "mig-profile-filter"
 
     def setup(self) -> None:
+        super().setup()
         self.bounds = self.parameters.bounds()
         self.unknown_passes = unknown_passes(self.parameters.on_unknown)

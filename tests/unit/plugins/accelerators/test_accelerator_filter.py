@@ -201,6 +201,29 @@ def test_ome_11_defect_3_an_unknown_class_does_not_disable_the_others():
     assert kept(acceleratorClasses=["nvidia-h100-80gb", "no-such-class", "nvidia-a100-40gb"]) == ["h100", "a100"]
 
 
+def test_ome_15_endpoints_that_are_dropped_are_counted_by_the_first_bound_that_each_violates():
+    unknown = AcceleratorTag(kind=AcceleratorKind.GPU, vendor="nvidia")
+    pool = candidates(records={ACCELERATOR: [H100, A100, CPU, unknown]})
+    plugin = build(minMemory="60Gi", cel='device.driver == "gpu.nvidia.com"')
+    request = Request("r")
+    plugin.rehearse(request, pool)  # made-up endpoints do not count
+    assert plugin.samples == []
+    plugin.filter(request, pool)
+    plugin.filter(request, pool)
+    counts = {sample.labels[0]: sample.value for sample in plugin.samples}
+    assert counts == {"minMemory": 2, "no-accelerator": 2, "minMemory-unknown": 2}
+    request.put(ACCELERATOR_SELECTION, Selections(Selection(models=("t4",))))
+    plugin.filter(request, pool)  # of those within its own bounds, the H100, none is a T4
+    counts = {sample.labels[0]: sample.value for sample in plugin.samples}
+    assert counts == {"minMemory": 3, "no-accelerator": 3, "minMemory-unknown": 3, "models": 1}
+
+
+def test_ome_15_endpoints_that_an_expression_drops_are_counted():
+    plugin = build(cel='device.driver == "other"')
+    plugin.filter(Request("r"), candidates(records={ACCELERATOR: [H100, H100]}))
+    assert [(sample.labels, sample.value) for sample in plugin.samples] == [(("cel",), 2)]
+
+
 def test_gie_13_kinds_and_vendors_select():
     assert kept(kinds=["tpu"]) == ["tpu"]
     assert kept(kinds=["gpu"], vendors=["amd"]) == ["mi300x"]
