@@ -15,12 +15,15 @@ from epp.accelerators.mig.slices import SliceNode
 from epp.accelerators.mig.vetting import Doubt, NodeGpus, vetted_claim
 from epp.accelerators.resources import profile_of
 from epp.accelerators.slice_annotation import ANNOTATION, annotated_claims
+from epp.objects.base import quantity_of
 from epp.objects.core import Container, Node, Pod
 from epp.objects.dra import ResourceSlice, SliceDevice
 from epp.objects.tensor_fusion import Gpu
 
 _IGNORED = ": ignored"
 _SLICED = re.compile(r"mig[-.]")
+_SHARE = re.compile(r".*/(vram|tflops|compute-percent)-(limit|request)")
+"""Annotations with the share of a GPU that a pod has."""
 
 
 class Checked(NamedTuple):
@@ -85,12 +88,17 @@ def gpus_of_node(node: Node | None, slicer: SliceNode | None) -> NodeGpus:
 
 
 def may_have_slices(pod: Pod) -> bool:
-    """Return whether the pod requests slices, or has the annotation of some."""
-    return ANNOTATION in pod.metadata.annotations or any(
-        _SLICED.search(name)
-        for container in (*pod.spec.containers, *pod.spec.init_containers)
-        for amounts in (container.resources.limits, container.resources.requests)
-        for name in amounts
+    """Return whether the pod requests slices or parts of GPUs, or has annotations of some."""
+    annotations = pod.metadata.annotations
+    return (
+        ANNOTATION in annotations
+        or any(map(_SHARE.fullmatch, annotations))
+        or any(
+            _SLICED.search(name)
+            for container in (*pod.spec.containers, *pod.spec.init_containers)
+            for amounts in (container.resources.limits, container.resources.requests)
+            for name in amounts
+        )
     )
 
 
@@ -109,6 +117,7 @@ def _doubts_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Ite
             for name in amounts:
                 if (profile := profile_of(name)) and (fault := gpus.fault_of(profile)):
                     yield f"{place}.resources.{part}[{name}] {fault}"
+    yield from _doubts_of_shares(pod.metadata.annotations)
     try:
         claims = annotated_claims(pod, pod.spec.node_name)
     except ValueError as error:
@@ -117,6 +126,17 @@ def _doubts_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Ite
     for claim in claims:
         for _, doubt in vetted_claim(claim, slicer, gpus)[1]:
             yield f"metadata.annotations[{ANNOTATION}]: {doubt}"
+
+
+def _doubts_of_shares(annotations: Mapping[str, str]) -> Iterator[str]:
+    for key, text in annotations.items():
+        if _SHARE.fullmatch(key):
+            try:
+                is_possible = quantity_of(text) > 0
+            except ValueError:
+                is_possible = False
+            if not is_possible:
+                yield f"metadata.annotations[{key}] is {text!r:.60}: write a quantity above 0, such as 20Gi or 50"
 
 
 def _doubts_of_slice(each: ResourceSlice) -> Iterator[str]:

@@ -11,6 +11,7 @@ from epp.accelerators.mig import parse_mig_profile
 from epp.accelerators.mig.vetting import NodeGpus
 from epp.framework.accelerators.tag import AcceleratorKind
 from epp.objects.core import Container, Pod
+from epp.objects.limits import UNKNOWN_AMOUNT
 
 SLICER_DOMAINS = ("mig.das.com/", "instaslice.redhat.com/mig-")
 """Prefixes of the resources for which InstaSlice creates slices."""
@@ -37,6 +38,7 @@ class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     count: int
+    """0 if unknown."""
     profile: str = ""
     """Canonical name of the MIG profile; empty for a device that is none, or for a profile that no GPU there has."""
     is_slice: bool = False
@@ -65,11 +67,13 @@ def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceReque
     """
     known = frozenset(more)
     total = Counter[str]()
+    unknown = _unknown_amounts(pod)
     for container in (*pod.spec.containers, *filter(_is_sidecar, pod.spec.init_containers)):
         total.update(_amounts(container))
     for container in pod.spec.init_containers:
         total |= Counter() if _is_sidecar(container) else _amounts(container)
-    return tuple(found for name in sorted(total) if (found := _request(name, total[name], known)) is not None)
+    counts = {**dict.fromkeys(unknown, 0), **total}
+    return tuple(found for name in sorted(counts) if (found := _request(name, counts[name], known)) is not None)
 
 
 def possible(requested: Iterable[ResourceRequest], gpus: NodeGpus) -> tuple[ResourceRequest, ...]:
@@ -77,6 +81,17 @@ def possible(requested: Iterable[ResourceRequest], gpus: NodeGpus) -> tuple[Reso
     return tuple(
         msgspec.structs.replace(each, profile="") if each.profile and gpus.fault_of(each.profile) else each
         for each in requested
+    )
+
+
+def _unknown_amounts(pod: Pod) -> frozenset[str]:
+    """Return the resources that the pod requests an impossible amount of."""
+    return frozenset(
+        name
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+        for amounts in (container.resources.limits, container.resources.requests)
+        for name, amount in amounts.items()
+        if amount == UNKNOWN_AMOUNT
     )
 
 

@@ -7,9 +7,9 @@ from typing import Self, TypeAlias
 import msgspec
 
 from epp.objects.base import ClusterObject, Condition, Object, Part, condition_of
-from epp.objects.limits import ResourceAmount
+from epp.objects.limits import AllocatableAmount, RequestedAmount
 
-Requests: TypeAlias = Mapping[str, ResourceAmount]
+Requests: TypeAlias = Mapping[str, RequestedAmount]
 
 
 class MatchExpression(Part, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class NodeStatus(Part, frozen=True, kw_only=True):
     """Status of a node."""
 
     node_info: NodeInfo = NodeInfo()
-    allocatable: Requests = msgspec.field(default_factory=dict)
+    allocatable: Mapping[str, AllocatableAmount] = msgspec.field(default_factory=dict)
 
 
 class Node(ClusterObject, frozen=True, kw_only=True):
@@ -159,10 +159,7 @@ class Pod(Object, frozen=True, kw_only=True):
             first = next(index for index, each in enumerate(containers) if last[each.name] != index)
             name = containers[first].name
             place = f"spec.{'containers' if field == 'containers' else 'initContainers'}"
-            sentence = (
-                f"{place}[{first}].name is {name!r}, as that of {place}[{last[name]}]: give each its own name; "
-                "the last one counts"
-            )
+            sentence = f"{place}[{first}] is called {name!r}, as {place}[{last[name]}] is: give each its own name"
             kept = tuple(each for index, each in enumerate(containers) if index != first)
             return sentence, msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, **{field: kept}))
         return None

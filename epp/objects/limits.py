@@ -12,6 +12,9 @@ BARE_GB_BELOW = 2**20
 """A memory size below this many bytes is a number of GiB."""
 GIB = 2**30
 
+UNKNOWN_AMOUNT = Fraction(1, 3)
+"""In place of an impossible amount of a resource that a container requests all the same; nobody can write a third."""
+
 _MOST_DEVICES = 65_536
 _NOT_COUNTED = re.compile(r"mem|core|byte|storage|bandwidth")
 """In names of extended resources that count something smaller than devices."""
@@ -26,13 +29,18 @@ class Limit(msgspec.Struct, frozen=True):
     most: float = float("inf")
     above: bool = False
     """Whether the number must be above `least`."""
+    is_size: bool = False
+    """Whether it is a number of bytes."""
+    instead: Fraction | None = None
+    """In place of an impossible value, where the entry for it has a meaning of its own."""
 
     def fault(self, value: Fraction | float, key: str = "") -> str:  # noqa: ARG002  for limits that depend on the key
         """Return `is -3: write ...` for a value beyond the limits, otherwise an empty text; `key` is its name."""
+        written = shown_size if self.is_size else shown
         if not isfinite(value) or value < self.least or (self.above and value == self.least):
-            return f"is {shown(value)}: {self.remedy}"
+            return f"is {written(value)}: {self.remedy}"
         if value > self.most:
-            return f"is {shown(value)}, more than {shown(self.most)}: {self.remedy}"
+            return f"is {written(value)}, more than {written(self.most)}: {self.remedy}"
         return ""
 
 
@@ -60,6 +68,8 @@ class ResourceLimit(Limit, frozen=True):
 
     def fault(self, value: Fraction | float, key: str = "") -> str:
         """Return the fault of the amount of the resource with that name."""
+        if value == UNKNOWN_AMOUNT:
+            return ""
         is_extended = "/" in key
         if value < 0 or (is_extended and value != int(value)):
             return f"is {shown(value)}: {self.remedy}"
@@ -90,6 +100,7 @@ def shown_size(value: Fraction | float) -> str:
 
 
 _DOLLARS = "write US dollars, 0 or more"
+_DEVICES = "write a whole number of devices, 0 or more"
 _SIZE = "write the size of one device, such as 80Gi"
 
 Price: TypeAlias = Annotated[Fraction | None, Limit(_DOLLARS, most=10_000)]
@@ -101,7 +112,9 @@ TokenPrice: TypeAlias = Annotated[Fraction | None, Limit(_DOLLARS, most=100_000)
 """US dollars for a million tokens."""
 DeviceMemory: TypeAlias = Annotated[Fraction | None, MemoryLimit(_SIZE, most=2**46, above=True)]
 """Memory of one device."""
-Memory: TypeAlias = Annotated[Fraction | None, Limit("write bytes of 0 or more, such as 80Gi", most=2**56)]
+Memory: TypeAlias = Annotated[
+    Fraction | None, Limit("write bytes of 0 or more, such as 80Gi", most=2**56, is_size=True)
+]
 """Memory of several devices, or of a part of one."""
 Figure: TypeAlias = Annotated[float | None, Limit("write the TFLOPS of one device, above 0", most=1_000_000)]
 """TFLOPS or TOPS of one device; 0 stands for unknown."""
@@ -117,9 +130,9 @@ Start: TypeAlias = Annotated[int, Limit("write the first memory slot, 0 to 7", m
 Size: TypeAlias = Annotated[int, Limit("write the number of memory slots, 1 to 8", least=1, most=8)]
 """Memory slots of a slice."""
 Amount: TypeAlias = Annotated[Fraction, Limit("write 0 or more")]
-ResourceAmount: TypeAlias = Annotated[
-    Fraction, ResourceLimit("write a whole number of devices, 0 or more", most=_MOST_DEVICES)
-]
-"""Amount of a resource of a node or a container."""
+AllocatableAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES)]
+"""Amount of a resource of a node."""
+RequestedAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES, instead=UNKNOWN_AMOUNT)]
+"""Amount of a resource of a container, which has some of it even if the number is impossible."""
 Capacity: TypeAlias = Annotated[Fraction, CapacityLimit(_SIZE, most=2**46, above=True)]
 """Capacity of a device."""

@@ -26,7 +26,12 @@ class Vetted(NamedTuple):
 
 
 class _Impossible(Exception):  # noqa: N818  no error: it takes the struct around a required value along
-    """A required value is impossible."""
+    """A value is impossible."""
+
+    def __init__(self, instead: Any = None) -> None:
+        super().__init__()
+        self.instead = instead
+        """For the entry of a mapping; None to leave it out."""
 
 
 _Check = Callable[[Any, str, str, list[str]], Any]
@@ -97,7 +102,7 @@ def _number(limit: Limit) -> _Check:
         if not fault:
             return value
         doubts.append(f"{place} {fault}")
-        raise _Impossible
+        raise _Impossible(limit.instead)
 
     return check
 
@@ -146,8 +151,9 @@ def _mapping(inner: _Check) -> _Check:
         for name, each in value.items():
             try:
                 kept[name] = inner(each, with_step(place, name), name, doubts)
-            except _Impossible:
-                continue
+            except _Impossible as impossible:
+                if impossible.instead is not None:
+                    kept[name] = impossible.instead
         is_same = len(kept) == len(value) and all(kept[name] is each for name, each in value.items())
         return value if is_same else kept
 

@@ -149,7 +149,7 @@ def _share_of_counters(each: Allocated) -> float:
         for counter, amount in use.counters.items()
         if (total := each.pool.counters.get((use.counter_set, counter)))
     ]
-    return max(shares, default=1.0)
+    return min(max(shares, default=1.0), 1.0)
 
 
 def _state(devices: Sequence[Device], on_unhealthy: DrainOrIgnore) -> tuple[Routability, str | None]:

@@ -63,7 +63,7 @@ def pod_facts(
         rank=Rank.RESOURCES,
         kind=next((each.kind for each in requested if each.kind is not AcceleratorKind.UNKNOWN), None),
         vendor=next((each.vendor for each in requested if each.vendor), None),
-        count=sum(each.count for each in requested),
+        count=sum(each.count for each in requested) if all(each.count for each in requested) else None,
         partition=_amd_partition(requested),
         resources=frozenset(each.name for each in requested),
     )
@@ -72,13 +72,15 @@ def pod_facts(
 def _sliced(source: str, slices: Sequence[ResourceRequest], node: NodeFacts) -> Facts:
     product = next((fact.product for fact in node.facts if fact.product), "") or ""
     layout = mig_gpu(product) if product else None
-    profiles = [profile for each in slices if (profile := parse_mig_profile(each.profile)) for _ in range(each.count)]
+    profiles = [
+        profile for each in slices if (profile := parse_mig_profile(each.profile)) for _ in range(max(each.count, 1))
+    ]
     return Facts(
         source=source,
         rank=Rank.SLICE_CLAIM,
         kind=AcceleratorKind.GPU,
         vendor="nvidia",
-        count=len(profiles),
+        count=len(profiles) if all(each.count for each in slices) else None,
         memory_bytes=sum(profile.memory_bytes for profile in profiles) // len(profiles),
         partition=joined([partition_of(profile, layout) for profile in profiles]),
     )

@@ -189,11 +189,12 @@ def _annotated_share(around: Surroundings, domain: str) -> Amount:
     def amount(resource: str) -> Fraction | None:
         for bound in ("limit", "request"):
             text = annotations.get(f"{domain}/{resource}-{bound}")
-            if text:
-                try:
-                    return quantity_of(text)
-                except ValueError:
-                    continue
+            try:
+                found = quantity_of(text) if text else None
+            except ValueError:
+                continue
+            if found is not None and found > 0:
+                return found
         return None
 
     return Amount(tflops=amount("tflops"), compute=amount("compute-percent"), vram=amount("vram"))

@@ -314,6 +314,38 @@ def test_tf_partition_that_the_gpu_cannot_have(documents):
     assert_unknown_slice(world.tag, "a100")
 
 
+@pytest.mark.parametrize("amount", ["-2", "500m", "1000000000"])
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/mig-2g.12gb"])
+def test_impossible_number_of_devices_is_an_unknown_number_and_not_a_cpu(amount, resource):
+    written = pod(resource)
+    written["spec"]["containers"][0]["resources"]["limits"][resource] = amount
+    world = World(node(A30), written)
+    (ignored,) = world.ignored
+    assert ignored.startswith(f"Pod llm/vllm-a: spec.containers[0].resources.limits[{resource}] is ")
+    assert (world.tag.kind, world.tag.model, world.tag.count) == ("gpu", "a30", 0)
+    assert world.tag.memory_bytes == (24 if resource == "nvidia.com/gpu" else 12) * GIB
+    assert world.tag.total_memory_bytes is None
+
+
+def test_tf_share_in_annotations_that_no_pod_can_have(documents):
+    written = pod(on="gpu-node-1")
+    written["metadata"]["annotations"] = {
+        "tensor-fusion.ai/gpu-ids": "gpu-0000000a",
+        "tensor-fusion.ai/vram-limit": "-4Gi",
+        "tensor-fusion.ai/vram-request": "40Gi",
+        "tensor-fusion.ai/tflops-limit": "many",
+    }
+    gpu = copy.deepcopy(documents("tensor-fusion")[0])
+    gpu["status"]["runningApps"] = []
+    world = World(gpu, node({}, "gpu-node-1"), written)
+    remedy = "write a quantity above 0, such as 20Gi or 50"
+    assert world.ignored == [
+        f"Pod llm/vllm-a: metadata.annotations[tensor-fusion.ai/vram-limit] is '-4Gi': {remedy}",
+        f"Pod llm/vllm-a: metadata.annotations[tensor-fusion.ai/tflops-limit] is 'many': {remedy}",
+    ]
+    assert (world.tag.partition.memory_fraction, world.tag.partition.compute_fraction) == (0.5, 1.0)
+
+
 def test_names_that_occur_twice_are_said_with_both_places(documents):
     gpu = documents("tensor-fusion")[0]
     other = {**gpu, "metadata": {"name": "other"}}

@@ -101,7 +101,7 @@ IMPOSSIBLE = {
     ),
     "two containers of one name": (
         pod(container("vllm", gpus="1"), container("proxy"), container("vllm", gpus="2")),
-        "spec.containers[0].name is 'vllm', as that of spec.containers[2]: give each its own name; the last one counts",
+        "spec.containers[0] is called 'vllm', as spec.containers[2] is: give each its own name",
     ),
     "negative devices of a node": (
         document("v1", "Node", status={"allocatable": {"nvidia.com/gpu": "-8", "cpu": "500m"}}),
