@@ -4,7 +4,8 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from operator import is_
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -30,11 +31,12 @@ class Checked(NamedTuple):
     """The result of a check, and the objects that it was made of."""
 
     of: tuple[object, ...]
-    doubts: tuple[str, ...]
+    doubts: tuple[Doubt, ...]
+    """With the name of the object of each."""
 
 
 class Doubts(msgspec.Struct, frozen=True):
-    """Impossible values by kind and name of their objects."""
+    """Impossible values by kind of their objects."""
 
     kinds: Mapping[str, Mapping[str, Checked]] = {}
     claims: tuple[Doubt, ...] = ()
@@ -48,18 +50,20 @@ class Doubts(msgspec.Struct, frozen=True):
         self,
         *,
         nodes: Mapping[str, Node],
-        pods: Iterable[Pod],
+        pods: Mapping[str, tuple[Pod, ...]],
         slicers: Mapping[str, SliceNode],
         slices: Mapping[str, ResourceSlice],
         gpus: Mapping[str, Gpu],
         claims: tuple[Doubt, ...],
         classes: Iterable[str],
     ) -> "Doubts":
-        """Return those of these objects; what did not change is not checked again."""
-        places = ((pod, nodes.get(pod.spec.node_name), slicers.get(pod.spec.node_name)) for pod in pods)
-        of: Mapping[str, tuple[Mapping[str, tuple[object, ...]], Callable[..., Iterable[str]]]] = {
+        """Return those of these objects, pods by node; what did not change is not checked again."""
+        of: Mapping[str, tuple[Mapping[str, tuple[object, ...]], Callable[..., Iterable[Doubt]]]] = {
             "Node": ({name: (node,) for name, node in nodes.items()}, _doubts_of_node),
-            "Pod": ({place[0].id: place for place in places}, _doubts_of_pod),
+            "Pod": (
+                {name: (*members, nodes.get(name), slicers.get(name)) for name, members in pods.items()},
+                _doubts_of_pods,
+            ),
             "ResourceSlice": ({name: (each,) for name, each in slices.items()}, _doubts_of_slice),
             "GPU": ({name: (gpu,) for name, gpu in gpus.items()}, _doubts_of_gpu),
         }
@@ -71,8 +75,8 @@ class Doubts(msgspec.Struct, frozen=True):
     def __iter__(self) -> Iterator[tuple[str, str, str]]:
         """Yield kind and name of the object, and field, value and remedy."""
         for kind, objects in self.kinds.items():
-            for name, found in objects.items():
-                for doubt in found.doubts:
+            for found in objects.values():
+                for name, doubt in found.doubts:
                     yield kind, name, doubt
         for source, doubt in self.claims:
             kind, _, name = source.partition("/")
@@ -102,11 +106,19 @@ def may_have_slices(pod: Pod) -> bool:
     )
 
 
-def _doubts_of_node(node: Node) -> Iterator[str]:
-    """Yield the labels that have no effect: with field, value and remedy."""
+def _doubts_of_node(node: Node) -> Iterator[Doubt]:
+    """Yield the labels that have no effect."""
     for warning in facts_from_labels(node.metadata.labels).warnings:
         if warning.endswith(_IGNORED):
-            yield warning.removesuffix(_IGNORED)
+            yield node.name, warning.removesuffix(_IGNORED)
+
+
+def _doubts_of_pods(*of: object) -> Iterator[Doubt]:
+    """Yield the impossible slices and shares of the pods of a node; the node and its slicer come last."""
+    *pods, node, slicer = of
+    for pod in cast("list[Pod]", pods):
+        for doubt in _doubts_of_pod(pod, cast("Node | None", node), cast("SliceNode | None", slicer)):
+            yield pod.id, doubt
 
 
 def _doubts_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Iterator[str]:
@@ -139,11 +151,11 @@ def _doubts_of_shares(annotations: Mapping[str, str]) -> Iterator[str]:
                 yield f"metadata.annotations[{key}] is {text!r:.60}: write a quantity above 0, such as 20Gi or 50"
 
 
-def _doubts_of_slice(each: ResourceSlice) -> Iterator[str]:
+def _doubts_of_slice(each: ResourceSlice) -> Iterator[Doubt]:
     """Yield the MIG devices that their GPU cannot have."""
     for index, device in enumerate(each.devices):
         if fault := mig_fault(device, each.driver):
-            yield f"spec.devices[{index}].attributes[profile] {fault}"
+            yield each.id, f"spec.devices[{index}].attributes[profile] {fault}"
 
 
 def mig_fault(device: SliceDevice, driver: str) -> str:
@@ -154,11 +166,11 @@ def mig_fault(device: SliceDevice, driver: str) -> str:
     return profile_fault(profile, product if isinstance(product, str) else "")
 
 
-def _doubts_of_gpu(gpu: Gpu) -> Iterator[str]:
+def _doubts_of_gpu(gpu: Gpu) -> Iterator[Doubt]:
     """Yield the partitions that the GPU cannot have."""
     for uid, part in gpu.status.allocated_partitions.items():
         if fault := template_fault(gpu, part.template_id):
-            yield f"status.allocatedPartitions[{uid}].templateId {fault}"
+            yield gpu.id, f"status.allocatedPartitions[{uid}].templateId {fault}"
 
 
 def template_fault(gpu: Gpu, template: str) -> str:
@@ -171,14 +183,15 @@ def template_fault(gpu: Gpu, template: str) -> str:
 
 
 def _checked(
-    before: Mapping[str, Checked], objects: Mapping[str, tuple[object, ...]], check: Callable[..., Iterable[str]]
+    before: Mapping[str, Checked], objects: Mapping[str, tuple[object, ...]], check: Callable[..., Iterable[Doubt]]
 ) -> dict[str, Checked]:
     """Return the results of the check by name; those of `before` where they were made of the same objects."""
     found: dict[str, Checked] = {}
     for name, of in objects.items():
         known = before.get(name)
-        same = known is not None and all(one is other for one, other in zip(known.of, of, strict=True))
-        found[name] = known if known is not None and same else Checked(of, tuple(check(*of)))
+        if known is None or len(known.of) != len(of) or not all(map(is_, known.of, of)):
+            known = Checked(of, tuple(check(*of)))
+        found[name] = known
     return found
 
 

@@ -80,7 +80,7 @@ class Inventory:
     """By name of the accelerator."""
     variants: tuple[VariantAutoscaling, ...] = ()
     pods_with_slices: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """By `namespace/name`: those that request slices, or that have some by their annotations."""
+    """By node: those that request slices, or that have parts of GPUs by their annotations."""
     doubts: Doubts = field(default_factory=Doubts)
     """Values that are impossible beside those of other objects."""
     ignored: tuple[IgnoredValue, ...] = ()
@@ -131,11 +131,11 @@ class Inventory:
             by_pod = _grouped(claims, lambda claim: claim.pod.keys)
             by_node = _grouped(claims, lambda claim: {claim.node} - {""})
         pods_with_slices = reindexed(
-            before.pods_with_slices, of_pods, lambda pod: {pod.id} if may_have_slices(pod) else _NOTHING
+            before.pods_with_slices, of_pods, lambda pod: {pod.spec.node_name} if may_have_slices(pod) else _NOTHING
         )
         all_doubts = before.doubts.after(
             nodes=nodes,
-            pods=(pod for members in pods_with_slices.values() for pod in members),
+            pods=pods_with_slices,
             slicers=slicers,
             slices=slices,
             gpus=gpus,

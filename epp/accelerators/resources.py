@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from fractions import Fraction
 from math import ceil
 
 import msgspec
@@ -102,8 +103,12 @@ def _is_sidecar(container: Container) -> bool:
 def _amounts(container: Container) -> Counter[str]:
     amounts = Counter[str]()
     for resources in (container.resources.limits, container.resources.requests):
-        amounts |= Counter({name: ceil(amount) for name, amount in resources.items() if "/" in name and amount > 0})
+        amounts |= Counter({name: ceil(amount) for name, amount in resources.items() if _is_given(name, amount)})
     return amounts
+
+
+def _is_given(name: str, amount: Fraction) -> bool:
+    return "/" in name and amount > 0 and amount != UNKNOWN_AMOUNT
 
 
 def _request(name: str, count: int, more: frozenset[str]) -> ResourceRequest | None:

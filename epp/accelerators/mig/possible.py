@@ -2,6 +2,7 @@
 """MIG profiles and placements that a GPU cannot have; of an unknown GPU, nothing is impossible."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
 from epp.accelerators.catalogue.product import Product
@@ -14,6 +15,7 @@ _ROUNDING = 0.07
 """Of the memory in a name: drivers round it differently, `1g.23gb` or `1g.24gb`."""
 
 
+@lru_cache(maxsize=1024)  # a fleet has few products, and many pods
 def profile_fault(
     text: str, product: str = "", memory_bytes: int | None = None, catalogue: Catalogue = CATALOGUE
 ) -> str:

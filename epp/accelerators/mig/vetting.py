@@ -15,7 +15,7 @@ from epp.framework.accelerators.tag import Routability
 _LEAVING = frozenset({"orphaned", "deleting", "deleted"})
 
 Doubt = tuple[str, str]
-"""The source of a slice, and field, value and remedy of what is left out of it."""
+"""Source or name of an object, and field, value and remedy of what is left out of it."""
 
 
 class NodeGpus(msgspec.Struct, frozen=True):
