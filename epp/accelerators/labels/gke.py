@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
 from epp.accelerators.facts import Facts, Rank
-from epp.accelerators.labels.reading import LabelReader, Reading
+from epp.accelerators.labels.reading import MOST_DEVICES, LabelReader, Reading
 from epp.accelerators.mig import UNKNOWN_SLICE, mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.mig.layouts import more_that_fit
 from epp.accelerators.mig.possible import profile_fault
@@ -78,8 +78,10 @@ def read_gke_tpu(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading
     topology = reader.text(f"{_PREFIX}tpu-topology").lower()
     chips = None
     count = reader.number(f"{_PREFIX}accelerator-count")
-    if _TOPOLOGY.fullmatch(topology):
-        dimensions = [int(side) for side in topology.split("x")]
+    dimensions = [int(side) for side in topology.split("x")] if _TOPOLOGY.fullmatch(topology) else []
+    if math.prod(dimensions) > MOST_DEVICES:
+        reader.warnings.append(f"label {_PREFIX}tpu-topology: {topology!r} is more than {MOST_DEVICES} chips: ignored")
+    elif dimensions:
         chips = math.prod(dimensions)
         one_host = _FLAT_HOST_CHIPS if len(dimensions) == _FLAT else _HOST_CHIPS
         count = count or (chips if chips <= one_host else _HOST_CHIPS)

@@ -312,6 +312,11 @@ def test_what_gke_labels_cannot_mean_is_ignored_with_a_warning():
         {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "big"}
     )
     assert (tpu.count, tpu.slice_chips, len(tpu.warnings)) == (None, None, 1)
+    huge = facts_from_labels(
+        {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "9999x9999"}
+    )
+    assert (huge.count, huge.slice_chips) == (None, None)
+    assert huge.warnings == ("label cloud.google.com/gke-tpu-topology: '9999x9999' is more than 65536 chips: ignored",)
     gpu = facts_from_labels(
         {"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-gpu-partition-size": "half"}
     )
