@@ -411,3 +411,17 @@ def test_flags_of_the_cluster_that_cannot_be_used_are_one_sentence(flags, proble
     said = refused("--cluster", *flags)
     assert said.startswith(f"error: {problem}")
     assert said.count("\n") == 1
+
+
+def test_what_is_wrong_with_the_objects_that_a_plugin_reads_is_a_warning(check, tmp_path):
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "objects" / "classes.yaml").write_text(
+        "{apiVersion: ome.io/v1beta1, kind: AcceleratorClass, metadata: {name: t4}, spec: {cost: {perHour: -3}}}\n---\n"
+        "{apiVersion: ome.io/v1beta1, kind: AcceleratorClass, metadata: {name: l4}, spec: 7}\n"
+    )
+    source = "plugins: [{type: accelerator-data-source, parameters: {paths: [objects]}}, {type: queue-scorer}]\n"
+    code, said = check(a=HEAD + source)
+    assert (code, said.splitlines()[0]) == (0, "a.yaml: ok, 2 warnings")
+    assert "AcceleratorClass t4: spec.cost.perHour is -3: write US dollars, 0 or more; it is ignored" in said
+    assert "objects/classes.yaml: AcceleratorClass l4 is skipped: spec is 7: write a mapping" in said
+    assert check("--strict", a=HEAD + source)[0] == 2

@@ -152,10 +152,10 @@ def test_impossible_value_is_said_with_object_field_and_remedy(source):
     sentence = (
         "AddOnPlacementScore east/resource-usage-score: status.scores[0].value is 400: write a number from -100 to 100"
     )
-    assert [each["problem"] for each in logs] == [sentence]
-    assert built.problems == (sentence,)
     (ignored,) = built.inputs.ignored
     assert str(ignored) == f"{ignored.file}: {sentence}; it is ignored"
+    assert [each["problem"] for each in logs] == [str(ignored)]
+    assert built.problems == (str(ignored),)
     assert tag(built).scores == {f"{SCORE}/cpuNodeAvailable": 1.0}
     assert sampled(built)["cluster_object_problems"] == 1
 
