@@ -157,7 +157,6 @@ class Inventory:
         ignored = (
             *found.ignored,
             *(IgnoredValue(found.file_of(*each[:2]), *each) for each in of_others),
-            *ignored_values(files),
         )
         remarks = (
             *found.problems,
@@ -168,6 +167,7 @@ class Inventory:
             *found.unused(KNOWN_GROUPS - {OCM}),
         )
         problems = [*(str(each) for file in files for each in file.problems), *remarks, *map(str, ignored)]
+        problems += map(str, ignored_values(files))  # of objects that another plugin reads, and reports
         return cls(
             pods=pods,
             pods_by_uid=reindexed(before.pods_by_uid, of_pods, lambda pod: {pod.metadata.uid} - {""}),

@@ -12,7 +12,7 @@ from epp.framework.accelerators.tag import AcceleratorKind
 
 _MIB = 2**20
 _MOST_MIB = 2**46 // _MIB
-_SIZE = re.compile(r"([0-9]{1,4})(?:G|Gi|GB|GiB)")
+_SIZE = re.compile(r"([1-9][0-9]{0,3})(?:G|Gi|GB|GiB)")
 _GAUDI = re.compile(r"(intel\.)?feature\.node\.kubernetes\.io/gaudi")
 
 

@@ -489,6 +489,21 @@ VALUES = st.sampled_from(sorted({value for labels in NODES.values() for value in
 )
 
 
+@pytest.mark.parametrize(
+    ("labels", "form"),
+    [
+        ({"amd.com/gpu.vram": "0"}, "192G"),
+        ({"amd.com/gpu.vram": "99999G"}, "192G"),
+        ({"node.kubernetes.io/npu.chip.name": "910B3", "mind-cluster/npu-chip-memory": "0G"}, "64G"),
+    ],
+)
+def test_memory_that_no_device_has_is_said_and_unknown(labels, form):
+    node = facts_from_labels(labels)
+    assert all(fact.memory_bytes is None for fact in node.facts if fact.source == "labels")
+    (warning,) = node.warnings
+    assert warning.endswith(f"is not of the form {form}: ignored")
+
+
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=8))
 def test_no_label_makes_the_description_of_a_node_fail(labels):
     node = facts_from_labels(labels)
