@@ -89,17 +89,16 @@ def pod_facts(
 def _sliced(source: str, slices: Sequence[ResourceRequest], node: NodeFacts) -> Facts:
     product = next((fact.product for fact in node.facts if fact.product), "") or ""
     layout = mig_gpu(product) if product else None
-    profiles = [
-        profile for each in slices if (profile := parse_mig_profile(each.profile)) for _ in range(max(each.count, 1))
-    ]
+    counted = [(profile, max(each.count, 1)) for each in slices if (profile := parse_mig_profile(each.profile))]
+    total = sum(count for _, count in counted)
     return Facts(
         source=source,
         rank=Rank.SLICE_CLAIM,
         kind=AcceleratorKind.GPU,
         vendor="nvidia",
-        count=len(profiles) if all(each.count for each in slices) else None,
-        memory_bytes=sum(profile.memory_bytes for profile in profiles) // len(profiles),
-        partition=joined([partition_of(profile, layout) for profile in profiles]),
+        count=total if all(each.count for each in slices) else None,
+        memory_bytes=sum(profile.memory_bytes * count for profile, count in counted) // total,
+        partition=joined([part for profile, count in counted for part in [partition_of(profile, layout)] * count]),
     )
 
 
