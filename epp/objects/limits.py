@@ -128,7 +128,7 @@ LinkBandwidth: TypeAlias = Annotated[Fraction | None, Limit("write MB/s, 0 or mo
 """Bandwidth between two devices."""
 LinkTier: TypeAlias = Annotated[int, Limit("write 0, 1, 2 or 3", most=3)]
 """0 direct link, 1 same NUMA node, 2 across NUMA nodes, 3 unknown."""
-AlertPercent: TypeAlias = Annotated[int, Limit("write a number from 0 to 100 in place of the default, 95", most=100)]
+AlertPercent: TypeAlias = Annotated[int, Limit("write 0 to 100 in place of the default, 95", most=100)]
 """Use of a quota from which on there is an alert."""
 Number: TypeAlias = Annotated[int | None, Limit("write a whole number of 0 or more", most=1_000_000)]
 Start: TypeAlias = Annotated[int, Limit("write the first memory slot, 0 to 7", most=7)]

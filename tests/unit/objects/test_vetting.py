@@ -127,6 +127,22 @@ IMPOSSIBLE = {
         gpu(capacity={"tflops": "312M"}),
         "status.capacity.tflops is 312000000, more than any GPU has: write that of one GPU",
     ),
+    "negative memory for sale": (
+        document(TF, "GPUNode", status={"totalVRAM": "80Gi", "virtualVRAM": "-120Gi"}),
+        "status.virtualVRAM is -120Gi: write bytes of 0 or more, such as 80Gi",
+    ),
+    "tier that there is not": (
+        gpu(topology={"peers": [{"peerGPUUUID": "GPU-b", "tier": 7}]}),
+        "status.topology.peers[0].tier is 7, more than 3: write 0, 1, 2 or 3",
+    ),
+    "negative bandwidth of a link": (
+        gpu(nvLink={"peers": [{"peerUUID": "GPU-b", "bandwidthMBps": -1}]}),
+        "status.nvLink.peers[0].bandwidthMBps is -1: write MB/s, 0 or more",
+    ),
+    "alert beyond all of a quota": (
+        document(TF, "GPUResourceQuota", spec={"total": {"alertThresholdPercent": 900}}),
+        "spec.total.alertThresholdPercent is 900, more than 100: write 0 to 100 in place of the default, 95",
+    ),
     "negative price of a node": (
         document(TF, "GPUNode", spec={"costPerHour": "-2"}),
         "spec.costPerHour is -2: write a price of 0 or more",
