@@ -98,6 +98,8 @@ class Inventory:
     """Further sentences on objects in effect."""
     problems: tuple[str, ...] = ()
     """All sentences on objects, those not in effect included."""
+    elsewhere: tuple[str, ...] = ()
+    """Sentences on objects that another plugin reads, and tells of where it is there."""
     skipped: int = 0
     """Number of files and objects whose newest version is not in effect."""
 
@@ -167,7 +169,6 @@ class Inventory:
             *found.unused(KNOWN_GROUPS - {OCM}),
         )
         problems = [*(str(each) for file in files for each in file.problems), *remarks, *map(str, ignored)]
-        problems += map(str, ignored_values(files))  # of objects that another plugin reads, and reports
         return cls(
             pods=pods,
             pods_by_uid=reindexed(before.pods_by_uid, of_pods, lambda pod: {pod.metadata.uid} - {""}),
@@ -214,6 +215,7 @@ class Inventory:
             ignored=ignored,
             remarks=remarks,
             problems=tuple(problems),
+            elsewhere=tuple(map(str, ignored_values(files))),
             skipped=sum(len(file.problems) for file in files),
         )
 

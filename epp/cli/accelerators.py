@@ -129,7 +129,7 @@ async def _report(flags: Accelerators) -> Report:
         if flags.fit
         else None,
         quota_reports(source.inventory.gpu_quotas.values()),
-        tuple(source.problems),
+        (*source.problems, *source.inventory.elsewhere),
         (*remarks, *prices_missing(store.snapshot())),
         source.inventory.skipped,
     )
