@@ -180,7 +180,7 @@ def metrics_markdown() -> str:
         "`/metrics` of `epp serve --metrics-port`, in Prometheus's text format. Names are those of llm-d-router, so "
         "that its dashboards work. A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`.",
         "",
-        *_table(("name", "type", "labels", ""), sorted(rows)),
+        *_table(("name", "type", "labels", ""), sorted(set(rows))),
     )
 
 

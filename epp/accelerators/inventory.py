@@ -5,30 +5,33 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from epp.accelerators.classes.faults import device_expression, doubts_of
+from epp.accelerators.doubts import Doubts, gpus_of_node, may_have_slices
 from epp.accelerators.dra.pools import DevicePool, PoolName, device_pools
 from epp.accelerators.index import difference, reindexed
 from epp.accelerators.mig.slices import SliceClaim, SliceNode, slice_claims, slice_nodes
-from epp.accelerators.placement_templates import placement_problems
-from epp.accelerators.quotas import quota_problems
+from epp.accelerators.mig.vetting import vetted_claims
+from epp.accelerators.placement_templates import placement_faults
 from epp.accelerators.selection.objectives import ignored_values
 from epp.framework.accelerators.device_expressions import DeviceExpression
-from epp.objects.base import Object
+from epp.framework.inputs import IgnoredValue
+from epp.objects.by_kind import ObjectsByKind
 from epp.objects.core import Node, Pod, PodReference
 from epp.objects.costs import UnitCost, UnitCosts, VariantAutoscaling
+from epp.objects.decode import KNOWN_GROUPS
 from epp.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from epp.objects.files.last_good import FileObjects
 from epp.objects.gpu_pools import GpuPool, SchedulingConfigTemplate
 from epp.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
+from epp.objects.ocm import OCM
 from epp.objects.ome import AcceleratorClass, ResourceFlavor
 from epp.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
 
 HOSTNAME = "kubernetes.io/hostname"
 _NOTHING: frozenset[str] = frozenset()
 
-_O = TypeVar("_O", bound=Object)
 _T = TypeVar("_T")
 _K = TypeVar("_K", bound=Hashable)
 
@@ -56,6 +59,7 @@ class Inventory:
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
     instaslices: Mapping[str, Instaslice] = field(default_factory=dict)
     allocation_claims: Mapping[str, AllocationClaim] = field(default_factory=dict)
+    node_accelerators: Mapping[str, NodeAccelerator] = field(default_factory=dict)
     slice_claims_by_pod: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
     """By PodReference.keys, as all `..._by_pod`."""
     slice_claims_by_node: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
@@ -84,8 +88,18 @@ class Inventory:
     unit_costs: Mapping[str, UnitCost] = field(default_factory=dict)
     """By name of the accelerator."""
     variants: tuple[VariantAutoscaling, ...] = ()
+    pods_with_slices: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    """By node: those that request slices, or that have parts of GPUs by their annotations."""
+    doubts: Doubts = field(default_factory=Doubts)
+    """Values that are impossible beside those of other objects."""
+    ignored: tuple[IgnoredValue, ...] = ()
+    """All impossible values; the objects are used without them."""
+    remarks: tuple[str, ...] = ()
+    """Further sentences on objects in effect."""
     problems: tuple[str, ...] = ()
-    """Problems of objects, those not in effect included."""
+    """All sentences on objects, those not in effect included."""
+    elsewhere: tuple[str, ...] = ()
+    """Sentences on objects that another plugin reads, and tells of where it is there."""
     skipped: int = 0
     """Number of files and objects whose newest version is not in effect."""
 
@@ -97,14 +111,13 @@ class Inventory:
         are incomplete now are kept from it.
         """
         files, before = tuple(files), previous or cls()
-        problems = [problem for file in files for problem in (*map(str, file.problems), *file.notes)]
-        found = _ByKind(files)
-        problems += found.problems
+        found = ObjectsByKind(files)
         pods, nodes, gpus = found.of(Pod), found.of(Node), found.of(Gpu)
         templates, gpu_pools = found.of(SchedulingConfigTemplate), found.of(GpuPool)
         quotas = found.of(GpuResourceQuota)
         classes, flavors = found.of(AcceleratorClass), found.of(ResourceFlavor)
         instaslices, allocation_claims = found.of(Instaslice), found.of(AllocationClaim)
+        node_accelerators = found.of(NodeAccelerator)
         slices, resource_claims = found.of(ResourceSlice), found.of(ResourceClaim)
         of_pods, of_gpus = difference(before.pods, pods), difference(before.gpus, gpus)
         of_claims = difference(before.resource_claims, resource_claims)
@@ -113,16 +126,49 @@ class Inventory:
         if difference(before.resource_slices, slices) or claims_by_pool.keys() != before.claims_by_pool.keys():
             pools = device_pools(slices.values(), before.pools, frozenset(claims_by_pool))
         by_pod, by_node = before.slice_claims_by_pod, before.slice_claims_by_node
-        same_nodes = not difference(before.instaslices, instaslices)
-        if not same_nodes or difference(before.allocation_claims, allocation_claims):
-            claims = slice_claims(instaslices.values(), allocation_claims.values())
+        slicers, doubts = before.slice_nodes, before.doubts.claims
+        same = (
+            not difference(before.instaslices, instaslices),
+            not difference(before.allocation_claims, allocation_claims),
+            not difference(before.node_accelerators, node_accelerators),
+            not difference(before.nodes, nodes) or not (instaslices or allocation_claims),
+        )
+        if not (same[0] and same[2]):
+            slicers = slice_nodes(instaslices.values(), node_accelerators.values())
+        if not all(same):
+            claims, doubts = vetted_claims(
+                slice_claims(instaslices.values(), allocation_claims.values()),
+                slicers,
+                lambda name: gpus_of_node(nodes.get(name), None),
+            )
             by_pod = _grouped(claims, lambda claim: claim.pod.keys)
             by_node = _grouped(claims, lambda claim: {claim.node} - {""})
-        problems.extend(_pool_problems(pools.values()))
-        problems.extend(_class_problems(classes.values(), flavors))
-        problems.extend(placement_problems(templates, gpu_pools.values()))
-        problems.extend(quota_problems(quotas.values()))
-        problems.extend(map(str, ignored_values(files)))
+        pods_with_slices = reindexed(
+            before.pods_with_slices, of_pods, lambda pod: {pod.spec.node_name} if may_have_slices(pod) else _NOTHING
+        )
+        all_doubts = before.doubts.after(
+            nodes=nodes,
+            pods=pods_with_slices,
+            slicers=slicers,
+            slices=slices,
+            gpus=gpus,
+            claims=doubts,
+            classes=classes,
+        )
+        of_others = (*all_doubts, *placement_faults(templates, gpu_pools.values()))
+        ignored = (
+            *found.ignored,
+            *(IgnoredValue(found.file_of(*each[:2]), *each) for each in of_others),
+        )
+        remarks = (
+            *found.problems,
+            *(note for file in files for note in file.notes),
+            *_pool_problems(pools.values()),
+            *_class_problems(classes.values(), flavors),
+            *all_doubts.remarks,
+            *found.unused(KNOWN_GROUPS - {OCM}),
+        )
+        problems = [*(str(each) for file in files for each in file.problems), *remarks, *map(str, ignored)]
         return cls(
             pods=pods,
             pods_by_uid=reindexed(before.pods_by_uid, of_pods, lambda pod: {pod.metadata.uid} - {""}),
@@ -142,7 +188,8 @@ class Inventory:
             allocation_claims=allocation_claims,
             slice_claims_by_pod=by_pod,
             slice_claims_by_node=by_node,
-            slice_nodes=slice_nodes(instaslices.values(), found.of(NodeAccelerator).values()),
+            node_accelerators=node_accelerators,
+            slice_nodes=slicers,
             resource_claims=resource_claims,
             resource_claims_by_pod=reindexed(before.resource_claims_by_pod, of_claims, _users_of),
             claims_by_device=reindexed(before.claims_by_device, of_claims, _devices_of),
@@ -163,7 +210,12 @@ class Inventory:
             gpu_quotas=quotas,
             unit_costs={name: cost for each in found.of(UnitCosts).values() for name, cost in each.costs.items()},
             variants=tuple(found.of(VariantAutoscaling).values()),
+            pods_with_slices=pods_with_slices,
+            doubts=all_doubts,
+            ignored=ignored,
+            remarks=remarks,
             problems=tuple(problems),
+            elsewhere=tuple(map(str, ignored_values(files))),
             skipped=sum(len(file.problems) for file in files),
         )
 
@@ -187,25 +239,6 @@ class Inventory:
         """Return the entries of an index by pod under any of the keys, without duplicates."""
         found = [item for key in keys for item in index.get(key, ())]
         return tuple({id(item): item for item in found}.values())
-
-
-class _ByKind:
-    """Objects of all files by kind and id, and remarks on those that occur more than once."""
-
-    def __init__(self, files: Iterable[FileObjects]) -> None:
-        self._found: defaultdict[type[Object], dict[str, Object]] = defaultdict(dict)
-        twice: dict[str, None] = {}
-        for file in files:
-            for held in file.held:
-                each, name = held.object, held.object.id
-                of_kind = self._found[type(each)]
-                if name in of_kind:
-                    twice[f"{type(each).__name__} {name} occurs more than once: the last one counts"] = None
-                of_kind[name] = each
-        self.problems = tuple(twice)
-
-    def of(self, kind: type[_O]) -> dict[str, _O]:
-        return cast("dict[str, _O]", self._found[kind])
 
 
 def _users_of(claim: ResourceClaim) -> set[str]:

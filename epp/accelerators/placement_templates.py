@@ -15,33 +15,38 @@ _MODES = {mode.value: mode for mode in PlacementMode}
 _DIGITS = 18
 
 
-def placement_problems(templates: Mapping[str, SchedulingConfigTemplate], pools: Iterable[GpuPool]) -> Iterator[str]:
-    """Yield invalid values of templates, and pools that name a template that is not there."""
+def placement_faults(
+    templates: Mapping[str, SchedulingConfigTemplate], pools: Iterable[GpuPool]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield kind and name of each template, or pool, with a value that has no effect; and field, value and remedy.
+
+    Such a value is invalid, or the name of a template that is not there.
+    """
     for each in templates.values():
-        yield from (f"SchedulingConfigTemplate {each.id}: {problem}" for problem in read_template(each)[1])
+        yield from (("SchedulingConfigTemplate", each.id, fault) for fault in read_template(each)[1])
     for pool in pools:
         name = pool.spec.scheduling_config_template
         if name and name not in templates:
-            yield (
-                f"GPUPool {pool.id}: spec.schedulingConfigTemplate is {name!r}: there is no such "
-                "SchedulingConfigTemplate; add it, or correct the name"
+            fault = (
+                f"spec.schedulingConfigTemplate is {name!r}: add such a SchedulingConfigTemplate, or correct the name"
             )
+            yield "GPUPool", pool.id, fault
 
 
 def read_template(each: SchedulingConfigTemplate) -> tuple[PlacementTemplate, tuple[str, ...]]:
-    """Return the template without its invalid values, and a sentence on each of these."""
-    given, problems = each.spec.placement, []
+    """Return the template without its invalid values, and field, value and remedy of each of these."""
+    given, faults = each.spec.placement, []
     mode = _MODES.get(given.mode)
     if mode is None:
         mode = PlacementMode.NODE_COMPACT
-        problems.append(f"spec.placement.mode is {given.mode!r}: write {_choice(_MODES)}; {mode.value} is used")
+        faults.append(f"spec.placement.mode is {given.mode!r}: write {_choice(_MODES)}, the default being {mode.value}")
     template = PlacementTemplate(name=each.name, mode=mode, allow_local_gpu=given.allow_using_local_gpu)
     for number, one in enumerate(given.gpu_filters):
         try:
             template = _with_filter(template, one)
         except ValueError as error:
-            problems.append(f"spec.placement.gpuFilters[{number}].{error}; the filter is ignored")
-    return template, tuple(problems)
+            faults.append(f"spec.placement.gpuFilters[{number}].{error}")
+    return template, tuple(faults)
 
 
 def _with_filter(template: PlacementTemplate, given: GpuFilter) -> PlacementTemplate:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas of namespaces in TensorFusion: limits, use, and what is wrong with them."""
+"""Quotas of namespaces in TensorFusion: limits and use."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -9,8 +9,6 @@ import msgspec
 from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.objects.tensor_fusion import Amount, GpuResourceQuota
 
-_ALERT_PERCENT = 95
-_PERCENT = range(101)
 _MOST_SHOWN = 100
 """Quotas with metrics."""
 
@@ -50,22 +48,8 @@ class QuotaReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def quota_reports(quotas: Iterable[GpuResourceQuota]) -> tuple[QuotaReport, ...]:
-    """Return limits and use of each quota, by namespace and name, without impossible values."""
+    """Return limits and use of each quota, by namespace and name."""
     return tuple(_report(each) for each in sorted(quotas, key=lambda quota: quota.id))
-
-
-def quota_problems(quotas: Iterable[GpuResourceQuota]) -> Iterator[str]:
-    """Yield impossible values, each with a remedy."""
-    for each in quotas:
-        threshold = each.spec.total.alert_threshold_percent
-        if threshold not in _PERCENT:
-            yield (
-                f"GPUResourceQuota {each.id}: spec.total.alertThresholdPercent is {threshold}: write a number from 0 "
-                f"to 100; {_ALERT_PERCENT} is used"
-            )
-        for place, value in (*_limits(each), *_singles(each), *_used(each)):
-            if value is not None and value < 0:
-                yield f"GPUResourceQuota {each.id}: {place} is {float(value):g}: write 0 or more; it is ignored"
 
 
 def quota_samples(quotas: Iterable[GpuResourceQuota]) -> Sequence[Sample]:
@@ -81,27 +65,21 @@ def quota_samples(quotas: Iterable[GpuResourceQuota]) -> Sequence[Sample]:
 
 
 def _report(quota: GpuResourceQuota) -> QuotaReport:
-    threshold = quota.spec.total.alert_threshold_percent
-    percent = threshold if threshold in _PERCENT else _ALERT_PERCENT
+    percent = quota.spec.total.alert_threshold_percent
     used = {place.removeprefix("status.used."): value for place, value in _used(quota)}
     lines: dict[str, QuotaLine] = {}
     for place, limit in _limits(quota):
         resource = place.removeprefix("spec.total.").replace("maxWorkers", "workers")
-        if limit is None or limit <= 0:  # 0 stands for no limit
+        if not limit:  # 0 stands for no limit
             continue
-        have = used[resource]
-        taken = None if have is None or have < 0 else have
+        taken = used[resource]
         alert = taken is not None and 100 * (limit - taken) / limit < 100 - percent
         lines[resource] = QuotaLine(limit=float(limit), used=None if taken is None else float(taken), alert=alert)
     return QuotaReport(
         namespace=quota.metadata.namespace,
         name=quota.name,
         total=lines,
-        single={
-            place.removeprefix("spec.single."): float(value)
-            for place, value in _singles(quota)
-            if value is not None and value > 0
-        },
+        single={place.removeprefix("spec.single."): float(value) for place, value in _singles(quota) if value},
         alert_threshold_percent=percent,
     )
 

@@ -3,14 +3,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from math import ceil
 
 import msgspec
 
 from epp.accelerators.mig import parse_mig_profile
+from epp.accelerators.mig.vetting import NodeGpus
 from epp.accelerators.resource_names import is_no_accelerator, maker_of
 from epp.framework.accelerators.tag import AcceleratorKind
 from epp.objects.core import Container, Pod
+from epp.objects.limits import UNKNOWN_AMOUNT
 
 SLICER_DOMAINS = ("mig.das.com/", "instaslice.redhat.com/mig-")
 """Prefixes of the resources for which InstaSlice creates slices."""
@@ -22,8 +25,10 @@ class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     count: int
+    """0 if unknown."""
     profile: str = ""
-    """Canonical name of the MIG profile."""
+    """Canonical name of the MIG profile; empty for a device that is none, or for a profile that no GPU there has."""
+    is_slice: bool = False
     vendor: str = ""
     kind: AcceleratorKind = AcceleratorKind.UNKNOWN
     known: bool = True
@@ -59,11 +64,31 @@ def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceReque
 def extended_resources(pod: Pod) -> Mapping[str, int]:
     """Return the number that the pod requests of each extended resource, accelerators or not."""
     total = Counter[str]()
+    unknown = _unknown_amounts(pod)
     for container in (*pod.spec.containers, *filter(_is_sidecar, pod.spec.init_containers)):
         total.update(_amounts(container))
     for container in pod.spec.init_containers:
         total |= Counter() if _is_sidecar(container) else _amounts(container)
-    return total
+    return {**dict.fromkeys(unknown, 0), **total}
+
+
+def possible(requested: Iterable[ResourceRequest], gpus: NodeGpus) -> tuple[ResourceRequest, ...]:
+    """Return the requests, those for slices without profiles that the GPUs cannot have."""
+    return tuple(
+        msgspec.structs.replace(each, profile="") if each.profile and gpus.fault_of(each.profile) else each
+        for each in requested
+    )
+
+
+def _unknown_amounts(pod: Pod) -> frozenset[str]:
+    """Return the resources that the pod requests an impossible amount of."""
+    return frozenset(
+        name
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+        for amounts in (container.resources.limits, container.resources.requests)
+        for name, amount in amounts.items()
+        if amount == UNKNOWN_AMOUNT
+    )
 
 
 def _is_sidecar(container: Container) -> bool:
@@ -73,14 +98,20 @@ def _is_sidecar(container: Container) -> bool:
 def _amounts(container: Container) -> Counter[str]:
     amounts = Counter[str]()
     for resources in (container.resources.limits, container.resources.requests):
-        amounts |= Counter({name: ceil(amount) for name, amount in resources.items() if "/" in name and amount > 0})
+        amounts |= Counter({name: ceil(amount) for name, amount in resources.items() if _is_given(name, amount)})
     return amounts
+
+
+def _is_given(name: str, amount: Fraction) -> bool:
+    return "/" in name and amount > 0 and amount != UNKNOWN_AMOUNT
 
 
 def _request(name: str, count: int, more: frozenset[str]) -> ResourceRequest:
     profile = profile_of(name)
     if profile:
-        return ResourceRequest(name=name, count=count, profile=profile, vendor="nvidia", kind=AcceleratorKind.GPU)
+        return ResourceRequest(
+            name=name, count=count, profile=profile, is_slice=True, vendor="nvidia", kind=AcceleratorKind.GPU
+        )
     maker = maker_of(name)
     if maker is None:
         return ResourceRequest(name=name, count=count, known=name in more)

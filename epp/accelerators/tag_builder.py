@@ -11,6 +11,7 @@ from epp.accelerators.catalogue.generations import features_of
 from epp.accelerators.catalogue.instance_types import InstanceType
 from epp.accelerators.classes.matching import Evidence, matching_classes
 from epp.accelerators.classes.pci import pci_of
+from epp.accelerators.doubts import IGNORED, gpus_of_node
 from epp.accelerators.dra.devices import Allocated, allocated_devices, claims_of, resource_keys
 from epp.accelerators.facts import Facts, Merged, Rank, merge
 from epp.accelerators.facts.classes import class_facts
@@ -33,9 +34,10 @@ from epp.accelerators.facts.surroundings import Surroundings, surroundings_of
 from epp.accelerators.facts.tensor_fusion import DOMAIN, tensor_fusion_facts, tensor_fusion_gpus
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases
+from epp.accelerators.mig import is_unknown_slice
 from epp.accelerators.placements import Placements
 from epp.accelerators.prices import PriceList
-from epp.accelerators.resources import ResourceRequest, resource_key, resource_requests
+from epp.accelerators.resources import ResourceRequest, possible, resource_key, resource_requests
 from epp.framework.accelerators.placement import NO_PLACEMENT, EndpointPlacement
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, Partition, Sharing
 from epp.framework.endpoint import Endpoint
@@ -106,6 +108,8 @@ class TagBuilder:
         declared = self._declared(around)
         warnings = (*declared.warnings, *(() if local else self._cluster_warnings(endpoint)))
         requested = () if around.pod is None else resource_requests(around.pod, self._resource_names)
+        if any(each.is_slice for each in requested):
+            requested = possible(requested, gpus_of_node(around.node, inventory.slice_nodes.get(around.node_name)))
         devices = allocated_devices(around, inventory)
         gpus = tensor_fusion_gpus(around, inventory, options.tensor_fusion_domain)
         allocated = [
@@ -140,16 +144,22 @@ class TagBuilder:
         unknown = [each for each in requested if not each.known and not declared.facts and not allocated]
         if unknown or self._contradicted(own, labels):
             labels, by_machine = _spot(around.node_labels), []
-        keys = {resource_key(each.name) for each in requested} | resource_keys(devices, inventory)
+        keys = {resource_key(each.name) for each in requested if each.profile or not each.is_slice} | resource_keys(
+            devices, inventory
+        )
         keys |= {_VENDOR_RESOURCES.get(gpu.status.vendor.lower(), "nvidia.com/gpu") for gpu in gpus}
         classes = self._classes(around, inventory, devices, [*own, *labels], keys=keys)
         of_class = [] if declared.classes or not classes else [self._of_class(classes[0], [*own, *labels])]
         names = dict.fromkeys((*declared.classes, *(each.name for each in classes)))
         known = _with_shares([place, *frozen.facts, *own, *of_class, *labels])
+        if is_unknown_slice(_partition(known)):
+            known, by_machine = _without_figures(known), _without_figures(by_machine)
         count = devices_of_machine(around, node, options.instance_types)
         merged = self._merged(known, by_machine, around, inventory, classes=tuple(names), machine_devices=count)
         of_resources = _resource_warnings(unknown) if merged.tag.kind is AcceleratorKind.UNKNOWN else ()
-        return msgspec.structs.replace(merged, warnings=(*warnings, *node.warnings, *of_resources, *merged.warnings))
+        # labels of a node that have no effect are said of the node
+        of_labels = [text for text in node.warnings if around.node is None or not text.endswith(IGNORED)]
+        return msgspec.structs.replace(merged, warnings=(*warnings, *of_labels, *of_resources, *merged.warnings))
 
     def surroundings(self, endpoint: Endpoint) -> Surroundings:
         """Return pod and node of the endpoint."""
@@ -213,10 +223,14 @@ class TagBuilder:
         looked_up = {fact.product for fact in by_machine}
         product = next((found for found in meant if found.name in looked_up), next(iter(meant), None))
         table = [product.facts(partition=draft.partition)] if product else self._of_part(by_machine, draft.partition)
+        unknown = is_unknown_slice(draft.partition)
+        if unknown:
+            table = _without_figures(table)
         draft = merge([*known, *table]).tag
         listed = listed_prices(self._prices, draft, product, classes, around, devices=machine_devices)
-        known = with_listed_prices(known, listed.facts)
-        known += cost_facts(draft, around, inventory, self._catalogue, self._options.cost_unit)
+        if not unknown:
+            known = with_listed_prices(known, listed.facts)
+            known += cost_facts(draft, around, inventory, self._catalogue, self._options.cost_unit)
         merged = merge([*known, *table], classes)
         tag = merged.tag
         priced = tag.cost.per_hour is not None
@@ -354,6 +368,11 @@ def _with_shares(facts: list[Facts]) -> list[Facts]:
         else fact
         for fact in facts
     ]
+
+
+def _without_figures(facts: Iterable[Facts]) -> list[Facts]:
+    """Return the facts without the memory, the prices and the speed of whole devices, from all but the operator."""
+    return [fact if fact.rank < Rank.ALLOCATOR else fact.without_figures for fact in facts]
 
 
 def _describes_whole_device(fact: Facts) -> bool:

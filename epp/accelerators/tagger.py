@@ -4,7 +4,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import structlog
@@ -14,7 +14,9 @@ from epp.accelerators.concerns import concerns_of
 from epp.accelerators.facts import Merged
 from epp.accelerators.files.tables import Tables
 from epp.accelerators.inventory import Inventory
+from epp.accelerators.mig.possible import profile_fault
 from epp.accelerators.quotas import QUOTA_METRICS, quota_samples
+from epp.accelerators.reports import ClassTotals
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework.accelerators.placement import PLACEMENT
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
@@ -23,7 +25,7 @@ from epp.framework.datalayer import Concerns, FollowingTagger, KnowsAccelerators
 from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
-from epp.framework.plugin_metrics import Sample
+from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.objects.cluster_objects import ClusterObjects
 from epp.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, decode_object
@@ -57,6 +59,17 @@ log."""
 _WARN_AGAIN_SECONDS = 600.0
 """Time after which a warning on an endpoint is repeated, in a cluster whose objects change all the time."""
 
+_MOST_CLASSES = 256
+"""Classes with metrics of their devices: a cluster may have any number."""
+_DEVICES = PluginMetric(
+    "accelerator_class_devices",
+    "Devices of the nodes of an AcceleratorClass.",
+    ("accelerator",),
+)
+_AVAILABLE = PluginMetric(
+    "accelerator_class_available_devices", "Devices of an AcceleratorClass that no pod requests.", ("accelerator",)
+)
+
 _log = structlog.get_logger()
 
 
@@ -83,6 +96,10 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     prices: str = ""
     """File with prices in US dollars an hour, on demand and spot, in YAML, JSON or CSV: a list `prices` of
     `{accelerator, class, instanceType, region, per, devices, perHour, spotPerHour}`. See docs/files-and-prices.md."""
+    unknown_classes: Literal["lenient", "strict"] = "lenient"
+    """How to treat a configuration in which a plugin names an AcceleratorClass, or a model, that does not exist:
+    `lenient` warns, and the other names count; `strict` refuses it. The classes of a cluster are not known yet when a
+    configuration is loaded, so that `strict` is for classes in files and products of the catalogue."""
     defaults: AcceleratorDeclaration | None = None
     """Accelerator of endpoints that have no known hardware."""
 
@@ -92,6 +109,10 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
             parse_duration(self.missing_file_grace_period)
         except ValueError as error:
             raise ValueError(f"missingFileGracePeriod: {error}") from None
+        declared = [(f"overrides[{index}].accelerator", each.accelerator) for index, each in enumerate(self.overrides)]
+        for place, each in (*declared, ("defaults", self.defaults)):
+            if each is not None and each.profile and (fault := profile_fault(each.profile, each.accelerator_class)):
+                raise ValueError(f"{place}.profile {fault}")
 
 
 class _Objects(NamedTuple):
@@ -120,6 +141,9 @@ class AcceleratorTagger(
     `/healthz` and `llm_d_epp_input_problems` have the reason. Without a previous version, the object is skipped. The
     objects of a missing file are kept for `missingFileGracePeriod`.
 
+    An object with an impossible value, such as a MIG profile that the GPU cannot have or a negative price, is used
+    without it: the log, `/healthz` and `llm_d_epp_input_values_ignored` have field, value and remedy.
+
     An object that changes in the cluster takes effect at once, for the endpoints that it concerns. A kind that is not
     installed, or that the picker may not read, is done without until it is, or may.
     """
@@ -127,7 +151,7 @@ class AcceleratorTagger(
     plugin_type = "accelerator-data-source"
     writes = (ACCELERATOR, NODE_LABELS, PLACEMENT)
     decode = staticmethod(decode_object)
-    metrics = QUOTA_METRICS
+    metrics = (_DEVICES, _AVAILABLE, *QUOTA_METRICS)
 
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
@@ -135,6 +159,7 @@ class AcceleratorTagger(
         """Inventory of the objects in effect."""
         self._source = self._new_source(self.parameters.paths, "paths")
         self._cluster = ClusterObjects()
+        self._totals = ClassTotals()
         self._changing = asyncio.Lock()
         """Files and cluster change the objects one after the other."""
         self._tables = Tables.first(self.parameters.gpu_catalogue, self.parameters.prices)
@@ -180,15 +205,17 @@ class AcceleratorTagger(
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects whose newest versions are not in effect; those of the cluster under its name."""
-        parts = (self._source.inputs, self._tables.inputs, self._cluster.inputs)
-        problems = tuple(problem for part in parts for problem in part.problems)
-        return InputState(problems, {file: count for part in parts for file, count in part.rejected.items()})
+        """Files and objects whose newest versions are not in effect, and values that objects are used without.
 
-    @property
-    def samples(self) -> Sequence[Sample]:
-        """Limits and use of the quotas, of 100 at most."""
-        return quota_samples(self.inventory.gpu_quotas.values())
+        Those of the cluster are under its name.
+        """
+        parts = (self._source.inputs, self._tables.inputs, self._cluster.inputs)
+        return InputState(
+            tuple(problem for part in parts for problem in part.problems),
+            {file: count for part in parts for file, count in part.rejected.items()},
+            ignored=self.inventory.ignored,
+            remarks=(*self.inventory.remarks, *self._tables.remarks),
+        )
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
@@ -198,6 +225,23 @@ class AcceleratorTagger(
     def can_read(self, kind: ObjectKind) -> bool:
         """Return whether it is one of these kinds."""
         return kind._replace(version="") in _KINDS
+
+    @property
+    def refuses_unknown(self) -> bool:  # type: ignore[override]  # by its parameter
+        """Whether unknown classes in a configuration are errors."""
+        return self.parameters.unknown_classes == "strict"
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """Devices of each class, and those that no pod requests; limits and use of the quotas, of 100 at most."""
+        totals = self._totals.of(self.inventory)
+        shown = [(name, totals[name]) for name in list(totals)[:_MOST_CLASSES]]
+        of_classes = [
+            sample
+            for name, total in shown
+            for sample in (Sample(_DEVICES, total.total, (name,)), Sample(_AVAILABLE, total.available, (name,)))
+        ]
+        return [*of_classes, *quota_samples(self.inventory.gpu_quotas.values())]
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the tag; log each problem of endpoints once for each version of the objects."""

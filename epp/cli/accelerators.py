@@ -2,9 +2,7 @@
 """`epp accelerators`: the hardware of each endpoint, its cost, and the source of each fact."""
 
 import asyncio
-import sys
 from collections.abc import Iterable, Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from epp.cli.commands import Accelerators
 from epp.cli.errors import exit_on
 from epp.cli.inputs import read_config, read_endpoints, split_list
 from epp.cli.options import Output
-from epp.cli.output import indented, new_console, print_json
+from epp.cli.output import indented, log_of_errors_only, new_console, print_json
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.datastore import Datastore
 from epp.discovery.pod_choice import Chosen, PodChoice, choose
@@ -38,6 +36,8 @@ from epp.observability.prices import prices_missing
 
 _GIB = 2**30
 _UNKNOWN = "-"
+_MOST_PROBLEMS = 100
+"""Sentences on objects in the table."""
 
 
 class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -67,7 +67,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     quotas: tuple[QuotaReport, ...] = ()
     """Limits and use of namespaces, in TensorFusion."""
     problems: tuple[str, ...] = ()
-    """Invalid objects and files."""
+    """Sentences on objects and files: those that are not in effect, and values that are ignored."""
     remarks: tuple[str, ...] = ()
     """Pods that are no endpoints, ports that are assumed, and endpoints without a price."""
     skipped: int = 0
@@ -76,7 +76,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
 def accelerators(flags: Accelerators) -> None:
     """Print the report in the format asked for."""
-    with exit_on(ConfigurationError), redirect_stdout(sys.stderr):  # log lines are no part of the report
+    with exit_on(ConfigurationError), log_of_errors_only():
         report = asyncio.run(_report(flags))
     if flags.output is Output.JSON:
         print_json(msgspec.to_builtins(report, order="deterministic"))
@@ -129,7 +129,7 @@ async def _report(flags: Accelerators) -> Report:
         if flags.fit
         else None,
         quota_reports(source.inventory.gpu_quotas.values()),
-        tuple(source.problems),
+        (*source.problems, *source.inventory.elsewhere),
         (*remarks, *prices_missing(store.snapshot())),
         source.inventory.skipped,
     )
@@ -184,9 +184,7 @@ def _show(report: Report) -> None:
     if report.endpoints:
         console.print(_endpoints(report.endpoints))
     _show_sources(console, report.endpoints)
-    for each in report.endpoints:
-        for problem in each.problems:
-            console.print(f"[yellow]{escape(each.endpoint)}[/]: {escape(problem)}")
+    _show_problems(console, report)
     _show_missing(console, report.endpoints)
     for remark in report.remarks:
         console.print(f"[yellow]{escape(remark)}[/]")
@@ -196,6 +194,16 @@ def _show(report: Report) -> None:
         console.print(_fits(report.fit))
     if report.quotas:
         console.print(_quotas(report.quotas))
+
+
+def _show_problems(console: Console, report: Report) -> None:
+    for each in report.endpoints:
+        for problem in each.problems:
+            console.print(f"[yellow]{escape(each.endpoint)}[/]: {escape(problem)}", soft_wrap=True)
+    for problem in report.problems[:_MOST_PROBLEMS]:
+        console.print(f"[yellow]![/] {escape(problem)}", soft_wrap=True)
+    if (more := len(report.problems) - _MOST_PROBLEMS) > 0:
+        console.print(f"[yellow]![/] and {more} more: --output=json has all")
 
 
 def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:

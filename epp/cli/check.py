@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`epp check`: validates configuration files, and shows the complete graph of plugins with errors and warnings."""
 
-import sys
 from collections.abc import Iterable
-from contextlib import redirect_stdout
 from math import inf
 
 import typer
@@ -17,7 +15,7 @@ from epp.cli.errors import exit_on
 from epp.cli.findings import show_findings
 from epp.cli.inputs import split_list
 from epp.cli.options import Output
-from epp.cli.output import new_console, print_json
+from epp.cli.output import log_of_errors_only, new_console, print_json
 from epp.config import Builder
 from epp.config.describe import FeedGraph, FilterUse, Graph, PluginUse, ProfileGraph, ScorerUse
 from epp.framework import ConfigurationError, SystemClock
@@ -38,7 +36,7 @@ def check(flags: Check) -> None:
         _refuse_idle_flags(flags)
     registry = Registry(modules=split_list(flags.allow_plugin_modules))
     builder = Builder(registry, SystemClock(), experimental=bool(flags.allow_experimental_plugins))
-    with redirect_stdout(sys.stderr):  # log lines are no part of the reports
+    with log_of_errors_only():
         reports = check_all(flags.files or (), builder)
     if flags.output is not Output.JSON:
         for report in reports:

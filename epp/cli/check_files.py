@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from epp.cli.check_prices import price_findings
-from epp.config import Builder, InvalidConfigError, LoadedConfig, Problem, assemble
+from epp.config import Assembly, Builder, InvalidConfigError, LoadedConfig, Problem, assemble
 from epp.config.describe import Graph, describe
 from epp.config.load import load_all, one_too_many
 from epp.config.model import KIND
@@ -17,6 +17,7 @@ from epp.config.sources import NoConfigError, decoded, read_file
 from epp.framework import ConfigurationError
 
 STDIN = "-"
+_MOST_SENTENCES = 100
 _ENDINGS = {".yaml", ".yml", ".json"}
 
 
@@ -144,7 +145,17 @@ def _check_config(loaded: LoadedConfig, builder: Builder) -> FileReport:
     prices = price_findings(assembly)
     return msgspec.structs.replace(
         report,
-        warnings=(*assembly.warnings, *prices.warnings),
+        warnings=(*assembly.warnings, *_on_inputs(loaded, assembly), *prices.warnings),
         notes=prices.notes,
         graph=describe(assembly),
     )
+
+
+def _on_inputs(loaded: LoadedConfig, assembly: Assembly) -> Iterator[Problem]:
+    """Yield what the plugins say of the files that they read, up to 100 sentences for each."""
+    for plugin in assembly.plugins:
+        inputs = plugin.inputs
+        found = [*map(str, inputs.problems), *map(str, inputs.ignored), *inputs.remarks]
+        yield from (loaded.problem(f"plugin {plugin.name!r}: {sentence}") for sentence in found[:_MOST_SENTENCES])
+        if (more := len(found) - _MOST_SENTENCES) > 0:
+            yield loaded.problem(f"plugin {plugin.name!r}: and {more} more problems of its files")

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of commands: tables for terminals, and JSON for programs."""
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
+import structlog
 import typer
 from rich.console import Console
 from rich.padding import Padding
@@ -21,6 +25,20 @@ def new_console() -> Console:
     return console
 
 
+@contextmanager
+def log_of_errors_only() -> Iterator[None]:
+    """Keep warnings out of the log: the report of the command has them, and its JSON nothing else beside."""
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
 def print_labelled(console: Console, label: str, text: str) -> None:
     """Print one line, markup; what a terminal has no room for goes on below the text. Without one it stays one line."""
     if not console.is_terminal:
@@ -35,7 +53,7 @@ def print_labelled(console: Console, label: str, text: str) -> None:
 
 def indented(markup: str, columns: int) -> Padding:
     """Return a paragraph to print, wrapped between words at any width."""
-    return Padding(Text.from_markup(markup), (0, 0, 0, columns))
+    return Padding(Text.from_markup(markup), (0, 0, 0, columns), expand=False)
 
 
 def print_json(value: object) -> None:

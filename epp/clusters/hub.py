@@ -4,15 +4,15 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
 
 from epp.framework.inputs import IgnoredValue
-from epp.objects.base import Object
+from epp.objects.by_kind import ObjectsByKind
 from epp.objects.core import Node, Pod
 from epp.objects.dra import ResourceClaim, ResourceSlice
 from epp.objects.files.last_good import FileObjects
 from epp.objects.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from epp.objects.ocm import (
+    OCM,
     AddOnPlacementScore,
     ManagedCluster,
     ManagedClusterSet,
@@ -21,9 +21,6 @@ from epp.objects.ocm import (
 )
 from epp.objects.placement import Placement
 from epp.objects.pool_import import InferencePoolImport
-
-_O = TypeVar("_O", bound=Object)
-_VETTED = (AddOnPlacementScore, ManagedCluster, PlacementDecision, Placement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +47,8 @@ class Hub:
     """Imported pools, those that are being deleted left out."""
     ignored: tuple[IgnoredValue, ...] = ()
     """Values that objects are used without."""
+    remarks: tuple[str, ...] = ()
+    """Further sentences on objects in effect."""
     problems: tuple[str, ...] = ()
     """Problems of objects, those not in effect included."""
 
@@ -57,26 +56,10 @@ class Hub:
     def build(cls, files: Iterable[FileObjects]) -> "Hub":
         """Return the objects of the files; of two with one name, the later one counts."""
         files = tuple(files)
-        found: defaultdict[type[Object], dict[str, Object]] = defaultdict(dict)
-        problems = [problem for file in files for problem in (*map(str, file.problems), *file.notes)]
-        for file in files:
-            for held in file.held:
-                of_kind = found[type(held.object)]
-                if held.object.id in of_kind:
-                    problems.append(f"{held.key.kind} {held.object.id} occurs more than once: the last one counts")
-                of_kind[held.object.id] = held.object
-
-        def of(kind: type[_O]) -> dict[str, _O]:
-            return cast("dict[str, _O]", found[kind])
-
-        ignored = tuple(
-            IgnoredValue(file.file, held.key.kind or "", held.object.id, fault)
-            for file in files
-            for held in file.held
-            if isinstance(held.object, _VETTED) and found[type(held.object)][held.object.id] is held.object
-            for fault in held.object.faults
-        )
-        problems += [f"{each.kind} {each.object}: {each.reason}" for each in ignored]
+        found = ObjectsByKind(files)
+        of = found.of
+        remarks = (*found.problems, *(note for file in files for note in file.notes), *found.unused({OCM}))
+        not_in_effect = (str(problem) for file in files for problem in file.problems)
         pages: defaultdict[str, list[PlacementDecision]] = defaultdict(list)
         for page in sorted(of(PlacementDecision).values(), key=lambda page: page.id):
             if not page.metadata.is_terminating:
@@ -96,8 +79,9 @@ class Hub:
             slices=of(ResourceSlice),
             claims=of(ResourceClaim),
             imports={name: one for name, one in of(InferencePoolImport).items() if not one.metadata.is_terminating},
-            ignored=ignored,
-            problems=tuple(problems),
+            ignored=found.ignored,
+            remarks=remarks,
+            problems=(*not_in_effect, *remarks, *map(str, found.ignored)),
         )
 
     def bound_sets(self, namespace: str) -> frozenset[str] | None:

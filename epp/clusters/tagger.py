@@ -64,7 +64,18 @@ class _State(NamedTuple):
     hub: Hub
     usage: _Usage
     standings: Standings
-    problems: tuple[str, ...]
+    without_pods: bool = False
+    """Whether usage is to be computed, and no pods are known."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences on objects in effect."""
+        return (*self.hub.remarks, _NO_PODS) if self.without_pods else self.hub.remarks
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """All sentences on objects, those not in effect included."""
+        return (*self.hub.problems, _NO_PODS) if self.without_pods else self.hub.problems
 
 
 class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[ClusterTaggerParameters]):
@@ -98,7 +109,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
             kinds=CLUSTER_KINDS | own,
         )
         self._items = {**USAGE_ITEMS, **self.parameters.usage_items}
-        self._state = _State(Hub(), _Usage({}, self.clock.now()), Standings(), ())
+        self._state = _State(Hub(), _Usage({}, self.clock.now()), Standings())
         self._changing = asyncio.Lock()
         """Files, cluster and time change the state one after the other."""
         self._said: frozenset[tuple[str, str, str]] = frozenset()
@@ -124,7 +135,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
 
         Those of the cluster are under its name.
         """
-        return replace(self._objects.inputs, ignored=self._state.hub.ignored)
+        return replace(self._objects.inputs, ignored=self._state.hub.ignored, remarks=self._state.remarks)
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
@@ -226,11 +237,8 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
         before = self._state
         hub = before.hub if files is None else Hub.build(files)
         used = before.usage._replace(due=self._computes_usage)
-        problems = hub.problems
         if self._computes_usage and usage:
             used = _Usage(self._usage_of(hub), self.clock.now())
-        if self._computes_usage and hub.nodes and not hub.pods:
-            problems = (*problems, _NO_PODS)
         found = standings(
             hub,
             before.standings,
@@ -241,7 +249,8 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
         )
         differs = found.differ_from(before.standings)
         concerns = no_endpoint if differs is None else lambda endpoint: differs(self.cluster_of(endpoint))
-        return _State(hub, used, found, problems), concerns
+        without_pods = self._computes_usage and bool(hub.nodes) and not hub.pods
+        return _State(hub, used, found, without_pods), concerns
 
     def _usage_of(self, hub: Hub) -> Mapping[str, float]:
         if not hub.pods:

@@ -12,6 +12,7 @@ from epp.framework.plugin import Parameters
 from epp.framework.quantities import exact_quantity
 from epp.objects.core import Container, Node, Pod
 from epp.objects.dra import AllocatedDevice, ResourceClaim, ResourceSlice, SliceDevice
+from epp.objects.limits import UNKNOWN_AMOUNT
 
 _NO_NODE = ""
 
@@ -99,15 +100,20 @@ def pod_requests(pod: Pod) -> dict[str, Fraction]:
         else:
             starting |= sidecars + _amounts(container)
     total = (running + sidecars) | starting
-    whole = pod.spec.resources
-    total.update({name: whole.requests[name] - total[name] for name in whole.requests})
-    total.update(dict(pod.spec.overhead))
+    whole = _known(pod.spec.resources.requests)
+    total.update({name: whole[name] - total[name] for name in whole})
+    total.update(_known(pod.spec.overhead))
     return {name: Fraction(amount) for name, amount in total.items()}
 
 
 def _amounts(container: Container) -> Counter[str]:
     """Return requests; a limit is the request where there is none."""
-    return Counter({**container.resources.limits, **container.resources.requests})
+    return Counter({**_known(container.resources.limits), **_known(container.resources.requests)})
+
+
+def _known(amounts: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    """Return the amounts without impossible ones."""
+    return {name: amount for name, amount in amounts.items() if amount != UNKNOWN_AMOUNT}
 
 
 def _free(item: UsageItem, node: Node, requested: Mapping[str, int]) -> Fraction:

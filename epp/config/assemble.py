@@ -11,7 +11,7 @@ from epp.config.data_layer import DataLayer, build_data_layer, choose_discovery,
 from epp.config.document import Path
 from epp.config.features import check_features
 from epp.config.instances import Builder, Instances
-from epp.config.lint import lint
+from epp.config.lint import lint, refuse_unknown_accelerators
 from epp.config.load import LoadedConfig
 from epp.config.model import PluginRef
 from epp.config.probe import rehearse
@@ -74,6 +74,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     check_order(instances)
     _rehearse(instances, builder)
     _check_headers(instances)
+    refuse_unknown_accelerators(instances)
     instances.raise_problems()
     assert handler is not None  # noqa: S101  a problem otherwise
     assert aggregator is not None  # noqa: S101  the same

@@ -8,7 +8,7 @@ from typing import Any
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
 from epp.config.problems import Problem
-from epp.framework.datalayer import Feed, KnowsAccelerators, NamesPlacementTemplate, Tagger
+from epp.framework.datalayer import Feed, KnowsAccelerators, NamesPlacementTemplate, Tagger, unknown_accelerators
 from epp.framework.drops import DropCause
 from epp.framework.hints import hint_at
 from epp.framework.plugin import Datum, Plugin, Stage, roles_of
@@ -53,7 +53,7 @@ def lint(
     found += [
         loaded.problem(message, *instances.path_of(plugin), "parameters")
         for plugin in instances
-        for message in _unknown_accelerators(plugin, instances.of(KnowsAccelerators))
+        for message in _unknown_accelerators(plugin, instances)
     ]
     found += [
         loaded.problem(message, *instances.path_of(plugin), "parameters")
@@ -74,13 +74,21 @@ def _unknown_template(plugin: str, name: str, sources: Sequence[KnowsAccelerator
         )
 
 
-def _unknown_accelerators(plugin: Plugin[Any], sources: Sequence[KnowsAccelerators[Any]]) -> Iterator[str]:
-    for name in dict.fromkeys(plugin.accelerator_names):
-        if sources and not any(source.knows(name) for source in sources):
-            yield (
-                f"plugin {plugin.name!r} names accelerator {name!r}, and there is neither an AcceleratorClass nor a "
-                "product of that name: it is as if it were not there"
-            )
+def refuse_unknown_accelerators(instances: Instances) -> None:
+    """Note accelerators that do not exist as problems, if a source of them is strict."""
+    if any(source.refuses_unknown for source in instances.of(KnowsAccelerators)):
+        for plugin in instances:
+            for message in _unknown_accelerators(plugin, instances):
+                remedy = "correct the name, add the class, or set unknownClasses to lenient"
+                instances.fail(message, *instances.path_of(plugin), "parameters", remedy=remedy)
+
+
+def _unknown_accelerators(plugin: Plugin[Any], instances: Instances) -> Iterator[str]:
+    for name in unknown_accelerators(plugin, instances.of(KnowsAccelerators)):
+        yield (
+            f"plugin {plugin.name!r} names accelerator {name!r}, and there is neither an AcceleratorClass nor a "
+            "product of that name: it is as if it were not there"
+        )
 
 
 def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:

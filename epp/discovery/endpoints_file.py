@@ -8,6 +8,7 @@ from typing import Protocol
 
 import yaml
 
+from epp.accelerators.mig.possible import profile_fault
 from epp.discovery.targets import Target
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.errors import ConfigurationError
@@ -158,10 +159,13 @@ def _accelerator(value: object) -> AcceleratorDeclaration | None:
     if not isinstance(value, dict):
         raise _BadEntryError("not a mapping: write class, count and so on", "accelerator")
     try:
-        return read_struct(AcceleratorDeclaration, value)
+        declared = read_struct(AcceleratorDeclaration, value)
     except ParameterError as error:
         place = ".".join(map(str, error.path))
         raise _BadEntryError(f"{place}: {error}" if place else str(error), "accelerator") from None
+    if declared.profile and (fault := profile_fault(declared.profile, declared.accelerator_class)):
+        raise _BadEntryError(f"profile {fault}", "accelerator")
+    return declared
 
 
 def _check_keys(given: Iterable[object], known: tuple[str, ...]) -> None:

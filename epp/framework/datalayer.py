@@ -162,6 +162,9 @@ class Tagger(Plugin[P], role=Role(title="Taggers")):
 class KnowsAccelerators(Tagger[P]):
     """A tagger that knows which accelerators there are."""
 
+    refuses_unknown: bool = False
+    """Whether a configuration that names an unknown accelerator is refused; otherwise there is a warning."""
+
     @abstractmethod
     def knows(self, name: str) -> bool:
         """Say whether there is a class, or a product, of that name."""
@@ -179,6 +182,12 @@ class NamesPlacementTemplate(Protocol):
     @property
     def placement_template(self) -> str:
         """Its name; empty for that of each endpoint's pool."""
+
+
+def unknown_accelerators(plugin: Plugin[Any], sources: Sequence[KnowsAccelerators[Any]]) -> tuple[str, ...]:
+    """Return the accelerators that the plugin names and no source knows; none without sources."""
+    names = dict.fromkeys(plugin.accelerator_names) if sources else ()
+    return tuple(name for name in names if not any(source.knows(name) for source in sources))
 
 
 Concerns: TypeAlias = Callable[[Endpoint], bool]

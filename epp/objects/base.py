@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -83,6 +83,18 @@ class Object(Part, frozen=True, kw_only=True):
         """`namespace/name`; the name alone without a namespace."""
         space = self.metadata.namespace
         return f"{space}/{self.metadata.name}" if space else self.metadata.name
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Field, value and remedy of each impossible value that decoding left out; a field of kinds that have some."""
+        return ()
+
+    def contradiction(self) -> tuple[str, Self] | None:
+        """Return a value that cannot be true beside the others, as field, value and remedy, and the object without it.
+
+        None where all values go together.
+        """
+        return None
 
 
 class ClusterObject(Object, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from epp.objects.base import Object
 from epp.objects.decode import ObjectKey
 from epp.objects.files.last_good import FileObjects
 from epp.objects.held import Held, Judge, no_faults, replaces
+from epp.objects.vetting import vetted
 
 SOURCE = "cluster"
 """Stands for the cluster where problems name a file."""
@@ -87,10 +88,11 @@ def _taken(each: ObjectsOfKind, before: _Kind, judge: Judge) -> _Kind:
             continue
         if not isinstance(found, Object):
             continue
-        reason = "; ".join(judge(found))
+        kept, doubts = vetted(found)
+        reason = "; ".join(judge(kept))
         if replaces(reason, earlier):
             key = ObjectKey(each.kind.group, each.kind.kind, found.metadata.namespace, found.name)
-            held[name] = Held(key, found, sound=not reason)
+            held[name] = Held(key, kept, sound=not reason, doubts=doubts)
         elif earlier is not None:
             held[name] = earlier
             faulty[name] = InputProblem(SOURCE, f"{each.kind.kind} {name}", reason, 1)

@@ -2,14 +2,14 @@
 """Nodes and pods."""
 
 from collections.abc import Mapping
-from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import msgspec
 
 from epp.objects.base import ClusterObject, Condition, Object, Part, condition_of
+from epp.objects.limits import AllocatableAmount, RequestedAmount
 
-Requests: TypeAlias = Mapping[str, Fraction]
+Requests: TypeAlias = Mapping[str, RequestedAmount]
 
 
 class MatchExpression(Part, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class NodeStatus(Part, frozen=True, kw_only=True):
     """Status of a node."""
 
     node_info: NodeInfo = NodeInfo()
-    allocatable: Requests = msgspec.field(default_factory=dict)
+    allocatable: Mapping[str, AllocatableAmount] = msgspec.field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
 
 
@@ -172,6 +172,20 @@ class Pod(Object, frozen=True, kw_only=True):
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    def contradiction(self) -> tuple[str, Self] | None:
+        """Return a container with the name of a later one, which counts in its place."""
+        for field, containers in (("containers", self.spec.containers), ("init_containers", self.spec.init_containers)):
+            last = {each.name: index for index, each in enumerate(containers)}
+            if len(last) == len(containers):
+                continue
+            first = next(index for index, each in enumerate(containers) if last[each.name] != index)
+            name = containers[first].name
+            place = f"spec.{'containers' if field == 'containers' else 'initContainers'}"
+            sentence = f"{place}[{first}] is called {name!r}, as {place}[{last[name]}] is: give each its own name"
+            kept = tuple(each for index, each in enumerate(containers) if index != first)
+            return sentence, msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, **{field: kept}))
+        return None
 
     @property
     def ready(self) -> bool:

@@ -7,6 +7,7 @@ from fractions import Fraction
 import msgspec
 
 from epp.objects.base import Metadata, Object, Part, convert
+from epp.objects.limits import LargePrice, RequiredPrice
 
 UNIT_COSTS_NAME = "accelerator-unit-costs"
 DEFAULT_VARIANT_COST = Fraction(10)
@@ -17,13 +18,13 @@ class UnitCost(Part, frozen=True, kw_only=True):
     """Price of one accelerator, in the unit of the tagger's parameter `costUnit`."""
 
     device: str = ""
-    cost: Fraction
+    cost: RequiredPrice
 
 
 class UnitCosts(Object, frozen=True, kw_only=True):
     """Prices by name of the accelerator, such as `A100`."""
 
-    costs: Mapping[str, UnitCost]
+    costs: Mapping[str, UnitCost] = msgspec.field(name="data")
 
 
 class ScaleTarget(Part, frozen=True, kw_only=True):
@@ -37,7 +38,7 @@ class VariantSpec(Part, frozen=True, kw_only=True):
     """A variant of a model's servers."""
 
     scale_target_ref: ScaleTarget = ScaleTarget()
-    variant_cost: Fraction | None = None
+    variant_cost: LargePrice = None
     """Price of one replica with all its accelerators."""
 
     @property

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoding of cluster objects from plain data, each by itself: an invalid one does not affect the others."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -143,6 +144,10 @@ CLUSTER_KINDS: Kinds = frozenset(
 """Kinds of Open Cluster Management, those of multi-cluster queueing, and imported pools."""
 SCORER_KINDS: Kinds = frozenset(key for key in _KINDS if key[0] == DYNAMIC_SCORING)
 """Kinds of outside scorers."""
+KNOWN_GROUPS = frozenset(
+    {OCM, "inference.redhat.com", "kueue.x-k8s.io", "ome.io", "resource.k8s.io", "tensor-fusion.ai"}
+)
+"""Groups of which an operator may expect that all kinds have an effect."""
 _NESTING_LIMIT = 4
 """Depth of lists within lists."""
 
@@ -191,6 +196,17 @@ def versions_in(documents: Iterable[object], kinds: Kinds | None = None) -> Iter
         for place, item in _unpacked(document, f"document {index}"):
             if (version := _version(item, place, kinds)) is not None:
                 yield version
+
+
+def kinds_without_use(documents: Iterable[object]) -> Mapping[tuple[str, str], int]:
+    """Return the kinds of known groups that cannot be decoded, as group and kind, with the number of their objects."""
+    found: Counter[tuple[str, str]] = Counter()
+    for document in documents:
+        for _, item in _unpacked(document, ""):
+            key = _key(item) if isinstance(item, Mapping) else ObjectKey()
+            if key.group in KNOWN_GROUPS and key.kind is not None and (key.group, key.kind) not in _KINDS:
+                found[key.group, key.kind] += 1
+    return dict(found)
 
 
 def _unpacked(document: object, place: str, depth: int = 0) -> Iterator[tuple[str, object]]:

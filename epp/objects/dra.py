@@ -3,7 +3,6 @@
 
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from epp.framework.accelerators.tag import AttributeValue
 from epp.objects.base import ClusterObject, Metadata, Object, Part, convert
 from epp.objects.core import PodReference, Taint
+from epp.objects.limits import Amount, Capacity
 
 _NUMBERS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})*")
 
@@ -18,7 +18,7 @@ _NUMBERS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})*")
 class Counter(Part, frozen=True, kw_only=True):
     """Amount of a counter or of a capacity."""
 
-    value: Fraction
+    value: Amount
 
 
 class CounterSet(Part, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class SliceDevice(Part, frozen=True, kw_only=True):
 
     name: str
     attributes: Mapping[str, AttributeValue]
-    capacity: Mapping[str, Fraction]
+    capacity: Mapping[str, Capacity]
     consumes_counters: tuple[CounterUse, ...] = ()
     taints: tuple[Taint, ...] = ()
     node_name: str = ""
@@ -55,8 +55,8 @@ class ResourceSlice(ClusterObject, frozen=True, kw_only=True):
     slices: int
     """Number of slices in the complete pool of this generation."""
     node_name: str = ""
-    devices: tuple[SliceDevice, ...] = ()
-    shared_counters: tuple[CounterSet, ...] = ()
+    devices: tuple[SliceDevice, ...] = msgspec.field(default=(), name="spec.devices")
+    shared_counters: tuple[CounterSet, ...] = msgspec.field(default=(), name="spec.sharedCounters")
 
 
 class AllocatedDevice(Part, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class AllocatedDevice(Part, frozen=True, kw_only=True):
     request: str = ""
     """`request`, or `request/sub` for one of several alternatives."""
     admin_access: bool = False
-    consumed_capacity: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
+    consumed_capacity: Mapping[str, Capacity] = msgspec.field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -79,7 +79,7 @@ class AllocatedDevice(Part, frozen=True, kw_only=True):
 class ResourceClaim(Object, frozen=True, kw_only=True):
     """A claim and the devices allocated to it."""
 
-    results: tuple[AllocatedDevice, ...] = ()
+    results: tuple[AllocatedDevice, ...] = msgspec.field(default=(), name="status.allocation.devices.results")
     reserved_for: tuple[PodReference, ...] = ()
     device_classes: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Name of the DeviceClass by name of the request, alternatives as `request/sub`."""

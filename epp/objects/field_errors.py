@@ -10,6 +10,7 @@ import msgspec
 _WITH_PLACE = re.compile(r"(.*) - at (`key` in )?`\$(.*)`", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _EXPECTED = re.compile(r"Expected `([a-z]+)(?: \| null)?`.*", re.DOTALL)
+_BOUND = re.compile(r"` ([<>]=) (-?[0-9]+)(\.0)?$")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _REMEDIES = {
     "str": "write a string",
@@ -35,8 +36,9 @@ def explain(error: msgspec.ValidationError, data: object, convert: Convert, plac
     value = data
     for step in path:
         value = value[step]  # type: ignore[index]  # the path is that of msgspec
-    field = place + "".join(f"[{step}]" if _bracketed(step) else f".{step}" for step in path)
-    field = field.removeprefix(".")
+    field = place
+    for step in path:
+        field = with_step(field, step)
     if of_key and isinstance(value, Mapping):
         key = next((key for key in value if not isinstance(key, str)), "")
         return f"{field or 'the object'} has the key {_shown(key)}: write it in quotes"
@@ -44,9 +46,18 @@ def explain(error: msgspec.ValidationError, data: object, convert: Convert, plac
         return f"{field}.{missing[1]}".removeprefix(".") + " is missing: add it"
     if expected := _EXPECTED.fullmatch(message):
         message = _REMEDIES.get(expected[1], f"write a value of type {expected[1]}")
+        if bound := _BOUND.search(expected[0]):
+            message = f"{message} of at {'least' if bound[1] == '>=' else 'most'} {bound[2]}"
         if expected[1] == "str" and isinstance(value, (int, float)):
             message = "write it in quotes"
     return f"{field or 'the object'} is {_shown(value)}: {message}"
+
+
+def with_step(place: str, step: str | int) -> str:
+    """Return the place of a field or an entry within a place: `spec.cost`, `limits[nvidia.com/gpu]`."""
+    if isinstance(step, int) or not step.replace("-", "").replace("_", "").isalnum():
+        return f"{place}[{step}]"  # an index, or a key such as `nvidia.com/gpu`, which contains a dot
+    return f"{place}.{step}" if place else step
 
 
 def _path(error: msgspec.ValidationError, data: Any, convert: Convert, steps: str) -> list[str | int]:
@@ -81,11 +92,6 @@ def _with_one_key(data: Any, path: list[str | int], key: str) -> Any:
     copy = dict(data) if isinstance(data, Mapping) else list(data)
     copy[path[0]] = _with_one_key(data[path[0]], path[1:], key)  # type: ignore[index]  # a key or an index, as it is
     return copy
-
-
-def _bracketed(step: str | int) -> bool:
-    """Return whether the step is an index, or a key such as `nvidia.com/gpu`, which contains a dot."""
-    return isinstance(step, int) or not step.replace("-", "").replace("_", "").isalnum()
 
 
 def _shown(value: object) -> str:

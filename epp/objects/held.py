@@ -23,6 +23,8 @@ class Held(NamedTuple):
     object: Object
     sound: bool
     """Whether all its values are valid."""
+    doubts: tuple[str, ...] = ()
+    """Field, value and remedy of each impossible value, which the object is used without."""
 
 
 def replaces(reason: str, earlier: Held | None) -> bool:

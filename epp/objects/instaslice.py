@@ -2,13 +2,13 @@
 """Both generations of InstaSlice: Instaslice; NodeAccelerator and AllocationClaim."""
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, TypeVar
 
 import msgspec
 
 from epp.objects.base import Condition, Metadata, Object, Part, convert
 from epp.objects.core import PodReference
+from epp.objects.limits import DeviceMemory, Size, Start, memory_bytes
 
 T = TypeVar("T")
 
@@ -16,8 +16,8 @@ T = TypeVar("T")
 class Placement(Part, frozen=True, kw_only=True):
     """Memory slots of a GPU."""
 
-    size: int
-    start: int
+    size: Size
+    start: Start
 
 
 class NodeGpu(Part, frozen=True, kw_only=True):
@@ -25,7 +25,12 @@ class NodeGpu(Part, frozen=True, kw_only=True):
 
     gpu_uuid: str
     gpu_name: str = ""
-    gpu_memory: Fraction | None = None
+    gpu_memory: DeviceMemory = None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Its memory; a number too small for bytes is in GiB."""
+        return memory_bytes(self.gpu_memory)
 
 
 class NodeResources(Part, frozen=True, kw_only=True):
@@ -33,6 +38,13 @@ class NodeResources(Part, frozen=True, kw_only=True):
 
     node_gpus: tuple[NodeGpu, ...] = ()
     boot_id: str = ""
+    mig_placement: Any = None
+    """Placements by MIG profile."""
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """The MIG profiles with placements; none where they are not readable."""
+        return tuple(map(str, self.mig_placement)) if isinstance(self.mig_placement, Mapping) else ()
 
 
 class PodAllocationRequest(Part, frozen=True, kw_only=True):
@@ -83,7 +95,7 @@ class NodeAccelerator(Object, frozen=True, kw_only=True):
     """A node: generation 2."""
 
     conditions: tuple[Condition, ...] = ()
-    resources: NodeResources = NodeResources()
+    resources: NodeResources = msgspec.field(default=NodeResources(), name="status.nodeResources")
 
 
 class ClaimSpec(Part, frozen=True, kw_only=True):

@@ -2,12 +2,16 @@
 """AcceleratorClass of ome.io, and ResourceFlavor of kueue.x-k8s.io, whose node labels a class can refer to."""
 
 from collections.abc import Mapping
-from fractions import Fraction
+from typing import Self
 
 import msgspec
 
 from epp.objects.base import ClusterObject, Part
 from epp.objects.core import MatchExpression, NodeSelector
+from epp.objects.limits import Bandwidth, DeviceMemory, Figure, Price, TokenPrice, shown
+
+_MOST_SPOT = 10
+"""Spot prices are below the usual price, or at times a little above."""
 
 
 class NodeAffinity(Part, frozen=True, kw_only=True):
@@ -45,21 +49,21 @@ class Discovery(Part, frozen=True, kw_only=True):
 class ClassPerformance(Part, frozen=True, kw_only=True):
     """Figures of one accelerator of the class; with `sparse`, those below fp32 are halved."""
 
-    fp32_tflops: float | None = None
-    fp16_tflops: float | None = None
-    fp8_tflops: float | None = None
-    int8_tops: float | None = None
-    int4_tops: float | None = None
+    fp32_tflops: Figure = None
+    fp16_tflops: Figure = None
+    fp8_tflops: Figure = None
+    int8_tops: Figure = None
+    int4_tops: Figure = None
     sparse: bool = False
 
 
 class Capabilities(Part, frozen=True, kw_only=True):
     """Capabilities of one accelerator of the class."""
 
-    memory: Fraction | None = msgspec.field(default=None, name="memoryGB")
+    memory: DeviceMemory = msgspec.field(default=None, name="memoryGB")
     compute_capability: str = ""
     level_zero_version: str = ""
-    memory_bandwidth_gbps: Fraction | None = msgspec.field(default=None, name="memoryBandwidthGBps")
+    memory_bandwidth_gbps: Bandwidth = msgspec.field(default=None, name="memoryBandwidthGBps")
     features: tuple[str, ...] = ()
     performance: ClassPerformance = ClassPerformance()
 
@@ -80,9 +84,9 @@ class Integration(Part, frozen=True, kw_only=True):
 class ClassCost(Part, frozen=True, kw_only=True):
     """US dollars for one accelerator."""
 
-    per_hour: Fraction | None = None
-    spot_per_hour: Fraction | None = None
-    per_million_tokens: Fraction | None = None
+    per_hour: Price = None
+    spot_per_hour: Price = None
+    per_million_tokens: TokenPrice = None
     tier: str = ""
 
 
@@ -103,6 +107,18 @@ class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
     """A class of accelerators."""
 
     spec: ClassSpec = ClassSpec()
+
+    def contradiction(self) -> tuple[str, Self] | None:
+        """Return a spot price far above the usual price."""
+        cost = self.spec.cost
+        if not cost.per_hour or cost.spot_per_hour is None or cost.spot_per_hour <= _MOST_SPOT * cost.per_hour:
+            return None
+        sentence = (
+            f"spec.cost.spotPerHour is {shown(cost.spot_per_hour)}, more than {_MOST_SPOT} times perHour, "
+            f"{shown(cost.per_hour)}: write both in US dollars an hour"
+        )
+        without = msgspec.structs.replace(cost, spot_per_hour=None)
+        return sentence, msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, cost=without))
 
 
 class FlavorSpec(Part, frozen=True, kw_only=True):

@@ -2,21 +2,35 @@
 """GPU, GPUNode and GPUResourceQuota of tensor-fusion.ai."""
 
 from collections.abc import Mapping
-from fractions import Fraction
+from typing import Self
 
 import msgspec
 
 from epp.objects.base import ClusterObject, Object, Part
 from epp.objects.core import PodReference
+from epp.objects.limits import (
+    AlertPercent,
+    LargePrice,
+    LinkBandwidth,
+    LinkTier,
+    Memory,
+    Number,
+    Percent,
+    Tflops,
+    shown,
+    shown_size,
+)
+
+_MOST_OF_A_GPU = (("tflops", 1_000_000, shown), ("vram", 2**46, shown_size))
 
 
 class Amount(Part, frozen=True, kw_only=True):
     """Amounts of compute and memory."""
 
-    tflops: Fraction | None = None
-    compute: Fraction | None = None
+    tflops: Tflops = None
+    compute: Percent = None
     """Percent."""
-    vram: Fraction | None = None
+    vram: Memory = None
     """Bytes."""
 
 
@@ -42,17 +56,16 @@ class AllocatedPartition(Part, frozen=True, kw_only=True):
     pod_uid: str = msgspec.field(default="", name="podUid")
     pod_name: str = ""
     namespace: str = ""
-    allocated_slot_start: int | None = None
+    allocated_slot_start: Number = None
 
 
 class LinkedGpu(Part, frozen=True, kw_only=True):
     """A GPU that another one is connected to, by its topology."""
 
     peer: str = msgspec.field(default="", name="peerGPUUUID")
-    tier: int = 3
-    """0 direct link, 1 same NUMA node, 2 across NUMA nodes, 3 unknown."""
+    tier: LinkTier = 3
     link_type: str = ""
-    bandwidth: Fraction | None = None
+    bandwidth: LinkBandwidth = None
     """Megabytes a second."""
 
 
@@ -66,7 +79,7 @@ class NvLinkPeer(Part, frozen=True, kw_only=True):
     """A GPU that another one has an NVLink to."""
 
     peer: str = msgspec.field(default="", name="peerUUID")
-    bandwidth: Fraction | None = msgspec.field(default=None, name="bandwidthMBps")
+    bandwidth: LinkBandwidth = msgspec.field(default=None, name="bandwidthMBps")
     """Megabytes a second."""
 
 
@@ -84,7 +97,7 @@ class GpuStatus(Part, frozen=True, kw_only=True):
     model: str = ""
     gpu_model: str = ""
     uuid: str = ""
-    index: int | None = None
+    index: Number = None
     numa_node: int | None = None
     node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
     capacity: Amount = Amount()
@@ -107,22 +120,41 @@ class Gpu(ClusterObject, frozen=True, kw_only=True):
         """Name of its node; empty where the object does not have it."""
         return self.status.node_selector.get("kubernetes.io/hostname", "")
 
+    def contradiction(self) -> tuple[str, Self] | None:
+        """Return an amount that no GPU has, or more available than there is."""
+        capacity, available = self.status.capacity, self.status.available
+        for name, most, written in _MOST_OF_A_GPU:
+            whole, left = getattr(capacity, name), getattr(available, name)
+            if whole is not None and whole > most:
+                sentence = f"status.capacity.{name} is {written(whole)}, more than any GPU has: write that of one GPU"
+                return sentence, self._with(capacity=msgspec.structs.replace(capacity, **{name: None}))
+            if whole is not None and left is not None and left > whole:
+                sentence = (
+                    f"status.available.{name} is {written(left)}, more than the capacity, {written(whole)}: "
+                    "write what is left of it"
+                )
+                return sentence, self._with(available=msgspec.structs.replace(available, **{name: None}))
+        return None
+
+    def _with(self, **fields: Amount) -> Self:
+        return msgspec.structs.replace(self, status=msgspec.structs.replace(self.status, **fields))
+
 
 class GpuNodeSpec(Part, frozen=True, kw_only=True):
     """Spec of a node with GPUs."""
 
-    cost_per_hour: Fraction | None = None
+    cost_per_hour: LargePrice = None
     """US dollars for the whole node."""
 
 
 class GpuNodeStatus(Part, frozen=True, kw_only=True):
     """Status of a node with GPUs."""
 
-    total_vram: Fraction | None = msgspec.field(default=None, name="totalVRAM")
-    total_tflops: Fraction | None = msgspec.field(default=None, name="totalTFlops")
-    virtual_vram: Fraction | None = msgspec.field(default=None, name="virtualVRAM")
+    total_vram: Memory = msgspec.field(default=None, name="totalVRAM")
+    total_tflops: Tflops = msgspec.field(default=None, name="totalTFlops")
+    virtual_vram: Memory = msgspec.field(default=None, name="virtualVRAM")
     """What is sold, with memory expanded to host memory and disk."""
-    virtual_tflops: Fraction | None = msgspec.field(default=None, name="virtualTFlops")
+    virtual_tflops: Tflops = msgspec.field(default=None, name="virtualTFlops")
     """What is sold, by the oversell ratio."""
 
 
@@ -138,8 +170,8 @@ class QuotaTotal(Part, frozen=True, kw_only=True):
 
     requests: Amount = Amount()
     limits: Amount = Amount()
-    max_workers: int | None = None
-    alert_threshold_percent: int = 95
+    max_workers: Number = None
+    alert_threshold_percent: AlertPercent = 95
 
 
 class QuotaSingle(Part, frozen=True, kw_only=True):
@@ -147,7 +179,7 @@ class QuotaSingle(Part, frozen=True, kw_only=True):
 
     max_requests: Amount = Amount()
     max_limits: Amount = Amount()
-    max_gpu_count: int | None = msgspec.field(default=None, name="maxGPUCount")
+    max_gpu_count: Number = msgspec.field(default=None, name="maxGPUCount")
 
 
 class QuotaSpec(Part, frozen=True, kw_only=True):
@@ -162,7 +194,7 @@ class QuotaUsed(Part, frozen=True, kw_only=True):
 
     requests: Amount = Amount()
     limits: Amount = Amount()
-    workers: int | None = None
+    workers: Number = None
 
 
 class QuotaStatus(Part, frozen=True, kw_only=True):

@@ -24,8 +24,8 @@ class InputMetrics(Collector):
         return _families()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield a sample of each metric for each file."""
-        problems, kept, rejected = families = _families()
+        """Yield a sample of each metric for each file, or for each kind of object."""
+        problems, kept, rejected, ignored = families = _families()
         for owner in self._owners():
             inputs = owner.inputs
             problem_counts = Counter(each.file for each in inputs.problems)
@@ -36,10 +36,12 @@ class InputMetrics(Collector):
                 problems.add_metric((owner.name, file), problem_counts[file])
                 kept.add_metric((owner.name, file), kept_counts[file])
                 rejected.add_metric((owner.name, file), count)
+            for kind, count in Counter(each.kind for each in inputs.ignored).items():
+                ignored.add_metric((owner.name, kind), count)
         yield from families
 
 
-def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, CounterMetricFamily]:
+def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, CounterMetricFamily, GaugeMetricFamily]:
     return (
         GaugeMetricFamily(
             "llm_d_epp_input_problems",
@@ -55,5 +57,10 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, CounterMetricFami
             "llm_d_epp_input_versions_rejected",
             "Versions of a file, or of its objects, that cannot be used.",
             labels=_LABELS,
+        ),
+        GaugeMetricFamily(
+            "llm_d_epp_input_values_ignored",
+            "Impossible values, by the kind of the objects that are used without them.",
+            labels=("plugin_name", "kind"),
         ),
     )

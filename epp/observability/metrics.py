@@ -14,13 +14,13 @@ from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock
 from epp.framework.request import DataKey
 from epp.framework.response import Usage
-from epp.framework.snapshot import ACCELERATOR
 from epp.observability.families import Counters, Gauges, Histograms
 from epp.observability.logs import FailureLog
 from epp.observability.plugin_times import PluginTimes
-from epp.observability.pool_series import PoolSeries, hardware_name, served_models
+from epp.observability.pool_series import PoolSeries, served_models
 from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
 from epp.observability.rewrite_series import RewriteSeries
+from epp.observability.selection_series import SelectionSeries
 from epp.scheduling import SchedulingObserver
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -137,10 +137,12 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             "Delay of a timer of the event loop, ten times a second: requests that arrive meanwhile wait as long.",
             _LAG_SECONDS,
         ).labels()
-        self._accelerator_picks = self._counter(
-            "accelerator_selections_total",
-            "Picks by accelerator class (or model, without a class) and profile.",
-            ("accelerator", "profile"),
+        self._selections = SelectionSeries(
+            self._counter(
+                "accelerator_selections_total",
+                "Picks by accelerator class (or model, without a class), profile and policy of the selection.",
+                ("accelerator", "profile", "policy"),
+            )
         )
         self._pool = PoolSeries(pool_name, self.registry)
 
@@ -154,10 +156,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         request.put(_SERIES, series)
         series.of(self._requests).inc()
         series.of(self._request_size).observe(request.size_bytes)
-        for profile, leg in result.profiles.items():
-            if leg is not None:
-                tag = leg.candidates.snapshot.records(ACCELERATOR).values[leg.slot]
-                self._accelerator_picks.labels(hardware_name(tag), profile).inc()
+        self._selections.count(request, result)
         self._scheduling_times.observe(scheduling_seconds)
 
     def refused(self, refusal: Refusal) -> None:

@@ -20,6 +20,7 @@ from epp.framework.cluster import ObjectReader
 from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
+from epp.observability.accelerator_names import UnknownAccelerators
 from epp.observability.cluster_scores import cluster_scores
 from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
@@ -84,6 +85,7 @@ class Picker:
             self.director.use_policies(settings.policies.policies)
         self.metrics.registry.register(InputMetrics(self._input_owners))
         self.metrics.registry.register(PluginMetrics(lambda: self._running.assembly.plugins))
+        self.metrics.registry.register(UnknownAccelerators(lambda: self._running.assembly.plugins))
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
@@ -265,6 +267,11 @@ class Picker:
                 {"plugin": owner.name, **asdict(problem)}
                 for owner in self._input_owners()
                 for problem in owner.inputs.problems
+            ],
+            "ignored_values": [
+                {"plugin": owner.name, **asdict(value)}
+                for owner in self._input_owners()
+                for value in owner.inputs.ignored[:MAX_ROWS]
             ],
         }
 

@@ -15,7 +15,7 @@ class InstanceType(msgspec.Struct, frozen=True):
 
     product: str
     """A name that the catalogue finds: `h100-sxm-80gb`, `h100`."""
-    count: int
+    count: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
     """Devices of a machine."""
     share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     """Of each device that the machine has, as a virtual GPU."""

@@ -4,9 +4,10 @@
 from collections.abc import Iterable, Iterator
 
 from epp.accelerators.classes import affinity
-from epp.accelerators.facts.classes import BARE_GB_BELOW, TIERS, compute_capability
+from epp.accelerators.facts.classes import TIERS, compute_capability
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.objects.base import Object
+from epp.objects.limits import BARE_GB_BELOW
 from epp.objects.ome import AcceleratorClass
 
 
@@ -54,8 +55,6 @@ def _expression_faults(each: AcceleratorClass) -> Iterator[str]:
 
 def _value_faults(each: AcceleratorClass) -> Iterator[str]:
     capabilities, tier = each.spec.capabilities, each.spec.cost.tier
-    if capabilities.memory is not None and capabilities.memory <= 0:
-        yield f"spec.capabilities.memoryGB is {float(capabilities.memory):g}: write a size above 0, such as 80Gi"
     if capabilities.compute_capability and compute_capability(capabilities) is None:
         yield f"spec.capabilities.computeCapability is {capabilities.compute_capability!r}: write a version like 9.0"
     if tier and tier.lower() not in TIERS:

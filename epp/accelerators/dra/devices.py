@@ -5,10 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from epp.accelerators.doubts import mig_fault
 from epp.accelerators.dra.pools import DevicePool, PoolName
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.mig import parse_mig_profile
+from epp.accelerators.mig import MigProfile, parse_mig_profile
 from epp.framework.accelerators.tag import CAPACITY, AttributeValue
 from epp.objects.core import Pod
 from epp.objects.dra import AllocatedDevice, ResourceClaim, SliceDevice
@@ -45,6 +46,18 @@ class Allocated:
         """Return an attribute that is a text; empty if there is none."""
         value = self.attribute(name)
         return value if isinstance(value, str) else ""
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether it is a MIG device."""
+        return self.text("type") == "mig"
+
+    @property
+    def profile(self) -> MigProfile | None:
+        """Profile of a MIG device; None if its GPU cannot have it."""
+        if self.device is None or not self.is_slice or mig_fault(self.device, self.driver):
+            return None
+        return parse_mig_profile(self.text("profile"))
 
     @property
     def attributes(self) -> Mapping[str, AttributeValue]:
@@ -95,9 +108,8 @@ def resource_keys(devices: Sequence[Allocated], inventory: Inventory) -> frozens
     """Return the keys of the extended resources with which pods request such devices."""
     keys = set[str]()
     for each in devices:
-        profile = parse_mig_profile(each.text("profile")) if each.text("type") == "mig" else None
-        if profile is not None:
-            keys.add(f"mig/{profile.name}")
+        if each.is_slice:
+            keys |= set() if each.profile is None else {f"mig/{each.profile.name}"}
             continue
         keys |= _WHOLE_RESOURCES.get(each.driver, frozenset())
         requested = each.claim.device_classes.get(each.result.request, "")

@@ -11,9 +11,9 @@ from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.resource_names import maker_of
 from epp.framework.accelerators.tag import AcceleratorKind, AttributeValue, Partition
+from epp.objects.limits import memory_bytes
 from epp.objects.ome import AcceleratorClass, Capabilities
 
-BARE_GB_BELOW = 2**20
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 _KINDS = {
     "google": AcceleratorKind.TPU,
@@ -51,7 +51,7 @@ def class_facts(each: AcceleratorClass, catalogue: Catalogue, rank: Rank = Rank.
         vendor=spec.vendor.lower() or None,
         family=spec.family.lower() or None,
         model=spec.model.lower() or None,
-        memory_bytes=memory_of(spec.capabilities.memory),
+        memory_bytes=memory_bytes(spec.capabilities.memory),
         compute_capability=compute_capability(spec.capabilities),
         features=frozenset(feature.lower() for feature in spec.capabilities.features),
         fp32=whole(figures.fp32_tflops, compute),
@@ -67,13 +67,6 @@ def class_facts(each: AcceleratorClass, catalogue: Catalogue, rank: Rank = Rank.
         cost_tier=spec.cost.tier.lower() if spec.cost.tier.lower() in TIERS else None,
         attributes=_attributes(each),
     )
-
-
-def memory_of(memory: Fraction | None) -> int | None:
-    """Return bytes; a number too small for bytes is in GiB."""
-    if memory is None or memory <= 0:
-        return None
-    return int(memory * 2**30 if memory < BARE_GB_BELOW else memory)
 
 
 def compute_capability(capabilities: Capabilities) -> tuple[int, ...] | None:

@@ -8,11 +8,13 @@ import msgspec
 
 from epp.accelerators.catalogue import Catalogue
 from epp.accelerators.facts import Facts, Rank
-from epp.accelerators.facts.classes import class_facts, memory_of
-from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.facts.classes import class_facts
+from epp.accelerators.mig import UNKNOWN_SLICE, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig.possible import profile_fault
+from epp.framework.accelerators.memory import parse_memory
 from epp.framework.accelerators.tag import AcceleratorDeclaration, Partition, Sharing
 from epp.framework.endpoint import Endpoint
-from epp.objects.base import quantity_of
+from epp.objects.limits import BARE_GB_BELOW
 from epp.objects.ome import AcceleratorClass
 
 ENDPOINT_LIST = "endpoint list"
@@ -81,7 +83,11 @@ def declared_facts(
     if name and product is None and name not in classes:
         warnings.append(f"{source}: {name!r} is neither an AcceleratorClass nor a product of the catalogue; ignored")
     model = classes[name].spec.model if name in classes else name
-    partition = _partition(declaration, model, warnings, source)
+    sliced_wrongly = profile_fault(declaration.profile, model) if declaration.profile else ""
+    if sliced_wrongly:
+        warnings.append(f"{source}: profile {sliced_wrongly}; it is ignored")
+        declaration = msgspec.structs.replace(declaration, profile="")
+    partition = UNKNOWN_SLICE if sliced_wrongly else _partition(declaration, model)
     profile = parse_mig_profile(declaration.profile) if declaration.profile else None
     memory = _memory(declaration.memory, warnings, source)
     if memory is None and profile is not None:
@@ -102,6 +108,8 @@ def declared_facts(
         facts.append(class_facts(classes[name], catalogue, rank))
     elif product is not None:
         facts.append(msgspec.structs.replace(product.facts(partition=partition), rank=rank))
+    if sliced_wrongly:
+        facts = [facts[0], *(fact.without_figures for fact in facts[1:])]
     if len(facts) > 1:  # a class or product without a count is at least one device
         facts.append(Facts(source=source, rank=Rank.SELF, count=1))
     return Declared(tuple(facts), (name,) if name in classes else (), tuple(warnings))
@@ -112,13 +120,12 @@ def class_on_pod(*texts: Mapping[str, str]) -> str:
     return next((text[key] for text in texts for key in CLASS_NAMES_ON_PODS if text.get(key)), "")
 
 
-def _partition(declaration: AcceleratorDeclaration, model: str, warnings: list[str], source: str) -> Partition | None:
+def _partition(declaration: AcceleratorDeclaration, model: str) -> Partition | None:
     sharers = declaration.sharers or 1
     if declaration.profile:
         profile = parse_mig_profile(declaration.profile)
         if profile is not None:
             return partition_of(profile, mig_gpu(model) if model else None, sharers=sharers)
-        warnings.append(f"{source}: {declaration.profile!r} is not a MIG profile such as 3g.20gb; ignored")
     if sharers > 1:
         share = 1 / sharers
         return Partition(kind=Sharing.TIME_SLICING, compute_fraction=share, memory_fraction=share, sharers=sharers)
@@ -128,8 +135,7 @@ def _partition(declaration: AcceleratorDeclaration, model: str, warnings: list[s
 def _memory(text: str, warnings: list[str], source: str) -> int | None:
     if not text:
         return None
-    try:
-        return memory_of(quantity_of(text))
-    except ValueError as error:
-        warnings.append(f"{source}: memory: {error}; ignored")
-        return None
+    bare = text.strip()
+    if bare.replace(".", "", 1).isdecimal() and float(bare) < BARE_GB_BELOW:
+        warnings.append(f"{source}: memory is {text!r}, which means bytes: read as {bare}Gi; write {bare}Gi")
+    return parse_memory(text)

@@ -14,7 +14,7 @@ from epp.accelerators.facts.merge import DrainOrIgnore
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels.reading import PCI_DEVICES
-from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig import UNKNOWN_SLICE, joined, mig_gpu, partition_of
 from epp.framework.accelerators.tag import (
     CLIQUE,
     DRIVER,
@@ -42,6 +42,7 @@ _AMD = "gpu.amd.com"
 _PCI_VENDORS = {_AMD: "1002", "gpu.intel.com": "8086", "gaudi.intel.com": "1da3"}
 _PLACED = re.compile(r".*-mig-.+-\d+-(\d+)")
 _UNHEALTHY = "Unhealthy"
+_ALL = Share(1.0, 1.0)
 
 
 def dra_facts(
@@ -135,7 +136,7 @@ def _memory(each: Allocated, product: Product | None, share: Share | None) -> in
 def _partition(each: Allocated, inventory: Inventory, share: Share | None) -> Partition:
     """Return the partition of the device; by default the whole of it."""
     placed = _PLACED.fullmatch(each.result.device)
-    profile = parse_mig_profile(each.text("profile")) if each.text("type") == "mig" else None
+    profile = each.profile
     sharers = _sharers(each, inventory)
     if profile is not None:
         return partition_of(
@@ -145,10 +146,12 @@ def _partition(each: Allocated, inventory: Inventory, share: Share | None) -> Pa
             parent_id=each.text("parentUUID"),
             sharers=sharers,
         )
+    if each.is_slice and (share is None or share == _ALL):
+        return UNKNOWN_SLICE
     if share is not None:
         return Partition(
-            kind=Sharing.AMD if each.driver == _AMD else Sharing.VGPU,
-            profile=each.text("partitionProfile") or each.text("profile"),
+            kind=Sharing.AMD if each.driver == _AMD else Sharing.MIG if each.is_slice else Sharing.VGPU,
+            profile="" if each.is_slice else each.text("partitionProfile") or each.text("profile"),
             compute_fraction=share.compute / sharers,
             memory_fraction=share.memory / sharers,
             parent_id=each.text("parentUUID") or each.text("parentUID") or each.text("pciAddr"),

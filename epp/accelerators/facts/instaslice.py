@@ -3,15 +3,16 @@
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
+from epp.accelerators.doubts import gpus_of_node
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.merge import DrainOrIgnore, PassOrDrain
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
-from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.mig.slices import SliceClaim, SliceNode
+from epp.accelerators.mig.vetting import vetted_claim
 from epp.accelerators.resources import SLICER_DOMAINS, ResourceRequest
+from epp.accelerators.slice_annotation import annotated_claims
 from epp.framework.accelerators.tag import (
     SLOTS_FREE,
     SLOTS_TOTAL,
@@ -20,14 +21,10 @@ from epp.framework.accelerators.tag import (
     Device,
     Partition,
     Routability,
-    Sharing,
 )
-from epp.objects.base import convert
-from epp.objects.instaslice import ClaimSpec
 
 SLICE = "epp/slice"
 """Attribute: `unknown` if a pod requests a slice and has no claim."""
-_ANNOTATION = "mig.das.com/allocation"
 _SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
 
 
@@ -40,7 +37,7 @@ def instaslice_facts(
     on_node_not_ready: DrainOrIgnore = "Drain",
 ) -> Iterator[Facts]:
     """Yield facts of rank SLICE_CLAIM; none for an endpoint without slices and requests for them."""
-    claims = _claims(around, inventory) or _annotated(around)
+    claims = _claims(around, inventory) or _annotated(around, inventory)
     node_name = around.node_name or next((claim.node for claim in claims if not claim.tentative), "")
     node = inventory.slice_nodes.get(node_name)
     wants = [each for each in requested if each.profile and (node is not None or each.name.startswith(SLICER_DOMAINS))]
@@ -48,6 +45,8 @@ def instaslice_facts(
         return
     if claims:
         yield _of_claims(claims, node, pod_ready=around.pod is None or around.pod.ready)
+        if not any(claim.sound or claim.tentative for claim in claims):
+            yield Facts(source="InstaSlice", rank=Rank.SELF, partition=UNKNOWN_SLICE)
     else:
         yield Facts(
             source="InstaSlice",
@@ -70,38 +69,27 @@ def _claims(around: Surroundings, inventory: Inventory) -> tuple[SliceClaim, ...
     return tuple(claim for claim in found if not claim.tentative) or tuple(found)
 
 
-def _annotated(around: Surroundings) -> tuple[SliceClaim, ...]:
+def _annotated(around: Surroundings, inventory: Inventory) -> tuple[SliceClaim, ...]:
     """Return the claims in the annotation of the device plugin; none if it is invalid."""
-    text = "" if around.pod is None else around.pod.metadata.annotations.get(_ANNOTATION, "")
-    if not text:
+    if around.pod is None:
         return ()
     try:
-        entries = msgspec.json.decode(text, type=list[dict[str, object]])
-        specs = [convert(entry.get("spec", entry), ClaimSpec) for entry in entries]
-    except (msgspec.DecodeError, ValueError):
+        claims = annotated_claims(around.pod, around.node_name)
+    except ValueError:  # reported with the other doubts of the pod
         return ()
-    return tuple(
-        SliceClaim(
-            source=f"annotation {_ANNOTATION}",
-            pod=spec.pod_ref,
-            profile=spec.profile,
-            gpu_uuid=spec.gpu_uuid,
-            node=spec.nodename or around.node_name,
-            start=None if spec.mig_placement is None else spec.mig_placement.start,
-            size=None if spec.mig_placement is None else spec.mig_placement.size,
-            state="inUse",
-        )
-        for spec in specs
-    )
+    slicer = inventory.slice_nodes.get(around.node_name)
+    gpus = gpus_of_node(around.node, slicer)
+    return tuple(vetted_claim(claim, slicer, gpus)[0] for claim in claims)
 
 
 def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_ready: bool) -> Facts:
-    """Return the facts of the claims."""
+    """Return the facts of the claims; one without a profile only counts where none has one, but its state does."""
     worst = min(claims, key=lambda claim: _SEVERITY.index(claim.routability(pod_ready=pod_ready)))
     state = worst.routability(pod_ready=pod_ready)
     reason = None if state is Routability.ROUTABLE else f"{worst.source} is {worst.state}"
     if worst.tentative:
         return Facts(source="InstaSlice", rank=Rank.SLICE_CLAIM, state=state, reason=reason)
+    claims = [claim for claim in claims if claim.sound] or claims
     profiles = [parse_mig_profile(claim.profile) for claim in claims]
     sizes = [profile.memory_bytes for profile in profiles if profile is not None]
     gpu = None if node is None else node.gpu(claims[0].gpu_uuid)
@@ -115,7 +103,7 @@ def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_read
         devices=tuple(_device(claim) for claim in claims),
         count=len(claims),
         memory_bytes=sum(sizes) // len(sizes) if len(sizes) == len(claims) else None,
-        partition=joined([_partition(claim, node) for claim in claims]),
+        partition=joined([_partition(claim, node) for claim in claims]) if claims[0].sound else None,
         state=state,
         reason=reason,
         node=worst.node or None,
@@ -126,9 +114,9 @@ def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_read
 def _partition(claim: SliceClaim, node: SliceNode | None) -> Partition:
     profile = parse_mig_profile(claim.profile)
     if profile is None:
-        return Partition(kind=Sharing.MIG, profile=claim.profile, parent_id=claim.gpu_uuid, start=claim.start)
+        return UNKNOWN_SLICE
     gpu = None if node is None else node.gpu(claim.gpu_uuid)
-    layout = None if gpu is None else mig_gpu(gpu.gpu_name, None if gpu.gpu_memory is None else int(gpu.gpu_memory))
+    layout = None if gpu is None else mig_gpu(gpu.gpu_name, gpu.memory_bytes)
     return partition_of(profile, layout, start=claim.start, parent_id=claim.gpu_uuid)
 
 
@@ -161,5 +149,5 @@ def _of_node(node: SliceNode, claims: Sequence[SliceClaim], on_not_ready: DrainO
 def _slots_of(node: SliceNode, gpu_uuid: str) -> int:
     """Return the number of memory slots of a GPU; 8 for an unknown model."""
     gpu = node.gpu(gpu_uuid)
-    layout = None if gpu is None else mig_gpu(gpu.gpu_name, None if gpu.gpu_memory is None else int(gpu.gpu_memory))
+    layout = None if gpu is None else mig_gpu(gpu.gpu_name, gpu.memory_bytes)
     return 8 if layout is None else layout.memory_slots

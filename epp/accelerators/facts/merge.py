@@ -90,6 +90,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     sources: Mapping[str, str] = {}
     """Source of single fields that have another one."""
 
+    @property
+    def without_figures(self) -> "Facts":
+        """The same without memory, prices and speed, which are those of a whole device."""
+        return msgspec.structs.replace(self, **dict.fromkeys(_FIGURES))
+
 
 _SINGLE = (
     "kind",
@@ -107,7 +112,9 @@ _SINGLE = (
     "cluster",
 )
 _PERFORMANCE = ("fp32", "fp16", "fp8", "int8", "int4")
-_COST = ("per_hour", "spot_per_hour", "per_million_tokens", "spot")
+_PRICES = ("per_hour", "spot_per_hour", "per_million_tokens")
+_FIGURES = ("memory_bytes", "bandwidth_gbps", *_PERFORMANCE, *_PRICES, "cost_tier")
+_COST = (*_PRICES, "spot")
 _SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
 
 

@@ -9,7 +9,7 @@ from epp.accelerators.facts.parts import requested_part
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts
-from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.resources import ResourceRequest, extended_resources, resource_requests
 from epp.framework.accelerators.tag import (
     BOOT_ID,
@@ -70,6 +70,8 @@ def pod_facts(
     source = f"Pod/{around.pod.id}"
     if slices := [each for each in requested if each.profile]:
         yield _sliced(source, slices, node)
+    elif any(each.is_slice for each in requested):
+        yield Facts(source=source, rank=Rank.SELF, partition=UNKNOWN_SLICE)
     product = _product(node, catalogue)
     part = requested_part(requested, extended_resources(around.pod), product, around.node, node.count)
     if part is not None:
@@ -79,7 +81,7 @@ def pod_facts(
         rank=Rank.RESOURCES,
         kind=next((each.kind for each in requested if each.kind is not AcceleratorKind.UNKNOWN), None),
         vendor=next((each.vendor for each in requested if each.vendor), None),
-        count=sum(each.count for each in requested),
+        count=sum(each.count for each in requested) if all(each.count for each in requested) else None,
         resources=frozenset(each.name for each in requested),
     )
 
@@ -87,15 +89,16 @@ def pod_facts(
 def _sliced(source: str, slices: Sequence[ResourceRequest], node: NodeFacts) -> Facts:
     product = next((fact.product for fact in node.facts if fact.product), "") or ""
     layout = mig_gpu(product) if product else None
-    profiles = [profile for each in slices if (profile := parse_mig_profile(each.profile)) for _ in range(each.count)]
+    counted = [(profile, max(each.count, 1)) for each in slices if (profile := parse_mig_profile(each.profile))]
+    total = sum(count for _, count in counted)
     return Facts(
         source=source,
         rank=Rank.SLICE_CLAIM,
         kind=AcceleratorKind.GPU,
         vendor="nvidia",
-        count=len(profiles),
-        memory_bytes=sum(profile.memory_bytes for profile in profiles) // len(profiles),
-        partition=joined([partition_of(profile, layout) for profile in profiles]),
+        count=total if all(each.count for each in slices) else None,
+        memory_bytes=sum(profile.memory_bytes * count for profile, count in counted) // total,
+        partition=joined([part for profile, count in counted for part in [partition_of(profile, layout)] * count]),
     )
 
 

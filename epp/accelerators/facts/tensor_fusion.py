@@ -7,12 +7,13 @@ from fractions import Fraction
 import msgspec
 
 from epp.accelerators.catalogue import Catalogue, Product
+from epp.accelerators.doubts import template_fault
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.facts.merge import PassOrDrain
 from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.facts.tensor_fusion_amounts import physical_capacity, usage_attributes
 from epp.accelerators.inventory import Inventory, gpu_users
-from epp.accelerators.mig import joined, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig import UNKNOWN_SLICE, is_unknown_slice, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.framework.accelerators.tag import (
     CLIQUE,
     ISOLATION_MODE,
@@ -33,7 +34,6 @@ from epp.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu
 DOMAIN = "tensor-fusion.ai"
 """Domain of the attributes, and the default domain of annotations."""
 _LEAVING = frozenset({"Destroying", "Migrating"})
-_TIERS = range(4)
 _OURS = frozenset({"", "tensor-fusion"})
 
 
@@ -42,7 +42,7 @@ def tensor_fusion_gpus(around: Surroundings, inventory: Inventory, annotation_do
     annotations = {} if around.pod is None else around.pod.metadata.annotations
     wanted = [name.strip() for name in annotations.get(f"{annotation_domain}/gpu-ids", "").split(",")]
     named = [inventory.gpus[name] for name in wanted if name in inventory.gpus]
-    named += [gpu for name in wanted for gpu in inventory.gpus_by_uuid.get(name, ())]
+    named += [inventory.gpus_by_uuid[name][0] for name in wanted if name in inventory.gpus_by_uuid]
     used = inventory.all_by_pod(inventory.gpus_by_pod, around.pod_keys)
     return tuple({gpu.id: gpu for gpu in (*named, *used)}.values())
 
@@ -66,6 +66,7 @@ def tensor_fusion_facts(
     shares = [_partition(gpu, inventory, product, around, annotation_domain) for gpu in gpus]
     parts = [part for part in shares if part is not None]
     part = joined(parts) if len(parts) == len(gpus) else None
+    unknown = part is not None and is_unknown_slice(part)
     tflops = physical_capacity(gpus[0], "tflops", inventory)
     state, reason = _state(gpus, on_pending)
     yield Facts(
@@ -79,9 +80,9 @@ def tensor_fusion_facts(
         devices=tuple(_device(gpu, around.node_labels.get(CLIQUE, "")) for gpu in gpus),
         count=len(gpus),
         memory_bytes=int(min(memory) * (1.0 if part is None else part.memory_fraction))
-        if len(memory) == len(gpus)
+        if len(memory) == len(gpus) and not unknown
         else None,
-        fp16=float(tflops) if tflops else None,
+        fp16=float(tflops) if tflops and not unknown else None,
         partition=part,
         state=state,
         reason=reason,
@@ -103,16 +104,11 @@ def _device(gpu: Gpu, clique: str) -> Device:
 
 
 def _links(gpu: Gpu) -> Iterator[DeviceLink]:
-    """Yield the connections of a GPU; a tier beyond those that there are is unknown."""
+    """Yield the connections of a GPU."""
     for each in gpu.status.topology.peers:
-        tier = each.tier if each.tier in _TIERS else _TIERS[-1]
-        yield DeviceLink(peer=each.peer, tier=tier, bandwidth_mbps=_bandwidth(each.bandwidth))
+        yield DeviceLink(peer=each.peer, tier=each.tier, bandwidth_mbps=float(each.bandwidth or 0))
     for link in gpu.status.nv_link.peers:
-        yield DeviceLink(peer=link.peer, bandwidth_mbps=_bandwidth(link.bandwidth))
-
-
-def _bandwidth(reported: Fraction | None) -> float:
-    return 0.0 if reported is None or reported < 0 else float(reported)
+        yield DeviceLink(peer=link.peer, bandwidth_mbps=float(link.bandwidth or 0))
 
 
 def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, str | None]:
@@ -170,6 +166,8 @@ def _template(gpu: Gpu, around: Surroundings) -> AllocatedPartition | None:
 
 def _from_template(gpu: Gpu, product: Product | None, template: AllocatedPartition) -> Partition:
     profile = parse_mig_profile(template.template_id)
+    if profile is not None and template_fault(gpu, template.template_id):
+        return UNKNOWN_SLICE
     parent = gpu.status.uuid or gpu.name
     start = template.allocated_slot_start
     if profile is None:
@@ -206,11 +204,12 @@ def _annotated_share(around: Surroundings, domain: str) -> Amount:
     def amount(resource: str) -> Fraction | None:
         for bound in ("limit", "request"):
             text = annotations.get(f"{domain}/{resource}-{bound}")
-            if text:
-                try:
-                    return quantity_of(text)
-                except ValueError:
-                    continue
+            try:
+                found = quantity_of(text) if text else None
+            except ValueError:
+                continue
+            if found is not None and found > 0:
+                return found
         return None
 
     return Amount(tflops=amount("tflops"), compute=amount("compute-percent"), vram=amount("vram"))

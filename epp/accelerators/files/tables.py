@@ -57,10 +57,16 @@ class Tables(msgspec.Struct, frozen=True):
         )
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences on what is in effect."""
+        if self.price_file is None:
+            return ()
+        return tuple(f"{self.price_file.path}: {each}" for each in self.prices.remarks)
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """What is not in effect, and remarks on what is."""
-        remarks = [] if self.price_file is None else [f"{self.price_file.path}: {each}" for each in self.prices.remarks]
-        return (*map(str, self.inputs.problems), *remarks)
+        return (*map(str, self.inputs.problems), *self.remarks)
 
     def after(self) -> "Tables":
         """Return the state after a reading of the files; this one if nothing changed."""

@@ -21,7 +21,7 @@ _COMPUTE_UNITS = {
 }
 """Models that are identified by compute units and GiB."""
 _UNITS = re.compile("[0-9]{1,6}")
-_SIZE = re.compile(r"([0-9]{1,5})(?:G|Gi|GB|GiB)?")
+_SIZE = re.compile(r"([1-9][0-9]{0,3})(?:G|Gi|GB|GiB)?")
 
 
 def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:

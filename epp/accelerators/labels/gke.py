@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
 from epp.accelerators.facts import Facts, Rank
-from epp.accelerators.labels.reading import LabelReader, Reading
-from epp.accelerators.mig import mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.labels.reading import MOST_DEVICES, LabelReader, Reading
+from epp.accelerators.mig import UNKNOWN_SLICE, mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.mig.layouts import more_that_fit
+from epp.accelerators.mig.possible import profile_fault
 from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
 
 _PREFIX = "cloud.google.com/gke-"
@@ -29,9 +30,10 @@ def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) ->
         return None
     count = reader.number(f"{_PREFIX}accelerator-count")
     size = reader.text(f"{_PREFIX}gpu-partition-size")
-    profile = parse_mig_profile(size) if size else None
-    if size and profile is None:
-        reader.warnings.append(f"label {_PREFIX}gpu-partition-size: {size!r} is not a MIG profile: ignored")
+    fault = profile_fault(size, product, catalogue=catalogue) if size else ""
+    profile = parse_mig_profile(size) if size and not fault else None
+    if fault:
+        reader.warnings.append(f"label {_PREFIX}gpu-partition-size: the profile {fault}: ignored")
     sharers = max(reader.number(f"{_PREFIX}max-shared-clients-per-gpu") or 1, 1)
     sharing = _SHARINGS.get(reader.text(f"{_PREFIX}gpu-sharing-strategy").lower())
     if sharing is None and sharers > 1:
@@ -45,6 +47,8 @@ def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) ->
         slices = more_that_fit(gpu).get(profile.instance_name) if gpu else None
         count = count * slices if count and slices else None
         mig = {profile.name: count} if count else {}
+    elif fault:
+        partition = UNKNOWN_SLICE
     elif sharing:
         partition = Partition(kind=sharing, sharers=sharers, compute_fraction=1 / sharers, memory_fraction=1 / sharers)
     facts = Facts(
@@ -74,8 +78,10 @@ def read_gke_tpu(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading
     topology = reader.text(f"{_PREFIX}tpu-topology").lower()
     chips = None
     count = reader.number(f"{_PREFIX}accelerator-count")
-    if _TOPOLOGY.fullmatch(topology):
-        dimensions = [int(side) for side in topology.split("x")]
+    dimensions = [int(side) for side in topology.split("x")] if _TOPOLOGY.fullmatch(topology) else []
+    if math.prod(dimensions) > MOST_DEVICES:
+        reader.warnings.append(f"label {_PREFIX}tpu-topology: {topology!r} is more than {MOST_DEVICES} chips: ignored")
+    elif dimensions:
         chips = math.prod(dimensions)
         one_host = _FLAT_HOST_CHIPS if len(dimensions) == _FLAT else _HOST_CHIPS
         count = count or (chips if chips <= one_host else _HOST_CHIPS)

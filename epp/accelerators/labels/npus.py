@@ -11,7 +11,8 @@ from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import AcceleratorKind
 
 _MIB = 2**20
-_SIZE = re.compile(r"([0-9]{1,4})(?:G|Gi|GB|GiB)")
+_MOST_MIB = 2**46 // _MIB
+_SIZE = re.compile(r"([1-9][0-9]{0,3})(?:G|Gi|GB|GiB)")
 _GAUDI = re.compile(r"(intel\.)?feature\.node\.kubernetes\.io/gaudi")
 
 
@@ -19,7 +20,7 @@ def read_gaudi(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading |
     """Return the facts on Gaudi accelerators; None without such labels. The memory label is in MiB."""
     reader = LabelReader(labels)
     product = reader.text("habana.ai/product.name")
-    memory = reader.number("habana.ai/device.memory")
+    memory = reader.number("habana.ai/device.memory", _MOST_MIB)
     if not (product or memory or any(_GAUDI.fullmatch(key) and reader.truth(key) for key in labels)):
         return None
     size = memory * _MIB if memory else None

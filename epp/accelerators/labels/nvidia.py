@@ -8,11 +8,13 @@ from epp.accelerators.catalogue import CATALOGUE, Catalogue
 from epp.accelerators.catalogue.generations import family_of, features_of
 from epp.accelerators.facts import Facts, Rank
 from epp.accelerators.labels.reading import LabelReader, Reading
-from epp.accelerators.mig import MigProfile, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig import UNKNOWN_SLICE, MigProfile, mig_gpu, parse_mig_profile, partition_of
+from epp.accelerators.mig.possible import profile_fault
 from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import exact_quantity
 
 MIB = 2**20
+_MOST_MEMORY = 2**46
 _MIXED = re.compile(r"nvidia\.com/mig-(?P<profile>.+)\.count")
 _SHARINGS = {"mps": Sharing.MPS, "time-slicing": Sharing.TIME_SLICING}
 
@@ -31,10 +33,11 @@ def read_nvidia(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> 
     capability = _compute_capability(reader)
     if not (product or memory or count or capability or reader.truth("nvidia.com/gpu.present")):
         return None
-    profile = _single_profile(reader, product)
-    partition = _partition(reader, product, profile, memory, catalogue)
-    whole = profile is None and (partition is None or partition.kind is not Sharing.VGPU)
-    mig = _mixed_profiles(reader)
+    profile = _single_profile(reader, product, catalogue)
+    sliced = _is_sliced(reader, product)
+    partition = UNKNOWN_SLICE if sliced and not profile else _partition(reader, product, profile, memory, catalogue)
+    whole = not sliced and (partition is None or partition.kind is not Sharing.VGPU)
+    mig = _mixed_profiles(reader, product, memory, catalogue)
     if profile and count:
         mig[profile.name] = count
     facts = Facts(
@@ -46,7 +49,7 @@ def read_nvidia(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> 
         product=product or None,
         memory_bytes=_share(profile, memory, partition),
         compute_capability=capability,
-        features=_features(reader, capability, sliced=profile is not None),
+        features=_features(reader, capability, sliced=sliced),
         partition=partition,
     )
     return Reading(
@@ -64,15 +67,18 @@ def _memory(reader: LabelReader) -> int | None:
     key = "nvidia.com/gpu.memory"
     text = reader.text(key)
     if not text or text.isdigit():
-        mebibytes = reader.number(key)
+        mebibytes = reader.number(key, _MOST_MEMORY // MIB)
         return mebibytes * MIB if mebibytes else None
     try:
         size = int(exact_quantity(text))
     except ValueError:
         reader.warnings.append(f"label {key}: {text!r} is not a whole number of MiB: ignored")
         return None
+    if not 0 < size <= _MOST_MEMORY:
+        reader.warnings.append(f"label {key}: {text!r} is not the memory of a GPU in MiB: ignored")
+        return None
     reader.warnings.append(f"label {key}: {text!r} has a unit, although the label is in MiB: read as a quantity")
-    return size if size > 0 else None
+    return size
 
 
 def _share(profile: MigProfile | None, memory: int | None, partition: Partition | None) -> int | None:
@@ -95,9 +101,19 @@ def _compute_capability(reader: LabelReader) -> tuple[int, ...] | None:
     return tuple(int(part) for part in text.split("."))
 
 
-def _single_profile(reader: LabelReader, product: str) -> MigProfile | None:
+def _is_sliced(reader: LabelReader, product: str) -> bool:
+    """Return whether all GPUs of the node are slices, with MIG strategy single."""
+    return reader.text("nvidia.com/mig.strategy").lower() != "mixed" and "-mig-" in product.lower()
+
+
+def _single_profile(reader: LabelReader, product: str, catalogue: Catalogue) -> MigProfile | None:
     """Return the profile of all slices of the node, with MIG strategy single."""
-    if reader.text("nvidia.com/mig.strategy").lower() == "mixed" or "-mig-" not in product.lower():
+    if not _is_sliced(reader, product):
+        return None
+    gpu, _, name = product.lower().rpartition("-mig-")
+    name = name.removesuffix("-shared")
+    if fault := profile_fault(name, gpu, catalogue=catalogue):
+        reader.warnings.append(f"label nvidia.com/gpu.product: {product!r:.80}: the profile {fault}: ignored")
         return None
     return parse_mig_profile(product)
 
@@ -146,12 +162,15 @@ def _features(reader: LabelReader, capability: tuple[int, ...] | None, *, sliced
     return frozenset(features)
 
 
-def _mixed_profiles(reader: LabelReader) -> dict[str, int]:
-    """Return the number of slices by profile, without zeros."""
+def _mixed_profiles(reader: LabelReader, product: str, memory: int | None, catalogue: Catalogue) -> dict[str, int]:
+    """Return the number of slices by profile, without zeros and without profiles that the GPU cannot have."""
     counts: dict[str, int] = {}
     for key in reader.labels:
         match = _MIXED.fullmatch(key)
         profile = parse_mig_profile(match["profile"]) if match else None
-        if profile and (number := reader.number(key)):
+        fault = profile_fault(match["profile"], product, memory, catalogue) if match else ""
+        if fault:
+            reader.warnings.append(f"label {key}: the profile {fault}: ignored")
+        elif profile and (number := reader.number(key)):
             counts[profile.name] = number
     return counts

@@ -9,6 +9,8 @@ import msgspec
 from epp.accelerators.facts import Facts, Rank
 from epp.framework.accelerators.tag import AcceleratorKind, AttributeValue
 
+MOST_DEVICES = 65_536
+"""Devices, or endpoints that share one, on a node."""
 INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 
 _SPOT: Mapping[str, Mapping[str, bool]] = {
@@ -101,13 +103,16 @@ class LabelReader:
         """Return the value; empty without the label."""
         return self.labels.get(key, "").strip()
 
-    def number(self, key: str) -> int | None:
-        """Return the value as a number of 0 or more; None without the label, or for an invalid value."""
+    def number(self, key: str, most: int = MOST_DEVICES) -> int | None:
+        """Return the value as a number from 0 to `most`; None without the label, or for another value."""
         text = self.text(key)
         if not text:
             return None
         if not _COUNT.fullmatch(text):
             self.warnings.append(f"label {key}: {text!r} is not a whole number: ignored")
+            return None
+        if int(text) > most:
+            self.warnings.append(f"label {key}: {text!r} is more than {most}: ignored")
             return None
         return int(text)
 

@@ -3,6 +3,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
@@ -99,20 +100,29 @@ _QUARTERS = (
     (2, 2, range(0, 4, 2), True),
     (4, 4, range(1), False),
 )
+_RTX_QUARTERS = (
+    (1, 1, range(4), False),
+    (1, 1, range(4), True),
+    (2, 2, range(0, 4, 2), False),
+    (4, 4, range(1), False),
+)
+_RTX_HALVES = ((1, 1, range(2), False), (1, 1, range(2), True), (2, 2, range(1), False))
+
+_Rows: TypeAlias = tuple[tuple[int, int, range, bool], ...]
 
 
-def _gpu(model: str, memory_gb: int, *, quarters: bool = False) -> MigGpu:
+def _gpu(model: str, memory_gb: int, rows: _Rows = _SEVENTHS) -> MigGpu:
     """Return the GPU; names of profiles have their share of its memory in GB, rounded half up."""
-    slots = 4 if quarters else 8
+    compute_total, slots, *_ = rows[-1]
     layouts = []
-    for compute, size, starts, media in _QUARTERS if quarters else _SEVENTHS:
+    for compute, size, starts, media in rows:
         gigabytes = math.floor(memory_gb * size / slots + 0.5)
         profile = f"{compute}g.{gigabytes}gb" + ("+me" if media else "")
         layouts.append(Layout(profile, compute, gigabytes, size, tuple(starts), media))
     return MigGpu(
         name=f"{model}-{memory_gb}gb",
         memory_gb=memory_gb,
-        compute_slices=4 if quarters else 7,
+        compute_slices=compute_total,
         memory_slots=slots,
         layouts={layout.profile: layout for layout in layouts},
     )
@@ -121,7 +131,7 @@ def _gpu(model: str, memory_gb: int, *, quarters: bool = False) -> MigGpu:
 MIG_GPUS: Mapping[str, MigGpu] = {
     gpu.name: gpu
     for gpu in (
-        _gpu("a30", 24, quarters=True),
+        _gpu("a30", 24, _QUARTERS),
         _gpu("a100", 40),
         _gpu("a100", 80),
         _gpu("h100", 80),
@@ -133,6 +143,8 @@ MIG_GPUS: Mapping[str, MigGpu] = {
         _gpu("h200", 141),
         _gpu("b200", 180),
         _gpu("gb200", 186),
+        _gpu("rtx-pro-6000", 96, _RTX_QUARTERS),
+        _gpu("rtx-pro-5000", 48, _RTX_HALVES),
     )
 }
 """By model and memory: `a100-40gb`."""

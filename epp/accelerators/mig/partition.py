@@ -13,6 +13,14 @@ from epp.framework.accelerators.tag import Partition, Sharing
 _SLOTS = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
 """Usual memory slots of 8, by number of compute slices."""
 
+UNKNOWN_SLICE = Partition(kind=Sharing.MIG)
+"""A slice of which only the GPU is known: its memory, price and speed are not those of the GPU."""
+
+
+def is_unknown_slice(part: Partition) -> bool:
+    """Return whether it is a slice without a profile or slots."""
+    return part.kind is Sharing.MIG and not part.profile and not part.memory_slots and part.memory_fraction == 1
+
 
 def mig_gpu(product: str, memory_bytes: int | None = None, catalogue: Catalogue = CATALOGUE) -> MigGpu | None:
     """Return the GPU model of a product; None if it is unknown or has no MIG.

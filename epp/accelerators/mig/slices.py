@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from epp.accelerators.mig.profile import parse_mig_profile
+from epp.framework.accelerators.mig_names import canonical_mig_name
 from epp.framework.accelerators.tag import Routability
 from epp.objects.base import Condition, condition_of
 from epp.objects.core import PodReference
@@ -34,8 +36,15 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
     start: int | None = None
     size: int | None = None
     """Memory slots."""
+    profile_field: str = "profile"
+    placement_field: str = "migPlacement"
     state: str
     """Of generation 2, `inUse`; of generation 1, the states of controller and daemonset: `ungated+created`."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether its profile is one that its GPU can have."""
+        return parse_mig_profile(self.profile) is not None
 
     @property
     def tentative(self) -> bool:
@@ -68,6 +77,8 @@ class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool | None = None
     reason: str = ""
     boot_id: str = ""
+    profiles: frozenset[str] = frozenset()
+    """MIG profiles, in their canonical spelling, for which the node has placements by its own account."""
 
     def gpu(self, uuid: str) -> NodeGpu | None:
         """Return the GPU with this UUID."""
@@ -77,11 +88,16 @@ class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
 def slice_claims(
     instaslices: Iterable[Instaslice], allocation_claims: Iterable[AllocationClaim]
 ) -> tuple[SliceClaim, ...]:
-    """Return all slices, without duplicates between the generations."""
+    """Return all slices as they are written, those of generation 2 first."""
+    return (*_second_generation(allocation_claims), *_first_generation(instaslices))
+
+
+def without_duplicates(claims: Iterable[SliceClaim]) -> tuple[SliceClaim, ...]:
+    """Return each slice once, though both generations may have it; one with a sound profile precedes one without."""
     found: dict[object, SliceClaim] = {}
-    for claim in (*_second_generation(allocation_claims), *_first_generation(instaslices)):
+    for claim in sorted(claims, key=lambda claim: not claim.sound):
         place = (claim.pod, claim.node, claim.gpu_uuid, claim.start)
-        found.setdefault(claim.source if claim.start is None else place, claim)
+        found.setdefault((claim.source, claim.pod) if claim.start is None else place, claim)
     return tuple(found.values())
 
 
@@ -96,6 +112,8 @@ def _second_generation(claims: Iterable[AllocationClaim]) -> Iterator[SliceClaim
             node=spec.nodename,
             start=None if spec.mig_placement is None else spec.mig_placement.start,
             size=None if spec.mig_placement is None else spec.mig_placement.size,
+            profile_field="spec.profile",
+            placement_field="spec.migPlacement",
             state=claim.state,
         )
 
@@ -113,6 +131,8 @@ def _first_generation(instaslices: Iterable[Instaslice]) -> Iterator[SliceClaim]
                 node=result.nodename or each.name,
                 start=None if result.mig_placement is None else result.mig_placement.start,
                 size=None if result.mig_placement is None else result.mig_placement.size,
+                profile_field=f"spec.podAllocationRequests[{uid}].profile",
+                placement_field=f"status.podAllocationResults[{uid}].migPlacement",
                 state=f"{status.allocation_status_controller}+{status.allocation_status_daemonset}",
             )
 
@@ -139,4 +159,5 @@ def _node(source: str, name: str, resources: NodeResources, conditions: tuple[Co
         ready=None if ready is None or ready.status not in {"True", "False"} else ready.status == "True",
         reason="" if ready is None else ready.reason,
         boot_id=resources.boot_id,
+        profiles=frozenset(canonical_mig_name(text) or text for text in resources.profiles),
     )

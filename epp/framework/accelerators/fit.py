@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check of accelerators against the bounds of a selection, with the reason for a rejection."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -31,14 +32,11 @@ def rejection(tag: AcceleratorTag, selection: Selection, unknown_passes: frozens
 
     Unknown properties are rejected, except by the bounds in `unknown_passes`, spelled as in files: `minMemory`.
     """
-    if tag.kind is AcceleratorKind.CPU:
-        return NO_ACCELERATOR if selection.wants_accelerator else None
-    for bound, reason in _findings(tag, selection):
-        if reason is not None:
-            return reason
-        if bound not in unknown_passes:
-            return f"not known whether within {bound}"
-    return None
+    found = _verdict(tag, selection, unknown_passes)
+    if found is None:
+        return None
+    bound, reason = found
+    return reason or f"not known whether within {bound}"
 
 
 def fit_mask(candidates: Candidates, selection: Selection, unknown_passes: frozenset[str] = frozenset()) -> Mask:
@@ -52,6 +50,25 @@ def fit_mask(candidates: Candidates, selection: Selection, unknown_passes: froze
     return records.derive(_fits, records.derive(_grouped), selection, unknown_passes)[candidates.slots]
 
 
+def count_mismatches(
+    counts: Counter[str],
+    candidates: Candidates,
+    mask: Mask,
+    selection: Selection,
+    unknown_passes: frozenset[str] = frozenset(),
+) -> None:
+    """Add the candidates that `fit_mask` drops, by the bound that each violates first.
+
+    `minMemory-unknown` is one whose memory is not known; `no-accelerator`, a CPU.
+    """
+    records = candidates.snapshot.records(ACCELERATOR)
+    numbers, names = records.derive(_mismatches, records.derive(_grouped), selection, unknown_passes)
+    found = np.bincount(numbers[candidates.slots[~mask]], minlength=len(names))
+    for name, count in zip(names, found.tolist(), strict=True):
+        if name and count:
+            counts[name] += count
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Groups:
     """Groups of tags that are equal for any selection: the first tag of each, and the group of each slot."""
@@ -63,6 +80,32 @@ class _Groups:
 def _fits(_: tuple[AcceleratorTag, ...], groups: _Groups, selection: Selection, unknown_passes: frozenset[str]) -> Mask:
     fits = [rejection(tag, selection, unknown_passes) is None for tag in groups.tags]
     return np.array(fits, dtype=np.bool_)[groups.numbers]
+
+
+def _mismatches(
+    _: tuple[AcceleratorTag, ...], groups: _Groups, selection: Selection, unknown_passes: frozenset[str]
+) -> tuple[Positions, tuple[str, ...]]:
+    """Return the number of the mismatch of each slot, and the mismatches by number; an empty one is none."""
+    found = [_mismatch(_verdict(tag, selection, unknown_passes)) for tag in groups.tags]
+    names = tuple(dict.fromkeys(found))
+    return np.array([names.index(name) for name in found], dtype=np.intp)[groups.numbers], names
+
+
+def _mismatch(verdict: Finding | None) -> str:
+    if verdict is None:
+        return ""
+    bound, reason = verdict
+    return bound if reason is not None else f"{bound}-unknown"
+
+
+def _verdict(tag: AcceleratorTag, selection: Selection, unknown_passes: frozenset[str]) -> Finding | None:
+    """Return the first violated bound that counts; None if there is none."""
+    if tag.kind is AcceleratorKind.CPU:
+        return (NO_ACCELERATOR, NO_ACCELERATOR) if selection.wants_accelerator else None
+    for bound, reason in _findings(tag, selection):
+        if reason is not None or bound not in unknown_passes:
+            return bound, reason
+    return None
 
 
 def _grouped(tags: tuple[AcceleratorTag, ...]) -> _Groups:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds and preferences for accelerators, as parameters of plugins."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from epp.framework.accelerators.memory import parse_memory
+from epp.framework.accelerators.memory import GIB, parse_memory
 from epp.framework.accelerators.mig_names import canonical_mig_name
 from epp.framework.accelerators.selection import Selection
 from epp.framework.accelerators.tag import PRECISIONS, AcceleratorKind, SpotPreference
@@ -14,6 +14,9 @@ from epp.framework.hints import hint_at
 from epp.framework.limits import Natural, NonNegative
 from epp.framework.plugin import Parameters
 from epp.framework.roles import FilterParameters
+
+MOST_COMPUTE_SLICES = 7
+"""Of a device."""
 
 Memory: TypeAlias = str | float
 """A quantity such as `40Gi`, or a number of GiB."""
@@ -116,8 +119,17 @@ class SelectionParameters(FilterParameters, frozen=True):
     """Preference: classes, best first."""
 
     def __post_init__(self) -> None:
-        """Refuse malformed bounds."""
-        self.selection()
+        """Refuse malformed bounds, and bounds that no accelerator can be within."""
+        bounds = self.selection()
+        refuse_empty_range(bounds)
+        names = [
+            ("acceleratorClasses", bounds.classes, "excludedClasses", bounds.excluded_classes),
+            ("migProfiles", bounds.mig_profiles, "excludedMigProfiles", bounds.excluded_mig_profiles),
+        ]
+        for allowing, allowed, denying, denied in names:
+            refuse_both(allowing, allowed, denying, denied)
+        if bounds.whole_device_only and bounds.mig_profiles:
+            raise ValueError("migProfiles keeps only slices and wholeDeviceOnly drops them: leave one of them out")
 
     def selection(self) -> Selection:
         """Return the bounds as numbers and names in lower case; raises ValueError."""
@@ -148,6 +160,32 @@ class SelectionParameters(FilterParameters, frozen=True):
             preferred_precisions=_names("preferredPrecisions", self.preferred_precisions, of=PRECISIONS),
             preference_order=_names("preferenceOrder", self.preference_order),
         )
+
+
+def refuse_empty_range(bounds: Selection) -> None:
+    """Raise ValueError if the least memory is above the most, or no device has that many compute slices."""
+    least, most = bounds.min_memory_bytes, bounds.max_memory_bytes
+    if most is not None and least > most:
+        raise ValueError(
+            f"minMemory is {_gib(least)}, above maxMemory, {_gib(most)}, and no device is within both: "
+            "write the smaller size as minMemory"
+        )
+    if bounds.min_compute_slices > MOST_COMPUTE_SLICES:
+        raise ValueError(
+            f"minComputeSlices is {bounds.min_compute_slices}, and a whole device has {MOST_COMPUTE_SLICES}: "
+            f"write {MOST_COMPUTE_SLICES} or less"
+        )
+
+
+def refuse_both(allowing: str, allowed: Iterable[str], denying: str, denied: Collection[str]) -> None:
+    """Raise ValueError if a name is in the list of those that are kept, and in that of those that are dropped."""
+    both = [name for name in allowed if name in denied]
+    if both:
+        raise ValueError(f"{denying} has {both[0]!r}, as {allowing} has: leave it out of one of them")
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.4g} GiB"
 
 
 def unknown_passes(rule: UnknownRule) -> frozenset[str]:

@@ -8,9 +8,18 @@ device is in `Partition`. None, an empty text and an empty collection mean: unkn
 from collections.abc import Mapping
 from enum import StrEnum
 from math import isfinite
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import msgspec
+from msgspec import Meta
+
+from epp.framework.accelerators.memory import parse_memory
+from epp.framework.accelerators.mig_names import canonical_mig_name
+
+_MOST_DEVICES = 65_536
+_MOST_DOLLARS = 10_000
+_MOST_MEMORY = 2**46
+_MOST_CHARACTERS = 64
 
 AttributeValue: TypeAlias = str | int | float | bool | tuple[int, ...]
 SpotPreference: TypeAlias = Literal["auto", "always", "never"]
@@ -234,20 +243,36 @@ class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_u
 
     accelerator_class: str = msgspec.field(default="", name="class")
     """Name of an AcceleratorClass, or of a product in the built-in catalogue, such as `h100`."""
-    count: int | None = None
+    count: Annotated[int, Meta(ge=1, le=_MOST_DEVICES)] | None = None
     """Number of devices or slices; 1 if a class is named and no other source has the number."""
     profile: str = ""
     """MIG profile of each, such as `3g.20gb`."""
-    sharers: int | None = None
+    sharers: Annotated[int, Meta(ge=1, le=_MOST_DEVICES)] | None = None
     """Number of endpoints that share each device by turns."""
     memory: str = ""
     """Memory of each device or slice, a quantity such as `80Gi`."""
-    cost_per_hour: float | None = None
+    cost_per_hour: Annotated[float, Meta(ge=0, le=_MOST_DOLLARS)] | None = None
     """US dollars for one whole device."""
     spot: bool | None = None
     """Whether the node is a spot instance, which has its spot price if there is one."""
     kind: AcceleratorKind | None = None
     """Kind of device: `cpu` for a router or a tokenizer."""
+
+    def __post_init__(self) -> None:
+        """Refuse a memory size that no device has, and a text that is no MIG profile; raises ValueError."""
+        if self.memory:
+            _check_memory(self.memory)
+        if self.profile and canonical_mig_name(self.profile) is None:
+            raise ValueError(f"profile is {self.profile!r:.60}: write a MIG profile such as 3g.20gb")
+
+
+def _check_memory(text: str) -> None:
+    try:
+        size = parse_memory(text[:_MOST_CHARACTERS])
+    except ValueError:
+        size = 0
+    if not 0 < size <= _MOST_MEMORY:
+        raise ValueError(f"memory is {text!r:.60}: write the size of one device, such as 80Gi")
 
 
 NO_TAG = AcceleratorTag()

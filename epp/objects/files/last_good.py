@@ -9,9 +9,10 @@ import msgspec
 
 from epp.framework.durations import parse_duration
 from epp.framework.inputs import InputProblem, InputState
-from epp.objects.decode import Kinds, Version, versions_in
+from epp.objects.decode import Kinds, Version, kinds_without_use, versions_in
 from epp.objects.files.reading import Reading, parse
 from epp.objects.held import Held, Judge, no_faults, replaces
+from epp.objects.vetting import Vetted, vetted
 
 
 class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +22,8 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[Held, ...] = ()
     notes: tuple[str, ...] = ()
     """Remarks on objects in effect."""
+    unused: Mapping[tuple[str, str], int] = {}
+    """Number of objects of known groups that are of no use here, by group and kind."""
     problems: tuple[InputProblem, ...] = ()
     """The file, or objects of it, whose newest version is not in effect."""
     rejected: int = 0
@@ -35,16 +38,17 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
         An object that is missing from the documents is removed, unless one of them may be a version of it: one without
         a readable name, for example. An object with an invalid value only replaces one that has an invalid value too.
         """
-        judged = [(version, version.reason or _faults(version, judge)) for version in versions_in(documents, kinds)]
-        good = {version.key for version, reason in judged if not reason}
+        documents = tuple(documents)
+        judged = [_judged(version, judge) for version in versions_in(documents, kinds)]
+        good = {version.key for version, _, reason in judged if not reason}
         before = {each.key: each for each in self.held if each.key not in good}
-        absent = before.keys() - {version.key for version, _ in judged}
+        absent = before.keys() - {version.key for version, *_ in judged}
         held: list[Held] = []
         problems: list[InputProblem] = []
-        for version, reason in judged:
+        for version, found, reason in judged:
             earlier = before.get(version.key)
-            if version.object is not None and replaces(reason, earlier):
-                held.append(Held(version.key, version.object, sound=not reason))
+            if found is not None and replaces(reason, earlier):
+                held.append(Held(version.key, found.object, sound=not reason, doubts=found.doubts))
                 continue
             keys = [version.key] if earlier is not None else [key for key in before if key in absent]
             kept = [before.pop(key) for key in keys if version.key.fits(key)]
@@ -54,7 +58,8 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
         return FileObjects(
             file=self.file,
             held=tuple(held),
-            notes=tuple(f"{self.file}: {each.title} {each.note}" for each, _ in judged if each.note),
+            notes=tuple(f"{self.file}: {each.title} {each.note}" for each, *_ in judged if each.note),
+            unused=kinds_without_use(documents),
             problems=tuple(problems),
             rejected=self.rejected + sum((each.object, each.reason) not in known for each in problems),
         )
@@ -147,8 +152,12 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         return before.objects.miss(reason, now, parse_duration(self.grace_period))
 
 
-def _faults(version: Version, judge: Judge) -> str:
-    return "" if version.object is None else "; ".join(judge(version.object))
+def _judged(version: Version, judge: Judge) -> tuple[Version, Vetted | None, str]:
+    """Return the version, its object without impossible values, and the reason for which it replaces no sound one."""
+    if version.object is None:
+        return version, None, version.reason
+    found = vetted(version.object)
+    return version, found, "; ".join(judge(found.object))
 
 
 def _digest(content: bytes) -> bytes:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters by bounds on accelerators: those of the configuration, and those of the request."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -20,19 +21,30 @@ from epp.framework import (
     tag_mask,
 )
 from epp.framework.accelerators.device_expressions import DeviceExpression
-from epp.framework.accelerators.fit import NO_ACCELERATOR, fit_mask, rejection
+from epp.framework.accelerators.fit import NO_ACCELERATOR, count_mismatches, fit_mask, rejection
 from epp.framework.accelerators.requirements import (
     Memory,
     SelectionParameters,
     UnknownRule,
     read_memory,
     read_profiles,
+    refuse_both,
+    refuse_empty_range,
     unknown_passes,
 )
 from epp.framework.accelerators.selection import ANY, Selection
 from epp.framework.accelerators.tag import AcceleratorKind
+from epp.framework.arrays import all_true
+from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.framework.roles import FP
 
+_MISMATCHES = PluginMetric(
+    "accelerator_mismatch",
+    "Endpoints that a filter dropped for their accelerator, by the first bound that each violates; with `-unknown`, "
+    "the bounded value is not known.",
+    ("reason",),
+    is_counter=True,
+)
 _PREFERENCES = ("policy", "min_compute_performance_tflops", "preferred_precisions", "preference_order")
 
 
@@ -51,6 +63,16 @@ class SelectionFilter(Filter[FP]):
     def accelerator_names(self) -> Sequence[str]:
         return (*self.bounds.classes, *sorted(self.bounds.excluded_classes), *self.bounds.models)
 
+    metrics = (_MISMATCHES,)
+
+    def setup(self) -> None:
+        self.mismatches: Counter[str] = Counter()
+        """Endpoints dropped, by reason."""
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(_MISMATCHES, count, (reason,)) for reason, count in list(self.mismatches.items())]
+
     @property
     def without_prices(self) -> str:
         if not self.bounds.caps_cost:
@@ -59,11 +81,22 @@ class SelectionFilter(Filter[FP]):
         return "endpoints of any price are kept" if passes else "all endpoints are dropped, by onUnknown"
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        mask = fit_mask(candidates, self.bounds, self.unknown_passes)
+        mask = self._within(self.bounds, candidates)
         asked = request.get(ACCELERATOR_SELECTION)
-        if asked is not None:
-            mask &= fit_mask(candidates, asked.of(candidates.profile), self.unknown_passes)
-        return mask
+        return mask if asked is None else self._within(asked.of(candidates.profile), candidates, mask)
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Run once on made-up data, which does not count."""
+        super().rehearse(request, candidates)
+        self.mismatches.clear()
+
+    def _within(self, bounds: Selection, candidates: Candidates, among: Mask | None = None) -> Mask:
+        """Return the candidates within the bounds, among those of a mask; count the others of these."""
+        within = fit_mask(candidates, bounds, self.unknown_passes)
+        if not all_true(within):
+            kept = within if among is None else within | ~among
+            count_mismatches(self.mismatches, candidates, kept, bounds, self.unknown_passes)
+        return within if among is None else within & among
 
     def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:
         tags = candidates.records(ACCELERATOR)
@@ -108,6 +141,7 @@ class AcceleratorFilter(SelectionFilter[AcceleratorFilterParameters]):
     plugin_type = "accelerator-filter"
 
     def setup(self) -> None:
+        super().setup()
         source = self.parameters.cel
         self.bounds = self.parameters.selection()
         self.unknown_passes, self._cel_passes = _rule(self.parameters.on_unknown)
@@ -122,7 +156,10 @@ class AcceleratorFilter(SelectionFilter[AcceleratorFilterParameters]):
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         mask = super().filter(request, candidates)
         if self._expression is not None:
-            mask &= tag_mask(candidates, self._selects)
+            selected = tag_mask(candidates, self._selects)
+            if dropped := int((mask & ~selected).sum()):
+                self.mismatches["cel"] += dropped
+            mask &= selected
         return mask
 
     def rejection(self, request: Request, tag: AcceleratorTag, profile: str = "") -> str | None:
@@ -165,7 +202,9 @@ class MigProfileFilterParameters(FilterParameters, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse malformed MIG profiles, and bounds that keep no endpoint."""
-        self.bounds()
+        bounds = self.bounds()
+        refuse_empty_range(bounds)
+        refuse_both("allow", bounds.mig_profiles, "deny", bounds.excluded_mig_profiles)
         if self.whole_device_only and self.allow:
             raise ValueError("allow keeps only slices and wholeDeviceOnly drops them: leave one of them out")
 
@@ -190,5 +229,6 @@ class MigProfileFilter(SelectionFilter[MigProfileFilterParameters]):
     plugin_type = "mig-profile-filter"
 
     def setup(self) -> None:
+        super().setup()
         self.bounds = self.parameters.bounds()
         self.unknown_passes = unknown_passes(self.parameters.on_unknown)

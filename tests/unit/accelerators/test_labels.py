@@ -312,10 +312,37 @@ def test_what_gke_labels_cannot_mean_is_ignored_with_a_warning():
         {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "big"}
     )
     assert (tpu.count, tpu.slice_chips, len(tpu.warnings)) == (None, None, 1)
+    huge = facts_from_labels(
+        {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "9999x9999"}
+    )
+    assert (huge.count, huge.slice_chips) == (None, None)
+    assert huge.warnings == ("label cloud.google.com/gke-tpu-topology: '9999x9999' is more than 65536 chips: ignored",)
     gpu = facts_from_labels(
         {"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-gpu-partition-size": "half"}
     )
-    assert "is not a MIG profile" in gpu.warnings[0]
+    (warning,) = gpu.warnings
+    assert "the profile is 'half': write a MIG profile such as 3g.20gb" in warning
+    impossible = facts_from_labels(
+        {"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-gpu-partition-size": "1g.5gb"}
+    )
+    assert "'nvidia-l4' has no MIG" in impossible.warnings[0]
+
+
+def test_numbers_that_no_node_has_are_ignored_with_a_warning():
+    node = facts_from_labels(
+        {
+            "nvidia.com/gpu.product": "Tesla-T4",
+            "nvidia.com/gpu.count": "1000000000",
+            "nvidia.com/gpu.memory": "99999999999",
+            "nvidia.com/gpu.replicas": "-2",
+        }
+    )
+    assert (node.count, merge(node.facts).tag.memory_bytes) == (None, 16 * GIB)
+    assert sorted(node.warnings) == [
+        "label nvidia.com/gpu.count: '1000000000' is more than 65536: ignored",
+        "label nvidia.com/gpu.memory: '99999999999' is more than 67108864: ignored",
+        "label nvidia.com/gpu.replicas: '-2' is not a whole number: ignored",
+    ]
 
 
 def test_defect_28_values_in_the_keys_of_old_amd_labels_are_not_lost():
@@ -460,6 +487,21 @@ KEYS = [
 VALUES = st.sampled_from(sorted({value for labels in NODES.values() for value in labels.values()})) | st.text(
     max_size=12
 )
+
+
+@pytest.mark.parametrize(
+    ("labels", "form"),
+    [
+        ({"amd.com/gpu.vram": "0"}, "192G"),
+        ({"amd.com/gpu.vram": "99999G"}, "192G"),
+        ({"node.kubernetes.io/npu.chip.name": "910B3", "mind-cluster/npu-chip-memory": "0G"}, "64G"),
+    ],
+)
+def test_memory_that_no_device_has_is_said_and_unknown(labels, form):
+    node = facts_from_labels(labels)
+    assert all(fact.memory_bytes is None for fact in node.facts if fact.source == "labels")
+    (warning,) = node.warnings
+    assert warning.endswith(f"is not of the form {form}: ignored")
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=8))

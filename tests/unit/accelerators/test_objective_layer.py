@@ -307,7 +307,9 @@ def test_ome_5_the_inventory_of_hardware_says_what_is_wrong_with_services(object
     source = ObjectSource([path], owner="test", setting="paths", grace_period="0s")
     versions = source.read(0.0)
     assert versions is not None
-    threshold, unknown = Inventory.build(source.in_order(versions)).problems
+    inventory = Inventory.build(source.in_order(versions))
+    assert (inventory.problems, inventory.ignored) == ((), ())  # of another plugin, which logs and counts them
+    threshold, unknown = inventory.elsewhere
     assert threshold == (
         f"{path}: InferenceService team-a/chat: metadata.annotations[ome.io/cost-threshold] is '-3': write US dollars "
         "an hour, such as 0.5; it is ignored"

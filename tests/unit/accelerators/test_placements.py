@@ -81,8 +81,8 @@ def test_tf_1_unknown_mode_is_said_and_the_default_used(placement):
     assert found.templates["packed"].mode is PlacementMode.NODE_COMPACT
     (problem,) = problems
     assert problem == (
-        "SchedulingConfigTemplate packed: spec.placement.mode is 'Tetris': write CompactFirst, LowLoadFirst or "
-        "NodeCompactGPULowLoad; NodeCompactGPULowLoad is used"
+        "test: SchedulingConfigTemplate packed: spec.placement.mode is 'Tetris': write CompactFirst, LowLoadFirst or "
+        "NodeCompactGPULowLoad, the default being NodeCompactGPULowLoad; it is ignored"
     )
 
 
@@ -103,9 +103,9 @@ def test_tf_1_invalid_filter_is_said_and_ignored(placement, given, words):
     sound = {"type": "avoidDifferentZone", "params": {"topologyKey": "rack"}}
     found, (problem,) = placement([template(gpuFilters=[given, sound])])
     assert found.templates["packed"] == PlacementTemplate(name="packed", zone_label="rack")
-    assert problem.startswith("SchedulingConfigTemplate packed: spec.placement.gpuFilters[0].")
+    assert problem.startswith("test: SchedulingConfigTemplate packed: spec.placement.gpuFilters[0].")
     assert words in problem
-    assert problem.endswith("the filter is ignored")
+    assert problem.endswith("; it is ignored")
 
 
 def test_tf_1_pool_that_names_a_missing_template_is_said(placement, pod):
@@ -114,8 +114,8 @@ def test_tf_1_pool_that_names_a_missing_template_is_said(placement, pod):
     assert found.template("") is None
     (problem,) = problems
     assert problem == (
-        "GPUPool pool-a: spec.schedulingConfigTemplate is 'lost': there is no such SchedulingConfigTemplate; add it, "
-        "or correct the name"
+        "test: GPUPool pool-a: spec.schedulingConfigTemplate is 'lost': add such a SchedulingConfigTemplate, or "
+        "correct the name; it is ignored"
     )
 
 

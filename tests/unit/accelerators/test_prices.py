@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.accelerators.files.last_good_file import Parsed
+from epp.accelerators.mig import UNKNOWN_SLICE
 from epp.accelerators.prices import PriceList, read_prices
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework import ConfigurationError, Endpoint, ManualClock
@@ -45,6 +46,12 @@ def test_ome_7_price_of_a_machine_is_divided_by_its_accelerators(priced, pod, no
     # 98.32 / 8 = 12.29 each
     assert tag.cost_per_hour() == pytest.approx(24.58)
     assert tag.price_source() == "prices.yaml: p5.48xlarge in us-east-1"
+
+
+def test_slice_of_unknown_size_has_no_price_in_a_file(priced, pod, node):
+    found = priced("prices: [{accelerator: h100, perHour: 4.25}]", [node(H100), pod({"nvidia.com/mig-3g.20gb": "1"})])
+    assert found.tag.partition == UNKNOWN_SLICE  # an H100 has no such profile
+    assert (found.tag.cost_per_hour(), found.tag.price_source()) == (None, "")
 
 
 def test_ome_7_spot_node_has_the_spot_price_of_the_file(priced, pod, node):

@@ -64,10 +64,13 @@ def test_tf_1_impossible_values_are_said_and_ignored(reports):
     (report,), problems = reports(bad)
     assert report.total == {"workers": QuotaLine(limit=4)}
     assert report.alert_threshold_percent == 95
-    assert [each.removeprefix("GPUResourceQuota team-a/quota: ") for each in problems] == [
-        "spec.total.alertThresholdPercent is 900: write a number from 0 to 100; 95 is used",
-        "spec.total.limits.tflops is -3: write 0 or more; it is ignored",
-        "status.used.workers is -1: write 0 or more; it is ignored",
+    assert [each.removeprefix("test: GPUResourceQuota team-a/quota: ") for each in problems] == [
+        "spec.total.limits.tflops is -3: write TFLOPS of 0 or more; it is ignored",
+        (
+            "spec.total.alertThresholdPercent is 900, more than 100: write 0 to 100 in place of the "
+            "default, 95; it is ignored"
+        ),
+        "status.used.workers is -1: write a whole number of 0 or more; it is ignored",
     ]
 
 

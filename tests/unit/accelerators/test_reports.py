@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What still fits, and what each class has left."""
 
-from epp.accelerators.reports import ClassTotal, class_totals, fit_report
+from epp.accelerators.reports import ClassTotal, ClassTotals, class_totals, fit_report
 
 GPU_A = "GPU-00000000-0000-0000-0000-00000000000a"
 GPU_B = "GPU-00000000-0000-0000-0000-00000000000b"
@@ -36,6 +36,24 @@ def test_ome_16_devices_of_each_class(documents, inventory_of, node, pod):
     totals = class_totals(inventory_of(world))
     assert totals["nvidia-h100-80gb"] == ClassTotal(nodes=("n1", "n2"), total=16, available=13)
     assert totals["amd-mi300x"] == ClassTotal()
+
+
+def test_ome_15_devices_of_each_class_follow_the_objects(documents, inventory_of, node, pod):
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
+    one, two = (node(labels, name=name, allocatable={"nvidia.com/gpu": "8"}) for name in ("n1", "n2"))
+    user = pod({"nvidia.com/gpu": "3"}, node="n1")
+    totals = ClassTotals()
+    inventory = None
+    for world, total, available in (
+        ([one, two], 16, 16),
+        ([one, two, user], 16, 13),
+        ([one, user], 8, 5),
+        ([node({}, name="n1"), user], 0, 0),
+    ):
+        inventory = inventory_of([*documents("ome-classes"), *world], inventory)
+        found = totals.of(inventory)["nvidia-h100-80gb"]
+        assert (found.total, found.available) == (total, available)
+        assert totals.of(inventory) == class_totals(inventory)  # as if counted anew
 
 
 def test_ome_16_slices(documents, inventory_of, node, pod):

@@ -160,13 +160,28 @@ def test_declared_class_of_slices_makes_a_slice(documents, tag):
     assert found.cost.per_hour * found.partition.memory_fraction == pytest.approx(0.9)
 
 
-@pytest.mark.parametrize("declared", [{"profile": "big"}, {"memory": "lots"}, {"accelerator_class": "no such thing"}])
-def test_declaration_that_is_not_understood_is_left_out_with_a_warning(inventory_of, declared):
-    endpoint = Endpoint("e", "10.0.0.1", 8000, accelerator=AcceleratorDeclaration(**declared, count=2))
-    merged = TagBuilder(inventory_of([])).build(endpoint)
+def test_declared_class_that_there_is_not_is_left_out_with_a_warning(inventory_of):
+    declared = AcceleratorDeclaration(accelerator_class="no such thing", count=2)
+    merged = TagBuilder(inventory_of([])).build(Endpoint("e", "10.0.0.1", 8000, accelerator=declared))
     assert merged.tag.count == 2
     (warning,) = merged.warnings
     assert warning.startswith("endpoint list: ")
+
+
+def test_ome_1_bare_memory_of_a_declaration_is_read_as_gib_with_a_warning(inventory_of):
+    declared = AcceleratorDeclaration(accelerator_class="h100", memory="80")
+    merged = TagBuilder(inventory_of([])).build(Endpoint("e", "10.0.0.1", 8000, accelerator=declared))
+    assert merged.tag.memory_bytes == 80 * GIB
+    assert merged.warnings == ("endpoint list: memory is '80', which means bytes: read as 80Gi; write 80Gi",)
+
+
+def test_declared_profile_that_the_class_cannot_have_is_a_slice_of_unknown_size(documents, inventory_of):
+    declared = AcceleratorDeclaration(accelerator_class="nvidia-h100-80gb", profile="3g.20gb")
+    built = TagBuilder(inventory_of(documents("ome-classes")))
+    merged = built.build(Endpoint("e", "10.0.0.1", 8000, accelerator=declared))
+    (warning,) = merged.warnings
+    assert warning.startswith("endpoint list: profile is '3g.20gb', which 'h100' cannot have: write one of 1g.10gb")
+    assert (merged.tag.model, merged.tag.memory_bytes, merged.tag.cost_per_hour()) == ("h100", None, None)
 
 
 @pytest.mark.parametrize(

@@ -76,12 +76,60 @@ def test_ome_11_object_that_is_malformed_costs_that_one_alone(tmp_path):
     assert any("broken.yaml" in problem for problem in built.inventory.problems)
 
 
+def test_ome_15_devices_of_each_class_are_metrics(tmp_path):
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n1", "labels": T4},
+        "status": {"allocatable": {"nvidia.com/gpu": "4"}},
+    }
+    others = [{**accelerator_class("1", name=f"c{number}"), "spec": {}} for number in range(300)]
+    (tmp_path / "objects.yaml").write_text(yaml.safe_dump_all([accelerator_class("0.53"), node, *others]))
+    samples = source(paths=[str(tmp_path)]).samples
+    assert len(samples) == 2 * 256  # a cluster may have any number of classes
+    of_t4 = {sample.metric.name: sample.value for sample in samples if sample.labels == ("cheap-t4",)}
+    assert of_t4 == {"accelerator_class_devices": 4, "accelerator_class_available_devices": 4}
+
+
+def test_impossible_value_is_logged_once_and_is_among_the_inputs(tmp_path):
+    (tmp_path / "classes.yaml").write_text(yaml.safe_dump(accelerator_class("-3")))
+    with capture_logs() as logs:
+        built = source(paths=[str(tmp_path)])
+        asyncio.run(built.look())
+    (log,) = logs
+    sentence = (
+        f"{tmp_path}/classes.yaml: AcceleratorClass cheap-t4: spec.cost.perHour is -3: write US dollars, 0 or more"
+    )
+    assert log["problem"] == f"{sentence}; it is ignored"
+    assert [str(value) for value in built.inputs.ignored] == [log["problem"]]
+    assert tag(built, labels=T4).primary_class == "cheap-t4"
+    assert tag(built, labels=T4).cost_per_hour() is None
+
+
 def test_policies_in_the_files_are_ignored_even_if_they_are_broken(tmp_path):
     policy = {"apiVersion": "llm-d.ai/v1alpha2", "kind": "InferenceObjective", "spec": {"priority": "high"}}
     (tmp_path / "objects.yaml").write_text(yaml.safe_dump_all([policy, accelerator_class("0.53")]))
     built = source(paths=[str(tmp_path)])
     assert set(built.inventory.classes) == {"cheap-t4"}
     assert built.inputs.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"defaults": {"class": "t4", "costPerHour": -2}}, "costPerHour is -2; it must be between 0 and 10000"),
+        ({"defaults": {"class": "t4", "profile": "3g.20gb"}}, "defaults.profile is '3g.20gb', but 't4' has no MIG"),
+        (
+            {"overrides": [{"node": "*", "accelerator": {"class": "a30", "profile": "3g.40gb"}}]},
+            r"overrides\[0\].accelerator.profile is '3g.40gb', which 'a30' cannot have: write one of 1g.6gb",
+        ),
+        ({"overrides": [{"node": "*", "accelerator": {"count": -2}}]}, "count is -2; it must be between 1 and 65536"),
+        ({"instanceTypes": {"p9": {"product": "h100", "count": 0}}}, "count is 0; it must be between 1 and 65536"),
+    ],
+)
+def test_what_the_operator_declares_and_cannot_be_is_an_error(parameters, problem):
+    with pytest.raises(ConfigurationError, match=problem):
+        source(**parameters)
 
 
 def test_path_where_there_is_nothing_is_refused_when_it_is_built(tmp_path):

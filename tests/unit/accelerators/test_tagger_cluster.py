@@ -180,3 +180,33 @@ def test_many_invalid_objects_do_not_fill_the_log(source):
     with capture_logs() as logs:
         take(source(), of(CLASS, *classes))
     assert len(logs) == 100
+
+
+CLAIM = ObjectKind("inference.redhat.com", "AllocationClaim")
+
+
+def claim(name: str, profile: str) -> dict:
+    reference = {"kind": "Pod", "namespace": "llm", "name": "a", "uid": "uid-a"}
+    return {
+        "apiVersion": "inference.redhat.com/v1alpha1",
+        "kind": "AllocationClaim",
+        "metadata": {"name": name, "namespace": "das-operator"},
+        "spec": {"profile": profile, "podRef": reference, "gpuUUID": "GPU-a", "nodename": "n1"},
+        "status": {"state": "inUse"},
+    }
+
+
+def test_slice_that_the_gpu_of_a_node_cannot_have_is_said_of_the_cluster_until_it_is_corrected(source):
+    tagger = source()
+    with capture_logs() as logs:
+        take(tagger, of(NODE, node("n1", H100)), of(POD, pod("a", "uid-a", 1)), of(CLAIM, claim("x", "3g.20gb")))
+        take(tagger, of(POD, pod("a", "uid-a", 1)))
+    (ignored,) = tagger.inputs.ignored
+    assert (ignored.file, ignored.kind, ignored.object) == ("cluster", "AllocationClaim", "das-operator/x")
+    assert ignored.reason.startswith(f"spec.profile is '3g.20gb', which '{H100}' cannot have: write one of 1g.10gb")
+    assert [log["problem"] for log in logs] == [str(ignored)]  # once
+    assert (tag(tagger).partition.profile, tag(tagger).memory_bytes) == ("", None)
+    concerns = take(tagger, of(CLAIM, claim("x", "3g.40gb")))
+    assert concerns(ENDPOINT)
+    assert tagger.inputs.ignored == ()
+    assert tag(tagger).partition.profile == "3g.40gb"

@@ -249,3 +249,39 @@ def test_nothing_is_missing_of_an_endpoint_without_accelerators(directory):
     )
     report = json.loads(run(f"--config-file={directory}/config.yaml", "--output=json")[1])
     assert report["endpoints"][0]["missing"] == []
+
+
+IMPOSSIBLE = """
+apiVersion: ome.io/v1beta1
+kind: AcceleratorClass
+metadata: {name: t4}
+spec: {discovery: {nodeSelector: {nvidia.com/gpu.product: Tesla-T4}}, cost: {perHour: "-3"}}
+---
+{apiVersion: ome.io/v1beta1, kind: NoSuchKind, metadata: {name: x}}
+---
+apiVersion: ome.io/v1beta1
+kind: InferenceService
+metadata: {name: s}
+spec: {acceleratorSelector: {constraints: {minMemory: -4}}}
+"""
+
+
+def test_impossible_values_of_objects_are_said_and_json_has_nothing_else_beside(directory):
+    (directory / "broken.yaml").write_text(IMPOSSIBLE)
+    broken = f"{directory}/broken.yaml"
+    sentences = [
+        f"objects of kind NoSuchKind (ome.io) are not used: 1 in {broken}; nothing in them has an effect",
+        f"{broken}: AcceleratorClass t4: spec.cost.perHour is -3: write US dollars, 0 or more; it is ignored",
+        (
+            f"{broken}: InferenceService default/s: spec.acceleratorSelector.constraints.minMemory is -4: write a "
+            "quantity such as 40Gi, or a number of GiB above 0; it is ignored"
+        ),
+    ]
+    flags = (f"--config-file={directory}/config.yaml", f"--objects={broken}")
+    exit_code, text = run(*flags)
+    assert exit_code == 0
+    assert [line.removeprefix("! ") for line in text.splitlines() if line.startswith("! ")] == sentences
+    report = json.loads(run(*flags, "--output=json")[1])
+    assert report["problems"] == sentences
+    (t4,) = [each for each in report["endpoints"] if each["endpoint"] == "default/t4"]
+    assert (t4["tag"]["classes"], t4["costPerHour"]) == (["t4"], None)

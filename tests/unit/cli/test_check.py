@@ -411,3 +411,59 @@ def test_flags_of_the_cluster_that_cannot_be_used_are_one_sentence(flags, proble
     said = refused("--cluster", *flags)
     assert said.startswith(f"error: {problem}")
     assert said.count("\n") == 1
+
+
+def test_what_is_wrong_with_the_objects_that_a_plugin_reads_is_a_warning(check, tmp_path):
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "objects" / "classes.yaml").write_text(
+        "{apiVersion: ome.io/v1beta1, kind: AcceleratorClass, metadata: {name: t4}, spec: {cost: {perHour: -3}}}\n---\n"
+        "{apiVersion: ome.io/v1beta1, kind: AcceleratorClass, metadata: {name: l4}, spec: 7}\n"
+    )
+    source = "plugins: [{type: accelerator-data-source, parameters: {paths: [objects]}}, {type: queue-scorer}]\n"
+    code, said = check(a=HEAD + source)
+    assert (code, said.splitlines()[0]) == (0, "a.yaml: ok, 2 warnings")
+    assert "AcceleratorClass t4: spec.cost.perHour is -3: write US dollars, 0 or more; it is ignored" in said
+    assert "objects/classes.yaml: AcceleratorClass l4 is skipped: spec is 7: write a mapping" in said
+    assert check("--strict", a=HEAD + source)[0] == 2
+
+
+IMPOSSIBLE = """
+{apiVersion: tensor-fusion.ai/v1, kind: GPUPool, metadata: {name: a}, spec: {schedulingConfigTemplate: lost}}
+---
+{apiVersion: tensor-fusion.ai/v1, kind: GPUNode, metadata: {name: n1}, status: {virtualVRAM: -3}}
+---
+apiVersion: cluster.open-cluster-management.io/v1
+kind: ManagedCluster
+metadata: {name: east}
+spec: {taints: [{key: a, effect: Odd}]}
+---
+{apiVersion: cluster.open-cluster-management.io/v1beta2, kind: ManagedClusterSet, metadata: {name: set}}
+---
+apiVersion: ome.io/v1beta1
+kind: InferenceService
+metadata: {name: s}
+spec: {acceleratorSelector: {constraints: {minMemory: -4}}}
+---
+{apiVersion: ome.io/v1beta1, kind: ServingRuntime, metadata: {name: vllm}}
+"""
+
+
+def test_what_is_wrong_with_an_object_is_said_once_by_the_plugin_that_reads_it(check, tmp_path):
+    (tmp_path / "objects.yaml").write_text(IMPOSSIBLE)
+    types = ("accelerator-data-source", "cluster-data-source", "accelerator-selection-producer")
+    plugins = ", ".join(f"{{type: {each}, parameters: {{paths: [objects.yaml]}}}}" for each in types)
+    code, said = check(a=HEAD + f"plugins: [{plugins}, {{type: queue-scorer}}]\n")
+    assert code == 0
+    warnings = [
+        line.partition(": plugin ")[2] for line in said.splitlines() if " warning " in line and "objects.yaml" in line
+    ]
+    assert [line.partition(" is ")[0].replace(f"{tmp_path}/", "") for line in warnings] == [
+        "'accelerator-data-source': objects.yaml: GPUNode n1: status.virtualVRAM",
+        "'accelerator-data-source': objects.yaml: GPUPool a: spec.schedulingConfigTemplate",
+        "'cluster-data-source': objects.yaml: ManagedCluster east: spec.taints[0].effect",
+        (
+            "'accelerator-selection-producer': objects.yaml: InferenceService default/s: "
+            "spec.acceleratorSelector.constraints.minMemory"
+        ),
+    ]
+    assert all(line.endswith("; it is ignored") for line in warnings)

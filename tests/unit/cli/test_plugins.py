@@ -34,7 +34,7 @@ def test_all_types_are_listed_with_role_and_defaults(plugins):
     assert code == 0
     for kind in Registry().types:
         entry_of(said, kind)
-    assert entry_of(said, "random-picker") == "Picker random-picker maxNumOfEndpoints=1"
+    assert entry_of(said, "random-picker") == "Picker random-picker maxNumOfEndpoints=1, topN=0"
     assert entry_of(said, "joint-aggregator").startswith("Aggregator joint-aggregator (Alpha) ")
     assert "(Deprecated)" in entry_of(said, "by-label")
     assert "attributeKey=required, algorithm=required, producer=null" in entry_of(said, "endpoint-attribute-scorer")
@@ -82,7 +82,7 @@ def test_json_is_for_programs(plugins):
     assert code == 0
     (entry,) = json.loads(said)
     assert (entry["type"], entry["roles"], entry["stability"]) == ("random-picker", ["Picker"], "Beta")
-    (parameter,) = entry["parameters"]
+    parameter = entry["parameters"][0]
     assert (parameter["name"], parameter["type"], parameter["default"]) == (
         "maxNumOfEndpoints",
         "int, at least 1, the default otherwise",

@@ -167,7 +167,10 @@ def test_ocm_4_page_without_the_label_is_refused():
 
 def test_problems_name_object_field_value_and_remedy():
     assert hub_of(scores("east", a=400)).problems == (
-        "AddOnPlacementScore east/resource-usage-score: status.scores[0].value is 400: write a number from -100 to 100",
+        (
+            "hub.yaml: AddOnPlacementScore east/resource-usage-score: status.scores[0].value is 400: write a "
+            "number from -100 to 100; it is ignored"
+        ),
     )
 
 

@@ -165,12 +165,39 @@ def test_impossible_value_is_said_with_object_field_and_remedy(source):
     sentence = (
         "AddOnPlacementScore east/resource-usage-score: status.scores[0].value is 400: write a number from -100 to 100"
     )
-    assert [each["problem"] for each in logs] == [sentence]
-    assert built.problems == (sentence,)
     (ignored,) = built.inputs.ignored
     assert str(ignored) == f"{ignored.file}: {sentence}; it is ignored"
+    assert [each["problem"] for each in logs] == [str(ignored)]
+    assert built.problems == (str(ignored),)
     assert tag(built).scores == {f"{SCORE}/cpuNodeAvailable": 1.0}
     assert sampled(built)["cluster_object_problems"] == 1
+
+
+def test_values_that_usage_is_computed_without_are_said_and_so_are_kinds_without_use(source):
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "100"}}}
+    wanted = {"resources": {"requests": {"cpu": "-3"}}, "name": "main"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {"nodeName": "n1", "containers": [wanted]},
+    }
+    typo = {
+        "apiVersion": "cluster.open-cluster-management.io/v1beta1",
+        "kind": "PlacementDecison",
+        "metadata": {"name": "x"},
+    }
+    of_hardware = {"apiVersion": "tensor-fusion.ai/v1", "kind": "GPUWorkload", "metadata": {"name": "w"}}
+    built = source(node, pod, typo, of_hardware, usageScores=True, cluster="east")
+    (ignored,) = built.inputs.ignored
+    assert (ignored.kind, ignored.object) == ("Pod", "default/p")
+    assert ignored.reason.startswith("spec.containers[0].resources.requests.cpu is -3: ")
+    assert tag(built).scores[f"{SCORE}/cpuClusterAvailable"] == 100
+    (remark,) = built.inputs.remarks
+    assert remark.startswith(
+        "objects of kind PlacementDecison (cluster.open-cluster-management.io) are not used: 1 in "
+    )
+    assert built.problems == (remark, str(ignored))
 
 
 async def test_invalid_version_of_an_object_changes_nothing(source, tmp_path):

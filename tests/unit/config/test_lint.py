@@ -3,6 +3,8 @@
 
 import pytest
 
+from epp.config import InvalidConfigError
+
 
 def profile(*refs: str) -> str:
     return f"schedulingProfiles: [{{name: p, plugins: [{', '.join(f'{{{ref}}}' for ref in refs)}]}}]\n"
@@ -236,6 +238,20 @@ def test_ome_11_accelerator_that_does_not_exist_is_warned_of_and_the_others_coun
         f"c.yaml:{place}: plugins[0].parameters: plugin '{kind}' names accelerator 'h-hundred', and there is neither "
         "an AcceleratorClass nor a product of that name: it is as if it were not there"
     )
+
+
+def test_ome_11_strict_source_refuses_what_names_an_accelerator_that_does_not_exist(warned):
+    plugin = "type: first-available-scorer, parameters: {classes: [h-hundred, h100]}"
+    source = "type: accelerator-data-source, parameters: {unknownClasses: strict}"
+    with pytest.raises(InvalidConfigError) as caught:
+        warned(f"plugins: [{{{plugin}}}, {{{source}}}]")
+    (problem,) = caught.value.problems
+    assert str(problem) == (
+        "c.yaml:3:42: plugins[0].parameters: plugin 'first-available-scorer' names accelerator 'h-hundred', and there "
+        "is neither an AcceleratorClass nor a product of that name: it is as if it were not there; correct the name, "
+        "add the class, or set unknownClasses to lenient"
+    )
+    assert warned(f"plugins: [{{{plugin.replace('h-hundred, ', '')}}}, {{{source}}}]") == []
 
 
 def test_class_that_the_objects_have_is_known(warned, tmp_path):

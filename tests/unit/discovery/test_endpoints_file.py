@@ -81,6 +81,30 @@ GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
             "- {name: b, address: h, port: 80, accelerator: {class: h100, count: four}}",
             "accelerator: count: count is 'four'; it must be a whole",
         ),
+        *(
+            (f"- {{name: b, address: h, port: 80, accelerator: {{{field}: {value}}}}}", f"accelerator: {problem}")
+            for field, value, problem in (
+                ("count", "-2", "count: count is -2; it must be between 1 and 65536"),
+                ("count", "0", "count: count is 0; it must be between 1 and 65536"),
+                ("count", "1000000000", "count: count is 1000000000; it must be between 1 and 65536"),
+                ("sharers", "0", "sharers: sharers is 0; it must be between 1 and 65536"),
+                ("costPerHour", "-2", "costPerHour: costPerHour is -2; it must be between 0 and 10000"),
+                (
+                    "costPerHour",
+                    "1000000000000",
+                    "costPerHour: costPerHour is 1000000000000; it must be between 0 and 10000",
+                ),
+                ("costPerHour", ".nan", "costPerHour: costPerHour is nan; it must be between 0 and 10000"),
+                ("memory", "80GB", "memory: memory is '80GB': write the size of one device, such as 80Gi"),
+                ("memory", "9Pi", "memory: memory is '9Pi': write the size of one device, such as 80Gi"),
+                ("profile", "huge", "profile: profile is 'huge': write a MIG profile such as 3g.20gb"),
+                (
+                    "class: a30, profile",
+                    "3g.40gb",
+                    "profile is '3g.40gb', which 'a30' cannot have: write one of 1g.6gb",
+                ),
+            )
+        ),
         ("- text", r"endpoints\[1\] \(line 3\): not a mapping: write the fields name"),
         (
             "- {name: a, address: h, port: 80}",

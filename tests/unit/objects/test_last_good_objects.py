@@ -115,10 +115,6 @@ async def test_object_with_a_bad_field_keeps_its_version_and_the_others_take_the
     ("spec", "reason"),
     [
         (
-            {"capabilities": {"memoryGB": -80}},
-            "spec.capabilities.memoryGB is -80: write a size above 0, such as 80Gi",
-        ),
-        (
             {"capabilities": {"computeCapability": "nine"}},
             "spec.capabilities.computeCapability is 'nine': write a version like 9.0",
         ),
@@ -147,6 +143,15 @@ async def test_value_that_would_have_no_effect_leaves_the_version_before(started
     started.write({**priced("a100", 7), "spec": spec}, priced("t4", 5))
     assert await started.look() == {"a100": "2", "t4": "5"}
     assert started.problems == {"classes.yaml AcceleratorClass a100": f"{reason} (kept 1)"}
+
+
+async def test_impossible_value_is_left_out_and_the_rest_of_the_new_version_counts(started):
+    started.write(priced("a100", 7, capabilities={"memoryGB": -80}), priced("t4", 5))
+    assert await started.look() == {"a100": "7", "t4": "5"}
+    assert started.problems == {}
+    (ignored,) = started.source.inputs.ignored
+    assert (ignored.kind, ignored.object) == ("AcceleratorClass", "a100")
+    assert ignored.reason == "spec.capabilities.memoryGB is -80: write the size of one device, such as 80Gi"
 
 
 async def test_value_without_effect_is_left_out_where_there_is_no_better_version(objects):

@@ -5,7 +5,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from epp.framework import WAITING, Parameters, Request, Scorer
-from epp.framework.inputs import InputProblem, InputState
+from epp.framework.inputs import IgnoredValue, InputProblem, InputState
 from epp.observability.inputs import InputMetrics
 
 
@@ -69,3 +69,18 @@ def test_metrics_can_be_asked_for_by_name(shown):
     shown.plugins = [plugin]
     families = list(shown.registry.restricted_registry(["llm_d_epp_input_problems"]).collect())
     assert [family.name for family in families] == ["llm_d_epp_input_problems"]
+
+
+def test_ignored_values_are_counted_by_kind_of_object(shown):
+    plugin = Follower(name="hardware")
+    shown.plugins = [plugin]
+    values = [("GPU", "a"), ("GPU", "b"), ("Node", "n")]
+    plugin.state = InputState(ignored=tuple(IgnoredValue("f", kind, name, "x is -1") for kind, name in values))
+
+    def ignored(kind: str) -> float | None:
+        labels = {"plugin_name": "hardware", "kind": kind}
+        return shown.registry.get_sample_value("llm_d_epp_input_values_ignored", labels)
+
+    assert (ignored("GPU"), ignored("Node"), ignored("Pod")) == (2, 1, None)
+    plugin.state = InputState()
+    assert ignored("GPU") is None

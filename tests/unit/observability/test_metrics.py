@@ -19,6 +19,7 @@ from epp.framework import (
     RequestBody,
     SchedulingResult,
 )
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError, SheddableDroppedError
@@ -341,8 +342,12 @@ def test_ome_15_picks_and_ready_endpoints_are_counted_by_hardware():
     metrics.routed(Request("r"), SchedulingResult(Destination(legs["decode"]), legs, {}), scheduling_seconds=0.0)
     picked = metrics.registry.get_sample_value
     name = "llm_d_epp_accelerator_selections_total"
-    assert picked(name, {"accelerator": "nvidia-h100", "profile": "prefill"}) == 1
-    assert picked(name, {"accelerator": "t4", "profile": "decode"}) == 1
+    assert picked(name, {"accelerator": "nvidia-h100", "profile": "prefill", "policy": ""}) == 1
+    assert picked(name, {"accelerator": "t4", "profile": "decode", "policy": ""}) == 1
+    cheapest = Request("r")
+    cheapest.put(ACCELERATOR_SELECTION, Selections(Selection(policy="cheapest")))
+    metrics.routed(cheapest, SchedulingResult(Destination(legs["decode"]), legs, {}), scheduling_seconds=0.0)
+    assert picked(name, {"accelerator": "t4", "profile": "decode", "policy": "cheapest"}) == 1
     store = Datastore(ManualClock())
     store.replace([ONE, TWO, SILENT])
     store.tag(ONE, Report(attributes={ACCELERATOR: tags[0]}))
@@ -351,6 +356,16 @@ def test_ome_15_picks_and_ready_endpoints_are_counted_by_hardware():
     ready = "llm_d_epp_accelerator_ready_endpoints"
     assert picked(ready, {"name": "pool", "accelerator": "nvidia-h100"}) == 2
     assert picked(ready, {"name": "pool", "accelerator": "unknown"}) == 1
+
+
+def test_ome_15_classes_of_a_cluster_beyond_256_are_counted_together():
+    metrics = Metrics("pool", ManualClock())
+    for number in range(300):
+        pool = candidates(records={ACCELERATOR: [AcceleratorTag(classes=(f"c{number}",))]})
+        leg = ProfileResult("p", pool, np.zeros(1), np.array([0]))
+        metrics.routed(Request("r"), SchedulingResult(Destination(leg), {"p": leg}, {}), scheduling_seconds=0.0)
+    labels = {"accelerator": "other", "profile": "p", "policy": ""}
+    assert metrics.registry.get_sample_value("llm_d_epp_accelerator_selections_total", labels) == 300 - 256
 
 
 def test_last_reload_counts_as_successful_until_one_fails(page):

@@ -208,6 +208,29 @@ def test_tf_4_models_and_vendors_allow_and_deny():
     assert reason(T4, vendors=["amd"]) == "vendor nvidia is not among amd"
 
 
+def test_ome_15_endpoints_that_are_dropped_are_counted_by_the_first_bound_that_each_violates():
+    unknown = AcceleratorTag(kind=AcceleratorKind.GPU, vendor="nvidia")
+    pool = candidates(records={ACCELERATOR: [H100, A100, CPU, unknown]})
+    plugin = build(minMemory="60Gi", cel='device.driver == "gpu.nvidia.com"')
+    request = Request("r")
+    plugin.rehearse(request, pool)  # made-up endpoints do not count
+    assert plugin.samples == []
+    plugin.filter(request, pool)
+    plugin.filter(request, pool)
+    counts = {sample.labels[0]: sample.value for sample in plugin.samples}
+    assert counts == {"minMemory": 2, "no-accelerator": 2, "minMemory-unknown": 2}
+    request.put(ACCELERATOR_SELECTION, Selections(Selection(models=("t4",))))
+    plugin.filter(request, pool)  # of those within its own bounds, the H100, none is a T4
+    counts = {sample.labels[0]: sample.value for sample in plugin.samples}
+    assert counts == {"minMemory": 3, "no-accelerator": 3, "minMemory-unknown": 3, "models": 1}
+
+
+def test_ome_15_endpoints_that_an_expression_drops_are_counted():
+    plugin = build(cel='device.driver == "other"')
+    plugin.filter(Request("r"), candidates(records={ACCELERATOR: [H100, H100]}))
+    assert [(sample.labels, sample.value) for sample in plugin.samples] == [(("cel",), 2)]
+
+
 def test_gie_13_kinds_and_vendors_select():
     assert kept(kinds=["tpu"]) == ["tpu"]
     assert kept(kinds=["gpu"], vendors=["amd"]) == ["mi300x"]
@@ -262,6 +285,20 @@ def test_dra_3_an_expression_is_evaluated_once_for_each_tag_not_for_each_request
             "onUnknown names 'minMemori', which is no bound; did you mean 'minMemory'",
         ),
         ({"migProfiles": ["3g"]}, "migProfiles has '3g', which is no MIG profile"),
+        (
+            {"minMemory": "80Gi", "maxMemory": 40},
+            "minMemory is 80 GiB, above maxMemory, 40 GiB, and no device is within both: write the smaller size",
+        ),
+        (
+            {"acceleratorClasses": ["H100", "a100"], "excludedClasses": ["h100"]},
+            "excludedClasses has 'h100', as acceleratorClasses has: leave it out of one of them",
+        ),
+        (
+            {"migProfiles": ["3g.20gb"], "excludedMigProfiles": ["nvidia.com/mig-3g.20gb"]},
+            "excludedMigProfiles has '3g.20gb', as migProfiles has: leave it out of one of them",
+        ),
+        ({"migProfiles": ["3g.20gb"], "wholeDeviceOnly": True}, "migProfiles keeps only slices and wholeDeviceOnly"),
+        ({"minComputeSlices": 8}, "minComputeSlices is 8, and a whole device has 7: write 7 or less"),
         ({"policy": "fastest"}, "policy is 'fastest'; use BestFit, Cheapest, MostCapable or FirstAvailable"),
         ({"cel": "device.vendor"}, "cel: unsupported expression at line 1, column 7"),
     ],
