@@ -25,8 +25,8 @@ _REMEDIES: Mapping[str, str] = {
     "AcceleratorClass",
     "TFLOPS": "no class and no row of the catalogue: write capabilities.performance in an AcceleratorClass, or "
     "fp16TFlops in the file of gpuCatalogue",
-    "price": f"no class, variant, node or file of prices: write cost.perHour in an AcceleratorClass, or costPerHour "
-    f"{_DECLARE}",
+    "price": f"no class, variant, node or file of prices: give --prices FILE, or write cost.perHour in an "
+    f"AcceleratorClass, or costPerHour {_DECLARE}",
 }
 
 

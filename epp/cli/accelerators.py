@@ -32,7 +32,6 @@ from epp.framework.snapshot import ACCELERATOR
 from epp.objects.decode import versions_in
 from epp.objects.files.reading import ObjectFiles, parse
 from epp.objects.inference import INFERENCE_KINDS, InferencePool
-from epp.observability.prices import prices_missing
 
 _GIB = 2**30
 _UNKNOWN = "-"
@@ -69,7 +68,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     problems: tuple[str, ...] = ()
     """Sentences on objects and files: those that are not in effect, and values that are ignored."""
     remarks: tuple[str, ...] = ()
-    """Pods that are no endpoints, ports that are assumed, and endpoints without a price."""
+    """Pods that are no endpoints, and ports that are assumed."""
     skipped: int = 0
     """Number of objects and files that could not be read."""
 
@@ -130,7 +129,7 @@ async def _report(flags: Accelerators) -> Report:
         else None,
         quota_reports(source.inventory.gpu_quotas.values()),
         (*source.problems, *source.inventory.elsewhere),
-        (*remarks, *prices_missing(store.snapshot())),
+        remarks,
         source.inventory.skipped,
     )
 

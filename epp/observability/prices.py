@@ -54,12 +54,6 @@ def prices_of(snapshot: Snapshot) -> Prices:
     return Prices(Known.SOME if has_any else Known.NONE, missing)
 
 
-def prices_missing(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return a sentence on the endpoints without a price, for a command with --prices; none if all have one."""
-    prices = prices_of(snapshot)
-    return (f"no price: {prices.names}: give --prices FILE, or {REMEDY}",) if prices.missing else ()
-
-
 class PriceWatch:
     """Says which plugins lack prices: when no endpoint has one, and of which endpoints, each once while it lasts."""
 

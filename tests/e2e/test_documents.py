@@ -226,7 +226,9 @@ def test_command_is_the_one_of_the_wheel(binaries, tmp_path):
 def test_ome_7_pool_in_files_works_as_it_is_written(walk):
     walked = walk(FILES)
     listed, priced, moved, *_ = [output for command, output in walked.items() if command.startswith("epp accelerators")]
-    assert "no price: llm/big-rank-0, llm/small-rank-0" in listed
+    assert re.search(
+        r"price: no class, .* give --prices FILE, .*\n.*llm/big-rank-0, llm/small-rank-0", listed, re.DOTALL
+    )
     assert re.search(r"llm/big-rank-0 .* 12\.29 ", priced)
     assert re.search(r"llm/small-rank-0 .* 0\.16 ", priced)
     assert "prices.yaml: p5.48xlarge in us-east-1: per_hour" in priced

@@ -146,7 +146,7 @@ def test_pods_of_a_dump_are_the_endpoints(directory):
     said = " ".join(text.split())
     assert "no endpoint: llm/b: it is not ready" in said
     assert "llm/a: neither containerPort nor an argument --port says where the server listens" in said
-    assert "no price: llm/a-rank-0: give --prices FILE, or" in said
+    assert "price: no class, variant, node or file of prices: give --prices FILE, or write" in said
 
 
 def test_ome_7_dump_and_price_file_are_enough_for_prices(directory):
@@ -235,7 +235,7 @@ def test_tf_1_quotas_are_shown_with_what_is_used_of_them(directory):
 def test_facts_that_no_source_has_are_said_with_their_remedy(directory):
     text = " ".join(run("--endpoints=a=10.0.0.9:80,b=8000;accelerator=h100")[1].split())
     missing = text[text.index(" missing ") :]
-    assert "price: no class, variant, node or file of prices: write cost.perHour in an AcceleratorClass" in missing
+    assert "price: no class, variant, node or file of prices: give --prices FILE, or write cost.perHour" in missing
     assert "in an override default/a, default/b" in missing  # both lack a price
     assert "memory: no label, class or row of the catalogue: write memory under accelerator" in missing
     report = json.loads(run("--endpoints=a=10.0.0.9:80,b=8000;accelerator=h100", "--output=json")[1])

@@ -177,6 +177,7 @@ def test_gie_10_clients_are_told_to_wait_where_that_helps_and_only_there():
         "StaleDataError": 1,
         "ShuttingDownError": 1,
         "UnavailableError": 5,
+        "NoClustersError": 5,
         "NoEndpointsError": 5,
         "ScreenedOutError": 5,
         "QueueFullNoEndpointsError": 5,
