@@ -27,10 +27,8 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.inputs import InputState
 from epp.framework.plugin_metrics import PluginMetric, Sample
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
-from epp.objects.cluster_objects import ClusterObjects
 from epp.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS, decode_object
-from epp.objects.files.last_good import ObjectVersions
-from epp.objects.files.source import ObjectSource
+from epp.objects.followed import Change, FollowedObjects
 from epp.objects.inference import INFERENCE_KINDS
 from epp.watch import changes
 
@@ -115,12 +113,10 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
                 raise ValueError(f"{place}.profile {fault}")
 
 
-class _Objects(NamedTuple):
-    """Versions of the objects in the files and in the cluster, and the inventory of them."""
+class _Next(NamedTuple):
+    """Objects and tables, and the inventory of the objects."""
 
-    versions: ObjectVersions | None
-    """None where the files are as before."""
-    cluster: ClusterObjects
+    change: Change
     inventory: Inventory
     tables: Tables
 
@@ -157,8 +153,13 @@ class AcceleratorTagger(
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.inventory = Inventory()
         """Inventory of the objects in effect."""
-        self._source = self._new_source(self.parameters.paths, "paths")
-        self._cluster = ClusterObjects()
+        self._objects = FollowedObjects(
+            self.parameters.paths,
+            owner=self.name,
+            grace_period=self.parameters.missing_file_grace_period,
+            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS,
+            judge=object_faults,
+        )
         self._totals = ClassTotals()
         self._changing = asyncio.Lock()
         """Files and cluster change the objects one after the other."""
@@ -171,25 +172,14 @@ class AcceleratorTagger(
     def read_files(self, paths: Sequence[str]) -> None:
         """Read these files after those of the parameters."""
         if paths:
-            self._source = self._new_source((*self.parameters.paths, *paths), "--objects", self._source)
+            self._objects.read_also(paths, "--objects")
             self._read_first()
 
-    def _new_source(self, paths: Sequence[str], setting: str, previous: ObjectSource | None = None) -> ObjectSource:
-        return ObjectSource(
-            paths,
-            owner=self.name,
-            setting=setting,
-            grace_period=self.parameters.missing_file_grace_period,
-            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS,
-            judge=object_faults,
-            previous=previous,
-        )
-
     def _read_first(self) -> None:
-        if (objects := self._read()) is not None:
-            self._apply(objects)
+        if (found := self._read()) is not None:
+            self._apply(found)
         else:
-            self._source.tell(self.problems)
+            self._objects.apply(None, self.problems)
 
     @property
     def has_prices(self) -> bool:
@@ -209,7 +199,7 @@ class AcceleratorTagger(
 
         Those of the cluster are under its name.
         """
-        parts = (self._source.inputs, self._tables.inputs, self._cluster.inputs)
+        parts = (self._objects.inputs, self._tables.inputs)
         return InputState(
             tuple(problem for part in parts for problem in part.problems),
             {file: count for part in parts for file, count in part.rejected.items()},
@@ -284,7 +274,7 @@ class AcceleratorTagger(
 
     async def follow(self, changed: Callable[[Concerns], None]) -> None:
         """Apply new versions of the files until cancelled."""
-        files = (*self._source.paths, *self._tables.paths)
+        files = (*self._objects.paths, *self._tables.paths)
         if not (files and self.parameters.watch_files):
             return
         async for _ in changes(*files):
@@ -294,47 +284,42 @@ class AcceleratorTagger(
     async def look(self) -> bool:
         """Read the files; return whether any of them, or its objects in effect, changed."""
         async with self._changing:
-            objects = await asyncio.to_thread(self._read)
-            if objects is None:
+            found = await asyncio.to_thread(self._read)
+            if found is None:
                 return False
             self._endpoint_problems.clear()
-            self._apply(objects)
+            self._apply(found)
         _log.info("accelerator objects updated", plugin=self.name, problems=len(self.problems))
         return True
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
         """Take objects of the cluster; return the endpoints on whose hardware they bear."""
         async with self._changing:
-            before, inventory = self._cluster, self.inventory
+            before, inventory = self._objects.cluster, self.inventory
             self._apply(await asyncio.to_thread(self._with_cluster, kinds))
         if self.clock.now() - self._warned_since > _WARN_AGAIN_SECONDS:
             self._endpoint_problems.clear()
             self._warned_since = self.clock.now()
-        return concerns_of(kinds, before, self._cluster, (inventory, self.inventory))
+        return concerns_of(kinds, before, self._objects.cluster, (inventory, self.inventory))
 
-    def _read(self) -> _Objects | None:
+    def _read(self) -> _Next | None:
         """Return the objects in the files; None if nothing changed. Runs in a thread, so it changes no state."""
-        versions, tables = self._source.read(self.clock.now()), self._tables.after()
-        if versions is None and tables is self._tables:
+        change, tables = self._objects.read(self.clock.now()), self._tables.after()
+        if change is None and tables is self._tables:
             return None
-        return self._built(versions, self._cluster, tables)
+        return self._built(self._objects.present if change is None else change, tables)
 
-    def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Objects:
+    def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Next:
         """Return the objects after a change in the cluster. Runs in a thread, so it changes no state."""
-        return self._built(None, self._cluster.take(kinds, object_faults), self._tables)
+        return self._built(self._objects.take(kinds), self._tables)
 
-    def _built(self, versions: ObjectVersions | None, cluster: ClusterObjects, tables: Tables) -> _Objects:
-        files = self._source.objects if versions is None else self._source.in_order(versions)
-        own = {held.key for file in files for held in file.held}
-        inventory = Inventory.build([cluster.as_file(without=own), *files], self.inventory)
-        return _Objects(versions, cluster, inventory, tables)
+    def _built(self, change: Change, tables: Tables) -> _Next:
+        return _Next(change, Inventory.build(change.files, self.inventory), tables)
 
-    def _apply(self, objects: _Objects) -> None:
-        versions, self._cluster, self.inventory, self._tables = objects
+    def _apply(self, found: _Next) -> None:
+        change, self.inventory, self._tables = found
         self._builder = self._new_builder()
-        if versions is not None:
-            self._source.apply(versions)
-        self._source.tell(self.problems)
+        self._objects.apply(change, self.problems)
 
     def _new_builder(self) -> TagBuilder:
         return TagBuilder(self.inventory, self.parameters, self._tables.catalogue, self._tables.prices)

@@ -187,7 +187,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
         """Apply new versions of the files, and what time changes, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_time(changed))
-            if self._objects.has_files and self.parameters.watch_files:
+            if self._objects.paths and self.parameters.watch_files:
                 tasks.create_task(self._follow_files(changed))
 
     async def look(self) -> Concerns:

@@ -2,6 +2,7 @@
 """Objects of some kinds in files and in a cluster, as one: of two with one name, the one in a file counts."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from epp.framework.cluster import ObjectsOfKind
@@ -58,9 +59,19 @@ class FollowedObjects:
         self._source = source(paths)
 
     @property
-    def has_files(self) -> bool:
-        """Whether any files are read."""
-        return bool(self._source.paths)
+    def paths(self) -> Sequence[Path]:
+        """Files and directories that are read."""
+        return self._source.paths
+
+    @property
+    def cluster(self) -> ClusterObjects:
+        """Objects of the cluster."""
+        return self._cluster
+
+    @property
+    def present(self) -> Change:
+        """The state in effect."""
+        return self._change(None, self._cluster)
 
     def read_also(self, paths: Sequence[str], setting: str) -> None:
         """Read these files after the others from now on, and all of them anew; raises ConfigurationError.

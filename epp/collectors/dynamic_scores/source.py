@@ -75,7 +75,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
     def warnings(self) -> Sequence[str]:
         """Say that no scorer is named, where only objects of a cluster could name one."""
         parameters = self.parameters
-        if parameters.scorers or parameters.pages or self._objects.has_files:
+        if parameters.scorers or parameters.pages or self._objects.paths:
             return ()
         return ["asks no scorer but those of DynamicScorer objects in a cluster: give it scorers, pages or paths"]
 
@@ -131,7 +131,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(self._follow_scorers(client, lambda: changed(every_endpoint)))
-            if self._objects.has_files:
+            if self._objects.paths:
                 tasks.create_task(self._follow_files(changed))
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> Concerns:
