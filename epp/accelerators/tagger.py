@@ -179,7 +179,7 @@ class AcceleratorTagger(
         if (found := self._read()) is not None:
             self._apply(found)
         else:
-            self._objects.apply(None, self.problems)
+            self._objects.tell(self.problems)
 
     @property
     def has_prices(self) -> bool:
@@ -319,7 +319,8 @@ class AcceleratorTagger(
     def _apply(self, found: _Next) -> None:
         change, self.inventory, self._tables = found
         self._builder = self._new_builder()
-        self._objects.apply(change, self.problems)
+        self._objects.apply(change)
+        self._objects.tell(self.problems)
 
     def _new_builder(self) -> TagBuilder:
         return TagBuilder(self.inventory, self.parameters, self._tables.catalogue, self._tables.prices)

@@ -261,7 +261,9 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
 
     def _apply(self, after: tuple[_State, Concerns], change: Change | None = None) -> Concerns:
         self._state, concerns = after
-        self._objects.apply(change, self._state.problems)
+        if change is not None:
+            self._objects.apply(change)
+        self._objects.tell(self._state.problems)
         self._say()
         return concerns
 

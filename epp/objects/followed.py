@@ -27,7 +27,8 @@ class Change(NamedTuple):
 class FollowedObjects:
     """Objects in files and in a cluster.
 
-    `read` and `take` may run in a thread and change nothing; `apply` puts what they returned into effect.
+    `read` and `take` may run in a thread and change nothing; `apply` puts what they returned into effect, and `tell`
+    logs problems.
     """
 
     def __init__(
@@ -95,12 +96,14 @@ class FollowedObjects:
         """Return what follows from a change in the cluster."""
         return self._change(None, self._cluster.take(kinds, self._judge))
 
-    def apply(self, change: Change | None, problems: Iterable[str]) -> None:
-        """Put a state into effect, if there is a new one, and log the problems that were not there before."""
-        if change is not None:
-            self._cluster = change.cluster
-            if change.versions is not None:
-                self._source.apply(change.versions)
+    def apply(self, change: Change) -> None:
+        """Put a state into effect."""
+        self._cluster = change.cluster
+        if change.versions is not None:
+            self._source.apply(change.versions)
+
+    def tell(self, problems: Iterable[str]) -> None:
+        """Log the problems that were not there before; at most 100."""
         self._source.tell(problems)
 
     async def changes(self) -> AsyncIterator[None]:

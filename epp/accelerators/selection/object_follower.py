@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
@@ -13,10 +14,8 @@ from epp.framework import Parameters
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import Concerns, Follower, no_endpoint
 from epp.framework.inputs import InputState
-from epp.objects.cluster_objects import ClusterObjects
 from epp.objects.decode import decode_object
-from epp.objects.files.last_good import ObjectVersions
-from epp.objects.files.source import ObjectSource
+from epp.objects.followed import Change, FollowedObjects
 from epp.objects.ome_services import selection_faults
 
 _GRACE_PERIOD = "5m"
@@ -43,9 +42,7 @@ OP = TypeVar("OP", bound=ObjectParameters, default=ObjectParameters)
 
 
 class _Next(NamedTuple):
-    versions: ObjectVersions | None
-    """None where the files are as before."""
-    cluster: ClusterObjects
+    change: Change
     objectives: Objectives
 
 
@@ -57,29 +54,27 @@ class ObjectFollower(ObjectReader[OP], Follower[OP]):
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.objectives = Objectives()
-        self._source = ObjectSource(
-            self.parameters.paths,
-            owner=self.name,
-            setting="paths",
-            grace_period=_GRACE_PERIOD,
-            kinds=KINDS,
-            judge=selection_faults,
+        self._objects = FollowedObjects(
+            self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=KINDS, judge=selection_faults
         )
-        self._cluster = ClusterObjects()
         self._changing = asyncio.Lock()
         """Files and cluster change the objects one after the other."""
+        self._read_first()
+
+    def read_files(self, paths: Sequence[str]) -> None:
+        """Read these files after those of the parameters."""
+        if paths:
+            self._objects.read_also(paths, "--objects")
+            self._read_first()
+
+    def _read_first(self) -> None:
         if (following := self._read()) is not None:
             self._apply(following)
 
     @property
     def inputs(self) -> InputState:
         """Files and objects that are not in effect, and values of objects that are ignored."""
-        files, cluster = self._source.inputs, self._cluster.inputs
-        return InputState(
-            (*files.problems, *cluster.problems),
-            {**files.rejected, **cluster.rejected},
-            ignored=self.objectives.ignored,
-        )
+        return replace(self._objects.inputs, ignored=self.objectives.ignored)
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
@@ -92,9 +87,9 @@ class ObjectFollower(ObjectReader[OP], Follower[OP]):
 
     async def follow_files(self) -> None:
         """Apply new versions of the files until cancelled."""
-        if not self.parameters.paths:
+        if not self._objects.paths:
             return
-        async for _ in self._source.changes():
+        async for _ in self._objects.changes():
             await self.look()
 
     async def look(self) -> bool:
@@ -113,24 +108,20 @@ class ObjectFollower(ObjectReader[OP], Follower[OP]):
 
     def _read(self) -> _Next | None:
         """Return what follows; None if nothing changed. Runs in a thread, so it changes no state."""
-        versions = self._source.read(self.clock.now())
-        return None if versions is None else self._built(versions, self._cluster)
+        change = self._objects.read(self.clock.now())
+        return None if change is None else self._built(change)
 
     def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> _Next:
-        return self._built(None, self._cluster.take(kinds, selection_faults))
+        return self._built(self._objects.take(kinds))
 
-    def _built(self, versions: ObjectVersions | None, cluster: ClusterObjects) -> _Next:
-        files = self._source.objects if versions is None else self._source.in_order(versions)
-        own = {held.key for file in files for held in file.held}
-        objectives = objectives_of([cluster.as_file(without=own), *files], self.parameters.pool_name)
-        return _Next(versions, cluster, objectives)
+    def _built(self, change: Change) -> _Next:
+        return _Next(change, objectives_of(change.files, self.parameters.pool_name))
 
     def _apply(self, following: _Next) -> None:
-        versions, self._cluster, self.objectives = following
-        if versions is not None:
-            self._source.apply(versions)
+        change, self.objectives = following
+        self._objects.apply(change)
         inputs = self.inputs
-        self._source.tell(map(str, (*inputs.problems, *inputs.ignored)))
+        self._objects.tell(map(str, (*inputs.problems, *inputs.ignored)))
         _log.info(
             "objects that bound accelerators updated",
             plugin=self.name,

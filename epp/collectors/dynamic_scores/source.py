@@ -194,7 +194,8 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
                 continue
             askings.append(known.get(asked) or self._asking(asked))
         self._askings = (*self._named, *askings)
-        self._objects.apply(change, problems)
+        self._objects.apply(change)
+        self._objects.tell(problems)
         self._scorers_changed.set()
 
     def _asking(self, asked: Asked) -> Asking:

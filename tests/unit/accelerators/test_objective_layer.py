@@ -253,6 +253,16 @@ async def test_ome_5_files_are_followed_and_a_worse_version_changes_nothing(obje
     assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB  # an empty file is a mistake for a while
 
 
+async def test_ome_5_services_in_the_files_of_a_pool_bound_its_requests(objects):
+    plugin = build()
+    pool = objects(service(**selector(minMemory=40)))
+    plugin.read_files([pool])
+    assert select(plugin, "llama").default.min_memory_bytes == 40 * GIB
+    objects(service(**selector(minMemory=80)))
+    assert await plugin.look()
+    assert select(plugin, "llama").default.min_memory_bytes == 80 * GIB
+
+
 async def test_ome_5_objects_of_the_cluster_count_and_one_in_a_file_precedes(objects):
     plugin = build(paths=[objects(service(**selector(minMemory=40)))])
     kind = ObjectKind("ome.io", "InferenceService")
