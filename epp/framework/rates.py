@@ -14,8 +14,8 @@ from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, WAITING
 
 DEFAULT_OUTPUT_TOKENS = 200.0
 """Tokens of an answer, before any was seen."""
-_ZERO = read_only(np.array(0.0))
-"""An array of no dimension: NumPy works with one at half the cost of a float."""
+_ZERO, _ONE = read_only(np.array(0.0)), read_only(np.array(1.0))
+"""Arrays of no dimension: NumPy works with them at half the cost of floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class EndpointRates:
     """Likewise, of the ITL."""
     output_tokens: float = DEFAULT_OUTPUT_TOKENS
     """Mean length of the latest answers."""
+    places: Floats | None = None
+    """Requests that an endpoint runs at once, infinite where not known; None if not known of any."""
 
     def __post_init__(self) -> None:
         """Keep readers from writing to the arrays."""
@@ -61,17 +63,21 @@ class EndpointRates:
     def queue_seconds(self, candidates: Candidates) -> Floats | None:
         """Return how long a request waits for a place in each candidate's batch; None if nothing waits anywhere.
 
-        That of an engine with a queue is full. A place is free once in `outputTokens * ITL / batch` seconds; requests
-        that wait for one are those reported, or those in flight that are not running where they are more: what was
-        just sent counts at once.
+        That of an engine with a queue is full, and one with as many requests as it has places, where these are known.
+        A place is free once in `outputTokens * ITL / batch` seconds; requests that wait for one are those reported, or
+        those in flight that have no place where they are more: what was just sent counts at once.
         """
         waiting = candidates.values(WAITING)
-        if not len(waiting) or highest(waiting) <= 0.0:  # does not hold where nothing is reported
+        if self.places is None and (not len(waiting) or highest(waiting) <= 0.0):  # does not hold for NaN
             return None
-        running = np.maximum(comparable_load(candidates, RUNNING), 1.0)
-        ahead = np.fmax(waiting, candidates.values(IN_FLIGHT) - running)
-        turns = self.output_tokens * self.itl_seconds(candidates, running) / running
-        return np.where(waiting > 0, ahead * turns, 0.0)
+        running = np.maximum(comparable_load(candidates, RUNNING), _ONE)
+        in_flight = candidates.values(IN_FLIGHT)
+        ahead = np.where(waiting > 0, np.fmax(waiting, in_flight - running), _ZERO)
+        if self.places is not None:
+            there = np.maximum(running + np.fmax(waiting, _ZERO), in_flight)
+            ahead = np.maximum(ahead, there + _ONE - self.places[candidates.slots])
+        seconds: Floats = ahead * (self.output_tokens * self.itl_seconds(candidates, running) / running)
+        return seconds
 
     def ttft_seconds(self, candidates: Candidates, uncached: Floats) -> Floats:
         """Return the time to the first token of a prompt of which each candidate has so many tokens to compute.
