@@ -52,7 +52,8 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     """`least / seconds`, with `seconds = queue + wait + prefill + decode + barrier` and `least` the best candidate's.
 
     With the endpoint's own rates: `queue = waiting * mean output tokens * ITL / running`, since an engine with a queue
-    has no place in its batch until a request ends, nor one that runs as many as it is known to run at once; `wait = uncached tokens in flight there / rate`;
+    has no place in its batch until a request ends, nor one that runs as many as it is known to run at once;
+    `wait = uncached tokens in flight there / rate`;
     `prefill = (1 + b) * uncached tokens of this prompt / rate`, where b is `requestsBehind` times the prompts of this
     length that are in flight there, since as many follow, or `requestsBehind` itself where that is less than one; or,
     with `attentionQuadraticTokens` q and c of p tokens cached, `(1 + b) * (uncached + uncached * (c + p) / q) / rate`;

@@ -112,9 +112,11 @@ def test_outcome_counts_what_is_late_and_what_never_came():
     assert outcome.dollars_per_1000 == 400.0
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_adaptive_is_no_worse_than_the_default_on_equal_hardware(workload):
-    default, adaptive = (run_all(sample, SMALL, workload, 0.7) for sample in ("default", "adaptive"))
+@pytest.mark.parametrize(
+    ("workload", "make"), [*((each, "vllm") for each in WORKLOADS), ("long-and-short", "independent")]
+)
+def test_adaptive_is_no_worse_than_the_default_on_equal_hardware(workload, make):
+    default, adaptive = (run_all(sample, SMALL.made(make), workload, 0.7) for sample in ("default", "adaptive"))
     assert adaptive.ttft(0.9) <= 1.03 * default.ttft(0.9)
     assert adaptive.mean_ttft <= 1.03 * default.mean_ttft
 
