@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework.arrays import Floats, any_true, read_only
+from epp.framework.arrays import Floats, highest, read_only
 from epp.framework.candidates import Candidates
 from epp.framework.load import comparable_load
 from epp.framework.request import DataKey, PrefixMatch, Request
@@ -14,6 +14,8 @@ from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, WAITING
 
 DEFAULT_OUTPUT_TOKENS = 200.0
 """Tokens of an answer, before any was seen."""
+_ZERO, _ONE = read_only(np.array(0.0)), read_only(np.array(1.0))
+"""Arrays of no dimension: NumPy works with them at half the cost of floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class EndpointRates:
     """Likewise, of the ITL."""
     output_tokens: float = DEFAULT_OUTPUT_TOKENS
     """Mean length of the latest answers."""
+    places: Floats | None = None
+    """Requests that an endpoint runs at once, infinite where not known; None if not known of any."""
 
     def __post_init__(self) -> None:
         """Keep readers from writing to the arrays."""
@@ -56,21 +60,24 @@ class EndpointRates:
         slots = candidates.slots
         return self.itl_base_seconds[slots] + self.itl_seconds_per_request[slots] * batch
 
-    def queue_seconds(self, candidates: Candidates) -> Floats:
-        """Return how long a request waits for a place in each candidate's batch.
+    def queue_seconds(self, candidates: Candidates) -> Floats | None:
+        """Return how long a request waits for a place in each candidate's batch; None if nothing waits anywhere.
 
-        That of an engine with a queue is full. A place is free once in `outputTokens * ITL / batch` seconds; requests
-        that wait for one are those reported, or those in flight that are not running where they are more: what was
-        just sent counts at once.
+        That of an engine with a queue is full, and one with as many requests as it has places, where these are known.
+        A place is free once in `outputTokens * ITL / batch` seconds; requests that wait for one are those reported, or
+        those in flight that have no place where they are more: what was just sent counts at once.
         """
         waiting = candidates.values(WAITING)
-        queued = waiting > 0  # not so where nothing is reported
-        if not any_true(queued):
-            return np.zeros(len(candidates))
-        running = np.maximum(comparable_load(candidates, RUNNING), 1.0)
-        ahead = np.fmax(waiting, candidates.values(IN_FLIGHT) - running)
-        turns = self.output_tokens * self.itl_seconds(candidates, running) / running
-        return np.where(queued, ahead * turns, 0.0)
+        if self.places is None and (not len(waiting) or highest(waiting) <= 0.0):  # does not hold for NaN
+            return None
+        running = np.maximum(comparable_load(candidates, RUNNING), _ONE)
+        in_flight = candidates.values(IN_FLIGHT)
+        ahead = np.where(waiting > 0, np.fmax(waiting, in_flight - running), _ZERO)
+        if self.places is not None:
+            there = np.maximum(running + np.fmax(waiting, _ZERO), in_flight)
+            ahead = np.maximum(ahead, there + _ONE - self.places[candidates.slots])
+        seconds: Floats = ahead * (self.output_tokens * self.itl_seconds(candidates, running) / running)
+        return seconds
 
     def ttft_seconds(self, candidates: Candidates, uncached: Floats) -> Floats:
         """Return the time to the first token of a prompt of which each candidate has so many tokens to compute.
@@ -78,8 +85,9 @@ class EndpointRates:
         It waits for a place in the batch, and for the prompt tokens in flight. A plugin that calls this reads
         IN_FLIGHT_TOKENS and IN_FLIGHT, and lists LOAD_INPUTS in `may_read`.
         """
-        work = candidates.values(IN_FLIGHT_TOKENS) + uncached
-        return self.queue_seconds(candidates) + self.prefill_seconds(candidates, work)
+        prefill = self.prefill_seconds(candidates, candidates.values(IN_FLIGHT_TOKENS) + uncached)
+        queue = self.queue_seconds(candidates)
+        return prefill if queue is None else prefill + queue
 
     def prefill_provenance(self, slot: int) -> str:
         """Say where the slot's prefill rate comes from: `learned (12 samples)`, `profile qwen3-32b/h100/vllm/2`."""
@@ -101,7 +109,8 @@ def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch
     """Return the prompt tokens that each candidate has to compute; the whole prompt without match data."""
     if match is None:
         return np.full(len(candidates), float(request.prompt_tokens))
-    return np.maximum(0.0, request.prompt_tokens - match.matched_tokens(candidates))
+    uncached: Floats = np.maximum(request.prompt_tokens - match.matched_tokens(candidates), _ZERO)
+    return uncached
 
 
 def batch_sizes(candidates: Candidates) -> Floats:

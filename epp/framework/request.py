@@ -162,7 +162,7 @@ class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
         """Leading tokens held, one number for each candidate; a short last block may count in full."""
         if self.held_tokens is not None:
             return self.held_tokens[candidates.slots].astype(np.float64)
-        return self.blocks(candidates).astype(np.float64) * self.block_tokens
+        return self.blocks(candidates) * np.float64(self.block_tokens)
 
     def tokens_at(self, slot: int) -> int:
         """Leading tokens that one slot holds."""

@@ -22,12 +22,12 @@ from epp.framework import (
     comparable_load,
 )
 from epp.framework.accelerators.frozen import WAKE_UP_INPUTS, wake_up_cost
-from epp.framework.arrays import within
+from epp.framework.arrays import read_only
 from epp.framework.rates import batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
 
-_LEAST_SECONDS = 1e-3
-_FULLEST = 0.99
+_LEAST_SECONDS, _FULLEST, _ZERO, _ONE = (read_only(np.array(number)) for number in (1e-3, 0.99, 0.0, 1.0))
+"""Arrays of no dimension: NumPy works with them at half the cost of floats."""
 
 
 class WorkSecondsParameters(Parameters, frozen=True):
@@ -57,7 +57,8 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     """`least / seconds`: `seconds = queue + wait + prefill + decode + barrier + wake-up`, `least` those of the best.
 
     With the endpoint's own rates: `queue = waiting * mean output tokens * ITL / running`, since an engine with a queue
-    has no place in its batch until a request ends; `wait = uncached tokens in flight there / rate`;
+    has no place in its batch until a request ends, nor one that runs as many as it is known to run at once;
+    `wait = uncached tokens in flight there / rate`;
     `prefill = (1 + b) * uncached tokens of this prompt / rate`, where `b = requestsBehind * max(1, uncached tokens in
     flight there / prompt tokens)`: as many prompts follow as are there; or, with `attentionQuadraticTokens` q and c of
     p tokens cached, `(1 + b) * (uncached + uncached * (c + p) / q) / rate`;
@@ -74,6 +75,8 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (ENDPOINT_RATES, self._match_key, IN_FLIGHT_TOKENS, IN_FLIGHT)
+        self._behind = read_only(np.array(self.parameters.requests_behind))
+        self._barrier_seconds = read_only(np.array(self.parameters.kv_barrier_seconds))
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         seconds = self.seconds(request, candidates)
@@ -93,12 +96,11 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         if self.parameters.attention_quadratic_tokens:
             seen = 2 * request.prompt_tokens - uncached
             own = uncached + uncached * seen / self.parameters.attention_quadratic_tokens
-        behind = self.parameters.requests_behind
-        if behind:
+        if self.parameters.requests_behind:
             prompts = candidates.values(IN_FLIGHT_TOKENS) / max(request.prompt_tokens, 1)
-            own = own * (1.0 + behind * np.maximum(1.0, prompts))
+            own = own * (_ONE + self._behind * np.maximum(prompts, _ONE))
         ttft = rates.ttft_seconds(candidates, own)
-        decode = output * rates.itl_seconds(candidates, batch_sizes(candidates) + 1)
+        decode = output * rates.itl_seconds(candidates, batch_sizes(candidates) + _ONE)
         return ttft + decode + self._barrier(comparable_load(candidates, KV_USAGE)) + self._wake_up(candidates)
 
     def _wake_up(self, candidates: Candidates) -> Floats:
@@ -106,5 +108,6 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         return wake_up_cost(candidates, given.wake_up_from_memory_seconds, given.wake_up_from_disk_seconds)
 
     def _barrier(self, kv_usage: Floats) -> Floats:
-        usage = within(kv_usage, 0.0, _FULLEST)
-        return self.parameters.kv_barrier_seconds * usage / (1.0 - usage)
+        usage = np.minimum(np.maximum(kv_usage, _ZERO), _FULLEST)
+        barrier: Floats = self._barrier_seconds * usage / (_ONE - usage)
+        return barrier

@@ -20,7 +20,9 @@ def estimate(
     kinds: NDArray[np.intp],
     prefill: Learned,
     itl: Learned,
+    *,
     output_tokens: float = DEFAULT_OUTPUT_TOKENS,
+    places: Floats | None = None,
 ) -> EndpointRates:
     """Return the rates of slots of these kinds.
 
@@ -52,6 +54,7 @@ def estimate(
         prefill_samples=prefill_samples,
         itl_samples=itl_samples,
         output_tokens=output_tokens,
+        places=places,
     )
 
 

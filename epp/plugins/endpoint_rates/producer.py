@@ -2,6 +2,7 @@
 """Publishes the speed of each endpoint: from profiles of its hardware at first, then learned from responses."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +12,11 @@ from epp.framework import (
     ENDPOINT_RATES,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
+    METRICS_AT,
     PREFIX_MATCH,
     PROMPT_TOKENS,
     RUNNING,
+    WAITING,
     Candidates,
     DataKey,
     Datum,
@@ -34,6 +37,7 @@ from epp.plugins.endpoint_rates.estimate import estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
 from epp.plugins.endpoint_rates.learning import RateLearner
 from epp.plugins.endpoint_rates.parameters import EndpointRatesParameters
+from epp.plugins.endpoint_rates.places import PlacesLearner
 from epp.plugins.endpoint_rates.profile import RateProfile, model_key
 from epp.plugins.endpoint_rates.table import RateTable, StartingRates
 
@@ -84,6 +88,9 @@ class EndpointRatesProducer(
     ratio of those with the same hardware, or else of all. No samples: responses of another endpoint than the one
     picked, with another status than 200, with less than `minTokens` uncached tokens; and, for prefill rates, requests
     that went to several endpoints. Samples are dropped with the endpoint, and when its hardware or engine changes.
+
+    A batch is taken for full at the most requests that an endpoint was ever seen to run, once it had a queue at several
+    looks at such a batch.
     """
 
     plugin_type = "endpoint-rates-producer"
@@ -104,6 +111,8 @@ class EndpointRatesProducer(
         self._prefill, self._itl = (
             RateLearner(half_life_seconds=half_life, min_samples=given.min_samples, window=window) for _ in range(2)
         )
+        self._places = PlacesLearner()
+        self._looked_at = -inf
         self._output_tokens = DEFAULT_OUTPUT_TOKENS
         self._answers = 0
         self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
@@ -111,7 +120,7 @@ class EndpointRatesProducer(
         self._published: dict[str, _Published] = {}
         self._sent_key: DataKey[_Sent] = DataKey("endpoint-rates-sent", self.plugin_type, self.name)
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
-        self.may_read = (self._match_key, PROMPT_TOKENS, RUNNING, IN_FLIGHT)
+        self.may_read = (self._match_key, PROMPT_TOKENS, RUNNING, WAITING, METRICS_AT, IN_FLIGHT)
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         request.put(ENDPOINT_RATES, self._rates(request.model, candidates.snapshot))
@@ -158,6 +167,7 @@ class EndpointRatesProducer(
         for slot in slots:
             self._prefill.forget(slot)
             self._itl.forget(slot)
+            self._places.forget(slot)
 
     def _served_as_sent(self, request: Request, response: Response) -> _Sent | None:
         sent = request.get(self._sent_key)
@@ -169,7 +179,10 @@ class EndpointRatesProducer(
         self._follow(snapshot)
         key = self._profiled_model(model)
         now = self.clock.now()
-        version = self._prefill.version + self._itl.version
+        if self.parameters.learn and now - self._looked_at >= _UPDATE_SECONDS:
+            self._looked_at = now
+            self._places.look(*(snapshot.column(one) for one in (RUNNING, WAITING, METRICS_AT)))
+        version = self._prefill.version + self._itl.version + self._places.version
         published = self._published.get(key)
         if published is not None:
             wait = _UPDATE_SECONDS if version != published.version else self._fade_seconds
@@ -181,7 +194,8 @@ class EndpointRatesProducer(
             self._fleet.kinds,
             self._prefill.learned(capacity, now),
             self._itl.learned(capacity, now),
-            self._output_tokens,
+            output_tokens=self._output_tokens,
+            places=self._places.learned(capacity),
         )
         self._published[key] = _Published(rates, version, now)
         return rates

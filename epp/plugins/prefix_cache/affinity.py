@@ -81,22 +81,21 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         self.may_read = (ENDPOINT_RATES, PROMPT_TOKENS, *LOAD_INPUTS)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        everything = np.ones(len(candidates), dtype=np.bool_)
         match = request.get(self._match_key)
-        if match is None or match.total_blocks == 0 or self._explores(request):
-            return everything
-        sticky = match.blocks(candidates) / match.total_blocks >= self.parameters.affinity_threshold
-        if not any_true(sticky) or self._too_slow(sticky, self._ttft_seconds(request, candidates, match)):
-            return everything
-        return sticky
+        if match is not None and match.total_blocks and not self._explores(request):
+            sticky = match.blocks(candidates) / match.total_blocks >= self.parameters.affinity_threshold
+            if any_true(sticky) and not self._too_slow(request, candidates, match, sticky):
+                return sticky
+        return np.ones(len(candidates), dtype=np.bool_)
 
     def _explores(self, request: Request) -> bool:
         return request.uniform(self.name) < self.parameters.exploration_probability
 
-    def _too_slow(self, sticky: Mask, ttft_seconds: Floats) -> bool:
+    def _too_slow(self, request: Request, candidates: Candidates, match: PrefixMatch, sticky: Mask) -> bool:
         limit_ms = self.parameters.max_ttft_penalty_ms
         if limit_ms == 0.0 or all_true(sticky):
             return False
+        ttft_seconds = self._ttft_seconds(request, candidates, match)
         penalty_seconds = lowest(ttft_seconds[sticky]) - lowest(ttft_seconds[~sticky])
         return penalty_seconds * _MS_PER_S > limit_ms
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seconds until the first tokens, counted with each endpoint's own rates."""
 
-from math import nan
+from dataclasses import replace
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -74,6 +75,16 @@ def test_request_waits_until_a_full_batch_has_places_for_all_before_it():
     # 200 tokens of 10 ms take 2 s, so that one of 10 ends every 0.2 s: 4 * 0.2, and (20 - 10) * 0.2
     found = build(outputTokens=0, kvBarrierSeconds=0).seconds(request_of(0, rates), pool)
     assert found.tolist() == pytest.approx([0.8, 0.0, 2.0])
+
+
+def test_request_waits_for_a_place_where_an_endpoint_has_as_many_requests_as_it_is_known_to_run():
+    rates = replace(endpoint_rates([1000] * 4, itl_base=[0.01] * 4), places=np.array([10.0, 10.0, 10.0, inf]))
+    pool = candidates(
+        in_flight_tokens=[0] * 4, waiting=[0, 0, nan, 0], running=[10, 9, 10, 10], in_flight=[10, 9, 11, 90]
+    )
+    # nothing waits yet: one turn of 0.2 s for the first, two where one more was just sent
+    found = build(outputTokens=0, kvBarrierSeconds=0).seconds(request_of(0, rates), pool)
+    assert found.tolist() == pytest.approx([0.2, 0.0, 0.4, 0.0])
 
 
 def test_prompt_counts_once_more_for_each_request_behind_it():
