@@ -323,4 +323,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: label-selector-filter
             async with client.post(url, json=body) as response:
                 assert response.headers["x-sim-server"] == "other"
         async with client.get(f"http://{page}/metrics") as response:
-            assert 'accelerator_selections_total{accelerator="h100",profile="default"} 6.0' in await response.text()
+            assert (
+                'accelerator_selections_total{accelerator="h100",policy="",profile="default"} 6.0'
+                in await response.text()
+            )
