@@ -157,7 +157,7 @@ class AcceleratorSelectionProducer(
         by_profile = {profile: found.selection for profile, found in profiles.items()}
         request.put(ACCELERATOR_SELECTION, Selections(default.selection, by_profile, problems))
 
-    def admit(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002
+    def admit(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002  as admitters are called
         """Refuse a request with headers that cannot be granted, if that is how these are treated."""
         problems = request.get(self._problems_key)
         if problems and self.parameters.request_overrides == "strict":
