@@ -43,7 +43,7 @@ async def run(sample: str, fleet: Fleet, trace: Trace) -> Outcome:
         envoy = await Envoy.start(FULL_DUPLEX, grpc_port)
         stack.push_async_callback(envoy.stop)
         await envoy.ready()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # several polls: the first requests are not to be routed on nothing
         url = f"http://127.0.0.1:{envoy.port}/v1/chat/completions"
         served = await _send(url, trace)
         busy = (await servers.ask())["busy"]
