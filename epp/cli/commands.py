@@ -270,7 +270,7 @@ class ConfigList:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigShow:
-    """Print a ready-made configuration. To edit it: `epp config show default > config.yaml`."""
+    """Print a ready-made configuration. To edit it: `epp config show adaptive > config.yaml`."""
 
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `epp config list`.")]
 

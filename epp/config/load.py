@@ -16,6 +16,7 @@ from epp.config.problems import InvalidConfigError, Problem
 from epp.config.repair import NO_GAPS, Gaps, keys_at, meant_by, repaired, unquoted
 from epp.config.sources import Source, find_sources, problem_of, read_file
 from epp.framework.hints import hint_at
+from epp.samples import sample_texts
 
 _SHAPES = {
     "dict_type": "should be a mapping",
@@ -27,7 +28,9 @@ _SHAPES = {
     "float_type": "should be a number",
 }
 _EMPTY = EndpointPickerConfig.model_validate({"apiVersion": API_VERSION, "kind": KIND})
-_DEFAULT_WEIGHTS = {"queue-scorer": 2.0, "kv-cache-utilization-scorer": 2.0, "prefix-cache-scorer": 3.0}
+
+DEFAULT_SAMPLE = "adaptive"
+"""The sample that runs where no configuration is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +112,8 @@ def _load(source: Source, text: str, origin: str) -> LoadedConfig:
 
 
 def default_config() -> LoadedConfig:
-    """Return what a picker runs when it is given no configuration: short queues, free KV cache, known prefixes."""
-    refs = [{"pluginRef": name, "weight": weight} for name, weight in _DEFAULT_WEIGHTS.items()]
-    content = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "plugins": [{"type": name} for name in _DEFAULT_WEIGHTS],
-        "schedulingProfiles": [{"name": "default", "plugins": refs}],
-    }
-    return LoadedConfig(EndpointPickerConfig.model_validate(content), "built-in default")
+    """Return what a picker runs when it is given no configuration."""
+    return load_text(sample_texts()[DEFAULT_SAMPLE], f"built-in {DEFAULT_SAMPLE}.yaml")
 
 
 def _sentences(errors: Sequence[ErrorDetails]) -> Iterator[tuple[str, str]]:

@@ -34,7 +34,7 @@ class PickerSettings:
 
     server: ServerSettings
     config: LoadedConfig | None = None
-    """None for the built-in default."""
+    """None for the sample that runs without a configuration."""
     watch_config: Path | None = None
     """The file that `config` was read from, to apply new versions of it; None to ignore them."""
     experimental: bool = False

@@ -5,10 +5,11 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 
 import uvloop
+from configs import llm_d_default
 from session import headers
 from timing import no_log_lines, quick, tell, turns
 
-from epp.config import Builder, assemble, default_config
+from epp.config import Builder, assemble
 from epp.datastore import Datastore
 from epp.director import Director, Held
 from epp.extproc.decoding import decode
@@ -26,7 +27,7 @@ def new_director() -> Director:
     clock = SystemClock()
     store = Datastore(clock)
     store.replace([Endpoint(f"e{number}", f"10.0.0.{number + 1}", 8000) for number in range(8)])
-    return Director(store, assemble(default_config(), Builder(Registry(), clock)).pipeline, clock)
+    return Director(store, assemble(llm_d_default(), Builder(Registry(), clock)).pipeline, clock)
 
 
 def bodies(size: int) -> dict[str, tuple[str, bytes]]:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+from configs import llm_d_default
 from timing import SAMPLES, microseconds, no_log_lines, quick, tell
 
-from epp.config import Builder, assemble, default_config
+from epp.config import Builder, assemble
 from epp.datastore import Datastore
 from epp.director import Cause, Director, Observers
 from epp.director.pipeline import Pipeline
@@ -53,7 +54,7 @@ def pool(count: int) -> tuple[Datastore, list[Endpoint]]:
 
 
 def pipeline() -> Pipeline:
-    return assemble(default_config(), Builder(Registry(), SystemClock())).pipeline
+    return assemble(llm_d_default(), Builder(Registry(), SystemClock())).pipeline
 
 
 def schedule_microseconds(store: Datastore, rounds: int) -> float:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from configs import llm_d_default
 from timing import SAMPLES, quick, tell
 
-from epp.config import Builder, assemble, default_config
+from epp.config import Builder, assemble
 from epp.datastore import Datastore
 from epp.director import Cause, Director, DirectorObserver, Observers, Routing
 from epp.framework import Endpoint, Headers, SystemClock
@@ -55,7 +56,7 @@ def recorded() -> list[Call]:
         store.report(endpoint, Report({WAITING: i, RUNNING: i, KV_USAGE: i / 10}))
     recorder = Recorder()
     pipeline = assemble(
-        default_config(), Builder(Registry(), clock), observer=cast("SchedulingObserver", recorder)
+        llm_d_default(), Builder(Registry(), clock), observer=cast("SchedulingObserver", recorder)
     ).pipeline
     director = Director(store, pipeline, clock, observer=recorder)
     for _ in range(2):

@@ -7,9 +7,10 @@ The messages are those of Envoy 1.40. The decision is made once, and taken again
 import time
 from collections.abc import Callable, Sequence
 
+from configs import llm_d_default
 from timing import no_log_lines, quick, tell
 
-from epp.config import Builder, assemble, default_config
+from epp.config import Builder, assemble
 from epp.datastore import Credit, Datastore
 from epp.director import Director, DirectorObserver, Routing, Subset
 from epp.extproc.decoding import decode
@@ -76,7 +77,7 @@ class Decided:
         store = Datastore(self.clock)
         store.replace([Endpoint("a", "10.0.0.1", 8000)])
         self._store = store
-        self._pipeline = assemble(default_config(), Builder(Registry(), self.clock)).pipeline
+        self._pipeline = assemble(llm_d_default(), Builder(Registry(), self.clock)).pipeline
         self._observer = DirectorObserver()
         director = Director(store, self._pipeline, self.clock, observer=self._observer)
         body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'

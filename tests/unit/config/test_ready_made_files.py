@@ -27,6 +27,6 @@ def test_file_loads_and_routes_and_says_when_to_use_it(path):
     assert target.name == "e1" or path.stem == "random"
 
 
-def test_default_file_is_the_built_in_default():
-    (path,) = [path for path in FILES if path.stem == "default"]
+def test_adaptive_file_is_what_runs_without_a_configuration():
+    (path,) = [path for path in FILES if path.stem == "adaptive"]
     assert load_file(path).model == default_config().model

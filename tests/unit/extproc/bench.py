@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from epp.config import Builder, assemble, default_config, load_text
+from epp.config import Builder, assemble, load_text
 from epp.datastore import Datastore
 from epp.director import Cause, Director, DirectorObserver, Held, Seeds
 from epp.extproc.exchange import Answer, ExchangeSettings
@@ -24,6 +24,7 @@ from epp.framework import Endpoint, ManualClock
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT, SERVED
+from epp.samples import sample_texts
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 
@@ -93,7 +94,7 @@ class Bench:
 
 
 def new_bench(config: str | None = None, observe: Callable[[ManualClock], DirectorObserver] | None = None) -> Bench:
-    """A bench with this configuration, which may name plugins of `gate` and `refusing`, or with the default one.
+    """A bench with this configuration, which may name plugins of `gate` and `refusing`, or with llm-d's default.
 
     The director has the observer for the bench's clock that `observe` returns, or else the bench's `endings`.
     """
@@ -108,7 +109,7 @@ def new_bench(config: str | None = None, observe: Callable[[ManualClock], Direct
         ]
     )
     endings = Endings()
-    loaded = default_config() if config is None else load_text(config)
+    loaded = load_text(sample_texts()["default"] if config is None else config)
     assembly = assemble(loaded, Builder(Registry(modules=["gate", "refusing"]), clock))
     seeds = Seeds(b"secret 3")  # the first tie goes to a
     director = Director(store, assembly.pipeline, clock, observer=observe(clock) if observe else endings, seeds=seeds)
