@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from epp.config.data_layer import DataLayer, build_data_layer, choose_discovery, readings_of
 from epp.config.document import Path
-from epp.config.features import check_features
+from epp.config.features import FLOW_CONTROL, check_features
+from epp.config.flow_control import build_flow_control
 from epp.config.instances import Builder, Instances
 from epp.config.lint import lint, refuse_unknown_accelerators
 from epp.config.load import LoadedConfig
@@ -62,7 +63,8 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         instances.declare(spec, index)
     instances.connect()
     profiles = build_profiles(loaded.model, instances)
-    check_features(loaded.model, instances)
+    gates = check_features(loaded.model, instances)
+    flow_control = build_flow_control(loaded.model, instances, is_on=gates.get(FLOW_CONTROL, False))
     parsers = _attempt(instances, lambda: _parsers(loaded, instances), "requestHandler") or ()
     layer = _attempt(instances, lambda: build_data_layer(loaded, instances), "dataLayer") or DataLayer()
     found = choose_discovery(loaded, instances)
@@ -88,6 +90,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
             plugins={role: instances.of(role) for role in all_roles()} | {Producer: producers},
             sets_headers=frozenset(name for plugin in instances for name in plugin.sets_headers),
             response_needs=_response_needs(instances),
+            flow_control=flow_control,
         ),
         feeds=layer.feeds,
         taggers=instances.of(Tagger),

@@ -4,35 +4,14 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-FLOW_CONTROL_TYPES: Mapping[str, str] = MappingProxyType(
+EVICTION_TYPES: Mapping[str, str] = MappingProxyType(
     {
-        "global-strict-fairness-policy": "fairness policy",
-        "round-robin-fairness-policy": "fairness policy",
         "program-aware-fairness": "fairness policy",
-        "fcfs-ordering-policy": "ordering policy",
-        "edf-ordering-policy": "ordering policy",
-        "slo-deadline-ordering-policy": "ordering policy",
-        "static-usage-limit-policy": "usage limit policy",
-        "priority-holdback-policy": "usage limit policy",
-        "soft-reflective-ceiling-policy": "usage limit policy",
         "sheddable-eviction-filter": "eviction filter",
         "priority-then-time-eviction-order-policy": "eviction order policy",
     }
 )
-"""Types of the flow control, by what they are; a file may declare them, though nothing queues yet."""
-
-POLICIES: Mapping[str, str] = MappingProxyType(
-    {
-        **FLOW_CONTROL_TYPES,
-        **dict.fromkeys(("utilization-detector", "concurrency-detector"), "saturation detector"),
-    }
-)
-"""All types that the flow control may refer to; of them, the detectors are plugins, which profiles name as filters."""
-
-IMPLIED_POLICIES = frozenset(
-    {"global-strict-fairness-policy", "fcfs-ordering-policy", "static-usage-limit-policy", "utilization-detector"}
-)
-"""Those that a file may refer to without declaring them."""
+"""Types of flow control that a file may declare, though they have no effect yet, by what they are."""
 
 WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(

@@ -5,6 +5,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from epp.flow_control import FlowControlSettings
 from epp.framework.errors import NoParserError
 from epp.framework.headers import is_control, may_hold_control
 from epp.framework.plugin import Plugin, R
@@ -122,6 +123,8 @@ class Pipeline:
     sets_headers: frozenset[str] = frozenset()
     """Request headers that the plugins declare to set."""
     response_needs: ResponseNeeds = NO_NEEDS
+    flow_control: FlowControlSettings | None = None
+    """None where requests do not wait for room."""
 
     def of(self, role: type[R]) -> tuple[R, ...]:
         """Return the plugins of a role, in the order in which they run."""

@@ -19,7 +19,6 @@ from epp.framework import (
     Filter,
     FilterParameters,
     Floats,
-    Headers,
     Mask,
     NonNegative,
     PositiveShare,
@@ -28,9 +27,9 @@ from epp.framework import (
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import SpotPreference
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
+from epp.framework.latency_targets import target_seconds
 from epp.framework.rates import TARGET_IN_REACH, EndpointRates, batch_sizes, uncached_tokens
 
-_MS = 1e-3
 _EQUAL = 1.0 + 1e-9
 
 
@@ -82,8 +81,8 @@ class SloFitFilter(Filter[SloFitParameters]):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         given = self.parameters
-        ttft_limit = given.margin * _limit_seconds(request.headers, SLO_TTFT_MS, given.default_ttft_ms)
-        tpot_limit = given.margin * _limit_seconds(request.headers, SLO_TPOT_MS, given.default_tpot_ms)
+        ttft_limit = given.margin * target_seconds(request.headers, SLO_TTFT_MS, given.default_ttft_ms)
+        tpot_limit = given.margin * target_seconds(request.headers, SLO_TPOT_MS, given.default_tpot_ms)
         rates = request.get(ENDPOINT_RATES)
         if rates is None or not len(candidates) or ttft_limit == tpot_limit == inf:
             return np.ones(len(candidates), dtype=np.bool_)
@@ -113,15 +112,3 @@ class SloFitFilter(Filter[SloFitParameters]):
             return fits
         cheapest: Mask = known & (prices <= prices[known].min() * _EQUAL)
         return cheapest
-
-
-def _limit_seconds(headers: Headers, names: tuple[str, ...], default_ms: float) -> float:
-    """Return the limit in the request, or the default; infinite for none."""
-    text = headers.first_of(*names)
-    try:
-        milliseconds = 0.0 if text is None else float(text)
-    except ValueError:
-        milliseconds = 0.0
-    if not milliseconds > 0:
-        milliseconds = default_ms
-    return milliseconds * _MS if milliseconds > 0 else inf

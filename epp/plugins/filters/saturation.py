@@ -17,12 +17,14 @@ from epp.framework import (
     DropCause,
     Filter,
     FilterParameters,
+    Floats,
     Mask,
     NonNegative,
     PositiveShare,
     Request,
 )
 from epp.framework.durations import parse_duration
+from epp.framework.flow_control import SaturationDetector
 
 
 class DetectorParameters(FilterParameters, frozen=True):
@@ -60,12 +62,13 @@ class UtilizationDetectorParameters(DetectorParameters, frozen=True):
             raise ValueError("metricsStalenessThreshold is 0: write a duration above 0")
 
 
-class UtilizationDetector(Filter[UtilizationDetectorParameters]):
+class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetector[UtilizationDetectorParameters]):
     """Keeps an endpoint if `waiting` and `kv_usage` are below their thresholds times `1 + headroom`.
 
     Endpoints whose metrics are older than `metricsStalenessThreshold`, or that have none, are dropped; a single metric
-    that is unknown is not above its threshold. All endpoints are kept if none would be. It has an effect only where a
-    profile names it: flow control, which reads it as a saturation detector, is not supported yet.
+    that is unknown is not above its threshold. All endpoints are kept if none would be. For flow control, an endpoint
+    is as full as the larger of `waiting` and `kv_usage`, each as a share of its threshold, and full where its metrics
+    are not trusted.
     """
 
     plugin_type = "utilization-detector"
@@ -95,6 +98,13 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters]):
         kept: Mask = fresh & ~full
         return kept if kept.any() else np.ones(len(candidates), dtype=np.bool_)
 
+    def fullness(self, candidates: Candidates) -> Floats:
+        given = self.parameters
+        waiting = candidates.values(WAITING) / given.queue_depth_threshold
+        fullest: Floats = np.fmax(waiting, candidates.values(KV_USAGE) / given.kv_cache_util_threshold)
+        fresh = self.clock.now() - candidates.values(METRICS_AT) <= self._oldest_seconds
+        return np.where(fresh, np.nan_to_num(fullest), 1.0)
+
 
 class ConcurrencyDetectorParameters(DetectorParameters, frozen=True):
     """Thresholds of what this picker has in flight at an endpoint."""
@@ -107,11 +117,11 @@ class ConcurrencyDetectorParameters(DetectorParameters, frozen=True):
     """Which of the two counts; `hybrid` for both."""
 
 
-class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters]):
+class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetector[ConcurrencyDetectorParameters]):
     """Keeps an endpoint if what this picker has in flight there is below the threshold times `1 + headroom`.
 
-    If no endpoint is left, the profile fails, unless `fallbackOnEmpty` is set. It has an effect only where a profile
-    names it: flow control, which reads it as a saturation detector, is not supported yet.
+    If no endpoint is left, the profile fails, unless `fallbackOnEmpty` is set. For flow control, an endpoint is as full
+    as what is in flight there is, as a share of the threshold: with `hybrid`, the larger of the two shares.
     """
 
     plugin_type = "concurrency-detector"
@@ -120,11 +130,14 @@ class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters]):
     def setup(self) -> None:
         given = self.parameters
         room = 1.0 + given.headroom
-        limits = {
-            IN_FLIGHT: (int(given.max_concurrency * room), {"requests", "hybrid"}),
-            IN_FLIGHT_TOKENS: (int(given.max_token_concurrency * room), {"tokens", "hybrid"}),
+        capacities = {
+            IN_FLIGHT: (given.max_concurrency, {"requests", "hybrid"}),
+            IN_FLIGHT_TOKENS: (given.max_token_concurrency, {"tokens", "hybrid"}),
         }
-        self._limits = [(column, most) for column, (most, modes) in limits.items() if given.concurrency_mode in modes]
+        self._capacities = [
+            (column, most) for column, (most, modes) in capacities.items() if given.concurrency_mode in modes
+        ]
+        self._limits = [(column, int(most * room)) for column, most in self._capacities]
         self.reads = tuple(column for column, _ in self._limits)
 
     @property
@@ -136,3 +149,8 @@ class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters]):
         for column, most in self._limits:
             kept &= candidates.values(column) < most
         return kept
+
+    def fullness(self, candidates: Candidates) -> Floats:
+        shares = [candidates.values(column) / capacity for column, capacity in self._capacities]
+        fullest: Floats = np.maximum.reduce(shares)
+        return fullest

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flow control: requests wait in queues in front of full endpoints, and are released when there is room."""
+
+from epp.flow_control.band import Waiting
+from epp.flow_control.control import FlowControl, FlowObserver
+from epp.flow_control.entrant import Entrant
+from epp.flow_control.outcomes import Outcome
+from epp.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings, Limits
+
+__all__ = [
+    "NO_LIMITS",
+    "BandSettings",
+    "Entrant",
+    "FlowControl",
+    "FlowControlSettings",
+    "FlowObserver",
+    "Limits",
+    "Outcome",
+    "Waiting",
+]

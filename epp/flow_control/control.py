@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides which requests wait for room at an endpoint, and releases them in turn; has no event loop of its own."""
+
+from math import inf
+
+from epp.flow_control.band import Waiting
+from epp.flow_control.drain import DrainRate, retry_after
+from epp.flow_control.entrant import Entrant
+from epp.flow_control.outcomes import Outcome
+from epp.flow_control.queues import Queues
+from epp.flow_control.settings import FlowControlSettings
+from epp.framework.arrays import Mask
+from epp.framework.candidates import Candidates
+from epp.framework.clock import Clock
+from epp.framework.errors import (
+    LATER_SECONDS,
+    SOON_SECONDS,
+    EvictedError,
+    QueueFullError,
+    QueueFullNoEndpointsError,
+    QueueTimeoutError,
+    QueueTimeoutNoEndpointsError,
+    RequestError,
+    ShuttingDownError,
+)
+from epp.framework.flow_control import Queued
+from epp.framework.request import Request
+
+_TRIED_AGAIN = 4
+"""Requests of a band that were set aside and are tried in a round, since each costs as much as a decision."""
+_SET_ASIDE = 16
+"""Requests of a band that are set aside in a round, likewise."""
+_RELEASED = 32
+"""Requests released in a round: others have their turn before the next."""
+
+
+class FlowObserver:
+    """No-op callbacks; override those of interest."""
+
+    __slots__ = ()
+
+    def queued(self, waiting: Waiting) -> None:
+        """Record that a request begins to wait."""
+
+    def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
+        """Record what became of a request, after so many seconds in a queue."""
+
+
+class FlowControl:
+    """One for each pool; its settings may change while requests wait."""
+
+    def __init__(self, settings: FlowControlSettings, clock: Clock, *, observer: FlowObserver | None = None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._observer = observer or FlowObserver()
+        self._queues = Queues(settings.of, settings.limits)
+        self._waiting: dict[Entrant, Waiting] = {}
+        self._numbers = 0
+        self._drain = DrainRate(clock.now())
+        self._has_endpoints = True
+        self._since = -inf
+        """When the pool became empty, or got an endpoint: patience starts anew."""
+        self._is_dispatching = False
+        self._is_stopped = False
+
+    @property
+    def queues(self) -> Queues:
+        """What waits."""
+        return self._queues
+
+    @property
+    def drain(self) -> DrainRate:
+        """How fast the queues empty."""
+        return self._drain
+
+    def enter(self, entrant: Entrant, candidates: Candidates) -> Mask | None:
+        """Return which candidates have room, for a request that may go at once; None for one that waits from now on.
+
+        One that waits may have been told to go before this returns. Raises a RequestError where it can neither go nor
+        wait.
+        """
+        request = entrant.request
+        if not self._queues.requests:
+            room = self.room(candidates, request.priority)
+            if room.any():
+                self._observer.left(request, Outcome.DISPATCHED, 0.0)
+                return room
+        self.wait(entrant, has_endpoints=bool(len(candidates)))
+        self.dispatch()
+        return None
+
+    def wait(self, entrant: Entrant, *, has_endpoints: bool = True) -> None:
+        """Let a request wait; raises a RequestError where it cannot."""
+        request, now, queues = entrant.request, self._clock.now(), self._queues
+        if self._is_stopped:
+            self._observer.left(request, Outcome.REJECTED_OTHER, 0.0)
+            raise ShuttingDownError("requests that would have to wait are refused")
+        if not queues.requests:
+            self._drain.start(now)
+        self._make_room(request, has_endpoints=has_endpoints)
+        self._numbers += 1
+        queued = Queued(request, self._numbers, now, now + queues.settings(request.priority).ttl_seconds)
+        waiting = Waiting(entrant, queued, request.fairness_id, request.priority, request.size_bytes)
+        queues.add(waiting)
+        self._waiting[entrant] = waiting
+        self._observer.queued(waiting)
+
+    def leave(self, entrant: Entrant) -> None:
+        """Take out a request whose client has left; nothing where it does not wait."""
+        waiting = self._waiting.get(entrant)
+        if waiting is not None:
+            self._take_out(waiting, Outcome.EVICTED_CONTEXT_CANCELLED)
+
+    def room(self, candidates: Candidates, priority: int) -> Mask:
+        """Mark the candidates that have room for a request of a priority."""
+        settings = self._settings
+        fullness = settings.detector.fullness(candidates)
+        priorities = settings.priorities_with(priority)
+        ceilings = settings.usage_limits.ceilings(priorities, settings.detector.saturation(candidates))
+        room: Mask = fullness < ceilings[priorities.index(priority)]
+        return room
+
+    def dispatch(self) -> bool:
+        """Release requests for which there is room, and refuse those that have waited too long.
+
+        Returns whether there may be more to do at once: other requests should have a turn before that.
+        """
+        if self._is_dispatching:  # by a request that leaves in its own release, say
+            return False
+        self._is_dispatching = True
+        try:
+            self._expire()
+            released = 0
+            for priority in self._queues.priorities:
+                found = self._dispatch_band(priority, _RELEASED - released)
+                if found is None:
+                    return False
+                released += found
+                if released >= _RELEASED:
+                    return True
+            return False
+        finally:
+            self._is_dispatching = False
+
+    def next_deadline(self) -> float | None:
+        """Return when the next request will have waited too long; None where none will."""
+        ends = [self._end_of_patience(band.oldest) for band in self._queues.bands.values() if band.oldest is not None]
+        return min(ends, default=None)
+
+    def pool_changed(self, *, has_endpoints: bool) -> None:
+        """Note whether the pool is empty."""
+        if has_endpoints != self._has_endpoints:
+            self._has_endpoints = has_endpoints
+            self._since = self._clock.now()
+
+    def use(self, settings: FlowControlSettings) -> None:
+        """Go on under other settings: what waits is queued anew, with its number and the time it came."""
+        before = list(self._queues)
+        self._settings = settings
+        self._queues = Queues(settings.of, settings.limits)
+        for waiting in sorted(before, key=lambda each: each.number):
+            waiting.is_aside = False
+            self._queues.add(waiting)
+        self.dispatch()
+
+    def stop(self) -> None:
+        """Refuse all that waits, and from now on all that would have to."""
+        self._is_stopped = True
+        for waiting in list(self._queues):
+            self._refuse(waiting, ShuttingDownError("requests that wait are refused"), Outcome.EVICTED_OTHER)
+
+    def _dispatch_band(self, priority: int, most: int) -> int | None:
+        """Release what can go at a priority; return how many, or None where the pool is full, for lower ones too."""
+        band = self._queues.bands.get(priority)
+        if band is None:
+            return 0
+        released = set_aside = 0
+        for tried in band.aside(min(most, _TRIED_AGAIN)):
+            if self._try(tried):
+                released += 1
+            else:
+                band.set_aside(tried)
+        while released < most and set_aside < _SET_ASIDE and (waiting := band.first) is not None:
+            candidates = waiting.entrant.candidates()
+            room = self.room(candidates, priority)
+            if not room.any() and not waiting.entrant.is_restricted:
+                return None
+            if self._go(waiting, candidates, room):
+                released += 1
+            else:
+                band.set_aside(waiting)
+                set_aside += 1
+        return released
+
+    def _try(self, waiting: Waiting) -> bool:
+        candidates = waiting.entrant.candidates()
+        return self._go(waiting, candidates, self.room(candidates, waiting.priority))
+
+    def _go(self, waiting: Waiting, candidates: Candidates, room: Mask) -> bool:
+        """Return whether a request was released, or has ended."""
+        if not room.any() or not waiting.entrant.go(candidates, room):
+            return False
+        now = self._clock.now()
+        self._drain.dispatched(now)
+        self._take_out(waiting, Outcome.DISPATCHED, in_turn=not waiting.is_aside)
+        return True
+
+    def _make_room(self, request: Request, *, has_endpoints: bool) -> None:
+        """Refuse what is in the way of a request; raises a RequestError where it cannot wait."""
+        queues = self._queues
+        victims = (
+            queues.in_the_way(request.priority, request.size_bytes)
+            if queues.allows(request.priority, request.size_bytes)
+            else None
+        )
+        if victims is None:
+            error: RequestError
+            if has_endpoints:
+                error, outcome = (
+                    QueueFullError("the queue for a model server is full: retry later"),
+                    Outcome.REJECTED_CAPACITY,
+                )
+                error.retry_after_seconds = self._retry_after(request.priority, SOON_SECONDS)
+            else:
+                error = QueueFullNoEndpointsError(f"{queues.requests} requests wait")
+                outcome = Outcome.REJECTED_NO_ENDPOINTS
+            self._observer.left(request, outcome, 0.0)
+            raise error
+        for victim in victims:
+            error = EvictedError("evicted-queue-pressure")
+            error.retry_after_seconds = self._retry_after(victim.priority, LATER_SECONDS)
+            self._refuse(victim, error, Outcome.EVICTED_OTHER)
+
+    def _expire(self) -> None:
+        now = self._clock.now()
+        for priority in self._queues.priorities:
+            band = self._queues.bands[priority]
+            while (oldest := band.oldest) is not None and self._end_of_patience(oldest) <= now:
+                waited = f"{now - oldest.queued.enqueued_at:.0f} s"
+                error: RequestError
+                if self._has_endpoints:
+                    error, outcome = QueueTimeoutError(waited), Outcome.EVICTED_TTL
+                    error.retry_after_seconds = self._retry_after(priority, SOON_SECONDS)
+                else:
+                    error, outcome = QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
+                self._refuse(oldest, error, outcome)
+
+    def _end_of_patience(self, waiting: Waiting) -> float:
+        """Return when a request has waited too long; later for all that came later to the same band."""
+        ttl = self._queues.settings(waiting.priority).ttl_seconds
+        seconds = ttl if self._has_endpoints else self._settings.no_endpoint_ttl_seconds
+        return max(waiting.queued.enqueued_at, self._since) + seconds
+
+    def _refuse(self, waiting: Waiting, error: RequestError, outcome: Outcome) -> None:
+        self._take_out(waiting, outcome)
+        waiting.entrant.refuse(error)
+
+    def _take_out(self, waiting: Waiting, outcome: Outcome, *, in_turn: bool = False) -> None:
+        del self._waiting[waiting.entrant]
+        self._queues.remove(waiting, in_turn=in_turn)
+        seconds = self._clock.now() - waiting.queued.enqueued_at
+        self._observer.left(waiting.queued.request, outcome, seconds)
+
+    def _retry_after(self, priority: int, otherwise: int) -> int:
+        """Return after how many seconds what waits at a priority and above will have gone."""
+        seconds = self._drain.seconds_for(self._queues.at_least(priority), self._clock.now())
+        return retry_after(seconds, otherwise=otherwise)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Roles of flow control: how full endpoints are, who waits for room, who is next, and who makes room."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import msgspec
+
+from epp.framework.arrays import Floats
+from epp.framework.candidates import Candidates
+from epp.framework.plugin import P, Plugin, Role
+from epp.framework.request import Request
+
+
+class Queued(msgspec.Struct, frozen=True, eq=False):
+    """A request that waits for room."""
+
+    request: Request
+    number: int
+    """In the order of arrival; unique."""
+    enqueued_at: float
+    """Seconds on the clock."""
+    deadline: float
+    """When it has waited too long, in seconds on the clock; infinite for never."""
+
+
+class SaturationDetector(Plugin[P], role=Role(title="Saturation detectors")):
+    """Says how full endpoints are."""
+
+    @abstractmethod
+    def fullness(self, candidates: Candidates) -> Floats:
+        """Return one number for each candidate: its load as a share of its limit; from 1 on it is full."""
+
+    def saturation(self, candidates: Candidates) -> float:
+        """Return how full all of them are together: the mean; 1 for none."""
+        return float(self.fullness(candidates).mean()) if len(candidates) else 1.0
+
+
+class UsageLimitPolicy(Plugin[P], role=Role(title="Usage limits")):
+    """Leaves room for requests of higher priority."""
+
+    @abstractmethod
+    def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
+        """Return for each priority, highest first, the fullness from which an endpoint has no room for it.
+
+        `saturation` is that of the pool.
+        """
+
+
+class OrderingPolicy(Plugin[P], role=Role(title="Ordering within a flow")):
+    """Chooses which request of a flow is next."""
+
+    @abstractmethod
+    def key(self, queued: Queued) -> float:
+        """Return a number by which requests are ordered, the least first; of equal ones, the first to come is first.
+
+        Called once for each request, as it begins to wait.
+        """
+
+
+class FlowOrder(ABC):
+    """The flows of one priority in which requests wait, and which of them is next."""
+
+    @abstractmethod
+    def head(self, flow: str, key: float, queued: Queued) -> None:
+        """Note the first request of a flow, and its key: the flow is new, or another request is its first now."""
+
+    @abstractmethod
+    def empty(self, flow: str) -> None:
+        """Forget a flow: nothing waits there any more."""
+
+    @abstractmethod
+    def first(self) -> str:
+        """Return the flow that is next; asked only while there is one, perhaps more than once before its turn."""
+
+    @abstractmethod
+    def dispatched(self, flow: str) -> None:
+        """Note that a flow has had its turn; `head` or `empty` follows."""
+
+
+class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
+    """Chooses the flow whose request is next."""
+
+    @abstractmethod
+    def order(self) -> FlowOrder:
+        """Return an order without flows, for one priority."""
