@@ -103,9 +103,10 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
 
 def _response_needs(instances: Instances) -> ResponseNeeds:
     timing, reporters = instances.of(ResponseTiming), instances.of(ResponseReporter)
+    reading = [each for each in timing if each.reads_response_body]
     return ResponseNeeds(
-        body=any(each.reads_response_body for each in timing) or any(each.reads_response_body for each in reporters),
-        first_token=any(IN_FLIGHT_TOKENS in (*plugin.reads, *plugin.may_read) for plugin in instances),
+        body=not all(each.only_streams for each in reading) or any(each.reads_response_body for each in reporters),
+        streams=bool(reading) or any(IN_FLIGHT_TOKENS in (*plugin.reads, *plugin.may_read) for plugin in instances),
     )
 
 

@@ -105,8 +105,8 @@ class ResponseNeeds(NamedTuple):
 
     body: bool = False
     """Times, tokens or the end."""
-    first_token: bool = False
-    """When a stream begins, since prompts count as in flight until then."""
+    streams: bool = False
+    """Those of event streams: prompts count as in flight until they begin, and plugins measure them."""
 
 
 NO_NEEDS = ResponseNeeds()

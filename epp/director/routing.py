@@ -140,7 +140,7 @@ class Routing:
     def needs_response(self, *, event_stream: bool) -> bool:
         """Whether plugins need the body of the response to be shown."""
         needs = self._pipeline.response_needs
-        return needs.body or (needs.first_token and event_stream)
+        return needs.body or (needs.streams and event_stream)
 
     def response_started(
         self, status: int, headers: Callable[[], Headers], *, event_stream: bool, count_tokens: bool = True

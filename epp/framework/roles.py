@@ -265,6 +265,8 @@ class ResponseTiming(Plugin[P], role=Role(title="Response times", stage=Stage.RE
 
     reads_response_body: bool = True
     """Whether a gateway that shows no bodies of responses is asked for them, as it must be for these times."""
+    only_streams: bool = False
+    """Whether it is asked for those of event streams alone."""
 
     @abstractmethod
     def first_token(self, request: Request, response: Response, seconds: float) -> None:

@@ -96,6 +96,7 @@ class EndpointRatesProducer(
     plugin_type = "endpoint-rates-producer"
     writes = (ENDPOINT_RATES,)
     reads: tuple[Datum, ...] = (ACCELERATOR, IN_FLIGHT_TOKENS)
+    only_streams = True
 
     def setup(self) -> None:
         given = self.parameters

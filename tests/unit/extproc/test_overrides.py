@@ -112,10 +112,11 @@ def test_response_to_a_request_that_no_parser_counts_tokens_for_is_declined(benc
     assert asked_for(session) == "NONE"
 
 
-def test_plugin_that_times_responses_gets_them():
-    assert asked_for(routed(new_bench(RATES), "BUFFERED", response_usage=NEVER)) == "STREAMED"
+def test_plugin_that_times_streams_gets_them_alone():
+    assert asked_for(routed(new_bench(RATES), "BUFFERED", response_usage=NEVER), STREAM) == "STREAMED"
+    assert asked_for(routed(new_bench(RATES), "BUFFERED", response_usage=NEVER)) is None
     settled = RATES.replace("endpoint-rates-producer}", "endpoint-rates-producer, parameters: {learn: false}}")
-    assert asked_for(routed(new_bench(settled), "BUFFERED", response_usage=NEVER)) is None
+    assert asked_for(routed(new_bench(settled), "BUFFERED", response_usage=NEVER), STREAM) is None
 
 
 def test_plugin_that_reads_prompts_in_flight_gets_streams_alone():
