@@ -43,8 +43,8 @@ def _warn_of_idle_detectors(config: EndpointPickerConfig, instances: Instances) 
     for plugin in instances:
         if config.scheduling_profiles and isinstance(plugin, SaturationDetector) and plugin.name not in filtering:
             instances.warn(
-                f"plugin {plugin.name!r} (type {plugin.plugin_type}) has no effect: feature gate flowControl is off, and "
-                "no profile names it as a filter",
+                f"plugin {plugin.name!r} (type {plugin.plugin_type}) has no effect: feature gate flowControl is off, "
+                "and no profile names it as a filter",
                 *instances.path_of(plugin),
             )
 

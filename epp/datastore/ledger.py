@@ -10,10 +10,11 @@ from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, LAST_PIC
 class Ledger:
     """Counts requests and uncached tokens under way by slot, in the datastore's working columns."""
 
-    __slots__ = ("_epochs", "_on_next", "_sequence", "_table")
+    __slots__ = ("_epochs", "_on_next", "_on_release", "_sequence", "_table")
 
-    def __init__(self, table: ColumnTable) -> None:
+    def __init__(self, table: ColumnTable, *, on_release: Callable[[], None]) -> None:
         self._table = table
+        self._on_release = on_release
         self._epochs: dict[int, int] = {}
         self._sequence = 0
         self._on_next: Callable[[], None] | None = None
@@ -47,6 +48,7 @@ class Ledger:
         """Give tokens back."""
         if self._epochs.get(slot, 0) == epoch:
             self._table.add(IN_FLIGHT_TOKENS, slot, -tokens)
+            self._on_release()
 
     def release_request(self, slot: int, epoch: int, *, failed: bool) -> None:
         """Give one request back and count it as served, and as failed if it was."""
@@ -55,6 +57,7 @@ class Ledger:
             self._table.add(SERVED, slot, 1)
             if failed:
                 self._table.add(FAILED, slot, 1)
+            self._on_release()
 
     def transfer(self, slot: int, epoch: int, tokens: int, to_slot: int) -> int:
         """Move one request's credit to another slot; return that slot's epoch."""
@@ -63,6 +66,7 @@ class Ledger:
             self._table.add(IN_FLIGHT_TOKENS, slot, -tokens)
         self._table.add(IN_FLIGHT, to_slot, 1)
         self._table.add(IN_FLIGHT_TOKENS, to_slot, tokens)
+        self._on_release()
         return self._epochs.get(to_slot, 0)
 
 

@@ -63,12 +63,13 @@ class Datastore:
         self._free: list[int] = []
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
         self._listeners: list[Callable[[Change], None]] = []
+        self._on_news: Callable[[], None] | None = None
         self._pool_changed = True
         self._attributes_changed: set[str] = set()
         self._snapshot = Snapshot()
         for attribute in CORE_ATTRIBUTES:
             self._add_attribute(attribute)
-        self.ledger = Ledger(self._table)
+        self.ledger = Ledger(self._table, on_release=self._tell_news)
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -78,6 +79,10 @@ class Datastore:
     def subscribe(self, listener: Callable[[Change], None]) -> None:
         """Call `listener` after every change of the pool."""
         self._listeners.append(listener)
+
+    def call_on_news(self, listener: Callable[[], None]) -> None:
+        """Call `listener` once, with the next news that may mean room: a report, another pool, work given back."""
+        self._on_news = listener
 
     def replace(self, endpoints: Iterable[Endpoint]) -> Change:
         """Make these the pool.
@@ -118,6 +123,7 @@ class Datastore:
         if added or removed or updated:
             for listener in self._listeners:
                 listener(change)
+            self._tell_news()
         return change
 
     def report(self, endpoint: Endpoint, report: Report) -> None:
@@ -135,6 +141,7 @@ class Datastore:
             self._has_core[slot] = any(column.name in _CORE_NAMES for column in report.columns)
         if self._has_core[slot]:
             self._table.put(METRICS_AT, slot, self._clock.now())
+        self._tell_news()
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
         """Write what the endpoint's labels say of it; METRICS_AT stays, and all is ignored once the endpoint left."""
@@ -184,6 +191,7 @@ class Datastore:
         slot = self._slot_of(endpoint)
         if slot is not None and self._table.get(REACHABLE, slot) != reachable:
             self._table.put(REACHABLE, slot, reachable)
+            self._tell_news()
 
     @property
     def latest(self) -> Snapshot:
@@ -242,6 +250,11 @@ class Datastore:
         slot = min(self._by_address.get(hostport, ()), default=-1)
         endpoint = None if slot < 0 else self._endpoints[slot]
         return None if endpoint is None else (slot, endpoint)
+
+    def _tell_news(self) -> None:
+        if self._on_news is not None:
+            listener, self._on_news = self._on_news, None
+            listener()
 
     def _write(self, slot: int, report: Report) -> None:
         self._reports[slot] = None

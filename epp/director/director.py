@@ -15,14 +15,16 @@ import numpy as np
 
 from epp.datastore import Change, Credit, Datastore, Ticket
 from epp.director.held import Held
+from epp.director.line import LineDriver
 from epp.director.pipeline import Parsed, Pipeline, ReadingBody
 from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite, choose_model, give_priority
 from epp.director.reading import Call, Turns, path_of, read
-from epp.director.routing import Routing, RoutingObserver
+from epp.director.routing import Cause, Routing, RoutingObserver
 from epp.director.seeds import Seeds
 from epp.director.shedding import shed
+from epp.flow_control import Entrant, FlowControl
 from epp.framework.addresses import Subset
-from epp.framework.arrays import Positions
+from epp.framework.arrays import Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.errors import (
@@ -32,8 +34,11 @@ from epp.framework.errors import (
     NoEndpointsError,
     PreconditionFailedError,
     RequestError,
+    ResourceExhaustedError,
     ScreenedOutError,
+    ServiceUnavailableError,
     UnavailableError,
+    UnmetConstraintError,
 )
 from epp.framework.headers import FAIRNESS_ID, PREFER, REQUEST_ID
 from epp.framework.request import (
@@ -101,6 +106,59 @@ class _Arrival(msgspec.Struct, eq=False):
     """Whether it got past shedding: a request that waited is not refused for what came meanwhile."""
 
 
+class _NeedsFullEndpointError(Exception):
+    """Only endpoints that are full can serve a request."""
+
+
+class _InLine(Entrant):
+    """A request that waits for room, or is asked whether it has to."""
+
+    def __init__(self, arrival: _Arrival, director: "Director") -> None:
+        self.request = arrival.request
+        self.is_restricted = arrival.subset is not None
+        self.arrival = arrival
+        self.outcome: Routing | _Hold | Exception | None = None
+        """What has become of it; None while it waits."""
+        self._director = director
+        self._settled: asyncio.Future[None] | None = None
+
+    def candidates(self) -> Candidates:
+        return self._director.candidates(self.arrival)
+
+    def go(self, candidates: Candidates, room: Mask) -> bool:
+        try:
+            outcome = self._director.go(self.arrival, candidates, room)
+        except _NeedsFullEndpointError:
+            return False
+        except Exception as error:  # noqa: BLE001  raised again where the request is awaited
+            self._settle(error)
+        else:
+            self._settle(outcome)
+        return True
+
+    def refuse(self, error: RequestError) -> None:
+        self._settle(error)
+
+    async def end(self) -> "Routing | _Hold":
+        """Return what becomes of it; raises the error that ended its waiting."""
+        if self.outcome is None:
+            self._settled = asyncio.get_running_loop().create_future()
+            await self._settled
+        return self.result()
+
+    def result(self) -> "Routing | _Hold":
+        """Return what has become of it; raises the error that ended its waiting."""
+        assert self.outcome is not None  # noqa: S101  settled
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def _settle(self, outcome: "Routing | _Hold | Exception") -> None:
+        self.outcome = outcome
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
+
+
 @dataclass(frozen=True, slots=True)
 class _Hold:
     """What an admitter wants a request to wait for."""
@@ -131,11 +189,22 @@ class Director:
         self._use_subset = use_subset
         self._seeds = seeds or Seeds()
         self._turns = Turns()
+        self._flow: FlowControl | None = None
+        self._line = LineDriver(store, clock, lambda: self._flow)
+        self.use(pipeline)
         store.subscribe(self._pool_changed)
 
     def use(self, pipeline: Pipeline) -> None:
-        """Route all further requests by another pipeline; those on their way keep theirs."""
+        """Route further requests by another pipeline, and those that wait for room; those on their way keep theirs."""
         self._pipeline = pipeline
+        settings = pipeline.flow_control
+        if settings is not None and self._flow is not None:
+            self._flow.use(settings)
+        elif settings is not None:
+            self._flow = FlowControl(settings, self.clock)
+        elif self._flow is not None:
+            flow, self._flow = self._flow, None
+            flow.let_all_go()
 
     def use_policies(self, policies: PoolPolicies) -> None:
         """Give all further requests priorities and models by other policies."""
@@ -179,7 +248,7 @@ class Director:
         outcome = self._arrive(call, parsed)
         return outcome if isinstance(outcome, Routing) else await self._wait(*outcome)
 
-    def _arrive(self, call: Call, parsed: Parsed) -> Routing | tuple[_Arrival, _Hold]:
+    def _arrive(self, call: Call, parsed: Parsed) -> Routing | tuple[_Arrival, _Hold | _InLine]:
         """Return the routing of a request that has been read, or what it has to wait for."""
         pipeline, headers = call.pipeline, call.headers
         request: Request | None = None
@@ -214,17 +283,66 @@ class Director:
                 raise ModelMissingError
         return request
 
-    def _proceed(self, arrival: _Arrival) -> Routing | _Hold:
-        """Return the routing, or what to wait for before the next call."""
+    def candidates(self, arrival: _Arrival) -> Candidates:
+        """Return the endpoints that the gateway allows for a request, as things are now."""
         snapshot = self._store.snapshot()
-        started = self.clock.now()
-        candidates = Candidates(snapshot, self._eligible(snapshot, arrival.subset), now=started)
+        return Candidates(snapshot, self._eligible(snapshot, arrival.subset), now=self.clock.now())
+
+    def go(self, arrival: _Arrival, candidates: Candidates, room: Mask) -> Routing | _Hold:
+        """Route a request that has waited, by the pipeline of now, to one of the candidates that have room.
+
+        Raises _NeedsFullEndpointError where only others can serve it, or a RequestError that refuses it.
+        """
+        if arrival.pipeline is not self._pipeline:
+            arrival.pipeline, arrival.admitters = self._pipeline, iter(self._pipeline.of(Admitter))
+        arrival.admitted = True
+        if room.all():
+            return self._schedule(arrival, candidates)
+        try:
+            return self._schedule(arrival, candidates.keep(room))
+        except (UnmetConstraintError, ResourceExhaustedError, ServiceUnavailableError) as error:
+            self._check_others(arrival, candidates, error)
+            raise _NeedsFullEndpointError from error
+
+    def _check_others(self, arrival: _Arrival, candidates: Candidates, error: RequestError) -> None:
+        """Raise the error unless a request could be scheduled if all candidates had room."""
+        try:
+            arrival.pipeline.scheduler.schedule(arrival.request, self._screened(arrival, candidates))
+        except RequestError:
+            raise error from None
+
+    def _proceed(self, arrival: _Arrival) -> Routing | _Hold | _InLine:
+        """Return the routing, or what to wait for."""
+        candidates = self.candidates(arrival)
+        if arrival.admitted:
+            return self._schedule(arrival, candidates)
+        if self._flow is None:
+            if len(candidates):
+                shed(arrival.request, candidates)
+            arrival.admitted = True
+            return self._schedule(arrival, candidates)
+        return self._enter(self._flow, arrival, candidates)
+
+    def _enter(self, flow: FlowControl, arrival: _Arrival, candidates: Candidates) -> Routing | _Hold | _InLine:
+        """Return the routing where there is room, or what to wait for."""
+        entrant = _InLine(arrival, self)
+        room = flow.enter(entrant, candidates)
+        if room is not None:
+            try:
+                return self.go(arrival, candidates, room)
+            except _NeedsFullEndpointError:
+                flow.wait(entrant)
+        elif entrant.outcome is not None:
+            return entrant.result()
+        self._observer.held(arrival.request, "")
+        self._line.arm()
+        return entrant
+
+    def _schedule(self, arrival: _Arrival, candidates: Candidates) -> Routing | _Hold:
+        """Return the routing to one of these candidates, or what an admitter has it wait for."""
+        snapshot, started, request = candidates.snapshot, candidates.now, arrival.request
         if not len(candidates):
             raise _none_eligible(snapshot)
-        request = arrival.request
-        if not arrival.admitted:
-            shed(request, candidates)
-            arrival.admitted = True
         eligible = len(candidates)
         candidates = self._screened(arrival, candidates)
         self._observer.candidates_found(request, snapshot, eligible, len(candidates))
@@ -268,12 +386,15 @@ class Director:
             raise ScreenedOutError
         return left
 
-    async def _wait(self, arrival: _Arrival, hold: _Hold) -> Routing:
-        """Proceed each time that an admitter releases the request: on a new snapshot, since the old one has aged."""
+    async def _wait(self, arrival: _Arrival, hold: _Hold | _InLine) -> Routing:
+        """Proceed each time that the request is released: on a new snapshot, since the old one has aged."""
         try:
             while True:
-                await self._released(hold)
-                outcome = self._proceed(arrival)
+                if isinstance(hold, _InLine):
+                    outcome: Routing | _Hold | _InLine = await hold.end()
+                else:
+                    await self._released(hold)
+                    outcome = self._proceed(arrival)
                 if isinstance(outcome, Routing):
                     return outcome
                 hold = outcome
@@ -281,7 +402,12 @@ class Director:
             self._refused(arrival.request, error)
             raise
         except asyncio.CancelledError:
-            self._refused(arrival.request, ClientGoneError("while the request was held"))
+            if isinstance(hold, _InLine) and self._flow is not None:
+                self._flow.leave(hold)
+            if isinstance(hold, _InLine) and isinstance(hold.outcome, Routing):  # released in the same turn
+                hold.outcome.complete(Cause.CLIENT_DISCONNECT)
+            else:
+                self._refused(arrival.request, ClientGoneError("while the request was held"))
             raise
 
     def _refused(self, request: Request, error: RequestError) -> None:

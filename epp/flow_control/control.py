@@ -3,6 +3,8 @@
 
 from math import inf
 
+import numpy as np
+
 from epp.flow_control.band import Waiting
 from epp.flow_control.drain import DrainRate, retry_after
 from epp.flow_control.entrant import Entrant
@@ -162,6 +164,13 @@ class FlowControl:
             waiting.is_aside = False
             self._queues.add(waiting)
         self.dispatch()
+
+    def let_all_go(self) -> None:
+        """Release everything, whatever room there is: flow control ends."""
+        for waiting in list(self._queues):
+            candidates = waiting.entrant.candidates()
+            waiting.entrant.go(candidates, np.ones(len(candidates), dtype=np.bool_))
+            self._take_out(waiting, Outcome.DISPATCHED)
 
     def stop(self) -> None:
         """Refuse all that waits, and from now on all that would have to."""

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests in front of endpoints with places, without a director: what flow control asks of its surroundings."""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from epp.flow_control import NO_LIMITS, BandSettings, Entrant, FlowControl, FlowControlSettings, FlowObserver, Limits
+from epp.framework import Candidates, ManualClock, Parameters, Request
+from epp.framework.errors import RequestError
+from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector
+from epp.framework.testing import candidates
+from epp.plugins.flow_control.fairness import GlobalStrictFairness
+from epp.plugins.flow_control.ordering import FcfsOrdering
+from epp.plugins.flow_control.usage_limits import StaticUsageLimit
+
+
+class Places(SaturationDetector[Parameters]):
+    """Endpoints with so many places each."""
+
+    plugin_type = "places"
+
+    def __init__(self, *places: int) -> None:
+        super().__init__()
+        self.places = list(places)
+        self.taken = [0] * len(places)
+
+    def candidates(self) -> Candidates:
+        return candidates(waiting=[0.0] * len(self.places))
+
+    def fullness(self, candidates: Candidates) -> Any:
+        return np.array(
+            [self.taken[slot] / self.places[slot] if self.places[slot] else 1.0 for slot in candidates.slots]
+        )
+
+
+class Standing(Entrant):
+    """A request that takes a place."""
+
+    def __init__(self, places: Places, request: Request, only: Sequence[int] | None = None, restricted: bool = False):
+        self.request = request
+        self.is_restricted = restricted
+        self.place: int | None = None
+        self.error: RequestError | None = None
+        self._places = places
+        self._only = only
+
+    def __repr__(self) -> str:
+        return self.request.id
+
+    def candidates(self) -> Candidates:
+        found = self._places.candidates()
+        if self.is_restricted and self._only is not None:
+            found = found.keep(np.isin(found.slots, self._only))
+        return found
+
+    def go(self, candidates: Candidates, room: Any) -> bool:
+        usable = [slot for slot in candidates.slots[room].tolist() if self._only is None or slot in self._only]
+        if not usable:
+            return False
+        assert self.place is None
+        assert self.error is None
+        self.place = usable[0]
+        self._places.taken[self.place] += 1
+        return True
+
+    def refuse(self, error: RequestError) -> None:
+        assert self.place is None
+        assert self.error is None
+        self.error = error
+
+
+class Front:
+    """Flow control in front of such endpoints."""
+
+    def __init__(
+        self,
+        *places: int,
+        ordering: OrderingPolicy[Any] | None = None,
+        fairness: FairnessPolicy[Any] | None = None,
+        band: Limits = NO_LIMITS,
+        limits: Limits = NO_LIMITS,
+        ttl: float = inf,
+        no_endpoint_ttl: float = inf,
+        observer: FlowObserver | None = None,
+    ) -> None:
+        self.clock = ManualClock()
+        self.places = Places(*places)
+        self.settings = FlowControlSettings(
+            detector=self.places,
+            usage_limits=StaticUsageLimit(),
+            default_band=(
+                each := BandSettings(band, ttl, ordering or FcfsOrdering(), fairness or GlobalStrictFairness())
+            ),
+            negative_band=each,
+            limits=limits,
+            no_endpoint_ttl_seconds=no_endpoint_ttl,
+        )
+        self.flow = FlowControl(self.settings, self.clock, observer=observer)
+        self._count = 0
+
+    def send(
+        self, flow: str = "a", priority: int = 0, *, size: int = 1, only: Sequence[int] | None = None, **more: Any
+    ):
+        """Return a request that has come to the front; raises the RequestError that refuses it."""
+        self._count += 1
+        name = more.pop("name", f"{flow}{self._count}")
+        request = Request(name, fairness_id=flow, priority=priority, size_bytes=size, **more)
+        standing = Standing(self.places, request, only, restricted=only is not None)
+        found = standing.candidates()
+        room = self.flow.enter(standing, found)
+        if room is not None and not standing.go(found, room):
+            self.flow.wait(standing)
+        return standing
+
+    def end(self, standing: Standing) -> None:
+        """Free the place of a request."""
+        assert standing.place is not None
+        self.places.taken[standing.place] -= 1
+        self.flow.dispatch()
+
+
+def waiting(*all_of_them: Standing) -> list[Standing]:
+    """Return those that neither go nor are refused."""
+    return [each for each in all_of_them if each.place is None and each.error is None]

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests wait for room, go in turn, and are refused when they have waited too long or nothing more may wait."""
+
+from dataclasses import replace
+
+import pytest
+from standing import Front, waiting
+
+from epp.flow_control import FlowObserver, Limits, Outcome
+from epp.framework import Headers, Request
+from epp.framework.errors import (
+    EvictedError,
+    QueueFullError,
+    QueueFullNoEndpointsError,
+    QueueTimeoutError,
+    QueueTimeoutNoEndpointsError,
+    ShuttingDownError,
+)
+from epp.framework.flow_control import Queued
+from epp.plugins.flow_control.fairness import RoundRobinFairness
+from epp.plugins.flow_control.ordering import EdfOrdering, SloDeadlineOrdering
+
+
+class Heard(FlowObserver):
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[str, Outcome, float]] = []
+
+    def left(self, request, outcome, seconds):
+        self.outcomes.append((request.id, outcome, seconds))
+
+
+def test_request_goes_at_once_while_there_is_room_and_waits_then():
+    front = Front(1, 1)
+    first, second, third = (front.send() for _ in range(3))
+    assert (first.place, second.place, third.place) == (0, 1, None)
+    front.end(first)
+    assert third.place == 0
+
+
+def test_higher_priority_goes_first_and_nothing_overtakes_it():
+    front = Front(1)
+    running = front.send()
+    low, high, middle = front.send(priority=-1), front.send(priority=9), front.send(priority=3)
+    for expected in (high, middle, low):
+        front.end(running)
+        assert expected.place == 0
+        running = expected
+
+
+def test_flows_take_turns_and_a_flood_delays_nobody():
+    front = Front(1, fairness=RoundRobinFairness())
+    running = front.send()
+    flood = [front.send("flood") for _ in range(50)]
+    calm = [front.send("calm") for _ in range(3)]
+    order = []
+    for _ in range(6):
+        front.end(running)
+        running = next(each for each in (*flood, *calm) if each.place is not None and each not in order)
+        order.append(running)
+    assert [each.request.fairness_id for each in order] == ["flood", "calm"] * 3
+    assert order[::2] == flood[:3]
+
+
+def test_earliest_deadline_goes_first_whoever_came_first():
+    front = Front(1, ordering=SloDeadlineOrdering())
+    running = front.send()
+    patient = front.send(headers=Headers([("x-llm-d-slo-ttft-ms", "9000")]))
+    anybody = front.send()
+    urgent = front.send(headers=Headers([("x-llm-d-slo-ttft-ms", "500")]))
+    for expected in (urgent, patient, anybody):
+        front.end(running)
+        assert expected.place == 0
+        running = expected
+
+
+def test_earliest_end_of_patience_goes_first():
+    assert EdfOrdering().key(Queued(Request("r"), 1, 0.0, deadline=7.0)) == 7.0
+
+
+def test_request_that_waited_too_long_is_refused_and_told_when_to_come_back():
+    front = Front(1, ttl=10.0)
+    running = front.send()
+    late = [front.send() for _ in range(4)]
+    for _ in range(2):  # one goes in three seconds
+        front.clock.advance(3.0)
+        front.end(running)
+        running = next(each for each in late if each.place is not None and each is not running)
+    front.clock.advance(4.0)
+    front.flow.dispatch()
+    errors = [each.error for each in late[2:]]
+    assert all(isinstance(error, QueueTimeoutError) for error in errors)
+    assert [error.retry_after_seconds for error in errors] == [10, 5]  # a place in five seconds so far
+    assert not waiting(*late)
+
+
+def test_full_band_refuses_and_other_bands_do_not_care():
+    front = Front(1, band=Limits(requests=2, size_bytes=100))
+    front.send()
+    front.send(size=60)
+    with pytest.raises(QueueFullError) as refused:
+        front.send(size=60)
+    assert (refused.value.status, refused.value.reason) == (429, "rejected-saturated")
+    front.send(size=40)
+    with pytest.raises(QueueFullError):
+        front.send(size=0)
+    assert waiting(front.send(priority=1, size=60))
+
+
+def test_tf_11_what_waits_at_lower_priority_makes_way_and_no_more_of_it_than_necessary():
+    front = Front(1, limits=Limits(requests=4, size_bytes=100))
+    front.send()
+    low, newer, middle = (
+        front.send(priority=-2, size=30),
+        front.send(priority=-2, size=10),
+        front.send(priority=-1, size=50),
+    )
+    high = front.send(priority=5, size=20)
+    assert newer.error is not None
+    assert isinstance(newer.error, EvictedError)
+    assert newer.error.reason == "evicted-queue-pressure"
+    assert newer.error.retry_after_seconds is not None
+    assert waiting(low, middle, high) == [low, middle, high]
+    with pytest.raises(QueueFullError):  # equal priority is never in the way
+        front.send(priority=-2, size=30)
+    with pytest.raises(QueueFullError):  # and nobody makes way for what has no room even then
+        front.send(priority=5, size=81)
+    assert waiting(low, middle, high) == [low, middle, high]
+
+
+def test_empty_pool_is_a_waiting_room_with_a_patience_of_its_own():
+    front = Front(0, ttl=10.0, no_endpoint_ttl=100.0)
+    front.flow.pool_changed(has_endpoints=False)
+    early = front.send()
+    front.clock.advance(99.0)
+    late = front.send()
+    front.flow.dispatch()
+    assert waiting(early, late) == [early, late]
+    front.clock.advance(1.5)
+    front.flow.dispatch()
+    assert isinstance(early.error, QueueTimeoutNoEndpointsError)
+    front.flow.pool_changed(has_endpoints=True)  # patience starts anew
+    front.clock.advance(9.0)
+    front.flow.dispatch()
+    assert waiting(late)
+    front.clock.advance(1.0)
+    front.flow.dispatch()
+    assert isinstance(late.error, QueueTimeoutError)
+
+
+def test_full_queue_of_an_empty_pool_is_unavailable_rather_than_busy():
+    front = Front(limits=Limits(requests=1))
+    front.send()
+    with pytest.raises(QueueFullNoEndpointsError) as refused:
+        front.send()
+    assert refused.value.status == 503
+
+
+def test_request_that_needs_a_full_endpoint_is_in_nobody_s_way():
+    front = Front(1, 1)
+    holders = [front.send(), front.send()]
+    picky = [front.send(f"p{number}", only=[0]) for number in range(40)]
+    other = front.send("other")
+    front.end(holders[1])
+    for _ in range(5):
+        front.flow.dispatch()
+    assert other.place == 1
+    front.end(holders[0])
+    assert [each.place for each in picky].count(0) == 1
+
+
+def test_client_that_leaves_is_out_of_the_queue_at_once():
+    front = Front(1, observer=(heard := Heard()))
+    running = front.send()
+    gone, next_one = front.send(), front.send()
+    front.flow.leave(gone)
+    assert front.flow.queues.requests == 1
+    front.end(running)
+    assert (gone.place, next_one.place) == (None, 0)
+    assert [outcome for _, outcome, _ in heard.outcomes] == [
+        Outcome.DISPATCHED, Outcome.EVICTED_CONTEXT_CANCELLED, Outcome.DISPATCHED,
+    ]  # fmt: skip
+
+
+def test_end_of_the_picker_refuses_what_waits_and_what_would_have_to():
+    front = Front(1)
+    front.send()
+    held = front.send()
+    front.flow.stop()
+    assert isinstance(held.error, ShuttingDownError)
+    with pytest.raises(ShuttingDownError):
+        front.send()
+
+
+def test_other_settings_keep_what_waits_and_order_it_anew():
+    front = Front(1)
+    running = front.send()
+    flood = [front.send("flood") for _ in range(3)]
+    calm = front.send("calm")
+    fair = Front(fairness=RoundRobinFairness()).settings.default_band
+    front.flow.use(replace(front.settings, default_band=fair))
+    front.end(running)
+    front.end(flood[0])
+    assert calm.place == 0
+    assert waiting(*flood) == flood[1:]

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever comes, goes, leaves and changes: nobody is lost, served twice or overtaken, and no place stays empty."""
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from standing import Front, Standing
+
+from epp.flow_control import BandSettings, Limits
+from epp.framework.errors import RequestError
+from epp.plugins.flow_control.fairness import GlobalStrictFairness, RoundRobinFairness
+from epp.plugins.flow_control.ordering import EdfOrdering, FcfsOrdering
+
+PLACES = (1, 1, 1)
+LIMITS = Limits(requests=12, size_bytes=60)
+BAND = Limits(requests=8, size_bytes=50)
+
+
+class FlowControlMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.front = Front(*PLACES)
+        self.inside: list[Standing] = []
+        """Those that wait or have a place."""
+
+    @initialize(fair=st.booleans())
+    def begin(self, fair):
+        fairness = RoundRobinFairness() if fair else GlobalStrictFairness()
+        self.front = Front(*PLACES, band=BAND, limits=LIMITS, ttl=20.0, fairness=fairness)
+
+    @rule(
+        requests=st.lists(
+            st.tuples(
+                st.sampled_from("ab"),
+                st.sampled_from([0, 0, 1, -1]),
+                st.integers(0, 12),
+                st.sampled_from([None, None, None, [0], [1, 2]]),
+            ),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def send(self, requests):
+        for flow, priority, size, only in requests:
+            before = self.front.flow.queues.requests
+            try:
+                self.inside.append(self.front.send(flow, priority, size=size, only=only))
+            except RequestError:
+                assert before  # there is room for the first that waits
+
+    @precondition(lambda self: any(each.place is not None for each in self.inside))
+    @rule(data=st.data())
+    def end(self, data):
+        standing = data.draw(st.sampled_from([each for each in self.inside if each.place is not None]))
+        self.inside.remove(standing)
+        before = self.waiting()
+        self.front.end(standing)
+        if isinstance(self.front.settings.default_band.fairness, GlobalStrictFairness):
+            self.nobody_was_overtaken(before)
+
+    def nobody_was_overtaken(self, before: list[Standing]) -> None:
+        """Check that none of those who could have gone came before one who did, both policies being strict."""
+        anywhere = [each for each in before if each._only is None and each.error is None]
+        left = [each for each in anywhere if each.place is None]
+        for went in (each for each in anywhere if each.place is not None):
+            assert all(each.request.priority <= went.request.priority for each in left)
+            equals = [each for each in left if each.request.priority == went.request.priority]
+            assert all(self.inside.index(went) < self.inside.index(each) for each in equals)
+
+    @precondition(lambda self: self.waiting())
+    @rule(data=st.data())
+    def leave(self, data):
+        standing = data.draw(st.sampled_from(self.waiting()))
+        self.inside.remove(standing)
+        self.front.flow.leave(standing)
+
+    @rule(seconds=st.floats(0.0, 15.0))
+    def pass_time(self, seconds):
+        self.front.clock.advance(seconds)
+        self.front.flow.dispatch()
+
+    @rule(order=st.sampled_from([FcfsOrdering(), EdfOrdering()]), fair=st.booleans())
+    def other_settings(self, order, fair):
+        fairness = RoundRobinFairness() if fair else GlobalStrictFairness()
+        band = BandSettings(BAND, 20.0, order, fairness)
+        self.front.settings = replace(self.front.settings, default_band=band, negative_band=band)
+        self.front.flow.use(self.front.settings)
+
+    def waiting(self) -> list[Standing]:
+        return [each for each in self.inside if each.place is None and each.error is None]
+
+    @invariant()
+    def everybody_is_somewhere(self):
+        self.inside = [each for each in self.inside if each.error is None]
+        queues = self.front.flow.queues
+        held = self.waiting()
+        assert {each.entrant for each in queues} == set(held)
+        assert queues.requests == len(held)
+        assert queues.size_bytes == sum(each.request.size_bytes for each in held)
+        assert all(band.settings.limits.allow(len(band), band.size_bytes) for band in queues.bands.values())
+        assert queues.limits.allow(queues.requests, queues.size_bytes)
+
+    @invariant()
+    def no_place_is_taken_twice(self):
+        taken = [each.place for each in self.inside if each.place is not None]
+        assert [taken.count(slot) for slot in range(len(PLACES))] == self.front.places.taken
+        assert all(count <= places for count, places in zip(self.front.places.taken, PLACES, strict=True))
+
+    @invariant()
+    def no_place_stays_empty_for_somebody_who_can_use_any(self):
+        for _ in range(8):  # a round sets few aside
+            self.front.flow.dispatch()
+        free = any(taken < places for taken, places in zip(self.front.places.taken, PLACES, strict=True))
+        assert not (free and any(each._only is None for each in self.waiting()))
+
+    def teardown(self):
+        for each in [one for one in self.inside if one.place is not None]:
+            self.inside.remove(each)
+            self.front.end(each)
+        self.front.flow.stop()
+        assert self.front.flow.queues.requests == 0
+        assert not self.front.flow._waiting
+
+
+FlowControlMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestFlowControl = FlowControlMachine.TestCase
