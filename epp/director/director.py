@@ -4,16 +4,16 @@
 import asyncio
 import re
 import uuid
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from epp.datastore import Change, Credit, Datastore, Ticket
+from epp.director.arrivals import Arrival, Hold, InLine, NeedsFullEndpointError
 from epp.director.held import Held
 from epp.director.line import LineDriver
 from epp.director.pipeline import Parsed, Pipeline, ReadingBody
@@ -22,7 +22,7 @@ from epp.director.reading import Call, Turns, path_of, read
 from epp.director.routing import Cause, Routing, RoutingObserver
 from epp.director.seeds import Seeds
 from epp.director.shedding import shed
-from epp.flow_control import Entrant, FlowControl
+from epp.flow_control import FlowControl
 from epp.framework.addresses import Subset
 from epp.framework.arrays import Mask, Positions
 from epp.framework.candidates import Candidates
@@ -92,79 +92,6 @@ class DirectorObserver(RoutingObserver):
 
     def refused(self, refusal: Refusal) -> None:
         """Record a request that is not routed."""
-
-
-class _Arrival(msgspec.Struct, eq=False):
-    """A request that is not routed yet."""
-
-    pipeline: Pipeline
-    request: Request
-    subset: Subset | None
-    admitters: Iterator[Admitter[Any]]
-    """Those that have not been asked."""
-    admitted: bool = False
-    """Whether it got past shedding: a request that waited is not refused for what came meanwhile."""
-
-
-class _NeedsFullEndpointError(Exception):
-    """Only endpoints that are full can serve a request."""
-
-
-class _InLine(Entrant):
-    """A request that waits for room, or is asked whether it has to."""
-
-    def __init__(self, arrival: _Arrival, director: "Director") -> None:
-        self.request = arrival.request
-        self.is_restricted = arrival.subset is not None
-        self.arrival = arrival
-        self.outcome: Routing | _Hold | Exception | None = None
-        """What has become of it; None while it waits."""
-        self._director = director
-        self._settled: asyncio.Future[None] | None = None
-
-    def candidates(self) -> Candidates:
-        return self._director.candidates(self.arrival)
-
-    def go(self, candidates: Candidates, room: Mask) -> bool:
-        try:
-            outcome = self._director.go(self.arrival, candidates, room)
-        except _NeedsFullEndpointError:
-            return False
-        except Exception as error:  # noqa: BLE001  raised again where the request is awaited
-            self._settle(error)
-        else:
-            self._settle(outcome)
-        return True
-
-    def refuse(self, error: RequestError) -> None:
-        self._settle(error)
-
-    async def end(self) -> "Routing | _Hold":
-        """Return what becomes of it; raises the error that ended its waiting."""
-        if self.outcome is None:
-            self._settled = asyncio.get_running_loop().create_future()
-            await self._settled
-        return self.result()
-
-    def result(self) -> "Routing | _Hold":
-        """Return what has become of it; raises the error that ended its waiting."""
-        assert self.outcome is not None  # noqa: S101  settled
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
-
-    def _settle(self, outcome: "Routing | _Hold | Exception") -> None:
-        self.outcome = outcome
-        if self._settled is not None and not self._settled.done():
-            self._settled.set_result(None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Hold:
-    """What an admitter wants a request to wait for."""
-
-    admitter: Admitter[Any]
-    awaited: Awaitable[None]
 
 
 class Director:
@@ -248,7 +175,7 @@ class Director:
         outcome = self._arrive(call, parsed)
         return outcome if isinstance(outcome, Routing) else await self._wait(*outcome)
 
-    def _arrive(self, call: Call, parsed: Parsed) -> Routing | tuple[_Arrival, _Hold | _InLine]:
+    def _arrive(self, call: Call, parsed: Parsed) -> Routing | tuple[Arrival, Hold | InLine]:
         """Return the routing of a request that has been read, or what it has to wait for."""
         pipeline, headers = call.pipeline, call.headers
         request: Request | None = None
@@ -257,7 +184,7 @@ class Director:
             for plugin in pipeline.of(RequestHeaders):
                 self._guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
             request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
-            arrival = _Arrival(pipeline, request, call.subset, iter(pipeline.of(Admitter)))
+            arrival = Arrival(pipeline, request, call.subset, iter(pipeline.of(Admitter)))
             outcome = self._proceed(arrival)
         except RequestError as error:
             self._observer.refused(Refusal(error, headers, parsed.body.model, request=request))
@@ -283,15 +210,15 @@ class Director:
                 raise ModelMissingError
         return request
 
-    def candidates(self, arrival: _Arrival) -> Candidates:
+    def candidates(self, arrival: Arrival) -> Candidates:
         """Return the endpoints that the gateway allows for a request, as things are now."""
         snapshot = self._store.snapshot()
         return Candidates(snapshot, self._eligible(snapshot, arrival.subset), now=self.clock.now())
 
-    def go(self, arrival: _Arrival, candidates: Candidates, room: Mask) -> Routing | _Hold:
+    def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | Hold:
         """Route a request that has waited, by the pipeline of now, to one of the candidates that have room.
 
-        Raises _NeedsFullEndpointError where only others can serve it, or a RequestError that refuses it.
+        Raises NeedsFullEndpointError where only others can serve it, or a RequestError that refuses it.
         """
         if arrival.pipeline is not self._pipeline:
             arrival.pipeline, arrival.admitters = self._pipeline, iter(self._pipeline.of(Admitter))
@@ -302,16 +229,16 @@ class Director:
             return self._schedule(arrival, candidates.keep(room))
         except (UnmetConstraintError, ResourceExhaustedError, ServiceUnavailableError) as error:
             self._check_others(arrival, candidates, error)
-            raise _NeedsFullEndpointError from error
+            raise NeedsFullEndpointError from error
 
-    def _check_others(self, arrival: _Arrival, candidates: Candidates, error: RequestError) -> None:
+    def _check_others(self, arrival: Arrival, candidates: Candidates, error: RequestError) -> None:
         """Raise the error unless a request could be scheduled if all candidates had room."""
         try:
             arrival.pipeline.scheduler.schedule(arrival.request, self._screened(arrival, candidates))
         except RequestError:
             raise error from None
 
-    def _proceed(self, arrival: _Arrival) -> Routing | _Hold | _InLine:
+    def _proceed(self, arrival: Arrival) -> Routing | Hold | InLine:
         """Return the routing, or what to wait for."""
         candidates = self.candidates(arrival)
         if arrival.admitted:
@@ -323,14 +250,14 @@ class Director:
             return self._schedule(arrival, candidates)
         return self._enter(self._flow, arrival, candidates)
 
-    def _enter(self, flow: FlowControl, arrival: _Arrival, candidates: Candidates) -> Routing | _Hold | _InLine:
+    def _enter(self, flow: FlowControl, arrival: Arrival, candidates: Candidates) -> Routing | Hold | InLine:
         """Return the routing where there is room, or what to wait for."""
-        entrant = _InLine(arrival, self)
+        entrant = InLine(arrival, self)
         room = flow.enter(entrant, candidates)
         if room is not None:
             try:
                 return self.go(arrival, candidates, room)
-            except _NeedsFullEndpointError:
+            except NeedsFullEndpointError:
                 flow.wait(entrant)
         elif entrant.outcome is not None:
             return entrant.result()
@@ -338,7 +265,7 @@ class Director:
         self._line.arm()
         return entrant
 
-    def _schedule(self, arrival: _Arrival, candidates: Candidates) -> Routing | _Hold:
+    def _schedule(self, arrival: Arrival, candidates: Candidates) -> Routing | Hold:
         """Return the routing to one of these candidates, or what an admitter has it wait for."""
         snapshot, started, request = candidates.snapshot, candidates.now, arrival.request
         if not len(candidates):
@@ -352,7 +279,7 @@ class Director:
             awaited = self._admit(admitter, request, candidates)
             if awaited is not None:
                 self._observer.held(request, admitter.name)
-                return _Hold(admitter, awaited)
+                return Hold(admitter, awaited)
         result = arrival.pipeline.scheduler.schedule(request, candidates)
         if _prefers_cached(request.headers) and not _is_cached(arrival.pipeline, request, result):
             raise PreconditionFailedError
@@ -369,7 +296,7 @@ class Director:
             find=self._store.find,
         )
 
-    def _screened(self, arrival: _Arrival, candidates: Candidates) -> Candidates:
+    def _screened(self, arrival: Arrival, candidates: Candidates) -> Candidates:
         """Return the candidates that all screeners keep."""
         screeners = arrival.pipeline.of(Screener)
         if not screeners:
@@ -386,12 +313,12 @@ class Director:
             raise ScreenedOutError
         return left
 
-    async def _wait(self, arrival: _Arrival, hold: _Hold | _InLine) -> Routing:
+    async def _wait(self, arrival: Arrival, hold: Hold | InLine) -> Routing:
         """Proceed each time that the request is released: on a new snapshot, since the old one has aged."""
         try:
             while True:
-                if isinstance(hold, _InLine):
-                    outcome: Routing | _Hold | _InLine = await hold.end()
+                if isinstance(hold, InLine):
+                    outcome: Routing | Hold | InLine = await hold.end()
                 else:
                     await self._released(hold)
                     outcome = self._proceed(arrival)
@@ -402,9 +329,9 @@ class Director:
             self._refused(arrival.request, error)
             raise
         except asyncio.CancelledError:
-            if isinstance(hold, _InLine) and self._flow is not None:
+            if isinstance(hold, InLine) and self._flow is not None:
                 self._flow.leave(hold)
-            if isinstance(hold, _InLine) and isinstance(hold.outcome, Routing):  # released in the same turn
+            if isinstance(hold, InLine) and isinstance(hold.outcome, Routing):  # released in the same turn
                 hold.outcome.complete(Cause.CLIENT_DISCONNECT)
             else:
                 self._refused(arrival.request, ClientGoneError("while the request was held"))
@@ -421,7 +348,7 @@ class Director:
             raise AdmissionDeniedError(error) from error
         return None if isinstance(awaited, Failure) else awaited
 
-    async def _released(self, hold: _Hold) -> None:
+    async def _released(self, hold: Hold) -> None:
         try:
             await self._guard.wait(Admitter.role, hold.admitter, _end_of(hold.awaited))
         except RequestError as error:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that are not routed yet, and what they wait for: an admitter, or room at an endpoint."""
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from epp.director.pipeline import Pipeline
+from epp.director.routing import Routing
+from epp.flow_control import Entrant
+from epp.framework.addresses import Subset
+from epp.framework.arrays import Mask
+from epp.framework.candidates import Candidates
+from epp.framework.errors import RequestError
+from epp.framework.request import Request
+from epp.framework.roles import Admitter
+
+
+class Arrival(msgspec.Struct, eq=False):
+    """A request that is not routed yet."""
+
+    pipeline: Pipeline
+    request: Request
+    subset: Subset | None
+    admitters: Iterator[Admitter[Any]]
+    """Those that have not been asked."""
+    admitted: bool = False
+    """Whether it got past shedding: a request that waited is not refused for what came meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What an admitter wants a request to wait for."""
+
+    admitter: Admitter[Any]
+    awaited: Awaitable[None]
+
+
+class Router(Protocol):
+    """Who routes requests that have waited."""
+
+    def candidates(self, arrival: Arrival) -> Candidates:
+        """Return the endpoints that the gateway allows for a request, as things are now."""
+
+    def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | Hold:
+        """Route a request to one of the candidates where the mask is true; raises NeedsFullEndpointError."""
+
+
+class NeedsFullEndpointError(Exception):
+    """Only endpoints that are full can serve a request."""
+
+
+class InLine(Entrant):
+    """A request that waits for room, or is asked whether it has to."""
+
+    def __init__(self, arrival: Arrival, router: Router) -> None:
+        self.request = arrival.request
+        self.is_restricted = arrival.subset is not None
+        self.arrival = arrival
+        self.outcome: Routing | Hold | Exception | None = None
+        """What has become of it; None while it waits."""
+        self._router = router
+        self._settled: asyncio.Future[None] | None = None
+
+    def candidates(self) -> Candidates:
+        """Return the endpoints that the gateway allows for it."""
+        return self._router.candidates(self.arrival)
+
+    def go(self, candidates: Candidates, room: Mask) -> bool:
+        """Route it, or settle it with the error of the attempt."""
+        try:
+            outcome = self._router.go(self.arrival, candidates, room)
+        except NeedsFullEndpointError:
+            return False
+        except Exception as error:  # noqa: BLE001  raised again where the request is awaited
+            self._settle(error)
+        else:
+            self._settle(outcome)
+        return True
+
+    def refuse(self, error: RequestError) -> None:
+        """Settle it with the error."""
+        self._settle(error)
+
+    async def end(self) -> Routing | Hold:
+        """Return what becomes of it; raises the error that ended its waiting."""
+        if self.outcome is None:
+            self._settled = asyncio.get_running_loop().create_future()
+            await self._settled
+        return self.result()
+
+    def result(self) -> Routing | Hold:
+        """Return what has become of it; raises the error that ended its waiting."""
+        assert self.outcome is not None  # noqa: S101  settled
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def _settle(self, outcome: Routing | Hold | Exception) -> None:
+        self.outcome = outcome
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
