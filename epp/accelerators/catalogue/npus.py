@@ -28,11 +28,11 @@ PRODUCTS: tuple[Product, ...] = (
     # v5p and v6e compute fp8 as bf16
     _TPU(
         "v5p", "(tpu-?)?v5p", 95, 2765, None, 459, 459, 918,
-        family="tpu-v5p", features="int8", source=_TPU_GUIDE.format("TPU v5p"),
+        family="tpu-v5p", features="int8", source=_TPU_GUIDE.format("TPU v5p, TPU7x"),
     ),
     _TPU(
         "v6e", "(tpu-?)?v6e", 32, 1638, None, 918, 918, 1836,
-        family="tpu-v6e", features="int8", source=_TPU_GUIDE.format("TPU v6e"),
+        family="tpu-v6e", features="int8", source=_TPU_GUIDE.format("TPU v6e, TPU7x"),
     ),
     _TPU(
         "v7x", "(tpu-?)?v7x?|tpu-?7x?", 192, 7380, None, 2307, 4614,
