@@ -64,9 +64,11 @@ PRODUCTS: tuple[Product, ...] = (
         "radeon-pro-w7900", "w7900", 48, 864, 61.3, 122.6, None, 122.6, 245.2,
         family="rdna3", compute_units=96, source="AMD Radeon PRO W7900 Data Sheet",
     ),
+    # of its 28 GB Azure, which rents it, gives 24
     _RDNA(
-        "radeon-pro-v710", "radeon-pro-v710|^v710", 28, 448, 27.7, 55.3, None, 55.3, 110.6,
-        family="rdna3", compute_units=54, source="AMD Radeon PRO V710 Product Specifications",
+        "radeon-pro-v710", "radeon-pro-v710|^v710", 24, 448, 27.7, 55.3, None, 55.3, 110.6,
+        family="rdna3", compute_units=54,
+        source="AMD Radeon PRO V710 Product Specifications; memory: Azure NVads V710 v5",
     ),
     _RDNA(
         "radeon-ai-pro-r9700", "radeon-ai-pro-r9700|^r9700", 32, 640, 47.8, 191, 383, 383, 766,

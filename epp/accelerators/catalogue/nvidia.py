@@ -213,7 +213,8 @@ PRODUCTS: tuple[Product, ...] = (
             model="rtx-pro-5000", features="mig", source=_RTX_5000,
         ),
         _GPU(
-            "rtx-pro-4500", "rtx-pro-4500", 32, 896, features="mig", source="NVIDIA RTX PRO 4500 Blackwell Datasheet"
+            "rtx-pro-4500", "rtx-pro-4500", 32, 896, None, 210.9, 421.8,
+            features="mig", source="NVIDIA RTX PRO 4500 Blackwell Datasheet",
         ),
         _GPU(
             "rtx-pro-4500-server", "rtx-pro-4500", 32, 800,

@@ -147,7 +147,7 @@ def test_every_product_is_found_by_its_own_name(product):
 
 WITHOUT_FP16 = {
     # without tensor cores, or without a figure in a data sheet
-    "p40", "p4", "rtx-4000-ada", "rtx-pro-4500-server", "rtx-pro-4500", "rtx-pro-4000", "mi308x", "ascend-910b1",
+    "p40", "p4", "rtx-4000-ada", "rtx-pro-4500-server", "rtx-pro-4000", "mi308x", "ascend-910b1",
     "ascend-310",
 }  # fmt: skip
 
@@ -157,7 +157,7 @@ def test_figures_of_a_product_are_plausible_and_have_a_source(product):
     assert product.source
     assert product.vendor
     assert product.family
-    assert product.memory_bytes in {gigabytes * GIB for gigabytes in (6, 8, 10, 12, 20, 28, 72, 95, 180, 186, 278)} | {
+    assert product.memory_bytes in {gigabytes * GIB for gigabytes in (6, 8, 10, 12, 20, 72, 95, 180, 186, 278)} | {
         gigabytes * GIB for gigabytes in (16, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 192, 256, 268, 288)
     }
     assert (product.fp16 is None) == (product.name in WITHOUT_FP16)

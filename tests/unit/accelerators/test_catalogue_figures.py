@@ -117,6 +117,7 @@ def test_compute_units_reach_their_figure_at_a_clock_that_they_have(product: Pro
         ("rtx-pro-6000-workstation", 4030 / 4),
         ("rtx-pro-6000-max-q", 3511 / 4),
         ("rtx-pro-5000", 2064 / 4),
+        ("rtx-pro-4500", 1687 / 4),
     ],
 )
 def test_defect_9_fp16_is_half_of_the_figure_with_sparsity(name, with_sparsity):
