@@ -14,7 +14,7 @@ from profiles.engines import MAKES
 from profiles.fleets import FLEETS
 from profiles.outcome import Outcome
 from profiles.virtual import simulate
-from profiles.workloads import WORKLOADS, trace
+from profiles.workloads import SPECIAL_WORKLOADS, WORKLOADS, trace
 from rig.processes import BenchError
 
 from epp.config import load_text
@@ -46,7 +46,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--samples", default="", help="profiles, separated by commas; by default all")
     parser.add_argument("--fleets", default="mixed,equal", help=f"of {', '.join(FLEETS)}")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument(
+        "--workloads", default=",".join(WORKLOADS), help=f"of {', '.join((*WORKLOADS, *SPECIAL_WORKLOADS))}"
+    )
     parser.add_argument("--loads", default="0.2,0.7,1.2", help="shares of what the fleet can serve")
     parser.add_argument("--seeds", default="1,2")
     parser.add_argument("--makes", default="vllm", help=f"makes of engines, of {', '.join(MAKES)}")
@@ -87,6 +89,7 @@ def measure_real(case: Case, seconds: float, slowness: float) -> Outcome:
 
 def line(case: Case, outcome: Outcome, note: str = "") -> str:
     times = " ".join(f"{outcome.ttft(share):8.3f}" for share in (0.5, 0.9, 0.99))
+    times += " " + " ".join(f"{1000 * outcome.tpot(share):6.1f}" for share in (0.5, 0.9))
     return (
         f"{case.fleet:6} {case.make:13} {case.workload:14} {case.load:4.0%} {case.seed:4} {case.sample:22} {times} "
         f"{outcome.over_target:6.1%} {outcome.timeouts:6.1%} {outcome.dollars_per_1000:8.4f} {note}"
@@ -95,7 +98,7 @@ def line(case: Case, outcome: Outcome, note: str = "") -> str:
 
 HEADER = (
     f"{'fleet':6} {'make':13} {'workload':14} load seed {'profile':22} {'p50 s':>8} {'p90 s':>8} {'p99 s':>8} "
-    f"{'over':>6} {'none':>6} {'$/1,000':>8}"
+    f"{'tpot50':>6} {'tpot90':>6} {'over':>6} {'none':>6} {'$/1,000':>8}"
 )
 
 

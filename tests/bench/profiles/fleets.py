@@ -2,7 +2,7 @@
 """Fleets of simulated servers: what each is made of, what it says of its hardware, and what it costs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import msgspec
@@ -10,6 +10,8 @@ import msgspec
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.sim import PRESETS, SimProfile
 from profiles.engines import MAKES, Independent
+
+ROLE_LABEL = "llm-d.ai/role"
 
 _H100 = AcceleratorDeclaration(accelerator_class="h100", count=1, cost_per_hour=4.25)
 _A100 = AcceleratorDeclaration(accelerator_class="a100-40gb", count=1, cost_per_hour=2.00)
@@ -32,6 +34,7 @@ class Server:
     declared: AcceleratorDeclaration | None
     """None where nothing is known of its hardware."""
     dollars_per_hour: float
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -45,6 +48,10 @@ class Fleet:
     name: str
     servers: tuple[Server, ...]
     make: str = "vllm"
+    pickers: int = 1
+    """Pickers that route to it side by side, each of which sees its own requests only."""
+    page_seconds: float = 0.0
+    """Time for which metrics pages stay as they are, as behind a cache; 0 for pages of the moment."""
 
     @property
     def independent(self) -> bool:
@@ -64,6 +71,15 @@ class Fleet:
         """Return the same servers with times that many times as long."""
         slow = [replace(one, profile=msgspec.structs.replace(one.profile, time_scale=factor)) for one in self.servers]
         return replace(self, servers=tuple(slow))
+
+    def with_roles(self, name: str, **counts: int) -> "Fleet":
+        """Return the same servers: of each preset so many, the first ones, prefill, and the others decode."""
+        servers = []
+        for server in self.servers:
+            preset, _, number = server.name.rpartition("-")
+            role = "prefill" if int(number) < counts.get(preset, 0) else "decode"
+            servers.append(replace(server, labels={**server.labels, ROLE_LABEL: role}))
+        return replace(self, name=name, servers=tuple(servers))
 
     def undeclared(self) -> "Fleet":
         """Return the same servers, of whose hardware nothing is known."""
@@ -89,6 +105,9 @@ FLEETS: Mapping[str, Fleet] = MappingProxyType(
             fleet("mixed", h100=2, a100=2, slice=2, t4=2),
             fleet("equal", a100=6),
             fleet("cheap", h100=1, t4=4),
+            fleet("equal", a100=6).with_roles("split", a100=4),
+            fleet("mixed", h100=1, a100=3).with_roles("split-mixed", h100=1),
+            replace(fleet("shared", a100=6), pickers=4, page_seconds=10.0),
         )
     }
 )
