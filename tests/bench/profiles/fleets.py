@@ -106,8 +106,8 @@ FLEETS: Mapping[str, Fleet] = MappingProxyType(
             fleet("equal", a100=6),
             fleet("cheap", h100=1, t4=4),
             fleet("equal", a100=6).with_roles("split", a100=4),
-            fleet("mixed", h100=1, a100=3).with_roles("split-mixed", h100=1),
-            replace(fleet("shared", a100=6), pickers=4, page_seconds=10.0),
+            fleet("mixed", h100=2, a100=2, slice=2).with_roles("split-mixed", h100=2, a100=1),
+            replace(fleet("shared", a100=6), pickers=8, page_seconds=15.0),
         )
     }
 )

@@ -247,7 +247,7 @@ def _response_body(all_messages: Sequence[tuple[str, str]], news: Sequence[tuple
         "stream": True,
     }
     if len(all_messages) > 1 + len(news):
-        content["previous_response_id"] = f"resp_{xxhash.xxh3_64_hexdigest(repr(all_messages[-2]))}"
+        content["previous_response_id"] = f"resp_{xxhash.xxh3_64_hexdigest(all_messages[-len(news) - 1][1].encode())}"
     return msgspec.json.encode(content)
 
 
