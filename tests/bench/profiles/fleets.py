@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from epp.framework import Endpoint
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.sim import PRESETS, SimProfile
 from profiles.engines import MAKES, Independent
@@ -54,9 +55,23 @@ class Fleet:
     """Time for which metrics pages stay as they are, as behind a cache; 0 for pages of the moment."""
 
     @property
+    def endpoints(self) -> list[Endpoint]:
+        """The servers as an endpoint list has them."""
+        return [
+            Endpoint(server.name, f"10.0.0.{number}", 8000, accelerator=server.declared, labels=server.labels)
+            for number, server in enumerate(self.servers, 1)
+        ]
+
+    @property
     def independent(self) -> bool:
         """Whether requests do not slow each other."""
         return MAKES[self.make].engine is Independent
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it has what is simulated in virtual time only: roles, several pickers, old pages."""
+        roles = any(ROLE_LABEL in server.labels for server in self.servers)
+        return roles or self.pickers > 1 or self.page_seconds > 0
 
     def made(self, make: str) -> "Fleet":
         """Return the same hardware with engines of that make."""

@@ -33,7 +33,6 @@ HOP_SECONDS = 0.001
 """From the picker to a server, and back; also from one server to another."""
 TRANSFER_SECONDS_PER_TOKEN = 128 * 1024 / 10e9
 """The KV cache of a model with 8 billion parameters, 128 KiB for each token, over a network of 10 GB/s."""
-_PORT = 8000
 _HEADERS = [(":method", "POST"), ("content-type", "application/json")]
 _FIRST_PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 
@@ -82,10 +81,7 @@ class Simulation:
         self._headers = headers
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = count()
-        endpoints = [
-            Endpoint(server.name, f"10.0.0.{number}", _PORT, accelerator=server.declared, labels=server.labels)
-            for number, server in enumerate(fleet.servers, 1)
-        ]
+        endpoints = fleet.endpoints
         seeds = [b"profiles", *(b"profiles %d" % number for number in range(1, fleet.pickers))]
         self.replicas = [Replica(config, endpoints, self._clock, seed) for seed in seeds]
         self.places = [
