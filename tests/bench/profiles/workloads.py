@@ -147,7 +147,7 @@ class _Sizes(NamedTuple):
 @cache
 def _sizes(name: str) -> _Sizes:
     generator = random.Random(f"sizes of {name}")
-    dialogues = [list(_DIALOGUES[name](generator)) for _ in range(200)]
+    dialogues = [list(_DIALOGUES[name](generator)) for _ in range(200 if name in WORKLOADS else 60)]
     turns = [turn for dialogue in dialogues for turn in dialogue]
     prompts = [sum(len(text) for _, text in turn.messages) / 4 for turn in turns]
     count = len(turns)
