@@ -39,8 +39,9 @@ class Case(NamedTuple):
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=(
-            "Times to the first token (p50, p90, p99), shares of requests over their target and without an answer, and "
-            "dollars (busy device-seconds times price) for 1,000 requests, by profile, fleet, workload, load and seed. "
+            "Times to the first token (p50, p90, p99), milliseconds between tokens (p50, p90 of answers), shares of "
+            "requests over their target and without an answer, and dollars (busy device-seconds times price) for 1,000 "
+            "requests, by profile, fleet, workload, load and seed. "
             "In virtual time, all of it in about half an hour on two cores; with --real behind an Envoy, a few minutes "
             "for each profile."
         )

@@ -139,7 +139,7 @@ def test_picker_beside_others_knows_its_own_requests_alone_and_pages_of_some_age
 
 def test_prefill_decode_keeps_the_time_between_tokens_short_while_long_prompts_come_in():
     default, adaptive, special = (
-        run(one, SPLIT, "documents", 0.5) for one in ("default", "adaptive", "prefill-decode")
+        run(one, FLEETS["split"], "documents", 0.5) for one in ("default", "adaptive", "prefill-decode")
     )
     assert special.tpot(0.9) < 0.75 * min(default.tpot(0.9), adaptive.tpot(0.9))
     assert special.ttft(0.9) < default.ttft(0.9)
