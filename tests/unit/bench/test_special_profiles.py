@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from profiles.cpu import route_microseconds
 from profiles.engines import Independent, Simulated
 from profiles.fleets import FLEETS, Fleet, fleet
 from profiles.outcome import Outcome
 from profiles.virtual import TRANSFER_SECONDS_PER_TOKEN, Simulation
 from profiles.workloads import Trace, trace
+from run_profiles import Case, refuse_unreal
 
 from epp.config import load_text
 from epp.framework.roles import Producer
@@ -132,6 +134,18 @@ def test_picker_beside_others_knows_its_own_requests_alone_and_pages_of_some_age
     assert sum(own) == 8
     assert min(own) > 0
     assert running == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("servers", "workload"), [("split", "unshared"), ("shared", "unshared"), ("equal", "sessions")]
+)
+def test_comparison_behind_envoy_refuses_what_it_would_leave_out(servers, workload):
+    with pytest.raises(SystemExit, match=f"fleet '{servers}' or workload '{workload}' needs: leave --real out"):
+        refuse_unreal([Case(servers, "vllm", workload, 0.5, 1, "default")])
+
+
+def test_cpu_time_of_a_request_is_measured_by_profile():
+    assert 0 < route_microseconds("random", SPLIT) < 1e6
 
 
 # What samples claim. Shorter, and on fewer servers, than `make bench-profiles`.
