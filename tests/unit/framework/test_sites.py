@@ -57,25 +57,21 @@ def node_of(tag, device):
     return device.node or tag.node
 
 
-def linked(one, device, other, peer):
-    """Closeness by the links of a device to the other one."""
-    name, far = device.parent_id or device.id, peer.parent_id or peer.id
-    if not name or not far or one.cluster != other.cluster:
-        return 0.0
-    own = {each.id for each in one.devices}
-    return max(
-        (
-            25.0 * (3 - link.tier) + 24.0 * link.bandwidth_mbps / HIGHEST
-            for each in one.devices
-            if (each.parent_id or each.id) == name
-            for link in each.links
-            if link.peer == far and link.peer not in own
-        ),
-        default=0.0,
-    )
+def links_of(tags):
+    """Closeness by each link of physical devices, whichever endpoint's tag reports it."""
+    found = {}
+    for tag in tags:
+        own = {each.id for each in tag.devices}
+        for each in tag.devices:
+            for link in each.links:
+                if (name := each.parent_id or each.id) and link.peer not in own:
+                    value = 25.0 * (3 - link.tier) + 24.0 * link.bandwidth_mbps / HIGHEST
+                    for pair in ((name, link.peer), (link.peer, name)):
+                        found[tag.cluster, *pair] = max(value, found.get((tag.cluster, *pair), 0.0))
+    return found
 
 
-def close(one, device, other, peer):
+def close(one, device, other, peer, links):
     """Closeness of two devices, by the sentences of `device_closeness`."""
     here, there = (one.cluster, node_of(one, device)), (other.cluster, node_of(other, peer))
     name, far = device.parent_id or device.id, peer.parent_id or peer.id
@@ -92,7 +88,7 @@ def close(one, device, other, peer):
         found = 75.0
     if name and name == far and one.cluster == other.cluster:
         found = 99.0
-    return max(found, linked(one, device, other, peer), linked(other, peer, one, device))
+    return max(found, links.get((one.cluster, name, far), 0.0) if one.cluster == other.cluster else 0.0)
 
 
 def devices_of(tag):
@@ -102,9 +98,10 @@ def devices_of(tag):
 @given(st.lists(TAGS, min_size=1, max_size=5))
 def test_tf_14_closeness_of_arrays_is_that_of_devices_one_by_one(tags):
     pool = candidates(records={ACCELERATOR: [*tags, EXACT]})
+    links = links_of(tags)
     for peer, other in enumerate(tags):
         expected = [
-            min(max(close(one, mine, other, its) for its in devices_of(other)) for mine in devices_of(one))
+            min(max(close(one, mine, other, its, links) for its in devices_of(other)) for mine in devices_of(one))
             for one in tags
         ]
         assert np.allclose(device_closeness(pool, peer)[:-1], expected)
