@@ -243,7 +243,7 @@ class AcceleratorTagger(
         around = self._builder.surroundings(endpoint)
         return Report(
             attributes={
-                ACCELERATOR: merged.tag,
+                ACCELERATOR: merged.tag.located(),
                 NODE_LABELS: self._builder.node_labels(around),
                 PLACEMENT: self._builder.placement(around),
             }

@@ -11,11 +11,15 @@ import yaml
 from rich.markup import escape
 from rich.table import Table
 
+from epp.accelerators.selection.producer import AcceleratorSelectionProducer
+from epp.accelerators.tagger import AcceleratorTagger
 from epp.cli.commands import Check
 from epp.cli.findings import show_findings
 from epp.cli.kubernetes import lease_name, read_namespace, read_source
-from epp.cli.output import new_console, print_labelled
+from epp.cli.output import log_of_errors_only, new_console, print_labelled
+from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError
+from epp.framework.cluster import ObjectReader
 from epp.kube.access import KubeApi
 from epp.kube.access_check import Access, AccessState
 from epp.kube.errors import ApiUnreachableError
@@ -38,16 +42,21 @@ def read_cluster(flags: Check) -> ClusterReport:
     if flags.as_user is not None and not (user.isascii() and user.isprintable() and user.strip()):
         raise ConfigurationError(f"--as: {user!r} is not the name of a user")
 
+    readers: list[ObjectReader[Any]] = [AcceleratorTagger(), AcceleratorSelectionProducer(), ClusterTagger()]
+
     async def report() -> ClusterReport:
         api = KubeApi(flags.kubeconfig, as_user=user)
         try:
-            return await check_cluster(api, source, namespace, pool_group=flags.pool_group, lease=lease)
+            return await check_cluster(
+                api, source, namespace, pool_group=flags.pool_group, lease=lease, readers=readers
+            )
         except ApiUnreachableError as error:
             raise ConfigurationError(f"the API server does not answer any more: {error}; try again") from error
         finally:
             await api.close()
 
-    return asyncio.run(report())
+    with log_of_errors_only():
+        return asyncio.run(report())
 
 
 def for_programs(report: ClusterReport) -> dict[str, object]:
@@ -88,7 +97,8 @@ def show(report: ClusterReport) -> None:
             print_labelled(console, "  ", escape(line))
     _show_roles("All that the picker needs in its namespace", report.roles)
     _show_roles("Optional, to know the hardware of endpoints", report.hardware_roles)
-    if report.roles or report.hardware_roles:
+    _show_roles("Optional, to know clusters and scores from a hub", report.hub_roles)
+    if report.roles or report.hardware_roles or report.hub_roles:
         console.print()
     console.print(escape(report.summary), soft_wrap=True)
 

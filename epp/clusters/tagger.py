@@ -167,7 +167,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], ObjectReader[Clust
 
     @property
     def explanations(self) -> Mapping[str, Explanation]:
-        """How each placement that is evaluated here chose, by `namespace/name`."""
+        """How each placement that is evaluated here chose."""
         decided = self._state.standings.decided.items()
         return {name: each.evaluation.explanation for name, each in decided if each.evaluation is not None}
 

@@ -13,6 +13,7 @@ from epp.framework.headers import OBJECTIVE
 from epp.framework.printable import printable
 from epp.framework.request import PREFIX_MATCH, Request
 from epp.framework.result import FilterTrace, ProfileResult, SchedulingResult
+from epp.framework.snapshot import ACCELERATOR
 
 _MOST_NAME = 32
 _MOST_WHY = 160
@@ -40,6 +41,13 @@ class Decision:
         return float(match.matched_blocks[self.result.primary.slot]) / match.total_blocks
 
     @property
+    def accelerator(self) -> str:
+        """Class, or else model, of the endpoint's accelerator; empty if unknown."""
+        primary = self.result.primary
+        tag = primary.candidates.snapshot.records(ACCELERATOR).values[primary.slot]
+        return tag.primary_class or tag.model
+
+    @property
     def unknown_objective(self) -> bool:
         """Whether the request names an objective that the pool does not have: its priority is 0."""
         return not self.request.objective and bool(self.request.headers.first_of(*OBJECTIVE))
@@ -62,9 +70,9 @@ class Decision:
     def why(self, served: Endpoint | None = None, scores: Mapping[str, float] | None = None) -> str:
         """Return the reason in a few words, ASCII and without text of the client.
 
-        It names the profile, the filter that dropped most, the best scores, the cached share, and the rule that chose
-        the model; `served` is the endpoint that served in the end, perhaps a fallback, and `scores` the result of
-        `scores` where that is at hand.
+        It names the profile, the filter that dropped most, the best scores, the cached share, the accelerator, and the
+        rule that chose the model; `served` is the endpoint that served in the end, perhaps a fallback, and `scores` the
+        result of `scores` where that is at hand.
         """
         primary = self.result.primary
         choice = self._choice(primary, self.scores() if scores is None else scores)
@@ -75,6 +83,8 @@ class Decision:
         reasons.extend(self._others())
         if served is not None and served.name != self.endpoint.name:
             reasons.append(f"fallback from {printable(self.endpoint.name, _MOST_NAME)}")
+        elif self.accelerator:
+            reasons.append(f"on {printable(self.accelerator, _MOST_NAME)}")
         if self.request.rewritten_by:
             reasons.append(f"model chosen by {printable(self.request.rewritten_by, _MOST_NAME)}")
         if self.unknown_objective:

@@ -171,6 +171,11 @@ class Plugin(ABC, Generic[P]):
         """Values of `metrics` now, in bounded number; read from any thread."""
         return ()
 
+    @property
+    def explanations(self) -> Mapping[str, object]:
+        """Why placements chose the clusters that they did, by `namespace/name`; read from any thread."""
+        return {}
+
     def rehearse(self, request: Request, candidates: Candidates) -> None:
         """Run once on made-up data and check the results; raises ResultError for one of the wrong shape or type."""
 

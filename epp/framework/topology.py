@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How close candidates stand to one endpoint: on its host, in its rack, zone, region or cluster, or nowhere near."""
 
+from operator import attrgetter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,7 @@ LEVELS = ("host", "rack", "zone", "region", "cluster")
 FAR = len(LEVELS)
 """The closeness of an endpoint that shares no level."""
 
-_UNKNOWN = -1
+_UNKNOWN = hash("")
 
 
 def closeness(candidates: Candidates, slot: int) -> Positions:
@@ -29,9 +31,6 @@ def closeness(candidates: Candidates, slot: int) -> Positions:
 
 
 def _places(topologies: tuple[Topology, ...]) -> NDArray[np.int64]:
-    """Give the places of each level numbers: one row for each level, one column for each slot."""
-    rows: list[list[int]] = []
-    for level in LEVELS:
-        numbers = {"": _UNKNOWN}
-        rows.append([numbers.setdefault(getattr(topology, level), len(numbers)) for topology in topologies])
-    return np.array(rows, dtype=np.int64)
+    """Return a key for each place, equal ones for equal places: one row for each level, one column for each slot."""
+    count = len(topologies)
+    return np.array([np.fromiter(map(hash, map(attrgetter(level), topologies)), np.int64, count) for level in LEVELS])

@@ -64,6 +64,11 @@ class Need:
         return self.resource in (*ACCELERATORS, *OME_SERVICES)
 
     @property
+    def is_of_hub(self) -> bool:
+        """Whether the objects bear on clusters of endpoints alone."""
+        return self.resource in (*CLUSTERS, *SCORERS)
+
+    @property
     def rule(self) -> tuple[str, tuple[str, ...], str]:
         """What needs must have in common to be granted by one rule: group, verbs and name."""
         return self.resource.group, tuple(self.verbs), self.name
@@ -97,17 +102,21 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
     ]
     if pool_group is not None:
         needs.append(written(EVENTS, "problems of the pool in kubectl describe", "create", "patch"))
-    for each in (*ACCELERATORS, *OME_SERVICES):
-        place = namespace if each.namespaced and not each.everywhere else ""
-        needs.append(Need(resource=each, purpose="hardware", namespace=place, importance=Importance.OPTIONAL))
+    needs += [_optional(each, "hardware", namespace) for each in (*ACCELERATORS, *OME_SERVICES)]
     return tuple(needs)
 
 
-def needs_of_hub() -> tuple[Need, ...]:
-    """Return what a picker reads of a hub of Open Cluster Management, beside its own needs."""
-    return tuple(
-        Need(resource=each, purpose="clusters", importance=Importance.OPTIONAL) for each in (*CLUSTERS, *SCORERS)
-    )
+def needs_of_hub(namespace: str = "") -> tuple[Need, ...]:
+    """Return what a picker reads of a hub of Open Cluster Management, beside its own needs.
+
+    Without a namespace, in all of them.
+    """
+    return tuple(_optional(each, "clusters", namespace) for each in (*CLUSTERS, *SCORERS))
+
+
+def _optional(resource: Resource, purpose: str, namespace: str) -> Need:
+    place = namespace if resource.namespaced and not resource.everywhere else ""
+    return Need(resource=resource, purpose=purpose, namespace=place, importance=Importance.OPTIONAL)
 
 
 def role(name: str, needs: Iterable[Need], *, namespace: str = "") -> dict[str, object]:

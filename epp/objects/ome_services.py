@@ -2,6 +2,7 @@
 """InferenceService, ServingRuntime and ClusterServingRuntime of ome.io: what they say of accelerators."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from epp.framework.accelerators.selection import Selection
 from epp.objects.base import ClusterObject, Metadata, Object, Part, convert
 from epp.objects.inference import InferenceObjective, InferencePool
+from epp.objects.ome_configuration import configuration_faults
 from epp.objects.ome_selection import (
     THRESHOLD,
     Layer,
@@ -24,6 +26,7 @@ SERVICE_LABEL = "ome.io/inferenceservice"
 """Label that OME gives each pod of a service: the service's name."""
 SERVICE_KINDS = frozenset((OME, kind) for kind in ("InferenceService", "ServingRuntime", "ClusterServingRuntime"))
 _PER_CLASS = "acceleratorConfig"
+_MOST_FAULTS = 100
 
 
 class InferenceService(Object, frozen=True, kw_only=True):
@@ -56,6 +59,8 @@ class Runtime(Object, frozen=True, kw_only=True):
     requirements: Layer = Layer()
     configured_classes: tuple[str, ...] = ()
     """Classes that its model formats have a configuration for."""
+    configuration_faults: tuple[str, ...] = ()
+    """Values of these configurations that cannot be true or have no effect: field, value and remedy of each."""
 
 
 class ServingRuntime(Runtime, frozen=True, kw_only=True):
@@ -123,14 +128,22 @@ def read_inference_service(document: object) -> InferenceService:
 def read_serving_runtime(document: object) -> ServingRuntime:
     """Return the object; raises ValueError."""
     raw = convert(document, _Runtime)
-    return ServingRuntime(metadata=raw.metadata, requirements=_requirements(raw), configured_classes=_configured(raw))
+    return ServingRuntime(
+        metadata=raw.metadata,
+        requirements=_requirements(raw),
+        configured_classes=_configured(raw),
+        configuration_faults=_configuration_faults(raw),
+    )
 
 
 def read_cluster_serving_runtime(document: object) -> ClusterServingRuntime:
     """Return the object; raises ValueError."""
     raw = convert(document, _Runtime)
     return ClusterServingRuntime(
-        metadata=raw.metadata, requirements=_requirements(raw), configured_classes=_configured(raw)
+        metadata=raw.metadata,
+        requirements=_requirements(raw),
+        configured_classes=_configured(raw),
+        configuration_faults=_configuration_faults(raw),
     )
 
 
@@ -182,6 +195,16 @@ def _requirements(raw: _Runtime) -> Layer:
 
 def _configured(raw: _Runtime) -> tuple[str, ...]:
     return tuple({name.lower(): None for each in raw.spec.supported_model_formats for name in each.accelerator_config})
+
+
+def _configuration_faults(raw: _Runtime) -> tuple[str, ...]:
+    formats = enumerate(raw.spec.supported_model_formats)
+    found = (
+        fault
+        for index, each in formats
+        for fault in configuration_faults(each.accelerator_config, f"spec.supportedModelFormats[{index}].{_PER_CLASS}")
+    )
+    return tuple(islice(found, _MOST_FAULTS))
 
 
 def _name(value: object) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator page over HTTP: `/metrics` for Prometheus, `/healthz` for probes and people, scores for a hub."""
+"""The operator page over HTTP: `/metrics`, `/healthz`, scores for a hub, and how placements chose their clusters."""
 
 import asyncio
 import gc
@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 
+import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
@@ -18,7 +19,8 @@ from epp.observability.http_request import HttpRequest
 from epp.observability.http_thread import Answer, HttpLimits, HttpThread
 
 _METHODS = ("GET", "HEAD")
-_PATHS = ("/metrics", "/healthz", SCORES_PATH)
+PLACEMENTS_PATH = "/debug/placements"
+"""Where the hub's own debugger is, too; `/<namespace>/<name>` of one placement may follow."""
 _LONGEST_NAME = 253
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON = {"Content-Type": "application/json"}
@@ -37,9 +39,21 @@ class OperatorPage:
         limits: HttpLimits = HttpLimits(),  # noqa: B008  frozen
         *,
         scores: Callable[[str], Mapping[str, object]] | None = None,
+        explanations: Callable[[], Mapping[str, object]] | None = None,
     ) -> None:
-        """Prepare; `scores` returns those of all clusters, given the name of the local one, in any thread."""
+        """Prepare; all are called in any thread.
+
+        `scores` returns those of all clusters, given the name of the local one; `explanations`, those of placements by
+        `namespace/name`.
+        """
         self._scores = scores
+        self._explanations = explanations
+        self._paths = (
+            "/metrics",
+            "/healthz",
+            *(() if scores is None else (SCORES_PATH,)),
+            *(() if explanations is None else (PLACEMENTS_PATH,)),
+        )
         self._registry = registry
         self._health = health
         self._limits = limits
@@ -70,9 +84,9 @@ class OperatorPage:
             self._server = None
 
     async def _answer(self, request: HttpRequest, rendering: "_Rendering") -> Answer:
-        paths = _PATHS if self._scores is not None else _PATHS[:-1]
-        if request.path not in paths:
-            return _line(HTTPStatus.NOT_FOUND, f"not found: use {' or '.join(paths)}")
+        of_placement = self._explanations is not None and request.path.startswith(f"{PLACEMENTS_PATH}/")
+        if request.path not in self._paths and not of_placement:
+            return _line(HTTPStatus.NOT_FOUND, f"not found: use {' or '.join(self._paths)}")
         if request.method not in _METHODS:
             allowed = ", ".join(_METHODS)
             refusal = f"method {request.method} is not allowed: use {' or '.join(_METHODS)}"
@@ -81,6 +95,8 @@ class OperatorPage:
             return await rendering.page(request)
         if request.path == SCORES_PATH and self._scores is not None:
             return await _cluster_scores(request, rendering, self._scores)
+        if self._explanations is not None and request.path.startswith(PLACEMENTS_PATH):
+            return await _placements(request, rendering, self._explanations)
         health = self._health()
         status = HTTPStatus.OK if health.get("ready") else HTTPStatus.SERVICE_UNAVAILABLE
         return Answer(status, json.dumps(health).encode() + b"\n", _JSON)
@@ -160,6 +176,19 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+async def _placements(
+    request: HttpRequest, rendering: _Rendering, explanations: Callable[[], Mapping[str, object]]
+) -> Answer:
+    """Return the explanation of one placement, or of all by name."""
+    name = request.path.removeprefix(PLACEMENTS_PATH).strip("/")
+    found = explanations()
+    if name and name not in found:
+        return _line(HTTPStatus.NOT_FOUND, f"no such placement is evaluated here: see {PLACEMENTS_PATH} for all")
+    shown = found[name] if name else found
+    body = await rendering.shared((PLACEMENTS_PATH, name), lambda: msgspec.json.encode(shown) + b"\n")
+    return Answer(HTTPStatus.OK, body, _JSON)
 
 
 def _line(status: HTTPStatus, text: str, headers: Mapping[str, str] | None = None) -> Answer:

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 
 from epp.discovery import PodTarget, PoolName
+from epp.framework.cluster import ObjectReader
 from epp.kube.access import KubeApi
 from epp.kube.access_check import Access, AccessState, check_access, user_of
-from epp.kube.needs import Importance, Need, binding, needs_of_picker, role
+from epp.kube.needs import Importance, Need, binding, needs_of_hub, needs_of_picker, role
+from epp.picker.object_check import check_objects
 from epp.picker.pool_check import PoolReport, check_pool
 
 _ROLE_NAME = "endpoint-picker"
@@ -35,19 +37,29 @@ class ClusterReport(msgspec.Struct, frozen=True):
     """The Role and its binding, where something is forbidden that it grants: all that the picker needs."""
     hardware_roles: tuple[Mapping[str, Any], ...] = ()
     """The same for objects that bear on hardware: a Role and a ClusterRole."""
+    hub_roles: tuple[Mapping[str, Any], ...] = ()
+    """The same for objects of a hub, which bear on clusters."""
 
 
 async def check_cluster(
-    api: KubeApi, source: PoolName | PodTarget | None, namespace: str, *, pool_group: str, lease: str | None = None
+    api: KubeApi,
+    source: PoolName | PodTarget | None,
+    namespace: str,
+    *,
+    pool_group: str,
+    lease: str | None = None,
+    readers: Iterable[ObjectReader[Any]] = (),
 ) -> ClusterReport:
-    """Return the report; `lease` is that of leader election, None without.
+    """Return the report; `lease` is that of leader election, None without; `readers` are asked about objects.
 
     Raises ConfigurationError where there is no access at all, and ApiUnreachableError.
     """
     user = await user_of(api)
     group = None if isinstance(source, PodTarget) else pool_group
-    found = await check_access(api, needs_of_picker(namespace, pool_group=group, lease=lease))
+    needs = (*needs_of_picker(namespace, pool_group=group, lease=lease), *needs_of_hub(namespace))
+    found = await check_access(api, needs)
     pool = None if source is None else await check_pool(api, source, namespace)
+    of_objects = await check_objects(api, readers, namespace)
     required = _problems(found, Importance.REQUIRED)
     names = (_ROLE_NAME, source.name) if isinstance(source, PoolName) else (_ROLE_NAME,)
     ready, summary = _outcome(found, pool, namespace)
@@ -60,13 +72,18 @@ async def check_cluster(
         access=found,
         pool=pool,
         errors=(*required, *(() if pool is None else pool.errors)),
-        warnings=(*_problems(found, Importance.RECOMMENDED), *(() if pool is None else pool.warnings)),
+        warnings=(*_problems(found, Importance.RECOMMENDED), *(() if pool is None else pool.warnings), *of_objects),
         notes=tuple(_notes(found)),
-        roles=tuple(_roles((each for each in found if not each.need.is_of_hardware), user, namespace, *names)),
+        roles=tuple(_roles((each for each in found if _is_own(each.need)), user, namespace, *names)),
         hardware_roles=tuple(
             _roles((each for each in found if each.need.is_of_hardware), user, namespace, *names, "hardware")
         ),
+        hub_roles=tuple(_roles((each for each in found if each.need.is_of_hub), user, namespace, *names, "hub")),
     )
+
+
+def _is_own(need: Need) -> bool:
+    return not (need.is_of_hardware or need.is_of_hub)
 
 
 def _problems(found: Iterable[Access], importance: Importance) -> list[str]:

@@ -94,7 +94,9 @@ class Picker:
         self._supervisor = Supervisor(observer=self.metrics)
         self._is_started = False
         self._is_stopping = False
-        page = OperatorPage(self.metrics.registry, self._health, scores=self._cluster_scores)
+        page = OperatorPage(
+            self.metrics.registry, self._health, scores=self._cluster_scores, explanations=self._explanations
+        )
         self._servers = Servers(self._session, page, settings.server, metrics_address=settings.metrics_address)
 
     @property
@@ -279,6 +281,10 @@ class Picker:
         """Return the room for requests in each cluster; called in any thread."""
         snapshot = self._running.store.latest
         return cluster_scores(snapshot, self._settings.pool_name, self._clock.utc(), local=local)
+
+    def _explanations(self) -> Mapping[str, object]:
+        """Return how placements chose, by name; called in any thread."""
+        return {name: each for plugin in self._running.assembly.plugins for name, each in plugin.explanations.items()}
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""

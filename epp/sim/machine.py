@@ -29,6 +29,8 @@ class SimRequest(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens: length of the answer, at least 1.
         finish_reason: the reason for the end of the answer.
         block_hashes: chained hashes of all full blocks of prompt and output.
+        transferred_tokens: leading prompt tokens whose KV cache came with the request from another server; the last
+            token of a prompt is always computed here.
         lora_adapter: None for the base model.
     """
 
@@ -37,6 +39,7 @@ class SimRequest(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     finish_reason: Literal["stop", "length"] = "stop"
     block_hashes: tuple[bytes, ...] = ()
+    transferred_tokens: int = 0
     lora_adapter: str | None = None
 
     @property
@@ -290,7 +293,10 @@ class Machine:
                 adapters.add(adapter)
             del self._waiting[request.request_id]
             cached = hits * self.profile.block_size
-            self._running[request.request_id] = _Running(request, submitted_seconds, cached, cached)
+            self._running[request.request_id] = running = _Running(request, submitted_seconds, cached, cached)
+            transferred = min(request.transferred_tokens, request.prompt_tokens - 1)
+            if transferred > cached:
+                self._compute(running, transferred - cached)
             self.metrics.prefix_queries.inc(request.prompt_tokens)
             self.metrics.prefix_hits.inc(cached)
 

@@ -10,11 +10,12 @@ from itertools import product
 from typing import NamedTuple
 
 from profiles import real
+from profiles.cpu import route_microseconds
 from profiles.engines import MAKES
 from profiles.fleets import FLEETS
 from profiles.outcome import Outcome
 from profiles.virtual import simulate
-from profiles.workloads import WORKLOADS, trace
+from profiles.workloads import SPECIAL_WORKLOADS, WORKLOADS, trace
 from rig.processes import BenchError
 
 from epp.config import load_text
@@ -38,20 +39,24 @@ class Case(NamedTuple):
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=(
-            "Times to the first token (p50, p90, p99), shares of requests over their target and without an answer, and "
-            "dollars (busy device-seconds times price) for 1,000 requests, by profile, fleet, workload, load and seed. "
+            "Times to the first token (p50, p90, p99), milliseconds between tokens (p50, p90 of answers), shares of "
+            "requests over their target and without an answer, and dollars (busy device-seconds times price) for 1,000 "
+            "requests, by profile, fleet, workload, load and seed. "
             "In virtual time, all of it in about half an hour on two cores; with --real behind an Envoy, a few minutes "
             "for each profile."
         )
     )
     parser.add_argument("--samples", default="", help="profiles, separated by commas; by default all")
     parser.add_argument("--fleets", default="mixed,equal", help=f"of {', '.join(FLEETS)}")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument(
+        "--workloads", default=",".join(WORKLOADS), help=f"of {', '.join((*WORKLOADS, *SPECIAL_WORKLOADS))}"
+    )
     parser.add_argument("--loads", default="0.2,0.7,1.2", help="shares of what the fleet can serve")
     parser.add_argument("--seeds", default="1,2")
     parser.add_argument("--makes", default="vllm", help=f"makes of engines, of {', '.join(MAKES)}")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--real", action="store_true", help="in real time behind an Envoy, beside virtual time")
+    parser.add_argument("--cpu", action="store_true", help="CPU time of the picker for a request, instead of traffic")
     parser.add_argument("--slowness", type=float, default=4.0, help="of --real: factor on all times")
     return parser.parse_args()
 
@@ -87,15 +92,16 @@ def measure_real(case: Case, seconds: float, slowness: float) -> Outcome:
 
 def line(case: Case, outcome: Outcome, note: str = "") -> str:
     times = " ".join(f"{outcome.ttft(share):8.3f}" for share in (0.5, 0.9, 0.99))
+    times += " " + " ".join(f"{1000 * outcome.tpot(share):6.1f}" for share in (0.5, 0.9))
     return (
-        f"{case.fleet:6} {case.make:13} {case.workload:14} {case.load:4.0%} {case.seed:4} {case.sample:22} {times} "
+        f"{case.fleet:11} {case.make:13} {case.workload:14} {case.load:4.0%} {case.seed:4} {case.sample:22} {times} "
         f"{outcome.over_target:6.1%} {outcome.timeouts:6.1%} {outcome.dollars_per_1000:8.4f} {note}"
     ).rstrip()
 
 
 HEADER = (
-    f"{'fleet':6} {'make':13} {'workload':14} load seed {'profile':22} {'p50 s':>8} {'p90 s':>8} {'p99 s':>8} "
-    f"{'over':>6} {'none':>6} {'$/1,000':>8}"
+    f"{'fleet':11} {'make':13} {'workload':14} load seed {'profile':22} {'p50 s':>8} {'p90 s':>8} {'p99 s':>8} "
+    f"{'tpot50':>6} {'tpot90':>6} {'over':>6} {'none':>6} {'$/1,000':>8}"
 )
 
 
@@ -106,10 +112,32 @@ def virtual_lines(todo: Iterable[Case], seconds: float) -> None:
             print(line(case, outcome), flush=True)
 
 
+def cpu_lines(todo: Iterable[Case]) -> None:
+    print(f"{'fleet':12} {'profile':22} {'us':>6}")
+    for fleet, sample in dict.fromkeys((case.fleet, case.sample) for case in todo):
+        print(f"{fleet:12} {sample:22} {route_microseconds(sample, FLEETS[fleet]):6.0f}", flush=True)
+
+
+def refuse_unreal(todo: Iterable[Case]) -> None:
+    """End with a sentence where real time lacks what a fleet or its traffic needs."""
+    for case in todo:
+        fleet = FLEETS[case.fleet]
+        if fleet.is_virtual or case.workload in SPECIAL_WORKLOADS:
+            sys.exit(
+                f"bench: --real has no servers with roles, sessions or several pickers, which fleet {case.fleet!r} or "
+                f"workload {case.workload!r} needs: leave --real out"
+            )
+
+
 def main() -> None:
     """Print the table."""
     given = arguments()
     todo = cases(given)
+    if given.cpu:
+        cpu_lines(todo)
+        return
+    if given.real:
+        refuse_unreal(todo)
     print(HEADER)
     if not given.real:
         virtual_lines(todo, given.seconds)

@@ -14,6 +14,7 @@ from pickers import picker_as
 
 EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
 FULL_ROLE = {**PICKER_ROLE, "rules": [*PICKER_ROLE["rules"], EVENTS]}
+OF_HARDWARE = "Optional, to know the hardware of endpoints"
 POOLS = "inferencepools.inference.networking.k8s.io"
 
 
@@ -105,7 +106,7 @@ async def test_user_with_the_role_alone_lacks_hardware_and_nothing_else(check, p
     assert row(said, "nodes") == "cluster no get, list, watch optional hardware"
     assert line_with(said, " note ").endswith("forbidden that the picker does without; the roles below allow them")
     assert printed_roles(said) == []
-    kinds = [each["kind"] for each in printed_roles(said, "Optional, to know the hardware of endpoints")]
+    kinds = [each["kind"] for each in printed_roles(said, OF_HARDWARE)]
     assert kinds == ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"]
     assert said.out[-1] == "The picker would become ready, with 2 endpoints."
     async with picker_as(
@@ -124,7 +125,8 @@ async def test_printed_role_grants_what_is_missing(check, pool):
     )
     assert row(said, "pods") == f"{pool} no watch required endpoints"
     assert said.out[-1] == "The picker would become ready, and see no change of pods."
-    printed = [*printed_roles(said), *printed_roles(said, "Optional, to know the hardware of endpoints")]
+    optional = [OF_HARDWARE, "Optional, to know clusters and scores from a hub"]
+    printed = [*printed_roles(said), *(each for title in optional for each in printed_roles(said, title))]
     for each in printed:
         await pool.apply(each)
     for each in printed:
@@ -241,6 +243,25 @@ async def test_objects_that_are_not_in_effect_as_written_are_warnings(check, spa
         f"warning InferenceModelRewrite {space}/canary: spec.rules[0]: b has no weight and others have one, so it is "
         "never chosen: give all a weight, or none"
     )
+
+
+async def test_impossible_values_of_objects_in_effect_are_warnings(check, space):
+    await space.pool()
+    await space.apply(service("pool-epp"))
+    await space.pod("ready", "127.0.0.1")
+    name, group = f"cheap-{space}", "cluster.open-cluster-management.io"
+    price = {"discovery": {}, "cost": {"perHour": "-3"}}
+    await space.apply(
+        {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": name}, "spec": price}
+    )
+    score = {"apiVersion": f"{group}/v1alpha1", "kind": "AddOnPlacementScore", "metadata": {"name": "usage"}}
+    await space.admin.status(await space.apply(score), {"scores": [{"name": "gpu", "value": 60}], "validUntil": None})
+    exit_code, said = await check(space, "--strict")
+    assert exit_code == 2, said
+    assert line_with(said, f"AcceleratorClass {name}: ").startswith(
+        f"warning cluster: AcceleratorClass {name}: spec.cost.perHour is -3"
+    )
+    assert row(said, f"addonplacementscores.{group}") == "cluster allowed optional clusters"
 
 
 async def test_pods_with_labels_need_no_pool(check, space):

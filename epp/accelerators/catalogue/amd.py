@@ -64,6 +64,16 @@ PRODUCTS: tuple[Product, ...] = (
         "radeon-pro-w7900", "w7900", 48, 864, 61.3, 122.6, None, 122.6, 245.2,
         family="rdna3", compute_units=96, source="AMD Radeon PRO W7900 Data Sheet",
     ),
+    # of its 28 GB Azure, which rents it, gives 24
+    _RDNA(
+        "radeon-pro-v710", "radeon-pro-v710|^v710", 24, 448, 27.7, 55.3, None, 55.3, 110.6,
+        family="rdna3", compute_units=54,
+        source="AMD Radeon PRO V710 Product Specifications; memory: Azure NVads V710 v5",
+    ),
+    _RDNA(
+        "radeon-ai-pro-r9700", "radeon-ai-pro-r9700|^r9700", 32, 640, 47.8, 191, 383, 383, 766,
+        family="rdna4", features="fp8", compute_units=64, source="AMD Radeon AI PRO R9700 Data Sheet",
+    ),
     _RDNA(
         "radeon-pro-v520", "radeon-pro-v520|^v520", 8, 512, 7.4, 14.7,
         family="rdna", compute_units=36, source="AMD Radeon Pro V520 Data Sheet",

@@ -76,7 +76,7 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
     "b200": {8: "p6-b200.48xlarge a4-highgpu-8g BM.GPU.B200.8"},
     "gb200": {4: "p6e-gb200.36xlarge Standard_ND128isr_NDR_GB200_v6 a4x-highgpu-4g BM.GPU.GB200.4"},
     "b300": {8: "p6-b300.48xlarge BM.GPU.B300.8"},
-    "gb300": {4: "Standard_ND128isr_GB300_v6 a4x-maxgpu-4g-metal BM.GPU.GB300.4"},
+    "gb300": {4: "p6e-gb300.36xlarge Standard_ND128isr_GB300_v6 a4x-maxgpu-4g-metal BM.GPU.GB300.4"},
     "t4": {
         1: (
             "g4dn.xlarge g4dn.2xlarge g4dn.4xlarge g4dn.8xlarge g4dn.16xlarge"
@@ -120,6 +120,13 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
         4: "g7e.24xlarge g4-standard-192",
         8: "g7e.48xlarge g4-standard-384",
     },
+    "rtx-pro-4500-server": {
+        1: "g7.2xlarge g7.4xlarge g7.8xlarge",
+        2: "g7.12xlarge",
+        4: "g7.24xlarge",
+        8: "g7.48xlarge",
+    },
+    "radeon-pro-v710": {1: "Standard_NV24ads_V710_v5 Standard_NV28adms_V710_v5"},
     "radeon-pro-v520": {1: "g4ad.xlarge g4ad.2xlarge g4ad.4xlarge", 2: "g4ad.8xlarge", 4: "g4ad.16xlarge"},
     "mi300x": {8: "Standard_ND96isr_MI300X_v5 Standard_ND96is_MI300X_v5 BM.GPU.MI300X.8"},
     "mi355x": {8: "BM.GPU.MI355X-v1.8"},
@@ -145,6 +152,8 @@ _TABLE: Mapping[str, Mapping[int, str]] = {
 _SHARES: Mapping[str, Mapping[int, str]] = {
     "a10": {6: "Standard_NV6ads_A10_v5", 3: "Standard_NV12ads_A10_v5", 2: "Standard_NV18ads_A10_v5"},
     "l4": {8: "g6f.large g6f.xlarge", 4: "g6f.2xlarge", 2: "g6f.4xlarge gr6f.4xlarge"},
+    "rtx-pro-6000-server": {8: "g4-standard-6", 4: "g4-standard-12", 2: "g4-standard-24"},
+    "radeon-pro-v710": {6: "Standard_NV4ads_V710_v5", 3: "Standard_NV8ads_V710_v5", 2: "Standard_NV12ads_V710_v5"},
 }
 
 INSTANCE_TYPES: Mapping[str, InstanceType] = MappingProxyType(

@@ -11,8 +11,7 @@ _QAIC = Line(vendor="qualcomm", family="cloud-ai-100", kind=AcceleratorKind.NPU)
 _ASCEND = Line(vendor="huawei", family="ascend", kind=AcceleratorKind.NPU)
 _NEURON_GUIDE = "AWS Neuron Documentation: {} Architecture"
 _TPU_GUIDE = "Google Cloud TPU Documentation: {}"
-_DL2Q = "Amazon EC2 DL2q Instances"
-_ULTRA = "Qualcomm Cloud AI 100 Ultra Product Brief: a quarter of the card"
+_CLOUD_AI = "Qualcomm Cloud AI SDK User Guide: Architecture"
 _CLOUDMATRIX = "Serving Large Language Models on Huawei CloudMatrix384 (one of the two dies)"
 
 PRODUCTS: tuple[Product, ...] = (
@@ -23,16 +22,17 @@ PRODUCTS: tuple[Product, ...] = (
         family="tpu-v4", features="int8", source=_TPU_GUIDE.format("TPU v4"),
     ),
     _TPU(
-        "v5e", "(tpu-?)?v5e|tpu-v5-lite|v5litepod", 16, 819, None, 197, None, 394,
+        "v5e", "(tpu-?)?v5e|tpu-v5-lite|v5litepod", 16, 819, None, 197, None, 393,
         family="tpu-v5e", features="int8", source=_TPU_GUIDE.format("TPU v5e"),
     ),
+    # v5p and v6e compute fp8 as bf16
     _TPU(
-        "v5p", "(tpu-?)?v5p", 95, 2765, None, 459, None, 918,
-        family="tpu-v5p", features="int8", source=_TPU_GUIDE.format("TPU v5p"),
+        "v5p", "(tpu-?)?v5p", 95, 2765, None, 459, 459, 918,
+        family="tpu-v5p", features="int8", source=_TPU_GUIDE.format("TPU v5p, TPU7x"),
     ),
     _TPU(
-        "v6e", "(tpu-?)?v6e", 32, 1640, None, 918, None, 1836,
-        family="tpu-v6e", features="int8", source=_TPU_GUIDE.format("TPU v6e"),
+        "v6e", "(tpu-?)?v6e", 32, 1638, None, 918, 918, 1836,
+        family="tpu-v6e", features="int8", source=_TPU_GUIDE.format("TPU v6e, TPU7x"),
     ),
     _TPU(
         "v7x", "(tpu-?)?v7x?|tpu-?7x?", 192, 7380, None, 2307, 4614,
@@ -58,9 +58,10 @@ PRODUCTS: tuple[Product, ...] = (
         "trainium3", "trainium-?3|trn3[a-z0-9]*", 144, 4900, 183, 671, 2517,
         family="neuron-v4", features="fp8", parts=8, source=_NEURON_GUIDE.format("Trainium3"),
     ),
-    _QAIC("cloud-ai-100-standard", "(cloud-)?ai-?100-standard", 16, 137, None, 175, None, 350, source=_DL2Q),
+    _QAIC("cloud-ai-100-standard", "(cloud-)?ai-?100-standard", 16, 137, None, 110, None, 325, source=_CLOUD_AI),
+    _QAIC("cloud-ai-100-pro", "(cloud-)?ai-?100-pro", 32, 137, None, 125, None, 375, source=_CLOUD_AI),
     # the device plugin counts each of the four SoCs of the card
-    _QAIC("cloud-ai-100-ultra", "(cloud-)?ai-?100-ultra", 32, 137, None, 72, None, 217.5, source=_ULTRA),
+    _QAIC("cloud-ai-100-ultra", "(cloud-)?ai-?100-ultra", 32, 137, None, 72.5, None, 217.5, source=_CLOUD_AI),
     # each of the two dies of a 910C is a device
     _ASCEND(
         "ascend-910c", "(ascend-?)?910-?c|(ascend-?)?910-93[0-9]*", 64, 1600, None, 376, None, 752,
@@ -75,12 +76,16 @@ PRODUCTS: tuple[Product, ...] = (
         features="bf16", parts=20, source="Atlas 800T A2 Technical Specifications",
     ),
     _ASCEND(
-        "ascend-910b4", "(ascend-?)?910-?b4(-1)?", 32, 800, None, 280, None, 560,
+        "ascend-910b4-1", "(ascend-?)?910-?b4-1", 64, 1600, None, 280, None, 560,
+        features="bf16", parts=20, source="Atlas 800I A2 Technical Specifications",
+    ),
+    _ASCEND(
+        "ascend-910b4", "(ascend-?)?910-?b4(?!-1(-|$))", 32, 800, None, 280, None, 560,
         features="bf16", parts=20, source="Atlas 800I A2 Technical Specifications",
     ),
     _ASCEND("ascend-910b1", "(ascend-?)?910-?b1", 64, None, features="bf16", parts=25, source="Ascend Device Plugin"),
     _ASCEND(
-        "ascend-910a", "(ascend-?)?910-?a", 32, None, None, 256, None, 512,
+        "ascend-910a", "(ascend-?)?910-?a", 32, 1200, None, 256, None, 512,
         parts=32, source="Ascend 910 Processor, Hot Chips 2019",
     ),
     # chips of Atlas 300I Pro and 300I Duo; those of a Duo of 96 GB have twice the memory

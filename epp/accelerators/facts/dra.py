@@ -15,8 +15,8 @@ from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels.reading import PCI_DEVICES
 from epp.accelerators.mig import UNKNOWN_SLICE, joined, mig_gpu, partition_of
+from epp.framework.accelerators.sites import CLIQUE
 from epp.framework.accelerators.tag import (
-    CLIQUE,
     DRIVER,
     AcceleratorKind,
     AttributeValue,

@@ -11,10 +11,9 @@ from epp.accelerators.inventory import Inventory
 from epp.accelerators.labels import NodeFacts
 from epp.accelerators.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.accelerators.resources import ResourceRequest, extended_resources, resource_requests
+from epp.framework.accelerators.sites import CLIQUE, COMPUTE_DOMAIN
 from epp.framework.accelerators.tag import (
     BOOT_ID,
-    CLIQUE,
-    COMPUTE_DOMAIN,
     POD_UID,
     AcceleratorKind,
     AttributeValue,

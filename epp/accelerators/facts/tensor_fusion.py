@@ -14,8 +14,8 @@ from epp.accelerators.facts.surroundings import Surroundings
 from epp.accelerators.facts.tensor_fusion_amounts import physical_capacity, usage_attributes
 from epp.accelerators.inventory import Inventory, gpu_users
 from epp.accelerators.mig import UNKNOWN_SLICE, is_unknown_slice, joined, mig_gpu, parse_mig_profile, partition_of
+from epp.framework.accelerators.sites import CLIQUE
 from epp.framework.accelerators.tag import (
-    CLIQUE,
     ISOLATION_MODE,
     PARTITION_TEMPLATE,
     PHASE,

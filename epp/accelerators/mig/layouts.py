@@ -138,6 +138,7 @@ MIG_GPUS: Mapping[str, MigGpu] = {
         _gpu("h100", 94),
         _gpu("h100", 96),
         _gpu("h20", 96),
+        _gpu("h20", 141),
         _gpu("gh200", 96),
         _gpu("gh200", 144),
         _gpu("h200", 141),
@@ -145,6 +146,8 @@ MIG_GPUS: Mapping[str, MigGpu] = {
         _gpu("gb200", 186),
         _gpu("rtx-pro-6000", 96, _RTX_QUARTERS),
         _gpu("rtx-pro-5000", 48, _RTX_HALVES),
+        _gpu("rtx-pro-5000", 72, _RTX_HALVES),
+        _gpu("rtx-pro-4500", 32, _RTX_HALVES),
     )
 }
 """By model and memory: `a100-40gb`."""

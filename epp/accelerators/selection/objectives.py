@@ -146,6 +146,8 @@ def _runtime_of(service: InferenceService, runtimes: Mapping[tuple[type, str], R
 def _faults(found: Object, classes: frozenset[str], runtimes: Mapping[tuple[type, str], Runtime]) -> Iterator[str]:
     """Yield values of an object that have no effect; names of classes count as unknown where any class is known."""
     yield from selection_faults(found)
+    if isinstance(found, Runtime):
+        yield from found.configuration_faults
     if classes:
         yield from class_faults(found, classes)
     if isinstance(found, InferenceService) and found.runtime and _runtime_of(found, runtimes) is None and runtimes:

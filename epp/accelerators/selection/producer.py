@@ -96,7 +96,9 @@ class AcceleratorSelectionProducer(
     of the InferenceService and its annotations, and the annotations of the InferenceObjective that the request names:
     `ome.io/accelerator-class`, `ome.io/cost-threshold` and `ome.io/selection-strategy`. A request is for the
     InferenceService whose base model or name it asks for, or else for the only one whose pods (by the label
-    `ome.io/inferenceservice`) are endpoints. `accelerator-filter` drops the endpoints beyond the bounds.
+    `ome.io/inferenceservice`) are endpoints. `accelerator-filter` drops the endpoints beyond the bounds. The
+    `acceleratorConfig` of a runtime tells OME how to start servers: classes and parallelism in it are checked, and it
+    bounds no request.
 
     The headers are `x-epp-accelerator-` and `class`, `exclude-class`, `vendor`, `family`, `model`, `kind`, `resource`,
     `features`, `min-memory`, `max-memory`, `min-total-memory`, `min-compute-capability`, `max-cost-per-hour`,

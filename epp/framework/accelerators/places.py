@@ -60,20 +60,11 @@ def _requests(snapshot: Snapshot) -> Floats:
     return found
 
 
-def physical_devices(tag: AcceleratorTag) -> set[str]:
-    """Return the ids of the endpoint's devices; of the divided devices, where it has slices."""
-    parents = {device.parent_id for device in tag.devices if device.parent_id}
-    if parents:
-        return parents
-    if tag.partition.parent_id:
-        return {tag.partition.parent_id}
-    return {device.id for device in tag.devices if device.id}
-
-
 def _node_numbers(tags: tuple[AcceleratorTag, ...]) -> Positions:
-    numbers: dict[tuple[str, str, int], int] = {}
-    keys = [(tag.cluster, tag.node, -1 if tag.node else slot) for slot, tag in enumerate(tags)]
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)
+    keys = np.fromiter((tag.sites.node for tag in tags), dtype=np.int64, count=len(tags))
+    unknown = keys == 0
+    keys[unknown] = np.flatnonzero(unknown) + 1
+    return np.unique(keys, return_inverse=True)[1]
 
 
 def _is_known(tag: AcceleratorTag) -> bool:
@@ -81,11 +72,7 @@ def _is_known(tag: AcceleratorTag) -> bool:
 
 
 def _device_use(tags: tuple[AcceleratorTag, ...]) -> DeviceUse:
-    numbers: dict[tuple[str, str], int] = {}
-    pairs = [
-        (slot, numbers.setdefault((tag.cluster, device), len(numbers)))
-        for slot, tag in enumerate(tags)
-        for device in sorted(physical_devices(tag))
-    ]
-    slots, devices = np.array(pairs, dtype=np.intp).reshape(len(pairs), 2).T
-    return DeviceUse(slots, devices)
+    used = [tag.sites.used for tag in tags]
+    keys = np.frombuffer(b"".join(used), dtype=np.int64)
+    counts = np.fromiter(map(len, used), dtype=np.intp, count=len(used)) // keys.itemsize
+    return DeviceUse(np.repeat(np.arange(len(used)), counts), np.unique(keys, return_inverse=True)[1])

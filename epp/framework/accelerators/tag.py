@@ -7,14 +7,16 @@ device is in `Partition`. None, an empty text and an empty collection mean: unkn
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 from math import isfinite
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, Self, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
 
 from epp.framework.accelerators.memory import parse_memory
 from epp.framework.accelerators.mig_names import canonical_mig_name
+from epp.framework.accelerators.sites import Sites, Surroundings, sites_of, surroundings_of
 
 _MOST_DEVICES = 65_536
 _MOST_DOLLARS = 10_000
@@ -155,7 +157,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         return "spot_per_hour" if wants_spot and self.spot_per_hour is not None else "per_hour"
 
 
-class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True):
+class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """All that is known of the accelerators of an endpoint."""
 
     kind: AcceleratorKind = AcceleratorKind.UNKNOWN
@@ -194,6 +196,21 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True):
     """Further properties by `domain/name`, such as `gpu.nvidia.com/driverVersion` of DRA devices."""
     provenance: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Source of each field."""
+
+    @cached_property
+    def sites(self) -> Sites:
+        """Places of the devices, as keys."""
+        return sites_of(self)
+
+    def located(self) -> Self:
+        """Return it with its sites computed; those of a whole pool are too many for one request."""
+        _ = self.sites
+        return self
+
+    @cached_property
+    def surroundings(self) -> Surroundings:
+        """Places that its devices share with others."""
+        return surroundings_of(self)
 
     @property
     def primary_class(self) -> str:
@@ -300,7 +317,5 @@ PARTITION_TEMPLATE = "tensor-fusion.ai/partitionTemplate"
 FROZEN = "epp/frozen"
 """Where the model is frozen to; absent for one that is awake."""
 FROZEN_TO = ("memory", "disk")
-CLIQUE, COMPUTE_DOMAIN = "nvidia.com/gpu.clique", "resource.nvidia.com/computeDomain"
-"""NVLink clique and compute domain of the endpoint's node: endpoints that share one have NVLink between their GPUs."""
 BOOT_ID, POD_UID = "epp/boot-id", "epp/pod-uid"
 """Boot id of the node and UID of the pod: learned properties of an endpoint are void if one of them changes."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from epp.framework import ACCELERATOR, LAST_PICKED, TOPOLOGY, ProfileResult, Request, Topology
-from epp.framework.accelerators.links import NO_SURROUNDINGS, Surroundings, surroundings
+from epp.framework.accelerators.sites import NO_SURROUNDINGS, Surroundings
 from epp.plugins.disaggregation.joint_parameters import Pairing
 
 
@@ -44,7 +44,7 @@ def options(request: Request, result: ProfileResult, count: int, pairing: Pairin
     order = np.lexsort(((slots + offset) % capacity, last_picked, -totals[contenders]))
     ranked = [own, *contenders[order[: count - 1]].tolist()]
     full = sum(trace.weight for trace in result.scores if trace.weight > 0) or 1.0
-    tags, places = candidates.snapshot.records(ACCELERATOR).values, surroundings(candidates)
+    tags = candidates.snapshot.records(ACCELERATOR).values
     topologies = candidates.snapshot.records(TOPOLOGY).values
     return [
         Option(
@@ -53,7 +53,7 @@ def options(request: Request, result: ProfileResult, count: int, pairing: Pairin
             score=float(totals[position]) / full,
             topology=topologies[slot],
             kind=pairing.kind_of(candidates[position], tags[slot]),
-            devices=places[slot],
+            devices=tags[slot].surroundings,
         )
         for position in ranked
     ]

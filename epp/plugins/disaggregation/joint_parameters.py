@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from epp.framework import AcceleratorTag, Endpoint, Name, NonNegative, Parameters, Share, Topology
-from epp.framework.accelerators.links import Surroundings
 from epp.framework.accelerators.names import names_of
+from epp.framework.accelerators.sites import Surroundings
 from epp.framework.topology import LEVELS
 from epp.plugins.disaggregation.parameters import StageProfiles
 

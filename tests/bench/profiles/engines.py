@@ -182,7 +182,8 @@ class Independent(Engine):
                 if block not in self._held:
                     break
                 hits += 1
-            uncached = request.prompt_tokens - hits * self._profile.block_size
+            transferred = min(request.transferred_tokens, request.prompt_tokens - 1)
+            uncached = request.prompt_tokens - max(hits * self._profile.block_size, transferred)
             first_at = self._now + uncached / self._profile.prefill_tokens_per_second
             ends_at = first_at + (request.output_tokens - 1) * self._profile.seconds_per_output_token
             self._running[request.request_id] = _Job(request, ends_at, first_at)

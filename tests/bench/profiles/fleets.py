@@ -2,14 +2,17 @@
 """Fleets of simulated servers: what each is made of, what it says of its hardware, and what it costs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import msgspec
 
+from epp.framework import Endpoint
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.sim import PRESETS, SimProfile
 from profiles.engines import MAKES, Independent
+
+ROLE_LABEL = "llm-d.ai/role"
 
 _H100 = AcceleratorDeclaration(accelerator_class="h100", count=1, cost_per_hour=4.25)
 _A100 = AcceleratorDeclaration(accelerator_class="a100-40gb", count=1, cost_per_hour=2.00)
@@ -32,6 +35,7 @@ class Server:
     declared: AcceleratorDeclaration | None
     """None where nothing is known of its hardware."""
     dollars_per_hour: float
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -45,11 +49,29 @@ class Fleet:
     name: str
     servers: tuple[Server, ...]
     make: str = "vllm"
+    pickers: int = 1
+    """Pickers that route to it side by side, each of which sees its own requests only."""
+    page_seconds: float = 0.0
+    """Time for which metrics pages stay as they are, as behind a cache; 0 for pages of the moment."""
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """The servers as an endpoint list has them."""
+        return [
+            Endpoint(server.name, f"10.0.0.{number}", 8000, accelerator=server.declared, labels=server.labels)
+            for number, server in enumerate(self.servers, 1)
+        ]
 
     @property
     def independent(self) -> bool:
         """Whether requests do not slow each other."""
         return MAKES[self.make].engine is Independent
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it has what is simulated in virtual time only: roles, several pickers, old pages."""
+        roles = any(ROLE_LABEL in server.labels for server in self.servers)
+        return roles or self.pickers > 1 or self.page_seconds > 0
 
     def made(self, make: str) -> "Fleet":
         """Return the same hardware with engines of that make."""
@@ -64,6 +86,15 @@ class Fleet:
         """Return the same servers with times that many times as long."""
         slow = [replace(one, profile=msgspec.structs.replace(one.profile, time_scale=factor)) for one in self.servers]
         return replace(self, servers=tuple(slow))
+
+    def with_roles(self, name: str, **counts: int) -> "Fleet":
+        """Return the same servers: of each preset so many, the first ones, prefill, and the others decode."""
+        servers = []
+        for server in self.servers:
+            preset, _, number = server.name.rpartition("-")
+            role = "prefill" if int(number) < counts.get(preset, 0) else "decode"
+            servers.append(replace(server, labels={**server.labels, ROLE_LABEL: role}))
+        return replace(self, name=name, servers=tuple(servers))
 
     def undeclared(self) -> "Fleet":
         """Return the same servers, of whose hardware nothing is known."""
@@ -89,6 +120,9 @@ FLEETS: Mapping[str, Fleet] = MappingProxyType(
             fleet("mixed", h100=2, a100=2, slice=2, t4=2),
             fleet("equal", a100=6),
             fleet("cheap", h100=1, t4=4),
+            fleet("equal", a100=6).with_roles("split", a100=4),
+            fleet("mixed", h100=2, a100=2, slice=2).with_roles("split-mixed", h100=2, a100=1),
+            replace(fleet("shared", a100=6), pickers=8, page_seconds=15.0),
         )
     }
 )

@@ -66,6 +66,11 @@ class Outcome:
         times = sorted(inf if one.ttft is None else one.ttft for one in self.counted)
         return times[min(len(times) - 1, int(share * len(times)))]
 
+    def tpot(self, share: float) -> float:
+        """Return a quantile of the mean time between two tokens of an answer; infinite for no answer in time."""
+        times = sorted(inf if one.tpot is None else one.tpot for one in self.counted)
+        return times[min(len(times) - 1, int(share * len(times)))]
+
     @property
     def mean_ttft(self) -> float:
         """Mean; no answer in time counts as 30 s."""

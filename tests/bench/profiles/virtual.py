@@ -6,6 +6,7 @@ Nothing in here waits and nothing depends on the speed of the machine: the same 
 
 import heapq
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -13,30 +14,26 @@ from typing import Any
 
 import msgspec
 
-from epp.collectors import Tagging
-from epp.collectors.polling.cadence import Cadence, slowest_interval
-from epp.collectors.polling.poll import CollectorObserver, Poll
-from epp.collectors.polling.reachability import Reachability
-from epp.config import Assembly, Builder, LoadedConfig, assemble
-from epp.datastore import Datastore
-from epp.director import Cause, Director
+from epp.config import LoadedConfig
+from epp.director import Cause
 from epp.director.routing import Routing
-from epp.director.seeds import Seeds
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.errors import RequestError
-from epp.framework.registry import Registry
+from epp.framework.headers import PREFILLER, SESSION_TOKEN
+from epp.sim import SimRequest
 from profiles.engines import MAKES, Engine, Event
 from profiles.fleets import Fleet, Server
 from profiles.outcome import TIMEOUT_SECONDS, Outcome, Served
-from profiles.workloads import Trace
+from profiles.replicas import POLL_SECONDS, Replica, Watch
+from profiles.workloads import Call, Trace
 
-POLL_SECONDS = 0.05
 PAGE_SECONDS = 0.002
 """From the writing of a page to the datastore."""
 HOP_SECONDS = 0.001
-"""From the picker to a server, and back."""
-_PORT = 8000
-_HEADERS = [(":method", "POST"), (":path", "/v1/chat/completions"), ("content-type", "application/json")]
+"""From the picker to a server, and back; also from one server to another."""
+TRANSFER_SECONDS_PER_TOKEN = 128 * 1024 / 10e9
+"""The KV cache of a model with 8 billion parameters, 128 KiB for each token, over a network of 10 GB/s."""
+_HEADERS = [(":method", "POST"), ("content-type", "application/json")]
 _FIRST_PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 
 
@@ -47,8 +44,6 @@ class _Place:
     server: Server
     endpoint: Endpoint
     engine: Engine
-    poll: Poll
-    cadence: Cadence
     page: bytes = b""
     page_at: float = -math.inf
     alarm: float = math.inf
@@ -63,8 +58,9 @@ class _Open:
     place: _Place
     routing: Routing
     served: Served
-    tokens: int
-    prompt_tokens: int
+    request: SimRequest
+    prefiller: _Place | None = None
+    """Where its prompt is computed, where that is another server than that of the answer."""
 
 
 class Simulation:
@@ -76,51 +72,33 @@ class Simulation:
         fleet: Fleet,
         trace: Trace,
         *,
-        refresh_seconds: float = 0.0,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self._clock = ManualClock(1000.0)
         self._start = self._clock.now()
         self._trace = trace
-        self._refresh_seconds = refresh_seconds
+        self._page_seconds = fleet.page_seconds
         self._headers = headers
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = count()
-        self.assembly: Assembly = assemble(config, Builder(Registry(), self._clock))
-        self.store = Datastore(self._clock)
-        self.director = Director(self.store, self.assembly.pipeline, self._clock, seeds=Seeds(b"profiles"))
-        Tagging(self.store, self.assembly.taggers)
-        endpoints = [
-            Endpoint(server.name, f"10.0.0.{number}", _PORT, accelerator=server.declared)
-            for number, server in enumerate(fleet.servers, 1)
-        ]
-        self.store.update(endpoints)
+        endpoints = fleet.endpoints
+        seeds = [b"profiles", *(b"profiles %d" % number for number in range(1, fleet.pickers))]
+        self.replicas = [Replica(config, endpoints, self._clock, seed) for seed in seeds]
         self.places = [
-            self._place(server, endpoint, MAKES[fleet.make].engine(server.profile))
+            _Place(server, endpoint, MAKES[fleet.make].engine(server.profile))
             for server, endpoint in zip(fleet.servers, endpoints, strict=True)
         ]
-        self._by_id = {place.endpoint.id: place for place in self.places}
+        self._by_address = {place.endpoint.hostport: place for place in self.places}
         self._open: dict[int, _Open] = {}
         self._served: list[Served] = []
-
-    def _place(self, server: Server, endpoint: Endpoint, engine: Engine) -> _Place:
-        (feed,) = self.assembly.feeds
-        poll = Poll(
-            self.store,
-            feed,
-            Reachability(self.store, endpoint),
-            clock=self._clock,
-            interval_seconds=POLL_SECONDS,
-            observer=CollectorObserver(),
-        )
-        cadence = Cadence(POLL_SECONDS, slowest_interval(POLL_SECONDS, math.inf), self._clock.now())
-        return _Place(server, endpoint, engine, poll, cadence)
+        self._session_tokens: dict[str, str] = {}
 
     def run(self) -> Outcome:
         """Send all requests of the trace and wait for the last answer."""
         for number, place in enumerate(self.places):
             place.engine.advance(self._start)
-            self._at(POLL_SECONDS * number / len(self.places), self._fetch, place)
+            for replica in self.replicas:
+                self._at(POLL_SECONDS * number / len(self.places), self._fetch, place, replica.watches[number])
         lead = 1.0
         for number, call in enumerate(self._trace.calls):
             self._at(lead + call.at, self._arrive, number)
@@ -149,52 +127,72 @@ class Simulation:
 
     # Polls
 
-    def _fetch(self, place: _Place) -> None:
-        if self._now - place.page_at >= self._refresh_seconds:
+    def _fetch(self, place: _Place, watch: Watch) -> None:
+        if self._now - place.page_at >= self._page_seconds:
             self._advance(place)
             place.page, place.page_at = _page(place), self._now
-        self._at(self._now + PAGE_SECONDS, self._report, place, place.page)
+        self._at(self._now + PAGE_SECONDS, self._report, place, watch, place.page)
 
-    def _report(self, place: _Place, page: bytes) -> None:
-        wait = place.poll.settle(place.endpoint, page)
+    def _report(self, place: _Place, watch: Watch, page: bytes) -> None:
+        wait = watch.poll.settle(place.endpoint, page)
         now = self._clock.now()
-        if place.poll.changed or self.store.in_flight(place.endpoint.id):
-            place.cadence.event(now)
-        self._at(self._now - PAGE_SECONDS + max(wait, place.cadence.interval(now)), self._fetch, place)
+        if watch.poll.changed or watch.store.in_flight(place.endpoint.id):
+            watch.cadence.event(now)
+        self._at(self._now - PAGE_SECONDS + max(wait, watch.cadence.interval(now)), self._fetch, place, watch)
 
     # Requests
 
     def _arrive(self, number: int) -> None:
         call = self._trace.calls[number]
-        headers = Headers([*_HEADERS, ("x-request-id", f"r{number}"), *self._headers])
         served = Served(at=call.at)
         self._served.append(served)
+        replica = random.Random(number).choice(self.replicas)
         try:
-            routing = self.director.route(headers, call.body, None)
+            routing = replica.director.route(self._headers_of(number, call), call.body, None)
         except RequestError:
             served.refused = True
             return
         assert isinstance(routing, Routing)
-        place = self._by_id[routing.result.targets[0].id]
+        place = self._by_address[routing.result.targets[0].hostport]
         served.server = place.server.name
         plan = self._trace.plan(number, place.server.profile.block_size).request
-        one = _Open(number, place, routing, served, plan.output_tokens, plan.prompt_tokens)
+        request = msgspec.structs.replace(plan, request_id=number)
+        prefiller = self._by_address.get(routing.result.destination.headers.get(PREFILLER, ""))
+        one = _Open(number, place, routing, served, request, prefiller)
         self._open[number] = one
-        self._at(self._now + HOP_SECONDS, self._submit, one)
+        if prefiller is None:
+            self._at(self._now + HOP_SECONDS, self._submit, place, request)
+        else:
+            prompt = msgspec.structs.replace(request, output_tokens=1)
+            self._at(self._now + 2 * HOP_SECONDS, self._submit, prefiller, prompt)
         self._at(self._now + TIMEOUT_SECONDS * self._trace.slowness, self._give_up, one)
 
-    def _submit(self, one: _Open) -> None:
-        plan = self._trace.plan(one.number, one.place.server.profile.block_size).request
-        self._advance(one.place)
-        one.place.engine.submit(msgspec.structs.replace(plan, request_id=one.number))
-        self._set_alarm(one.place)
+    def _headers_of(self, number: int, call: Call) -> Headers:
+        token = self._session_tokens.get(call.session)
+        session = [] if token is None else [(SESSION_TOKEN, token)]
+        path = (":path", call.path)
+        return Headers([*_HEADERS, path, ("x-request-id", f"r{number}"), *session, *self._headers])
+
+    def _submit(self, place: _Place, request: SimRequest) -> None:
+        if request.request_id in self._open:
+            self._advance(place)
+            place.engine.submit(request)
+            self._set_alarm(place)
+
+    def _prefilled(self, one: _Open) -> None:
+        """Take the KV cache to the server of the answer, which computes the last token of the prompt."""
+        size = one.request.prompt_tokens
+        arrived = msgspec.structs.replace(one.request, transferred_tokens=size)
+        seconds = size * TRANSFER_SECONDS_PER_TOKEN * self._trace.slowness
+        self._at(self._now + HOP_SECONDS + seconds, self._submit, one.place, arrived)
 
     def _give_up(self, one: _Open) -> None:
         if one.number in self._open and one.served.ttft is None:
             del self._open[one.number]
-            self._advance(one.place)
-            one.place.engine.abort(one.number)
-            self._set_alarm(one.place)
+            for place in filter(None, (one.place, one.prefiller)):
+                self._advance(place)
+                place.engine.abort(one.number)
+                self._set_alarm(place)
             one.routing.complete(Cause.CLIENT_DISCONNECT)
 
     def _tick(self, place: _Place, due: float) -> None:
@@ -205,7 +203,7 @@ class Simulation:
 
     def _advance(self, place: _Place) -> None:
         for event in place.engine.advance(self._clock.now()):
-            self._at(event.at - self._start + HOP_SECONDS, self._answered, event)
+            self._at(event.at - self._start + HOP_SECONDS, self._answered, place, event)
 
     def _set_alarm(self, place: _Place) -> None:
         due = place.engine.next_event_at
@@ -215,19 +213,26 @@ class Simulation:
             place.alarm = due
             self._at(due - self._start, self._tick, place, due)
 
-    def _answered(self, event: Event) -> None:
+    def _answered(self, place: _Place, event: Event) -> None:
         one = self._open.get(event.request_id)
         if one is None:
+            return
+        if place is one.prefiller:
+            self._prefilled(one)
             return
         routing, now = one.routing, self._clock.now
         if one.served.ttft is None:
             one.served.ttft = self._now - one.served.at - 1.0
             routing.served_by(one.place.endpoint.hostport)
-            routing.response_started(200, Headers, event_stream=True)
+            added = routing.response_started(200, Headers, event_stream=True)
+            if (session := self._trace.calls[one.number].session) and SESSION_TOKEN in added:
+                self._session_tokens[session] = added[SESSION_TOKEN]
             routing.response_piece(_FIRST_PIECE, last=False, now=now)
         if event.ended:
             del self._open[event.request_id]
-            one.served.tpot = (self._now - 1.0 - one.served.at - one.served.ttft) / max(1, one.tokens - 1)
+            one.served.tpot = (self._now - 1.0 - one.served.at - one.served.ttft) / max(
+                1, one.request.output_tokens - 1
+            )
             routing.response_piece(_usage(one), last=True, now=now)
             routing.complete(Cause.NATURAL)
 
@@ -245,9 +250,10 @@ def _page(place: _Place) -> bytes:
 
 
 def _usage(one: _Open) -> bytes:
+    prompt, answer = one.request.prompt_tokens, one.request.output_tokens
     return (
         b'data: {"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\n'
-        b"data: [DONE]\n\n" % (one.prompt_tokens, one.prompt_tokens + one.tokens, one.tokens)
+        b"data: [DONE]\n\n" % (prompt, prompt + answer, answer)
     )
 
 

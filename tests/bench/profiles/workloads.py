@@ -5,10 +5,12 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
+import xxhash
 
 from epp.sim import SimProfile
 from epp.sim.openai_api import ChatRequest
@@ -22,6 +24,8 @@ _BATCH = 64
 _LONGEST = 7000
 """Tokens of a prompt."""
 _THINK_SECONDS = (2.0, 8.0)
+_TOOL_SECONDS = (3.0, 6.0)
+"""From one call of an agent to its next: the answer, and the tool that it asks for."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SIZES = SimProfile(model=MODEL, max_model_len=100_000)
 
@@ -34,6 +38,15 @@ class Call(NamedTuple):
     body: bytes
     uncached_tokens: int
     """Of a server that has everything that can be shared."""
+    prompt: bytes = b""
+    """Body of a chat with all that a server computes, where the body leaves out what servers remember."""
+    session: str = ""
+    """Name of the session whose token the client sends back; empty for a client that keeps none."""
+
+    @property
+    def path(self) -> str:
+        """Path of the API."""
+        return "/v1/responses" if self.prompt else "/v1/chat/completions"
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,8 @@ class Trace:
 
     def plan(self, number: int, block_size: int = 16) -> Plan:
         """Return what a simulated server makes of a request; the same on each with blocks of that size."""
-        return _plan(self.calls[number].body, block_size)
+        call = self.calls[number]
+        return _plan(call.prompt or call.body, block_size)
 
 
 class _Turn(NamedTuple):
@@ -65,6 +79,8 @@ class _Turn(NamedTuple):
     messages: tuple[tuple[str, str], ...]
     output_tokens: int
     uncached_tokens: int
+    news: int = 0
+    """Messages at the end that alone are sent, by a client that keeps a session; 0 for all."""
 
 
 _Dialogue = Callable[[random.Random], Iterator[_Turn]]
@@ -73,19 +89,29 @@ _Dialogue = Callable[[random.Random], Iterator[_Turn]]
 
 def trace(name: str, fleet: Fleet, *, load: float, seconds: float, seed: int) -> Trace:
     """Return traffic of that kind, at a share of what the fleet can serve."""
-    dialogue = WORKLOADS[name]
+    dialogue = _DIALOGUES[name]
     rate = load * requests_per_second(fleet, name)
     generator = random.Random(f"{name} {seed}")
     calls: list[Call] = []
     at = 0.0
     per_dialogue = _sizes(name).turns
-    while at < seconds:
+    for session in count():
         for turn in dialogue(generator):
             due = at + turn.after
             if due < seconds:
-                calls.append(Call(due, _body(turn.messages, turn.output_tokens), turn.uncached_tokens))
+                calls.append(_call(due, turn, f"s{session}"))
         at += generator.expovariate(rate / per_dialogue)
+        if at >= seconds:
+            break
     return Trace(name, tuple(sorted(calls)), seconds)
+
+
+def _call(due: float, turn: _Turn, session: str) -> Call:
+    body = _body(turn.messages, turn.output_tokens)
+    if not turn.news:
+        return Call(due, body, turn.uncached_tokens)
+    news = _response_body(turn.messages, turn.messages[-turn.news :], turn.output_tokens)
+    return Call(due, news, turn.uncached_tokens, body, session)
 
 
 def requests_per_second(fleet: Fleet, name: str) -> float:
@@ -121,7 +147,7 @@ class _Sizes(NamedTuple):
 @cache
 def _sizes(name: str) -> _Sizes:
     generator = random.Random(f"sizes of {name}")
-    dialogues = [list(WORKLOADS[name](generator)) for _ in range(200)]
+    dialogues = [list(_DIALOGUES[name](generator)) for _ in range(200 if name in WORKLOADS else 60)]
     turns = [turn for dialogue in dialogues for turn in dialogue]
     prompts = [sum(len(text) for _, text in turn.messages) / 4 for turn in turns]
     count = len(turns)
@@ -161,9 +187,33 @@ def _long_or_short(generator: random.Random) -> Iterator[_Turn]:
     yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(30, 300, 100)), tokens)
 
 
+def _document(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request: a question about a long text that nobody else asks about, with a long answer."""
+    tokens = generator.randint(2000, 6000)
+    yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(100, 500, 300)), tokens)
+
+
+def _session(generator: random.Random) -> Iterator[_Turn]:
+    """Yield turns of an agent that calls tools: it sends its instructions and what is new, servers keep the history."""
+    messages: tuple[tuple[str, str], ...] = (("system", _text(random.Random(generator.randrange(4)), 400)),)
+    after, known = 0.0, 400
+    for _ in range(generator.randint(6, 16)):
+        result, output = int(generator.triangular(100, 1200, 300)), int(generator.triangular(30, 200, 80))
+        messages = (*messages, ("user", _text(generator, result)))
+        if known + result + output > _LONGEST:
+            return
+        yield _Turn(after, messages, output, result + 16, news=1)
+        messages = (*messages, ("assistant", _answer(messages, output)))
+        known += result + output
+        after += generator.uniform(*_TOOL_SECONDS)
+
+
 WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
     {"conversations": _conversation, "unshared": _single, "long-and-short": _long_or_short}
 )
+SPECIAL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType({"documents": _document, "sessions": _session})
+"""Traffic that one of the ready-made profiles is for."""
+_DIALOGUES: Mapping[str, _Dialogue] = MappingProxyType({**WORKLOADS, **SPECIAL_WORKLOADS})
 
 
 def _text(generator: random.Random, tokens: int) -> str:
@@ -184,6 +234,20 @@ def _body(messages: Sequence[tuple[str, str]], output_tokens: int) -> bytes:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    return msgspec.json.encode(content)
+
+
+def _response_body(all_messages: Sequence[tuple[str, str]], news: Sequence[tuple[str, str]], tokens: int) -> bytes:
+    """Return the body for the Responses API: the instructions, the new items, and where the history is."""
+    content = {
+        "model": MODEL,
+        "instructions": all_messages[0][1],
+        "input": [{"role": role, "content": text} for role, text in news],
+        "max_output_tokens": tokens,
+        "stream": True,
+    }
+    if len(all_messages) > 1 + len(news):
+        content["previous_response_id"] = f"resp_{xxhash.xxh3_64_hexdigest(all_messages[-len(news) - 1][1].encode())}"
     return msgspec.json.encode(content)
 
 

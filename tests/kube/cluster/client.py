@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client of tests, that takes and returns objects as plain data: `{"apiVersion": ..., "kind": ..., ...}`."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -74,10 +76,10 @@ class Client:
         options = {"gracePeriodSeconds": grace_seconds, "propagationPolicy": "Background"}
         await self.request("DELETE", await self._path(manifest), options)
 
-    async def delete_all(self, api_version: str, kind: str, namespace: str) -> None:
-        """Delete all objects of a kind in a namespace."""
-        resource = await self.resource({"apiVersion": api_version, "kind": kind})
-        await self.request("DELETE", resource.path(namespace), {"gracePeriodSeconds": 0})
+    async def empty(self, namespace: str) -> None:
+        """Delete the objects in a namespace, those of all groups that this client was used for."""
+        paths = {each.path(namespace) for each in self._resources.values() if each.namespaced}
+        await asyncio.gather(*(self._delete_all(path) for path in paths))
 
     async def list(self, api_version: str, kind: str, namespace: str = "", **params: str) -> Manifest:
         """Return the list object, of one namespace or of all; `items` and `metadata.resourceVersion` are of use."""
@@ -121,6 +123,13 @@ class Client:
             if key not in self._resources:
                 raise RefusedError(404, "NotFound", f"{prefix} has no {kind}")
         return self._resources[key]
+
+    async def _delete_all(self, path: str) -> None:
+        try:
+            await self.request("DELETE", path, {"gracePeriodSeconds": 0})
+        except RefusedError as error:
+            if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):  # no such definition now
+                raise
 
     async def _path(self, manifest: Manifest, subresource: str = "") -> str:
         resource = await self.resource(manifest)

@@ -112,8 +112,11 @@ class Space:
         return binding
 
     async def clean(self) -> None:
-        """Delete the pods of the namespace, and the objects of cluster scope that were made through it."""
-        await self.admin.delete_all("v1", "Pod", self.namespace)
+        """Delete all objects of the namespace, and those of cluster scope that were made through it.
+
+        Pickers of other tests read some kinds in all namespaces.
+        """
+        await self.admin.empty(self.namespace)
         for manifest in self._cluster_wide:
             with contextlib.suppress(RefusedError):  # gone already, or its kind is
                 await self.admin.delete(manifest)

@@ -16,6 +16,9 @@ from epp.accelerators.catalogue.instance_types import INSTANCE_TYPES, InstanceTy
         ("g5.48xlarge", "a10g", 8),
         ("g6.xlarge", "l4", 1),
         ("g6e.12xlarge", "l40s", 4),
+        ("g7.12xlarge", "rtx-pro-4500", 2),
+        ("p6e-gb300.36xlarge", "gb300", 4),
+        ("Standard_NV24ads_V710_v5", "radeon-pro-v710", 1),
         ("ml.g5.xlarge", "a10g", 1),
         ("Standard_ND96isr_H100_v5", "h100", 8),
         ("standard_nc24ads_a100_v4", "a100", 1),
@@ -46,6 +49,22 @@ def test_every_product_of_the_table_is_in_the_catalogue(name):
 def test_sizes_of_a_model_are_told_apart():
     assert find_instance_type("p4d.24xlarge") == InstanceType("a100-sxm-40gb", 8)
     assert find_instance_type("p4de.24xlarge") == InstanceType("a100-sxm-80gb", 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "product", "share"),
+    [
+        ("g4-standard-6", "rtx-pro-6000-server", 1 / 8),
+        ("g4-standard-24", "rtx-pro-6000-server", 1 / 2),
+        ("Standard_NV4ads_V710_v5", "radeon-pro-v710", 1 / 6),
+        ("g6f.xlarge", "l4", 1 / 8),
+    ],
+)
+def test_machine_with_a_part_of_a_gpu_has_its_share(name, product, share):
+    machine = find_instance_type(name)
+    assert machine == InstanceType(product, 1, share)
+    assert machine.partition is not None
+    assert machine.partition.compute_fraction == machine.partition.memory_fraction == share
 
 
 def test_ome_14_overrides_go_first_and_add_types():

@@ -238,6 +238,19 @@ def test_ome_5_unknown_classes_and_runtimes_are_said_and_the_rest_counts(objects
     assert reasons[2] == "spec.runtime.name is 'vlm', which is no runtime: correct the name, or create it"
 
 
+def test_ome_3_configuration_of_a_runtime_that_bounds_no_request_is_said_and_its_requirements_count(objects):
+    made = runtime("vllm", minMemory=40)
+    made["spec"]["supportedModelFormats"] = [{"acceleratorConfig": {"h100": {"minMemoryPerBillionParams": 2}}}]
+    plugin = build(paths=[objects(made, service(runtime={"name": "vllm"}))])
+    (ignored,) = plugin.inputs.ignored
+    assert str(ignored).endswith(
+        ": ClusterServingRuntime vllm: spec.supportedModelFormats[0].acceleratorConfig[h100].minMemoryPerBillionParams "
+        "is 2, and bounds no request: write what the model needs as spec.acceleratorRequirements.minMemory; it is "
+        "ignored"
+    )
+    assert select(plugin, "llama").default.min_memory_bytes == 40 * GIB
+
+
 async def test_ome_5_files_are_followed_and_a_worse_version_changes_nothing(objects):
     plugin = build(paths=[objects(service(**selector(minMemory=40)))])
     objects(service(**selector(minMemory=80)))

@@ -22,7 +22,13 @@ gpus.tensor-fusion.ai, gpunodes.tensor-fusion.ai, gpupools.tensor-fusion.ai, \
 schedulingconfigtemplates.tensor-fusion.ai, gpuresourcequotas.tensor-fusion.ai, \
 resourceslices.resource.k8s.io, resourceclaims.resource.k8s.io, \
 deviceclasses.resource.k8s.io, devicetaintrules.resource.k8s.io, resourceflavors.kueue.x-k8s.io, \
-variantautoscalings.llmd.ai, inferenceservices.ome.io, servingruntimes.ome.io, clusterservingruntimes.ome.io
+variantautoscalings.llmd.ai, inferenceservices.ome.io, servingruntimes.ome.io, clusterservingruntimes.ome.io, \
+addonplacementscores.cluster.open-cluster-management.io, managedclusters.cluster.open-cluster-management.io, \
+managedclustersets.cluster.open-cluster-management.io, managedclustersetbindings.cluster.open-cluster-management.io, \
+placements.cluster.open-cluster-management.io, placementdecisions.cluster.open-cluster-management.io, \
+admissionchecks.kueue.x-k8s.io, multikueueclusters.kueue.x-k8s.io, multikueueconfigs.kueue.x-k8s.io, \
+inferencepoolimports.inference.networking.x-k8s.io, dynamicscorers.dynamic-scoring.open-cluster-management.io, \
+dynamicscoringconfigs.dynamic-scoring.open-cluster-management.io
   InferencePool pool: pods with app=vllm; ports 8000, http
   pods: 2 match, 1 ready, 1 not ready; endpoints: 1
   objectives: 0, rewrites: 0
@@ -150,6 +156,19 @@ async def test_programs_get_access_pool_and_roles(check, cluster):
     assert (report["pool"]["labels"], report["pool"]["pods"]) == ({"app": "vllm"}, None)
     assert [each["kind"] for each in report["roles"]] == ["Role", "RoleBinding"]
     assert [each["kind"] for each in report["hardware_roles"]] == ["ClusterRole", "ClusterRoleBinding"]
+
+
+async def test_impossible_value_and_rights_on_a_hub_are_shown(check, cluster, accelerator_class):
+    classes, clusters = "/apis/ome.io/v1beta1/acceleratorclasses", "cluster.open-cluster-management.io"
+    cluster.objects[classes] = [accelerator_class("cheap", cost={"perHour": "-3"})]
+    cluster.install(f"/apis/{clusters}/v1/managedclusters")
+    cluster.allow("acceleratorclasses", "nodes")
+    exit_code, said = await check("--pool-name=pool", "--strict")
+    assert exit_code == 2
+    assert "  warning cluster: AcceleratorClass cheap: spec.cost.perHour is -3" in said
+    rows = [" ".join(line.split()) for line in said.splitlines()]
+    assert f"managedclusters.{clusters} cluster no get, list, watch optional clusters" in rows
+    assert "# Optional, to know clusters and scores from a hub; for kubectl apply -f -" in rows
 
 
 async def test_no_access_is_one_sentence(check, cluster, script):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a request went where it went, in a few words."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -132,7 +133,7 @@ def test_rule_that_chose_the_model_is_named_and_an_objective_that_is_unknown_is_
     assert decision(result(), request=known).why() == "default: the only one there is"
 
 
-def test_ome_12_reason_names_the_bound_and_the_policy_that_chose_the_accelerator():
+def test_ome_12_reason_names_bound_policy_and_class_of_the_accelerator_that_they_chose():
     config = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -144,12 +145,18 @@ schedulingProfiles:
 """
     sizes_and_prices = ((16, 1.0), (80, 4.0), (40, 2.0))
     tags = [
-        AcceleratorTag(kind=AcceleratorKind.GPU, count=1, memory_bytes=size * 2**30, cost=Cost(per_hour=price))
+        AcceleratorTag(
+            kind=AcceleratorKind.GPU, model=f"g{size}", count=1, memory_bytes=size * 2**30, cost=Cost(per_hour=price)
+        )
         for size, price in sizes_and_prices
     ]
     request = Request("r")
     found = run_scheduling(config, candidates(accelerators=tags), request)
-    assert Decision(request, found).why() == "default: cheapest-scorer 1.00, best of 2 of 3 after accelerator-filter"
+    why = "default: cheapest-scorer 1.00, best of 2 of 3 after accelerator-filter"
+    assert Decision(request, found).why() == f"{why}; on g40"
+    classed = [*tags[:2], msgspec.structs.replace(tags[2], classes=("mid-size", "any"))]
+    again = run_scheduling(config, candidates(accelerators=classed), request)
+    assert Decision(request, again).why() == f"{why}; on mid-size"
     (trace,) = found.primary.filters
     assert (trace.before, trace.slots.tolist()) == (3, [1, 2])
     registry = Registry({})

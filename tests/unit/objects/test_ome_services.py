@@ -163,3 +163,59 @@ def test_ome_11_classes_that_there_are_not_are_said_one_by_one():
         ("spec.acceleratorRequirements", "nvidia-a100-40gb"),
         ("acceleratorConfig of a model format", "nvidia-a100-40gb"),
     ]
+
+
+def configured(**classes):
+    """The faults of a runtime with this configuration for each class."""
+    document = yaml.safe_load(RUNTIME)
+    document["spec"]["supportedModelFormats"] = [{"name": "safetensors", "acceleratorConfig": classes}]
+    return [
+        fault.removeprefix("spec.supportedModelFormats[0].") for fault in decode_object(document).configuration_faults
+    ]
+
+
+def test_ome_3_bound_by_size_of_the_model_is_said_to_have_no_effect():
+    (fault,) = configured(h100={"minMemoryPerBillionParams": 2})
+    assert fault == (
+        "acceleratorConfig[h100].minMemoryPerBillionParams is 2, and bounds no request: write what the model needs as "
+        "spec.acceleratorRequirements.minMemory"
+    )
+
+
+def test_ome_configuration_of_the_start_of_servers_is_nothing_to_say():
+    started = {
+        "tensorParallelismOverride": {"tensorParallelSize": 4, "pipelineParallelSize": 1, "dataParallelSize": 2},
+        "runtimeArgsOverride": ["--enable-x"],
+        "environmentOverride": {"A": "b"},
+    }
+    assert configured(h100=started) == []
+
+
+@pytest.mark.parametrize("size", [0, -4, "4", 1.5, True])
+def test_ome_parallelism_that_cannot_be_is_said(size):
+    (fault,) = configured(h100={"tensorParallelismOverride": {"tensorParallelSize": size}})
+    assert fault == (
+        f"acceleratorConfig[h100].tensorParallelismOverride.tensorParallelSize is {size!r}: write a whole number of at "
+        "least 1"
+    )
+
+
+def test_ome_class_that_is_configured_twice_is_said():
+    assert configured(h100={}, H100={}) == ["acceleratorConfig[H100] is the same class as 'h100': write it once"]
+
+
+def test_ome_configuration_of_another_shape_is_said():
+    assert configured(h100=3, a100={"tensorParallelismOverride": []}) == [
+        "acceleratorConfig[h100] is 3: write a mapping",
+        "acceleratorConfig[a100].tensorParallelismOverride is []: write a mapping",
+    ]
+
+
+def test_faults_of_configurations_are_bounded_and_the_runtime_stays_in_effect():
+    document = yaml.safe_load(RUNTIME)
+    many = {f"c{number}": number for number in range(500)}
+    document["spec"]["supportedModelFormats"] = [{"acceleratorConfig": many}] * 3
+    found = decode_object(document)
+    assert len(found.configuration_faults) == 100
+    assert list(selection_faults(found)) == []
+    assert found.requirements.selection.min_memory_bytes == 40 * GIB

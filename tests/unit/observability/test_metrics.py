@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from epp.accelerators.selection.producer import AcceleratorSelectionProducer
 from epp.datastore import Credit, Datastore
 from epp.director import Cause, ParserTable, Pipeline, Refusal, Rewrite, Routing
 from epp.framework import (
@@ -23,6 +24,7 @@ from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selectio
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError, SheddableDroppedError
+from epp.framework.roles import Producer
 from epp.framework.snapshot import ACCELERATOR, ANSWERS, KV_USAGE, REFUSES, RUNNING, WAITING
 from epp.framework.snapshot import SILENT as NO_ANSWER
 from epp.framework.testing import candidates
@@ -387,6 +389,17 @@ def test_calls_of_plugins_are_a_histogram_under_the_name_of_llm_d_router(page):
     assert buckets == {"0.0001": 2, "0.0005": 3, "+Inf": 4}
     assert page.value("plugin_duration_seconds_count", **LABELS) == 4
     assert page.value("plugin_duration_seconds_sum", **LABELS) == pytest.approx(0.25045)
+
+
+def test_ome_15_time_of_the_selection_of_accelerators_is_a_histogram(page):
+    producer, request, pool = AcceleratorSelectionProducer(), Request("r"), candidates(waiting=[0, 0])
+    times = iter((1.0, 1.0003))
+    guard = Guard(page.metrics, timer=lambda: next(times))
+    guard.call(Producer.role, producer, producer.produce, request, pool)
+    kind = "accelerator-selection-producer"
+    labels = {"extension_point": "DataProducer", "plugin_type": kind, "plugin_name": kind}
+    assert page.value("plugin_duration_seconds_count", **labels) == 1
+    assert page.value("plugin_duration_seconds_sum", **labels) == pytest.approx(0.0003)
 
 
 def test_slow_plugin_is_counted_and_logged_once(page):

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from epp.framework import Request
 from epp.framework.accelerators.links import closeness_of
-from epp.framework.accelerators.tag import CLIQUE, COMPUTE_DOMAIN, NO_TAG, AcceleratorTag, Device, DeviceLink
+from epp.framework.accelerators.sites import CLIQUE, COMPUTE_DOMAIN
+from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, DeviceLink
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp_scorers.gpu_topology import GpuTopologyScorer

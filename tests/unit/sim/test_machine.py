@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The machine in virtual time: hand-computed examples, then any sequence of requests."""
 
+import msgspec
 import pytest
 
 from epp.sim import Emission, Machine, Occupation, OccupationError, SimProfile, SimRequest
@@ -108,6 +109,17 @@ def test_a_prompt_that_is_cached_whole_still_computes_its_last_block():
     machine.submit(request(2, prompt=100, hashes="0123456789"))
     # Block 10 ends with the last token, which must be computed: nine blocks are shared, ten tokens are left.
     assert machine.advance(20)[0].at_seconds == 10.1
+
+
+def test_prompt_whose_kv_cache_came_from_elsewhere_computes_its_last_token_and_is_cached_here():
+    machine = Machine(PROFILE)
+    first = request(1, prompt=100, output=1, hashes="abcdefghij")
+    machine.submit(msgspec.structs.replace(first, transferred_tokens=100))
+    assert times(machine.advance(1), 1) == [0.01]
+    machine.submit(request(2, prompt=105, output=1, hashes="abcdefghij"))
+    (emission,) = machine.advance(2)
+    assert emission.cached_tokens == 100
+    assert emission.at_seconds == pytest.approx(1.05)
 
 
 def test_generated_tokens_are_cached_as_well():

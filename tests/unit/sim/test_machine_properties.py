@@ -35,8 +35,9 @@ class Traffic(RuleBasedStateMachine):
         tail=st.integers(0, 3),
         output=st.integers(1, 20),
         adapter=st.sampled_from([None, None, "a", "b", "c"]),
+        transferred=st.integers(0, 50),
     )
-    def submit(self, prompt, tail, output, adapter):
+    def submit(self, prompt, tail, output, adapter, transferred):
         prompt_tokens = len(prompt) * PROFILE.block_size + tail
         request = SimRequest(
             request_id=self.next_id,
@@ -44,6 +45,7 @@ class Traffic(RuleBasedStateMachine):
             output_tokens=output,
             block_hashes=tuple(f"{adapter}{prompt[: length + 1]}".encode() for length in range(len(prompt))),
             lora_adapter=adapter,
+            transferred_tokens=transferred,
         )
         self.machine.submit(request)
         self.open[self.next_id] = request

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places of an endpoint's devices as keys: integers, equal ones for equal places, 0 for an unknown one.
+
+Keys are hashes of names, so that those of one endpoint do not depend on any other: they are computed where its tag is
+made, and arrays of all endpoints are only put together.
+"""
+
+from array import array
+from collections.abc import Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # tags have sites
+    from epp.framework.accelerators.tag import AcceleratorTag
+
+CLIQUE, COMPUTE_DOMAIN = "nvidia.com/gpu.clique", "resource.nvidia.com/computeDomain"
+"""NVLink clique and compute domain of the endpoint's node: endpoints that share one have NVLink between their GPUs."""
+ROW = ("device", "node", "numa", "root", "clique", "domain")
+"""Places of one device."""
+
+_LINK = Struct("=qqdd")
+
+
+class Sites(NamedTuple):
+    """Places of the devices of an endpoint; the bytes are 64-bit numbers."""
+
+    node: int
+    rows: bytes
+    """As many keys as ROW has, for each device; one row for an endpoint without known devices."""
+    used: bytes
+    """Key of each physical device that the endpoint uses."""
+    links: bytes
+    """For each link to a device of another endpoint the keys of both devices as integers, tier and MB/s as floats."""
+
+
+def sites_of(tag: "AcceleratorTag") -> Sites:
+    """Return the sites of a tag."""
+    cluster, rows = tag.cluster, array("q")
+    clique, domain = _key(tag.attributes.get(CLIQUE)), _key(tag.attributes.get(COMPUTE_DOMAIN))
+    for device in tag.devices:
+        node = device.node or tag.node
+        rows.extend(
+            (
+                _device(cluster, device.parent_id or device.id),
+                _node(cluster, node),
+                hash((cluster, node, str(device.numa))) if node and device.numa is not None else 0,
+                hash((cluster, node, device.pcie_root)) if device.pcie_root else 0,
+                _key(device.clique) or clique,
+                domain,
+            )
+        )
+    if not tag.devices:
+        rows.extend((0, _node(cluster, tag.node), 0, 0, clique, domain))
+    used = array("q", [_device(cluster, name) for name in sorted(physical_devices(tag))])
+    return Sites(_node(cluster, tag.node), rows.tobytes(), used.tobytes(), b"".join(_links(tag)))
+
+
+def physical_devices(tag: "AcceleratorTag") -> set[str]:
+    """Return the ids of the endpoint's devices; of the divided devices, where it has slices."""
+    parents = {device.parent_id for device in tag.devices if device.parent_id}
+    if parents:
+        return parents
+    if tag.partition.parent_id:
+        return {tag.partition.parent_id}
+    return {device.id for device in tag.devices if device.id}
+
+
+class Surroundings(NamedTuple):
+    """Places that the devices of an endpoint share with those of others; without unknown ones."""
+
+    pcie_roots: frozenset[tuple[str, str, str]]
+    """Cluster, node and root."""
+    cliques: frozenset[tuple[str, str]]
+    """NVLink cliques and compute domains, each with its kind."""
+
+    def share_root(self, other: "Surroundings") -> bool:
+        """Return whether two endpoints have devices at one PCIe root."""
+        return not self.pcie_roots.isdisjoint(other.pcie_roots)
+
+    def share_clique(self, other: "Surroundings") -> bool:
+        """Return whether two endpoints have devices in one NVLink clique or compute domain."""
+        return not self.cliques.isdisjoint(other.cliques)
+
+
+NO_SURROUNDINGS = Surroundings(frozenset(), frozenset())
+"""Those of unknown devices."""
+
+
+def surroundings_of(tag: "AcceleratorTag") -> Surroundings:
+    """Return the surroundings of a tag."""
+    return Surroundings(
+        frozenset((tag.cluster, each.node or tag.node, each.pcie_root) for each in tag.devices if each.pcie_root),
+        frozenset(_cliques(tag)),
+    )
+
+
+def _cliques(tag: "AcceleratorTag") -> Iterator[tuple[str, str]]:
+    yield from ((CLIQUE, device.clique) for device in tag.devices if device.clique)
+    for kind in (CLIQUE, COMPUTE_DOMAIN):
+        if name := str(tag.attributes.get(kind, "")):
+            yield kind, name
+
+
+def _links(tag: "AcceleratorTag") -> Iterator[bytes]:
+    own = {device.id for device in tag.devices}
+    for device in tag.devices:
+        if device.links and (start := _device(tag.cluster, device.parent_id or device.id)):
+            for link in device.links:
+                if link.peer not in own:
+                    yield _LINK.pack(start, _device(tag.cluster, link.peer), link.tier, link.bandwidth_mbps)
+
+
+def _key(name: object) -> int:
+    return hash(name) if name else 0
+
+
+def _node(cluster: str, node: str) -> int:
+    return hash((cluster, node)) if node else 0
+
+
+def _device(cluster: str, name: str) -> int:
+    return hash((cluster, "", name)) if name else 0
