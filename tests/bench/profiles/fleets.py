@@ -2,7 +2,7 @@
 """Fleets of simulated servers: what each is made of, what it says of its hardware, and what it costs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import msgspec
@@ -32,6 +32,14 @@ class Server:
     declared: AcceleratorDeclaration | None
     """None where nothing is known of its hardware."""
     dollars_per_hour: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    node: str = ""
+    gpu: str = ""
+    """Device that it has a slice of; empty for devices of its own."""
+    cluster: str = ""
+    """Empty for the local one."""
+    network_seconds: float = 0.0
+    """To it or back, beyond the network of the local cluster."""
 
     @property
     def name(self) -> str:
@@ -45,6 +53,8 @@ class Fleet:
     name: str
     servers: tuple[Server, ...]
     make: str = "vllm"
+    objects: str = ""
+    """Objects of the cluster that describe it, in YAML."""
 
     @property
     def independent(self) -> bool:
@@ -62,7 +72,14 @@ class Fleet:
 
     def slowed(self, factor: float) -> "Fleet":
         """Return the same servers with times that many times as long."""
-        slow = [replace(one, profile=msgspec.structs.replace(one.profile, time_scale=factor)) for one in self.servers]
+        slow = [
+            replace(
+                one,
+                profile=msgspec.structs.replace(one.profile, time_scale=factor),
+                network_seconds=one.network_seconds * factor,
+            )
+            for one in self.servers
+        ]
         return replace(self, servers=tuple(slow))
 
     def undeclared(self) -> "Fleet":

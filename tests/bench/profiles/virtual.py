@@ -6,9 +6,11 @@ Nothing in here waits and nothing depends on the speed of the machine: the same 
 
 import heapq
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +25,7 @@ from epp.director import Cause, Director
 from epp.director.routing import Routing
 from epp.director.seeds import Seeds
 from epp.framework import Endpoint, Headers, ManualClock
+from epp.framework.cluster import ObjectReader
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
 from profiles.engines import MAKES, Engine, Event
@@ -37,6 +40,7 @@ HOP_SECONDS = 0.001
 """From the picker to a server, and back."""
 _PORT = 8000
 _HEADERS = [(":method", "POST"), (":path", "/v1/chat/completions"), ("content-type", "application/json")]
+_TOO_LONG = b'{"error":{"message":"the prompt is longer than the context","type":"BadRequestError","code":400}}'
 _FIRST_PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 
 
@@ -88,12 +92,10 @@ class Simulation:
         self._numbers = count()
         self.assembly: Assembly = assemble(config, Builder(Registry(), self._clock))
         self.store = Datastore(self._clock)
+        _read_objects(self.assembly, fleet.objects)
         self.director = Director(self.store, self.assembly.pipeline, self._clock, seeds=Seeds(b"profiles"))
         Tagging(self.store, self.assembly.taggers)
-        endpoints = [
-            Endpoint(server.name, f"10.0.0.{number}", _PORT, accelerator=server.declared)
-            for number, server in enumerate(fleet.servers, 1)
-        ]
+        endpoints = [_endpoint(server, f"10.0.0.{number}") for number, server in enumerate(fleet.servers, 1)]
         self.store.update(endpoints)
         self.places = [
             self._place(server, endpoint, MAKES[fleet.make].engine(server.profile))
@@ -138,6 +140,7 @@ class Simulation:
             dollars=sum(place.engine.busy_seconds * place.server.dollars_per_hour / 3600 for place in self.places),
             target=self._trace.target,
             busy={place.server.name: place.engine.busy_seconds for place in self.places},
+            adapter_loads=sum(place.engine.adapter_loads for place in self.places),
         )
 
     def _at(self, due: float, action: Callable[..., None], *arguments: object) -> None:
@@ -153,7 +156,7 @@ class Simulation:
         if self._now - place.page_at >= self._refresh_seconds:
             self._advance(place)
             place.page, place.page_at = _page(place), self._now
-        self._at(self._now + PAGE_SECONDS, self._report, place, place.page)
+        self._at(self._now + PAGE_SECONDS + place.server.network_seconds, self._report, place, place.page)
 
     def _report(self, place: _Place, page: bytes) -> None:
         wait = place.poll.settle(place.endpoint, page)
@@ -167,7 +170,7 @@ class Simulation:
     def _arrive(self, number: int) -> None:
         call = self._trace.calls[number]
         headers = Headers([*_HEADERS, ("x-request-id", f"r{number}"), *self._headers])
-        served = Served(at=call.at)
+        served = Served(at=call.at, group=call.group)
         self._served.append(served)
         try:
             routing = self.director.route(headers, call.body, None)
@@ -180,14 +183,26 @@ class Simulation:
         plan = self._trace.plan(number, place.server.profile.block_size).request
         one = _Open(number, place, routing, served, plan.output_tokens, plan.prompt_tokens)
         self._open[number] = one
-        self._at(self._now + HOP_SECONDS, self._submit, one)
+        self._at(self._now + HOP_SECONDS + place.server.network_seconds, self._submit, one)
         self._at(self._now + TIMEOUT_SECONDS * self._trace.slowness, self._give_up, one)
 
     def _submit(self, one: _Open) -> None:
         plan = self._trace.plan(one.number, one.place.server.profile.block_size).request
+        if plan.prompt_tokens + plan.output_tokens > one.place.server.profile.max_model_len:
+            self._too_long(one)
+            return
         self._advance(one.place)
         one.place.engine.submit(msgspec.structs.replace(plan, request_id=one.number))
         self._set_alarm(one.place)
+
+    def _too_long(self, one: _Open) -> None:
+        """Answer as a server does that cannot hold so long a request."""
+        del self._open[one.number]
+        one.served.refused = True
+        one.routing.served_by(one.place.endpoint.hostport)
+        one.routing.response_started(400, Headers, event_stream=False)
+        one.routing.response_piece(_TOO_LONG, last=True, now=self._clock.now)
+        one.routing.complete(Cause.NATURAL)
 
     def _give_up(self, one: _Open) -> None:
         if one.number in self._open and one.served.ttft is None:
@@ -205,7 +220,8 @@ class Simulation:
 
     def _advance(self, place: _Place) -> None:
         for event in place.engine.advance(self._clock.now()):
-            self._at(event.at - self._start + HOP_SECONDS, self._answered, event)
+            back = HOP_SECONDS + place.server.network_seconds
+            self._at(event.at - self._start + back, self._answered, event)
 
     def _set_alarm(self, place: _Place) -> None:
         due = place.engine.next_event_at
@@ -241,7 +257,44 @@ def _page(place: _Place) -> bytes:
         f"vllm:num_requests_waiting{{{labels}}} {waiting}.0\n"
         f"vllm:kv_cache_usage_perc{{{labels}}} {kv_usage!r}\n"
         f'vllm:cache_config_info{{block_size="{profile.block_size}",num_gpu_blocks="{profile.num_gpu_blocks}"}} 1.0\n'
+        f"{_lora_line(place)}"
     ).encode()
+
+
+def _lora_line(place: _Place) -> str:
+    """Return the series of adapters, which servers without any do not have; its value is the time."""
+    if not place.server.profile.lora_adapters:
+        return ""
+    running, waiting = (",".join(names) for names in place.engine.adapters())
+    labels = (
+        f'max_lora="{place.server.profile.max_lora}",running_lora_adapters="{running}",'
+        f'waiting_lora_adapters="{waiting}"'
+    )
+    return f"vllm:lora_requests_info{{{labels}}} 1.0\n"
+
+
+def _endpoint(server: Server, address: str) -> Endpoint:
+    return Endpoint(
+        server.name,
+        address,
+        _PORT,
+        labels=server.labels,
+        node=server.node,
+        cluster=server.cluster,
+        accelerator=server.declared,
+    )
+
+
+def _read_objects(assembly: Assembly, objects: str) -> None:
+    """Have the plugins read objects of the cluster, as with `--objects`."""
+    if not objects:
+        return
+    with tempfile.TemporaryDirectory(prefix="epp-bench-") as directory:
+        path = Path(directory) / "objects.yaml"
+        path.write_text(objects)
+        for plugin in assembly.plugins:
+            if isinstance(plugin, ObjectReader):
+                plugin.read_files([str(path)])
 
 
 def _usage(one: _Open) -> bytes:

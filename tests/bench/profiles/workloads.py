@@ -23,7 +23,9 @@ _LONGEST = 7000
 """Tokens of a prompt."""
 _THINK_SECONDS = (2.0, 8.0)
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_SIZES = SimProfile(model=MODEL, max_model_len=100_000)
+ADAPTERS = tuple(f"adapter-{number}" for number in range(24))
+"""Of the model, the most popular first."""
+_SIZES = SimProfile(model=MODEL, lora_adapters=ADAPTERS, max_model_len=100_000)
 
 
 class Call(NamedTuple):
@@ -34,6 +36,8 @@ class Call(NamedTuple):
     body: bytes
     uncached_tokens: int
     """Of a server that has everything that can be shared."""
+    group: str = ""
+    """Kind of request, where a workload has several."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class _Turn(NamedTuple):
     messages: tuple[tuple[str, str], ...]
     output_tokens: int
     uncached_tokens: int
+    model: str = MODEL
+    group: str = ""
 
 
 _Dialogue = Callable[[random.Random], Iterator[_Turn]]
@@ -73,7 +79,7 @@ _Dialogue = Callable[[random.Random], Iterator[_Turn]]
 
 def trace(name: str, fleet: Fleet, *, load: float, seconds: float, seed: int) -> Trace:
     """Return traffic of that kind, at a share of what the fleet can serve."""
-    dialogue = WORKLOADS[name]
+    dialogue = ALL_WORKLOADS[name]
     rate = load * requests_per_second(fleet, name)
     generator = random.Random(f"{name} {seed}")
     calls: list[Call] = []
@@ -83,7 +89,8 @@ def trace(name: str, fleet: Fleet, *, load: float, seconds: float, seed: int) ->
         for turn in dialogue(generator):
             due = at + turn.after
             if due < seconds:
-                calls.append(Call(due, _body(turn.messages, turn.output_tokens), turn.uncached_tokens))
+                body = _body(turn.messages, turn.output_tokens, turn.model)
+                calls.append(Call(due, body, turn.uncached_tokens, turn.group))
         at += generator.expovariate(rate / per_dialogue)
     return Trace(name, tuple(sorted(calls)), seconds)
 
@@ -121,7 +128,7 @@ class _Sizes(NamedTuple):
 @cache
 def _sizes(name: str) -> _Sizes:
     generator = random.Random(f"sizes of {name}")
-    dialogues = [list(WORKLOADS[name](generator)) for _ in range(200)]
+    dialogues = [list(ALL_WORKLOADS[name](generator)) for _ in range(200)]
     turns = [turn for dialogue in dialogues for turn in dialogue]
     prompts = [sum(len(text) for _, text in turn.messages) / 4 for turn in turns]
     count = len(turns)
@@ -161,9 +168,30 @@ def _long_or_short(generator: random.Random) -> Iterator[_Turn]:
     yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(30, 300, 100)), tokens)
 
 
+def _question_or_document(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request: a short question, or, three in a hundred, a document of 12 to 40 thousand tokens."""
+    long = generator.random() < 0.03
+    tokens = generator.randint(12_000, 40_000) if long else int(generator.triangular(50, 2000, 300))
+    output, group = int(generator.triangular(30, 300, 100)), "long" if long else "short"
+    yield _Turn(0.0, (("user", _text(generator, tokens)),), output, tokens, group=group)
+
+
+def _of_an_adapter(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request that shares nothing with others, of an adapter: number n is asked for n times less often."""
+    (model,) = generator.choices(ADAPTERS, [1 / rank for rank in range(1, len(ADAPTERS) + 1)])
+    tokens = min(2000, max(60, int(generator.lognormvariate(6.0, 0.6))))
+    yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(30, 300, 100)), tokens, model)
+
+
 WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
     {"conversations": _conversation, "unshared": _single, "long-and-short": _long_or_short}
 )
+"""Those of any fleet."""
+SPECIAL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
+    {"documents": _question_or_document, "adapters": _of_an_adapter}
+)
+"""Those that some fleets are made for."""
+ALL_WORKLOADS = MappingProxyType({**WORKLOADS, **SPECIAL_WORKLOADS})
 
 
 def _text(generator: random.Random, tokens: int) -> str:
@@ -175,9 +203,9 @@ def _answer(messages: tuple[tuple[str, str], ...], output_tokens: int) -> str:
     return "".join(_plan(_body(messages, output_tokens), 16).words)
 
 
-def _body(messages: Sequence[tuple[str, str]], output_tokens: int) -> bytes:
+def _body(messages: Sequence[tuple[str, str]], output_tokens: int, model: str = MODEL) -> bytes:
     content = {
-        "model": MODEL,
+        "model": model,
         "messages": [{"role": role, "content": text} for role, text in messages],
         "max_tokens": output_tokens,
         "ignore_eos": True,
