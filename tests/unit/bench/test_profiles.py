@@ -116,14 +116,14 @@ def test_outcome_counts_what_is_late_and_what_never_came():
     ("workload", "make"), [*((each, "vllm") for each in WORKLOADS), ("long-and-short", "independent")]
 )
 def test_adaptive_is_no_worse_than_the_default_on_equal_hardware(workload, make):
-    default, adaptive = (run_all(sample, SMALL.made(make), workload, 0.7) for sample in ("default", "adaptive"))
+    default, adaptive = (run_all(sample, SMALL.made(make), workload, 0.7) for sample in ("llm-d-default", "adaptive"))
     assert adaptive.ttft(0.9) <= 1.03 * default.ttft(0.9)
     assert adaptive.mean_ttft <= 1.03 * default.mean_ttft
 
 
 @pytest.mark.parametrize(("sample", "workload"), [("prefix-heavy", "conversations"), ("least-loaded", "unshared")])
 def test_profile_is_better_than_the_default_at_what_it_is_for(sample, workload):
-    default, special = (run_all(name, SMALL, workload, 0.7) for name in ("default", sample))
+    default, special = (run_all(name, SMALL, workload, 0.7) for name in ("llm-d-default", sample))
     assert special.ttft(0.9) < default.ttft(0.9)
 
 
