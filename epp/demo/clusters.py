@@ -52,6 +52,7 @@ def config_text(objects: Path) -> str:
     found = yaml.safe_load(sample_texts()["multi-cluster"])
     given: dict[str, dict[str, Any]] = {
         "cluster-data-source": {"paths": [str(objects)], "cluster": LOCAL},
+        "accelerator-data-source": {"cluster": LOCAL},
     }
     for plugin in found["plugins"]:
         if more := given.get(plugin["type"]):

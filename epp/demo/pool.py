@@ -43,7 +43,10 @@ schedulingProfiles:
 
 
 def demo_config() -> LoadedConfig:
-    """Return a configuration that fills the cheapest hardware first, and prefers cached prompts within it."""
+    """Return a configuration that fills the cheapest hardware first, and prefers cached prompts within it.
+
+    With the sample `heterogeneous-cost` the H100 would serve all of the demo's traffic: kept busy, it costs least.
+    """
     return load_text(_CONFIG, "demo configuration")
 
 

@@ -16,6 +16,7 @@ Positions: TypeAlias = NDArray[np.intp]
 """Positions within the candidates, or slots of the snapshot where said."""
 
 
+_ONE = (1,)
 _FLOAT64, _INTP = np.dtype(np.float64), np.dtype(np.intp)
 ROUNDING = 1e-9
 """Distance of a score from [0, 1] that sums of floats cause."""
@@ -54,6 +55,13 @@ def all_true(mask: Mask) -> bool:
 def any_true(mask: Mask) -> bool:
     """Return whether any is true."""
     return len(mask) > 0 and mask.item(mask.argmax())
+
+
+def everyone(count: int) -> Mask:
+    """Return a mask of `count` candidates that are all kept. A fast `np.ones`."""
+    mask = np.empty(count, dtype=np.bool_)
+    mask.fill(True)  # noqa: FBT003  as NumPy has it
+    return mask
 
 
 def within(values: Floats, low: float, high: float) -> Floats:
@@ -104,6 +112,8 @@ def as_scores(value: object, count: int, *, strict: bool = False) -> Floats:
 
 def as_positions(value: object, count: int) -> Positions:
     """Return an array of at least one position below `count`; raises ResultError."""
+    if type(value) is np.ndarray and value.dtype is _INTP and value.shape == _ONE and 0 <= value.item() < count:
+        return value  # what nearly every picker returns
     positions = np.asarray(value)
     if positions.ndim != 1 or positions.dtype.kind not in "iu":
         raise ResultError(f"returned {_described(positions)} instead of positions among {count} candidates")

@@ -88,6 +88,11 @@ class Candidates:
         found._forgotten = stale
         return found
 
+    @property
+    def hides_load(self) -> bool:
+        """Whether the load of some members is unknown because it is stale."""
+        return self._forgotten is not None
+
     def values(self, column: Column) -> Floats:
         """One number for each member; NaN, or the column's own default, where it has not been reported."""
         values = self.snapshot.column(column)[self.slots]

@@ -65,13 +65,13 @@ _FOR_LIMITS: Mapping[str, _Measure] = {
 def comparable_load(candidates: Candidates, column: Column) -> Floats:
     """Return a column of each candidate, to compare them; in WAITING, RUNNING and KV_USAGE estimates replace NaN."""
     load = candidates.values(column)
-    return load if _is_known(load) else _estimated(candidates, load, _FOR_COMPARISON.get(column.name))
+    return load if is_known(load) else _estimated(candidates, load, _FOR_COMPARISON.get(column.name))
 
 
 def expected_load(candidates: Candidates, column: Column) -> Floats:
     """Return the same, to hold it against a limit."""
     load = candidates.values(column)
-    return load if _is_known(load) else _estimated(candidates, load, _FOR_LIMITS.get(column.name))
+    return load if is_known(load) else _estimated(candidates, load, _FOR_LIMITS.get(column.name))
 
 
 def fill_unknown(load: Floats, candidates: Candidates, *, per_request: float = 1.0) -> Floats:
@@ -79,10 +79,10 @@ def fill_unknown(load: Floats, candidates: Candidates, *, per_request: float = 1
 
     `per_request` is the load of a request, where no candidate shows it.
     """
-    return load if _is_known(load) else _estimated(candidates, load, _Measure(above=per_request))
+    return load if is_known(load) else _estimated(candidates, load, _Measure(above=per_request))
 
 
-def _is_known(load: Floats) -> bool:
+def is_known(load: Floats) -> bool:
     """Return whether no number is NaN."""
     return not len(load) or not isnan(load.item(load.argmin()))  # the first NaN, where there is one
 

@@ -1,21 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefill and generation rates of endpoints, by slot."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
+from math import isnan, nan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework.arrays import Floats, highest, read_only
+from epp.framework.arrays import Floats, Positions, any_true, read_only
 from epp.framework.candidates import Candidates
-from epp.framework.load import comparable_load
+from epp.framework.load import comparable_load, is_known
+from epp.framework.queues import Queues
+from epp.framework.reported import Reported
 from epp.framework.request import DataKey, PrefixMatch, Request
-from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, WAITING
+from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, WAITING, Snapshot
 
 DEFAULT_OUTPUT_TOKENS = 200.0
 """Tokens of an answer, before any was seen."""
 _ZERO, _ONE = read_only(np.array(0.0)), read_only(np.array(1.0))
 """Arrays of no dimension: NumPy works with them at half the cost of floats."""
+
+
+_ARRAYS = (
+    "prefill_tokens_per_second",
+    "itl_base_seconds",
+    "itl_seconds_per_request",
+    "ttft_base_seconds",
+    "ttft_seconds_per_token",
+    "kinds",
+    "prefill_samples",
+    "itl_samples",
+)
+
+
+class _Terms(NamedTuple):
+    """Terms of expected times, as endpoints last reported their load: one number for each slot or candidate."""
+
+    prefill_tokens_per_second: Floats
+    itl_base_seconds: Floats
+    itl_seconds_per_request: Floats
+    running: Floats
+    """Requests in the batch; NaN where not known."""
+    queues: Queues | None
+    """None if nothing waits anywhere."""
+    is_known: bool
+    """Whether the batch is known of all."""
+
+    def at(self, slots: Positions) -> "_Terms":
+        prefill, base, per_request, running, queues, _ = self
+        running = running[slots]
+        queues = None if queues is None else queues.at(slots)
+        return _Terms(prefill[slots], base[slots], per_request[slots], running, queues, is_known(running))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +80,16 @@ class EndpointRates:
     """Mean length of the latest answers."""
     places: Floats | None = None
     """Requests that an endpoint runs at once, infinite where not known; None if not known of any."""
+    _reported: Reported[_Terms] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Keep readers from writing to the arrays."""
-        for name, value in [(each.name, getattr(self, each.name)) for each in fields(self)]:
-            if isinstance(value, np.ndarray):
-                object.__setattr__(self, name, read_only(value.view()))
+        assign = object.__setattr__
+        for name in _ARRAYS:
+            assign(self, name, read_only(getattr(self, name).view()))
+        if self.places is not None:
+            assign(self, "places", read_only(self.places.view()))
+        assign(self, "_reported", Reported(RUNNING, WAITING))
 
     def prefill_seconds(self, candidates: Candidates, tokens: Floats) -> Floats:
         """Return how long each candidate computes so many prompt tokens."""
@@ -60,34 +100,71 @@ class EndpointRates:
         slots = candidates.slots
         return self.itl_base_seconds[slots] + self.itl_seconds_per_request[slots] * batch
 
-    def queue_seconds(self, candidates: Candidates) -> Floats | None:
-        """Return how long a request waits for a place in each candidate's batch; None if nothing waits anywhere.
-
-        That of an engine with a queue is full, and one with as many requests as it has places, where these are known.
-        A place is free once in `outputTokens * ITL / batch` seconds; requests that wait for one are those reported, or
-        those in flight that have no place where they are more: what was just sent counts at once.
-        """
-        waiting = candidates.values(WAITING)
-        if self.places is None and (not len(waiting) or highest(waiting) <= 0.0):  # does not hold for NaN
-            return None
-        running = np.maximum(comparable_load(candidates, RUNNING), _ONE)
-        in_flight = candidates.values(IN_FLIGHT)
-        ahead = np.where(waiting > 0, np.fmax(waiting, in_flight - running), _ZERO)
-        if self.places is not None:
-            there = np.maximum(running + np.fmax(waiting, _ZERO), in_flight)
-            ahead = np.maximum(ahead, there + _ONE - self.places[candidates.slots])
-        seconds: Floats = ahead * (self.output_tokens * self.itl_seconds(candidates, running) / running)
-        return seconds
-
     def ttft_seconds(self, candidates: Candidates, uncached: Floats) -> Floats:
         """Return the time to the first token of a prompt of which each candidate has so many tokens to compute.
 
         It waits for a place in the batch, and for the prompt tokens in flight. A plugin that calls this reads
         IN_FLIGHT_TOKENS and IN_FLIGHT, and lists LOAD_INPUTS in `may_read`.
         """
-        prefill = self.prefill_seconds(candidates, candidates.values(IN_FLIGHT_TOKENS) + uncached)
-        queue = self.queue_seconds(candidates)
-        return prefill if queue is None else prefill + queue
+        terms = self._terms(candidates)
+        seconds = candidates.values(IN_FLIGHT_TOKENS) + uncached
+        seconds /= terms.prefill_tokens_per_second
+        if terms.queues is not None:
+            seconds += terms.queues.seconds(candidates.values(IN_FLIGHT))
+        return seconds
+
+    def ttft_seconds_at(self, candidates: Candidates, slot: int, uncached: float) -> float:
+        """Return the same for one of the candidates, at a fraction of the cost; NaN where its batch is not reported."""
+        if candidates.hides_load:
+            return nan
+        snapshot = candidates.snapshot
+        terms = self._reported.by_slot(snapshot, self._reported_terms)
+        if isnan(terms.running.item(slot)):
+            return nan
+        tokens = snapshot.column(IN_FLIGHT_TOKENS).item(slot) + uncached
+        prefill = tokens / terms.prefill_tokens_per_second.item(slot)
+        if terms.queues is None:
+            return prefill
+        return prefill + terms.queues.seconds_at(slot, snapshot.column(IN_FLIGHT).item(slot))
+
+    def seconds(self, candidates: Candidates, tokens: Floats, output_tokens: float | Floats) -> Floats:
+        """Return the time until so many tokens of an answer are there.
+
+        `tokens` are those of prompts that each candidate has to compute before, those in flight included. The request
+        counts as one more in the batch. A plugin that calls this reads IN_FLIGHT, and lists LOAD_INPUTS in `may_read`.
+        """
+        terms, in_flight = self._terms(candidates), candidates.values(IN_FLIGHT)
+        seconds = tokens / terms.prefill_tokens_per_second
+        if terms.queues is not None:
+            seconds += terms.queues.seconds(in_flight)
+        itl = np.maximum(terms.running, in_flight)
+        itl += _ONE
+        itl *= terms.itl_seconds_per_request
+        itl += terms.itl_base_seconds
+        itl *= output_tokens
+        seconds += itl
+        return seconds
+
+    def _terms(self, candidates: Candidates) -> _Terms:
+        """Return the terms of each candidate, with estimates of batches that are not reported."""
+        terms = self._reported.of(candidates, self._reported_terms)
+        if terms is not None and terms.is_known:
+            return terms
+        return self._terms_of(comparable_load(candidates, RUNNING), candidates.values(WAITING), candidates.slots)
+
+    def _reported_terms(self, snapshot: Snapshot) -> _Terms:
+        return self._terms_of(snapshot.column(RUNNING), snapshot.column(WAITING), slice(None))
+
+    def _terms_of(self, running: Floats, waiting: Floats, slots: Positions | slice) -> _Terms:
+        rate, base = self.prefill_tokens_per_second[slots], self.itl_base_seconds[slots]
+        per_request = self.itl_seconds_per_request[slots]
+        queues = None
+        if self.places is not None or any_true(waiting > _ZERO):
+            batch = np.maximum(running, _ONE)
+            turn_seconds = self.output_tokens * (base + per_request * batch) / batch
+            places = None if self.places is None else self.places[slots]
+            queues = Queues.of(batch, waiting, turn_seconds, places)
+        return _Terms(rate, base, per_request, running, queues, is_known=True)
 
     def prefill_provenance(self, slot: int) -> str:
         """Say where the slot's prefill rate comes from: `learned (12 samples)`, `profile qwen3-32b/h100/vllm/2`."""
@@ -109,7 +186,8 @@ def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch
     """Return the prompt tokens that each candidate has to compute; the whole prompt without match data."""
     if match is None:
         return np.full(len(candidates), float(request.prompt_tokens))
-    uncached: Floats = np.maximum(request.prompt_tokens - match.matched_tokens(candidates), _ZERO)
+    uncached: Floats = np.array(float(request.prompt_tokens)) - match.matched_tokens(candidates)
+    np.maximum(uncached, _ZERO, out=uncached)
     return uncached
 
 

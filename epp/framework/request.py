@@ -162,7 +162,13 @@ class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
         """Leading tokens held, one number for each candidate; a short last block may count in full."""
         if self.held_tokens is not None:
             return self.held_tokens[candidates.slots].astype(np.float64)
-        return self.blocks(candidates) * np.float64(self.block_tokens)
+        tokens: NDArray[np.float64] = self.blocks(candidates).astype(np.float64) * np.array(float(self.block_tokens))
+        return tokens
+
+    def shares(self, candidates: Candidates) -> NDArray[np.float64]:
+        """Share of the prompt's blocks that is held, one number for each candidate; for a prompt that has any."""
+        shares: NDArray[np.float64] = self.blocks(candidates).astype(np.float64) / np.array(float(self.total_blocks))
+        return shares
 
     def tokens_at(self, slot: int) -> int:
         """Leading tokens that one slot holds."""

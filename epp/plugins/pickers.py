@@ -54,6 +54,8 @@ class MaxScorePicker(Picker[PickerParameters]):
     may_read = (LAST_PICKED,)
 
     def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:  # noqa: ARG002
+        if len(totals) == 1:
+            return np.zeros(1, dtype=np.intp)
         wanted = min(self.parameters.max_num_of_endpoints, len(totals))
         floor = highest(totals) if wanted == 1 else np.partition(totals, -wanted)[-wanted]
         contenders: Positions = (totals >= floor).nonzero()[0]

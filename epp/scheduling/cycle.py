@@ -36,8 +36,10 @@ class Cycle:
         self._observer = observer
         self._narrowing = Narrowing(profile, guard)
         self._narrows = bool(profile.filters) or profile.drop_stale_after_seconds is not None
-        self._scorers = [(weighted, np.array(weighted.weight)) for weighted in profile.scorers]
-        """With weights as arrays of no dimension: NumPy multiplies with one at half the cost of a float."""
+        self._scorers = [
+            (weighted, None if weighted.weight == 1.0 else np.array(weighted.weight)) for weighted in profile.scorers
+        ]
+        """With weights as arrays of no dimension, as NumPy multiplies with at half the cost of a float; None for 1."""
 
     def run(self, request: Request, candidates: Candidates) -> ProfileResult:
         """Return what the profile picks.
@@ -48,7 +50,7 @@ class Cycle:
         profile = self._profile
         left, filters = self._narrowing.run(request, candidates) if self._narrows else (candidates, ())
         count = len(left)
-        totals = np.zeros(count)
+        totals: Floats | None = None
         staleness, shown = None, left
         traces: list[ScoreTrace] = []
         for weighted, weight in self._scorers:
@@ -58,10 +60,14 @@ class Cycle:
             scores = self._guard.call(weighted.role, scorer, scorer.score, request, shown)
             if not are_scores(scores, count):
                 scores, problem = self._repaired(weighted, scores, count)
-            totals += weight * scores
             trace = scores.view()
             trace.setflags(write=False)
             traces.append(ScoreTrace(scorer.name, weighted.weight, trace, problem))
+            if totals is None:
+                totals = scores.copy() if weight is None else weight * scores
+            else:
+                totals += scores if weight is None else weight * scores
+        totals = np.zeros(count) if totals is None else totals
         totals.setflags(write=False)
         picker = profile.picker
         picked = self._guard.call(

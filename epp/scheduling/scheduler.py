@@ -77,7 +77,7 @@ class Scheduler:
         results: dict[str, ProfileResult | None],
         errors: dict[str, RequestError],
     ) -> None:
-        unknown = [name for name in chosen if name not in self._cycles]
+        unknown = () if chosen is self._names else [name for name in chosen if name not in self._cycles]
         if unknown:
             raise InternalError(
                 f"profile picker {self.profile_picker.name!r} chose {sorted(unknown)}, "
@@ -106,7 +106,8 @@ class Scheduler:
         assert not isinstance(destination, Failure)  # noqa: S101  nor is an aggregator
         if destination is None:
             raise _worst(errors)
-        destination = self._declared(destination)
+        if destination.headers:
+            destination = self._declared(destination)
         primary = destination.primary
         final = {**results, **destination.repicked, primary.profile: primary}
         failed = MappingProxyType(dict(errors)) if errors else _NO_ERRORS
@@ -114,8 +115,6 @@ class Scheduler:
 
     def _declared(self, destination: Destination) -> Destination:
         """Drop headers that the aggregator does not declare: a client's own of that name would pass."""
-        if not destination.headers:
-            return destination
         undeclared = destination.headers.keys() - self.aggregator.sets_headers
         if not undeclared:
             return destination

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated machine: a queue, a batch and a KV cache that advance in virtual time, without I/O."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,7 +106,8 @@ class Machine:
 
     A step computes one token for every request that decodes, and chunks of prompts, oldest request first, up to
     `max_num_batched_tokens`. It takes `uncached prompt tokens / prefill_tokens_per_second`, plus
-    `seconds_per_output_token * (1 + batch_slope * (n - 1))` when `n > 0` requests decode, times `time_scale`.
+    `seconds_per_output_token * (1 + batch_slope * (n - 1))` when `n > 0` requests decode, plus `lora_load_seconds` for
+    each adapter that is loaded for a request that joins, times `time_scale`.
     Requests join only between steps, in order of arrival: one whose worst case does not fit in the KV cache blocks
     those behind it, one whose adapter has no slot does not. A running request is never preempted.
     """
@@ -120,6 +121,9 @@ class Machine:
         self._running: dict[int, _Running] = {}
         self._step: _Step | None = None
         self._occupation = Occupation()
+        self._loaded: dict[str, None] = {}  # adapters, the one used last at the end
+        self.adapter_loads = 0
+        """Adapters loaded so far, each time counted."""
         self._adapters_at = now
         self._update_gauges()
 
@@ -251,7 +255,7 @@ class Machine:
         self._update_gauges()
 
     def _begin_step(self) -> _Step | None:
-        self._admit_waiting()
+        loads = self._admit_waiting()
         decoding = [running for running in self._running.values() if running.decodes]
         for running in decoding:
             self._cache.grow(running.request.request_id, self._blocks(running.computed_tokens + 1))
@@ -265,17 +269,19 @@ class Machine:
         if not tokens:
             return None
         prefilled = self.profile.max_num_batched_tokens - len(decoding) - budget
-        seconds = prefilled / self.profile.prefill_tokens_per_second
+        seconds = prefilled / self.profile.prefill_tokens_per_second + loads * self.profile.lora_load_seconds
         if decoding:
             batch = len(decoding) + self._occupation.running
             seconds += self.profile.seconds_per_output_token * (1 + self.profile.batch_slope * (batch - 1))
         return _Step(ends_at=self._now + seconds * self.profile.time_scale, tokens=tuple(tokens))
 
-    def _admit_waiting(self) -> None:
+    def _admit_waiting(self) -> int:
+        """Let waiting requests join, as many as there is room for; return the number of adapters that are loaded."""
         adapters = set(self.running_adapters)
+        loads = 0
         for request, submitted_seconds in list(self._waiting.values()):
             if self.running >= self.profile.max_num_seqs:
-                return
+                return loads
             adapter = request.lora_adapter
             if adapter is not None and adapter not in adapters and len(adapters) >= self.profile.max_lora:
                 continue
@@ -288,9 +294,10 @@ class Machine:
                 total_blocks=self._blocks(request.kv_tokens),
             )
             if hits is None:
-                return
+                return loads
             if adapter is not None:
                 adapters.add(adapter)
+                loads += self._load(adapter, in_use=adapters)
             del self._waiting[request.request_id]
             cached = hits * self.profile.block_size
             self._running[request.request_id] = running = _Running(request, submitted_seconds, cached, cached)
@@ -299,6 +306,17 @@ class Machine:
                 self._compute(running, transferred - cached)
             self.metrics.prefix_queries.inc(request.prompt_tokens)
             self.metrics.prefix_hits.inc(cached)
+        return loads
+
+    def _load(self, adapter: str, in_use: Container[str]) -> bool:
+        """Load an adapter that is not loaded, in place of one out of use; return whether that was so."""
+        missing = adapter not in self._loaded
+        if missing and len(self._loaded) >= self.profile.max_lora:
+            del self._loaded[next(name for name in self._loaded if name not in in_use)]
+        self._loaded.pop(adapter, None)
+        self._loaded[adapter] = None
+        self.adapter_loads += missing
+        return missing
 
     def _finish(self, step: _Step) -> list[Emission]:
         emissions: list[Emission] = []

@@ -27,7 +27,8 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         max_num_batched_tokens: most tokens of one step, decoded ones included; longer prompts are computed in chunks.
         block_size: tokens of one KV cache block.
         num_gpu_blocks: blocks of the KV cache.
-        max_lora: most adapters that run at the same time.
+        max_lora: most adapters that run at the same time; as many stay loaded, those used last.
+        lora_load_seconds: time to load an adapter, in which nothing else is computed.
         max_model_len: most tokens, prompt and output together, of one request.
         default_output_tokens: length of an answer that is not cut (`finish_reason: stop`).
         seed: equal seeds give equal answers to equal prompts, on any server.
@@ -45,6 +46,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     block_size: int = 16
     num_gpu_blocks: int = 26_000
     max_lora: int = 1
+    lora_load_seconds: float = 0.0
     max_model_len: int = 8192
     default_output_tokens: int = 32
     seed: int = 0
@@ -65,8 +67,9 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ):
             if getattr(self, field) < 1:
                 raise ValueError(f"sim profile {self.name!r}: {field} must be at least 1")
-        if not 0 <= self.batch_slope < float("inf"):
-            raise ValueError(f"sim profile {self.name!r}: batch_slope must be 0 or more")
+        for field in ("batch_slope", "lora_load_seconds"):
+            if not 0 <= getattr(self, field) < float("inf"):
+                raise ValueError(f"sim profile {self.name!r}: {field} must be 0 or more")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"sim profile {self.name!r}: max_num_batched_tokens {self.max_num_batched_tokens} is less than "

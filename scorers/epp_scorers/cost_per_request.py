@@ -2,6 +2,7 @@
 """Prefers the endpoint at which this request costs least: small ones for short requests, for example."""
 
 from math import inf, nan
+from typing import Literal
 
 import numpy as np
 
@@ -51,6 +52,9 @@ class CostPerRequestParameters(Parameters, frozen=True):
     one included: an endpoint that works anyhow then costs less than one that idles."""
     spot_preference: SpotPreference = "auto"
     """Use of the spot price: on spot nodes only (`auto`), wherever one is known (`always`), or not at all (`never`)."""
+    applies_to: Literal["in-time", "late", "all"] = "in-time"
+    """Requests to score: those that a `slo-fit-filter` expects no endpoint to serve within their latency limits
+    (`late`), the others (`in-time`), or `all`."""
     cost_basis: CostBasis = "memory"
     """Share of the device's price that a slice pays: its share of the memory, or of the compute."""
     prefix_match_info_producer_name: str = ""
@@ -64,8 +68,10 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
     such a profile they are `1 / (uncached tokens / prefill rate + output tokens * (alpha / batchSize + beta))` if an
     `endpoint-rates-producer` is configured, else the median of the candidates, so that without any profile the price
     alone decides. The price is the accelerator's, else the profile's, else the median of the candidates; without any
-    price, all get 1. An endpoint whose profile gives 0 requests per second gets 0. If a `slo-fit-filter` found no
-    endpoint that is expected to meet the request's latency limits, all get 1: what is late already is not saved on.
+    price, all get 1. An endpoint whose profile gives 0 requests per second gets 0. For requests that `appliesTo` leaves
+    out, all get 1: by default for those that a `slo-fit-filter` expects no endpoint to serve within their latency
+    limits. With a fixed `batchSize`, as where all batches are full, the cost of such a request tells the endpoints
+    that are good at it from those that it keeps from other work.
     """
 
     plugin_type = "cost-per-request-scorer"
@@ -90,7 +96,7 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         return "" if has_own else "all endpoints get 1, which is no preference"
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        if request.get(TARGET_IN_REACH) is False:
+        if not self._applies(request):
             return np.ones(len(candidates))
         positions = self._profile_positions(candidates)
         prices = cost_per_hour(candidates, self.parameters.spot_preference, self.parameters.cost_basis)
@@ -101,6 +107,11 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         serves = np.isfinite(seconds)
         hours = np.where(serves, seconds, 1.0) / _SECONDS_PER_HOUR
         return lowest_over(np.where(serves, _median_for_unknown(prices) * hours, inf))
+
+    def _applies(self, request: Request) -> bool:
+        late = request.get(TARGET_IN_REACH) is False
+        wanted = self.parameters.applies_to
+        return wanted == "all" or late == (wanted == "late")
 
     def _seconds(self, request: Request, candidates: Candidates, positions: Positions) -> Floats:
         """Return the seconds of endpoint time that the request takes at each candidate."""

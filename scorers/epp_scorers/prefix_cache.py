@@ -34,7 +34,7 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
         match = request.get(self._key)
         if match is None or match.total_blocks == 0:
             return np.zeros(len(candidates))
-        share = match.blocks(candidates) / match.total_blocks
+        share = match.shares(candidates)
         weight = self.parameters.match_length_weight
         if weight == 0.0:
             return share

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefers endpoints that are awake to those whose model is frozen to memory or disk."""
 
+import numpy as np
+
 from epp.framework import ACCELERATOR, Candidates, Category, Floats, Parameters, Request, Scorer, Share
-from epp.framework.accelerators.frozen import WAKE_UP_INPUTS, wake_up_cost
+from epp.framework.accelerators.frozen import WAKE_UP_INPUTS, WakeUpCost
 
 
 class WakeUpParameters(Parameters, frozen=True):
@@ -26,5 +28,9 @@ class WakeUpScorer(Scorer[WakeUpParameters]):
     reads = (ACCELERATOR,)
     may_read = WAKE_UP_INPUTS[1:]
 
+    def setup(self) -> None:
+        self._cost = WakeUpCost(self.parameters.memory_penalty, self.parameters.disk_penalty)
+
     def score(self, request: Request, candidates: Candidates) -> Floats:  # noqa: ARG002
-        return 1.0 - wake_up_cost(candidates, self.parameters.memory_penalty, self.parameters.disk_penalty)
+        cost = self._cost.of(candidates)
+        return np.ones(len(candidates)) if cost is None else 1.0 - cost

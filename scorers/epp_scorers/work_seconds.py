@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefers the endpoint with the shortest expected time to this request's first tokens."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from epp.framework import (
@@ -17,17 +19,36 @@ from epp.framework import (
     Natural,
     NonNegative,
     Parameters,
+    Positions,
     Request,
     Scorer,
+    Snapshot,
     comparable_load,
 )
-from epp.framework.accelerators.frozen import WAKE_UP_INPUTS, wake_up_cost
-from epp.framework.arrays import read_only
-from epp.framework.rates import batch_sizes, uncached_tokens
+from epp.framework.accelerators.frozen import WAKE_UP_INPUTS, WakeUpCost
+from epp.framework.arrays import highest, read_only
+from epp.framework.load import is_known
+from epp.framework.rates import uncached_tokens
+from epp.framework.reported import Reported
 from epp.framework.scoring import lowest_over
 
 _LEAST_SECONDS, _FULLEST, _ZERO, _ONE = (read_only(np.array(number)) for number in (1e-3, 0.99, 0.0, 1.0))
 """Arrays of no dimension: NumPy works with them at half the cost of floats."""
+_ALONE = read_only(np.ones(1))
+"""Score of the only candidate."""
+
+
+class _Barrier(NamedTuple):
+    """Cost of the KV cache in use, one number for each slot or candidate."""
+
+    seconds: Floats
+    """NaN where the use is not reported."""
+    is_known: bool = False
+    """Whether it is reported by all."""
+
+    def at(self, slots: Positions) -> "_Barrier":
+        seconds = self.seconds[slots]
+        return _Barrier(seconds, is_known(seconds))
 
 
 class WorkSecondsParameters(Parameters, frozen=True):
@@ -73,41 +94,71 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     may_read = (PROMPT_TOKENS, KV_USAGE, *LOAD_INPUTS, *WAKE_UP_INPUTS)
 
     def setup(self) -> None:
-        self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
+        given = self.parameters
+        self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
         self.reads = (ENDPOINT_RATES, self._match_key, IN_FLIGHT_TOKENS, IN_FLIGHT)
-        self._behind = read_only(np.array(self.parameters.requests_behind))
-        self._barrier_seconds = read_only(np.array(self.parameters.kv_barrier_seconds))
+        numbers = (given.requests_behind, given.kv_barrier_seconds, given.output_tokens, 1.0 + given.requests_behind)
+        self._behind, self._barrier_seconds, self._output, self._all_own = (
+            read_only(np.array(float(number))) for number in numbers
+        )
+        self._reported: Reported[_Barrier] = Reported(KV_USAGE)
+        self._wake_up = WakeUpCost(given.wake_up_from_memory_seconds, given.wake_up_from_disk_seconds)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
+        if len(candidates) == 1:
+            return _ALONE
         seconds = self.seconds(request, candidates)
         if seconds is None:
             return np.ones(len(candidates))
-        return lowest_over(np.maximum(seconds, _LEAST_SECONDS))
+        return lowest_over(np.maximum(seconds, _LEAST_SECONDS, out=seconds))
 
     def seconds(self, request: Request, candidates: Candidates) -> Floats | None:
         """Return the expected seconds at each candidate; None without rates."""
         rates = request.get(ENDPOINT_RATES)
         if rates is None:
             return None
-        wanted = request.body.max_output_tokens
-        output = self.parameters.output_tokens if wanted is None else min(self.parameters.output_tokens, wanted)
+        ahead = candidates.values(IN_FLIGHT_TOKENS)
+        tokens = self._own_tokens(request, candidates, ahead)
+        tokens += ahead
+        seconds = rates.seconds(candidates, tokens, self._output_tokens(request))
+        seconds += self._barrier(candidates)
+        waking_up = self._wake_up.of(candidates)
+        return seconds if waking_up is None else seconds + waking_up
+
+    def _own_tokens(self, request: Request, candidates: Candidates, ahead: Floats) -> Floats:
+        """Return the tokens of this prompt, and of those assumed behind it; `ahead` are those in flight."""
+        prompt_tokens, given = request.prompt_tokens, self.parameters
         uncached = uncached_tokens(request, candidates, request.get(self._match_key))
         own = uncached
-        if self.parameters.attention_quadratic_tokens:
-            seen = 2 * request.prompt_tokens - uncached
-            own = uncached + uncached * seen / self.parameters.attention_quadratic_tokens
-        if self.parameters.requests_behind:
-            prompts = candidates.values(IN_FLIGHT_TOKENS) / max(request.prompt_tokens, 1)
-            own = own * (_ONE + self._behind * np.maximum(prompts, _ONE))
-        ttft = rates.ttft_seconds(candidates, own)
-        decode = output * rates.itl_seconds(candidates, batch_sizes(candidates) + _ONE)
-        return ttft + decode + self._barrier(comparable_load(candidates, KV_USAGE)) + self._wake_up(candidates)
+        if given.attention_quadratic_tokens:
+            own = uncached + uncached * (2 * prompt_tokens - uncached) / given.attention_quadratic_tokens
+        if not given.requests_behind or not len(own):
+            return own
+        if highest(ahead) <= prompt_tokens:  # no prompts are in flight anywhere, or one
+            own *= self._all_own
+            return own
+        prompts = ahead / np.array(float(max(prompt_tokens, 1)))
+        np.maximum(prompts, _ONE, out=prompts)
+        prompts *= self._behind
+        prompts += _ONE
+        own *= prompts
+        return own
 
-    def _wake_up(self, candidates: Candidates) -> Floats:
-        given = self.parameters
-        return wake_up_cost(candidates, given.wake_up_from_memory_seconds, given.wake_up_from_disk_seconds)
+    def _output_tokens(self, request: Request) -> int | Floats:
+        wanted = request.body.max_output_tokens
+        return self._output if wanted is None or wanted >= self.parameters.output_tokens else wanted
 
-    def _barrier(self, kv_usage: Floats) -> Floats:
+    def _barrier(self, candidates: Candidates) -> Floats:
+        """Return the cost of the KV cache in use, estimated where it is not reported."""
+        barrier = self._reported.of(candidates, self._reported_barrier)
+        if barrier is not None and barrier.is_known:
+            return barrier.seconds
+        return self._barrier_of(comparable_load(candidates, KV_USAGE))
+
+    def _reported_barrier(self, snapshot: Snapshot) -> _Barrier:
+        return _Barrier(self._barrier_of(snapshot.column(KV_USAGE)))
+
+    def _barrier_of(self, kv_usage: Floats) -> Floats:
         usage = np.minimum(np.maximum(kv_usage, _ZERO), _FULLEST)
         barrier: Floats = self._barrier_seconds * usage / (_ONE - usage)
         return barrier

@@ -4,7 +4,7 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from typing import NamedTuple
@@ -12,17 +12,18 @@ from typing import NamedTuple
 from profiles import real
 from profiles.cpu import route_microseconds
 from profiles.engines import MAKES
-from profiles.fleets import FLEETS
 from profiles.outcome import Outcome
+from profiles.remarks import remarks
+from profiles.special_fleets import ALL_FLEETS
 from profiles.virtual import simulate
-from profiles.workloads import SPECIAL_WORKLOADS, WORKLOADS, trace
+from profiles.workloads import ALL_WORKLOADS, SPECIAL_WORKLOADS, WORKLOADS, trace
 from rig.processes import BenchError
 
 from epp.config import load_text
 from epp.samples import sample_texts
 
 SECONDS = 75.0
-_REAL_SAMPLES = "default,adaptive,heterogeneous-cost"
+_REAL_SAMPLES = "llm-d-default,adaptive,heterogeneous-cost"
 
 
 class Case(NamedTuple):
@@ -47,15 +48,17 @@ def arguments() -> argparse.Namespace:
         )
     )
     parser.add_argument("--samples", default="", help="profiles, separated by commas; by default all")
-    parser.add_argument("--fleets", default="mixed,equal", help=f"of {', '.join(FLEETS)}")
-    parser.add_argument(
-        "--workloads", default=",".join(WORKLOADS), help=f"of {', '.join((*WORKLOADS, *SPECIAL_WORKLOADS))}"
-    )
+    parser.add_argument("--fleets", default="mixed,equal", help=f"of {', '.join(ALL_FLEETS)}")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help=f"of {', '.join(ALL_WORKLOADS)}")
     parser.add_argument("--loads", default="0.2,0.7,1.2", help="shares of what the fleet can serve")
     parser.add_argument("--seeds", default="1,2")
     parser.add_argument("--makes", default="vllm", help=f"makes of engines, of {', '.join(MAKES)}")
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--real", action="store_true", help="in real time behind an Envoy, beside virtual time")
+    parser.add_argument(
+        "--real",
+        action="store_true",
+        help="in real time behind an Envoy, beside virtual time; not for fleets of several clusters, or with objects",
+    )
     parser.add_argument("--cpu", action="store_true", help="CPU time of the picker for a request, instead of traffic")
     parser.add_argument("--slowness", type=float, default=4.0, help="of --real: factor on all times")
     return parser.parse_args()
@@ -78,29 +81,36 @@ def cases(given: argparse.Namespace) -> list[Case]:
 
 def measure(case: Case, seconds: float, slowness: float = 1.0) -> Outcome:
     """Run a case in virtual time."""
-    fleet = FLEETS[case.fleet].made(case.make)
+    fleet = ALL_FLEETS[case.fleet].made(case.make)
     traffic = trace(case.workload, fleet, load=case.load, seconds=seconds, seed=case.seed).slowed(slowness)
     return simulate(load_text(sample_texts()[case.sample], case.sample), fleet.slowed(slowness), traffic)
 
 
 def measure_real(case: Case, seconds: float, slowness: float) -> Outcome:
     """Run a case in real time."""
-    fleet = FLEETS[case.fleet].made(case.make)
+    fleet = ALL_FLEETS[case.fleet].made(case.make)
     traffic = trace(case.workload, fleet, load=case.load, seconds=seconds, seed=case.seed).slowed(slowness)
     return asyncio.run(real.run(sample_texts()[case.sample], fleet.slowed(slowness), traffic))
 
 
-def line(case: Case, outcome: Outcome, note: str = "") -> str:
+def lines(case: Case, outcome: Outcome, note: str = "") -> Iterator[str]:
+    """Yield the line of all requests, and one for each kind where there are several."""
+    yield _line(case, outcome, "; ".join(filter(None, (note, remarks(ALL_FLEETS[case.fleet], outcome)))))
+    for group in outcome.groups:
+        yield _line(case, outcome.of_group(group), f"{group} ones alone")
+
+
+def _line(case: Case, outcome: Outcome, note: str) -> str:
     times = " ".join(f"{outcome.ttft(share):8.3f}" for share in (0.5, 0.9, 0.99))
     times += " " + " ".join(f"{1000 * outcome.tpot(share):6.1f}" for share in (0.5, 0.9))
     return (
-        f"{case.fleet:11} {case.make:13} {case.workload:14} {case.load:4.0%} {case.seed:4} {case.sample:22} {times} "
+        f"{case.fleet:14} {case.make:13} {case.workload:14} {case.load:4.0%} {case.seed:4} {case.sample:22} {times} "
         f"{outcome.over_target:6.1%} {outcome.timeouts:6.1%} {outcome.dollars_per_1000:8.4f} {note}"
     ).rstrip()
 
 
 HEADER = (
-    f"{'fleet':11} {'make':13} {'workload':14} load seed {'profile':22} {'p50 s':>8} {'p90 s':>8} {'p99 s':>8} "
+    f"{'fleet':14} {'make':13} {'workload':14} load seed {'profile':22} {'p50 s':>8} {'p90 s':>8} {'p99 s':>8} "
     f"{'tpot50':>6} {'tpot90':>6} {'over':>6} {'none':>6} {'$/1,000':>8}"
 )
 
@@ -109,22 +119,22 @@ def virtual_lines(todo: Iterable[Case], seconds: float) -> None:
     todo = list(todo)
     with ProcessPoolExecutor(2) as pool:
         for case, outcome in zip(todo, pool.map(measure, todo, [seconds] * len(todo)), strict=True):
-            print(line(case, outcome), flush=True)
+            print(*lines(case, outcome), sep="\n", flush=True)
 
 
 def cpu_lines(todo: Iterable[Case]) -> None:
     print(f"{'fleet':12} {'profile':22} {'us':>6}")
     for fleet, sample in dict.fromkeys((case.fleet, case.sample) for case in todo):
-        print(f"{fleet:12} {sample:22} {route_microseconds(sample, FLEETS[fleet]):6.0f}", flush=True)
+        print(f"{fleet:12} {sample:22} {route_microseconds(sample, ALL_FLEETS[fleet]):6.0f}", flush=True)
 
 
 def refuse_unreal(todo: Iterable[Case]) -> None:
     """End with a sentence where real time lacks what a fleet or its traffic needs."""
     for case in todo:
-        fleet = FLEETS[case.fleet]
+        fleet = ALL_FLEETS[case.fleet]
         if fleet.is_virtual or case.workload in SPECIAL_WORKLOADS:
             sys.exit(
-                f"bench: --real has no servers with roles, sessions or several pickers, which fleet {case.fleet!r} or "
+                f"bench: --real has no roles, clusters, sessions or several pickers, which fleet {case.fleet!r} or "
                 f"workload {case.workload!r} needs: leave --real out"
             )
 
@@ -143,9 +153,11 @@ def main() -> None:
         virtual_lines(todo, given.seconds)
         return
     for case in todo:
-        print(line(case, measure(case, given.seconds, given.slowness), "virtual"), flush=True)
+        virtual = measure(case, given.seconds, given.slowness)
+        print(*lines(case, virtual, "virtual"), sep="\n", flush=True)
         try:
-            print(line(case, measure_real(case, given.seconds, given.slowness), "real"), flush=True)
+            outcome = measure_real(case, given.seconds, given.slowness)
+            print(*lines(case, outcome, "real"), sep="\n", flush=True)
         except BenchError as error:
             sys.exit(f"bench: {error}")
 

@@ -34,7 +34,13 @@ requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: passthrough-p
 dataLayer: {injectDefaults: false}
 """
 RATES = CONFIG.replace("{type: queue-scorer}]", "{type: endpoint-rates-producer}, {type: queue-scorer}]")
-"""One whose plugin times all responses."""
+"""One whose plugin times streams."""
+REPORTS = CONFIG.replace(
+    "{type: queue-scorer}]",
+    "{type: request-attribute-reporter, parameters: "
+    "{attributes: [{key: {name: tokens}, expression: usage.completion_tokens}]}}, {type: queue-scorer}]",
+)
+"""One whose plugin reads all responses."""
 
 
 @dataclass

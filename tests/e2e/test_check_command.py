@@ -8,7 +8,7 @@ from commands import outcome
 
 CONFIG = Path(__file__).parents[2] / "epp" / "samples"
 READY_MADE = sorted(CONFIG.glob("*.yaml"))
-GOOD = CONFIG / "default.yaml"
+GOOD = CONFIG / "llm-d-default.yaml"
 MISSPELLED = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig

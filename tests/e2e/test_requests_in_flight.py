@@ -7,7 +7,7 @@ import tempfile
 import aiohttp
 import pytest
 from config_files import replace
-from stepwise import CONFIG, LAST, PIECE, RATES, Setup, stepwise
+from stepwise import CONFIG, LAST, PIECE, REPORTS, Setup, stepwise
 from waiting import until
 
 from epp.director import Cause
@@ -122,7 +122,7 @@ async def test_server_that_is_lost_before_its_response(setup: Setup):
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_stream_under_way_while_the_configuration_changes(mode, tmp_path):
-    """It needs no responses before, and times them all after: what holds for a request is what it began with."""
+    """It needs no responses before, and reads them all after: what holds for a request is what it began with."""
     settings, usage = MODES[mode]
     file = tmp_path / "config.yaml"
     replace(file, CONFIG)
@@ -131,7 +131,7 @@ async def test_stream_under_way_while_the_configuration_changes(mode, tmp_path):
             await setup.ask()
             async with setup.asking(stream=True) as response:
                 assert await response.content.readuntil(b"\n\n") == PIECE
-                replace(file, RATES)
+                replace(file, REPORTS)
                 await until(lambda: setup.gateway.picker.config.generation == 2, "the new one is in effect")
                 assert setup.in_flight[0] == 1
                 status, _ = await another_answer(setup)
@@ -141,9 +141,9 @@ async def test_stream_under_way_while_the_configuration_changes(mode, tmp_path):
                 assert await response.read() == LAST
             await until(lambda: len(setup.endings.completed_as) == 3, "all have ended")
             await setup.settled()
-            first, timed, stream = setup.endings.completed_as
+            first, read, stream = setup.endings.completed_as
             assert (first, stream) == ((seen(setup, Cause.NATURAL), 200),) * 2
-            assert timed == (Cause.NATURAL, 200)
+            assert read == (Cause.NATURAL, 200)
             assert setup.endings.routings[1].usage is not None  # under the new configuration
 
 

@@ -84,7 +84,7 @@ def test_number_of_servers_with_a_page_does_not_matter(pages, per_second):
     assert max(most) <= 2 * min(most) + 2, most
 
 
-@pytest.mark.parametrize("name", ["default", "least-loaded"])
+@pytest.mark.parametrize("name", ["llm-d-default", "least-loaded"])
 @pytest.mark.parametrize("silent", [0, 1])
 def test_unlike_hardware_without_a_page_is_neither_starved_nor_flooded(name, silent):
     config = load_file(CONFIG / f"{name}.yaml")

@@ -47,7 +47,7 @@ def test_wheel_holds_the_ready_made_configurations_their_schema_and_the_plugin_r
     inside = {name.removeprefix("epp/samples/") for name in wheel.namelist() if name.startswith("epp/samples/")}
     there = {path.name for path in (REPOSITORY / "epp" / "samples").iterdir() if path.is_file()}
     assert inside == there
-    assert {"default.yaml", "endpointpickerconfig.schema.json", "PLUGINS.md"} <= inside
+    assert {"adaptive.yaml", "endpointpickerconfig.schema.json", "PLUGINS.md"} <= inside
 
 
 def test_description_on_a_package_index_has_no_link_that_leads_nowhere(wheel):

@@ -2,16 +2,21 @@
 """Learns the ratio of the observed to the expected rate of each endpoint."""
 
 from collections import deque
-from math import log
-from statistics import median
+from collections.abc import Sequence
+from math import inf, log
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework import Floats
+from epp.framework.arrays import any_true, highest
 
 _LARGEST_LOG_RATIO = log(1e4)
 _LEAST_TRUST = 0.25
+_LONGEST_PAUSE = 2.0
+"""Half-lives after which the trust is that low."""
+FREE = 0
+"""Kind of free slots."""
 
 
 class RateLearner:
@@ -21,13 +26,17 @@ class RateLearner:
     sample. Slots with fewer than `min_samples`, or a trust below 1/4, count as not learned.
     """
 
-    __slots__ = ("_counts", "_epochs", "_half_life", "_last", "_logs", "_min_samples", "_recent", "_window", "version")
+    __slots__ = (
+        "_counts", "_epochs", "_half_life", "_last", "_logs", "_min_samples", "_new", "_recent", "_window", "version",
+    )  # fmt: skip
 
     def __init__(self, *, half_life_seconds: float, min_samples: int, window: int) -> None:
         self._half_life = half_life_seconds
         self._min_samples = min_samples
         self._window = window
         self._recent: dict[int, deque[float]] = {}
+        self._new: set[int] = set()
+        """Slots with samples since their median was computed: there are many responses between two updates."""
         self._epochs: dict[int, int] = {}
         self._logs: Floats = np.zeros(0)
         self._last: Floats = np.zeros(0)
@@ -41,23 +50,26 @@ class RateLearner:
 
     def add(self, slot: int, epoch: int, ratio: float, now: float) -> None:
         """Add a sample; one of an earlier epoch, or not positive and finite, is ignored."""
-        if epoch != self.epoch(slot) or not 0.0 < ratio < np.inf:
+        if epoch != self._epochs.get(slot, 0) or not 0.0 < ratio < inf:
             return
-        self._reach(slot + 1)
-        recent = self._recent.setdefault(slot, deque(maxlen=self._window))
-        if recent and self._trust(now - self._last[slot]) < _LEAST_TRUST:
+        recent = self._recent.get(slot)
+        if recent is None:
+            self._reach(slot + 1)
+            recent = self._recent[slot] = deque(maxlen=self._window)
+        elif now - self._last.item(slot) > _LONGEST_PAUSE * self._half_life:
             recent.clear()
             self._counts[slot] = 0
         recent.append(min(max(log(ratio), -_LARGEST_LOG_RATIO), _LARGEST_LOG_RATIO))
-        self._logs[slot] = median(recent)
         self._last[slot] = now
         self._counts[slot] += 1
+        self._new.add(slot)
         self.version += 1
 
     def forget(self, slot: int) -> None:
         """Drop the samples of a slot whose endpoint or hardware changed."""
         self._epochs[slot] = self.epoch(slot) + 1
         self._recent.pop(slot, None)
+        self._new.discard(slot)
         if slot < len(self._counts):
             self._counts[slot] = 0
         self.version += 1
@@ -65,13 +77,16 @@ class RateLearner:
     def learned(self, capacity: int, now: float) -> tuple[Floats, NDArray[np.intp]]:
         """Return logarithms of ratios and sample counts of the first `capacity` slots; NaN and 0 if not learned."""
         self._reach(capacity)
+        for slot in self._new:
+            self._logs[slot] = _middle(sorted(self._recent[slot]))
+        self._new.clear()
         trust = self._trust(now - self._last[:capacity])
         usable = (self._counts[:capacity] >= self._min_samples) & (trust >= _LEAST_TRUST)
         logs = np.where(usable, self._logs[:capacity] * trust, np.nan)
         return logs, np.where(usable, self._counts[:capacity], 0)
 
-    def _trust(self, age_seconds: Floats | float) -> Floats:
-        return np.exp2(-np.asarray(age_seconds) / self._half_life)
+    def _trust(self, age_seconds: Floats) -> Floats:
+        return np.exp2(-age_seconds / self._half_life)
 
     def _reach(self, length: int) -> None:
         missing = length - len(self._counts)
@@ -81,15 +96,33 @@ class RateLearner:
             self._counts = np.pad(self._counts, (0, missing))
 
 
+def median(values: Floats) -> float:
+    """Return the median of some numbers; raises IndexError for none. A fast `np.median`."""
+    return _middle(np.sort(values).tolist())
+
+
+def _middle(ordered: Sequence[float]) -> float:
+    """Return the number in the middle, or the mean of the two there."""
+    count = len(ordered)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+
 def like_the_others(logs: Floats, kinds: NDArray[np.intp]) -> Floats:
     """Return the logarithms with NaN replaced by the median of their kind, or else of all; 0 if all are NaN.
 
-    This way a profile that is wrong for all endpoints neither starves nor overloads a new one.
+    This way a profile that is wrong for all endpoints neither starves nor overloads a new one. 0 for free slots.
     """
-    learned = ~np.isnan(logs)
-    if learned.all() or not learned.any():
-        return logs if learned.all() else np.zeros(len(logs))
-    typical = np.full(int(kinds.max()) + 1, np.median(logs[learned]))
-    for kind in np.unique(kinds[learned]):
-        typical[kind] = np.median(logs[learned & (kinds == kind)])
+    unlearned = np.isnan(logs)
+    learned = ~unlearned
+    if not any_true(learned):
+        return np.zeros(len(logs))
+    others = kinds[unlearned]
+    if not len(others) or highest(others) == FREE:
+        return np.where(learned, logs, 0.0)
+    typical = np.full(int(highest(kinds)) + 1, median(logs[learned]))
+    for kind in np.unique(others).tolist():
+        theirs = logs[learned & (kinds == kind)]
+        if len(theirs):
+            typical[kind] = median(theirs)
+    typical[FREE] = 0.0
     return np.where(learned, logs, typical[kinds])

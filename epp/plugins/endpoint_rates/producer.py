@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-import numpy as np
-
 from epp.framework import (
     ACCELERATOR,
     ENDPOINT_RATES,
@@ -33,13 +31,13 @@ from epp.framework import (
 from epp.framework.durations import parse_duration
 from epp.framework.lists_in_files import read_list
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
-from epp.plugins.endpoint_rates.estimate import estimate
+from epp.plugins.endpoint_rates.estimate import Starting, estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
 from epp.plugins.endpoint_rates.learning import RateLearner
 from epp.plugins.endpoint_rates.parameters import EndpointRatesParameters
 from epp.plugins.endpoint_rates.places import PlacesLearner
 from epp.plugins.endpoint_rates.profile import RateProfile, model_key
-from epp.plugins.endpoint_rates.table import RateTable, StartingRates
+from epp.plugins.endpoint_rates.table import RateTable
 
 _OK = 200
 _UPDATE_SECONDS = 0.1
@@ -103,6 +101,8 @@ class EndpointRatesProducer(
         from_file = read_list("profilePath", given.profile_path, RateProfile) if given.profile_path else ()
         self._table = RateTable((*given.profiles, *from_file))
         self._base_model = model_key(given.base_model)
+        self._last_model: tuple[str, str] | None = None
+        """The model of the last request, and its key in the profiles."""
         self._fleet = RateFleet(given.engine_label_key, given.default_engine)
         half_life = parse_duration(given.half_life)
         window = max(given.window, given.min_samples)
@@ -117,7 +117,7 @@ class EndpointRatesProducer(
         self._output_tokens = DEFAULT_OUTPUT_TOKENS
         self._answers = 0
         self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
-        self._starting: dict[str, tuple[StartingRates, ...]] = {}
+        self._starting: dict[str, Starting] = {}
         self._published: dict[str, _Published] = {}
         self._sent_key: DataKey[_Sent] = DataKey("endpoint-rates-sent", self.plugin_type, self.name)
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
@@ -132,26 +132,22 @@ class EndpointRatesProducer(
         slot = result.primary.slot
         snapshot = result.primary.candidates.snapshot
         self._follow(snapshot)
-        starting = self._starting_rates(self._profiled_model(request.model))[int(self._fleet.kinds[slot])]
+        starting = self._starting_rates(self._profiled_model(request.model))
         match = request.get(self._match_key)
-        cached = 0 if match is None else match.tokens_at(slot)
-        own = max(0, request.prompt_tokens - cached)
-        alone = all(leg is None or leg.slot == slot for leg in result.profiles.values())
-        ahead = own + float(snapshot.column(IN_FLIGHT_TOKENS)[slot])
-        sampled = alone and own >= self.parameters.min_tokens
-        batch = 1.0 + float(np.fmax(snapshot.column(RUNNING)[slot], snapshot.column(IN_FLIGHT)[slot]))
-        sent = _Sent(
-            slot=slot,
-            epoch=self._prefill.epoch(slot),
-            target=result.targets[0],
-            prefill_seconds=ahead / starting.prefill_tokens_per_second if sampled else 0.0,
-            itl_seconds=starting.itl_base_seconds + starting.itl_seconds_per_request * batch,
-        )
+        own = max(0, request.prompt_tokens - (0 if match is None else match.tokens_at(slot)))
+        expected = 0.0
+        if own >= self.parameters.min_tokens and _is_alone(result, slot):
+            ahead = own + snapshot.column(IN_FLIGHT_TOKENS).item(slot)
+            expected = ahead / starting.prefill_tokens_per_second.item(slot)
+        running, in_flight = snapshot.column(RUNNING).item(slot), snapshot.column(IN_FLIGHT).item(slot)
+        batch = 1.0 + max(in_flight, running)  # the former where the latter is NaN
+        itl_seconds = starting.itl_base_seconds.item(slot) + starting.itl_seconds_per_request.item(slot) * batch
+        sent = _Sent(slot, self._prefill.epoch(slot), result.targets[0], expected, itl_seconds)
         request.put(self._sent_key, sent)
 
     def first_token(self, request: Request, response: Response, seconds: float) -> None:
         sent = self._served_as_sent(request, response)
-        if sent is not None and seconds > 0:
+        if sent is not None and sent.prefill_seconds and seconds > 0:
             self._prefill.add(sent.slot, sent.epoch, sent.prefill_seconds / seconds, self.clock.now())
 
     def ended(self, request: Request, response: Response, seconds: float) -> None:
@@ -192,7 +188,6 @@ class EndpointRatesProducer(
         capacity = snapshot.capacity
         rates = estimate(
             self._starting_rates(key),
-            self._fleet.kinds,
             self._prefill.learned(capacity, now),
             self._itl.learned(capacity, now),
             output_tokens=self._output_tokens,
@@ -207,16 +202,23 @@ class EndpointRatesProducer(
             self._starting.clear()
             self._published.clear()
 
-    def _starting_rates(self, key: str) -> tuple[StartingRates, ...]:
-        """Return the starting rates of each kind of hardware."""
+    def _starting_rates(self, key: str) -> Starting:
         starting = self._starting.get(key)
         if starting is None:
-            starting = self._starting[key] = tuple(self._table.look_up(key, one) for one in self._fleet.hardware)
+            by_kind = [self._table.look_up(key, one) for one in self._fleet.hardware]
+            starting = self._starting[key] = Starting.of(by_kind, self._fleet.kinds)
         return starting
 
     def _profiled_model(self, model: str) -> str:
         """Return the key of the model, or of its base, in the profiles; empty if neither has any."""
-        key = model_key(model)
-        if key in self._table.models:
-            return key
-        return self._base_model if self._base_model in self._table.models else ""
+        if self._last_model is None or self._last_model[0] != model:
+            key = model_key(model)
+            if key not in self._table.models:
+                key = self._base_model if self._base_model in self._table.models else ""
+            self._last_model = model, key
+        return self._last_model[1]
+
+
+def _is_alone(result: SchedulingResult, slot: int) -> bool:
+    """Return whether the request goes to one endpoint alone."""
+    return len(result.profiles) == 1 or all(leg is None or leg.slot == slot for leg in result.profiles.values())

@@ -4,7 +4,6 @@
 from typing import Literal
 
 import msgspec
-import numpy as np
 
 from epp.framework import (
     ENDPOINT_RATES,
@@ -22,7 +21,7 @@ from epp.framework import (
     Request,
     Share,
 )
-from epp.framework.arrays import all_true, any_true, lowest
+from epp.framework.arrays import all_true, everyone, lowest
 from epp.framework.rates import uncached_tokens
 
 _MS_PER_S = 1000.0
@@ -83,18 +82,29 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         match = request.get(self._match_key)
         if match is not None and match.total_blocks and not self._explores(request):
-            sticky = match.blocks(candidates) / match.total_blocks >= self.parameters.affinity_threshold
-            if any_true(sticky) and not self._too_slow(request, candidates, match, sticky):
-                return sticky
-        return np.ones(len(candidates), dtype=np.bool_)
+            blocks, threshold = match.blocks(candidates), self.parameters.affinity_threshold
+            best = int(blocks.argmax()) if len(blocks) else -1
+            if best >= 0 and blocks.item(best) / match.total_blocks >= threshold:
+                sticky = match.shares(candidates) >= threshold
+                if not self._too_slow(request, candidates, match, sticky, best):
+                    return sticky
+        return everyone(len(candidates))
 
     def _explores(self, request: Request) -> bool:
-        return request.uniform(self.name) < self.parameters.exploration_probability
+        share = self.parameters.exploration_probability
+        return share > 0.0 and request.uniform(self.name) < share
 
-    def _too_slow(self, request: Request, candidates: Candidates, match: PrefixMatch, sticky: Mask) -> bool:
+    def _too_slow(self, request: Request, candidates: Candidates, match: PrefixMatch, sticky: Mask, best: int) -> bool:
+        """Return whether the sticky endpoints, of which that at position `best` holds most, are too slow."""
         limit_ms = self.parameters.max_ttft_penalty_ms
         if limit_ms == 0.0 or all_true(sticky):
             return False
+        rates = request.get(ENDPOINT_RATES)
+        if rates is not None:
+            slot = candidates.slots.item(best)
+            uncached = max(0.0, float(request.prompt_tokens - match.tokens_at(slot)))
+            if rates.ttft_seconds_at(candidates, slot, uncached) * _MS_PER_S <= limit_ms:
+                return False  # no other one is there in less than no time
         ttft_seconds = self._ttft_seconds(request, candidates, match)
         penalty_seconds = lowest(ttft_seconds[sticky]) - lowest(ttft_seconds[~sticky])
         return penalty_seconds * _MS_PER_S > limit_ms

@@ -22,7 +22,7 @@ from epp.observability.metrics import Metrics
 from epp.picker.running import RunningConfig
 
 SAMPLES = Path(epp.__file__).parent / "samples"
-PLAIN, HARDWARE = "default", "heterogeneous-latency"
+PLAIN, HARDWARE = "llm-d-default", "heterogeneous-latency"
 HEADERS = Headers([(":path", "/v1/completions"), ("x-request-id", "bench")])
 BODY = b'{"model":"m","prompt":"hello hello hello hello"}'
 NODE_LABELS = {

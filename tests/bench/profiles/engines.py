@@ -28,6 +28,8 @@ class Engine(ABC):
 
     busy_seconds = 0.0
     """Time in which it worked for a request."""
+    adapter_loads = 0
+    """Adapters loaded so far."""
 
     @property
     @abstractmethod
@@ -49,6 +51,10 @@ class Engine(ABC):
     @abstractmethod
     def gauges(self) -> tuple[int, int, float]:
         """Return requests running and waiting, and the KV usage."""
+
+    def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Return the adapters that run, and those that wait; an engine without adapters has none."""
+        return (), ()
 
 
 class _Nothing:
@@ -102,6 +108,13 @@ class Simulated(Engine):
 
     def gauges(self) -> tuple[int, int, float]:
         return self.machine.running, self.machine.waiting, self.machine.kv_usage
+
+    @property
+    def adapter_loads(self) -> int:  # type: ignore[override]
+        return self.machine.adapter_loads
+
+    def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
+        return self.machine.running_adapters, self.machine.waiting_adapters
 
 
 def _event(emission: Emission) -> Event:

@@ -36,6 +36,13 @@ class Server:
     """None where nothing is known of its hardware."""
     dollars_per_hour: float
     labels: Mapping[str, str] = field(default_factory=dict)
+    node: str = ""
+    gpu: str = ""
+    """Device that it has a slice of; empty for devices of its own."""
+    cluster: str = ""
+    """Empty for the local one."""
+    network_seconds: float = 0.0
+    """To it or back, beyond the network of the local cluster."""
 
     @property
     def name(self) -> str:
@@ -49,6 +56,8 @@ class Fleet:
     name: str
     servers: tuple[Server, ...]
     make: str = "vllm"
+    objects: str = ""
+    """Objects of the cluster that describe it, in YAML."""
     pickers: int = 1
     """Pickers that route to it side by side, each of which sees its own requests only."""
     page_seconds: float = 0.0
@@ -58,7 +67,15 @@ class Fleet:
     def endpoints(self) -> list[Endpoint]:
         """The servers as an endpoint list has them."""
         return [
-            Endpoint(server.name, f"10.0.0.{number}", 8000, accelerator=server.declared, labels=server.labels)
+            Endpoint(
+                server.name,
+                f"10.0.0.{number}",
+                8000,
+                labels=server.labels,
+                node=server.node,
+                cluster=server.cluster,
+                accelerator=server.declared,
+            )
             for number, server in enumerate(self.servers, 1)
         ]
 
@@ -69,9 +86,9 @@ class Fleet:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether it has what is simulated in virtual time only: roles, several pickers, old pages."""
-        roles = any(ROLE_LABEL in server.labels for server in self.servers)
-        return roles or self.pickers > 1 or self.page_seconds > 0
+        """Whether it has what is simulated in virtual time alone: roles, clusters, objects, pickers, old pages."""
+        parts = any(ROLE_LABEL in server.labels or server.cluster for server in self.servers)
+        return parts or bool(self.objects) or self.pickers > 1 or self.page_seconds > 0
 
     def made(self, make: str) -> "Fleet":
         """Return the same hardware with engines of that make."""
@@ -84,7 +101,14 @@ class Fleet:
 
     def slowed(self, factor: float) -> "Fleet":
         """Return the same servers with times that many times as long."""
-        slow = [replace(one, profile=msgspec.structs.replace(one.profile, time_scale=factor)) for one in self.servers]
+        slow = [
+            replace(
+                one,
+                profile=msgspec.structs.replace(one.profile, time_scale=factor),
+                network_seconds=one.network_seconds * factor,
+            )
+            for one in self.servers
+        ]
         return replace(self, servers=tuple(slow))
 
     def with_roles(self, name: str, **counts: int) -> "Fleet":

@@ -2,7 +2,7 @@
 """What became of the requests of a run: times, misses and dollars."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
 
@@ -38,6 +38,8 @@ class Served:
     tpot: float | None = None
     """Seconds between two tokens."""
     refused: bool = False
+    group: str = ""
+    """Kind of request, where a workload has several."""
 
     def is_over(self, target: Target) -> bool:
         """Return whether it took longer than wanted."""
@@ -55,6 +57,17 @@ class Outcome:
     """Time in which servers worked, times their price."""
     busy: Mapping[str, float] = field(default_factory=dict)
     target: Target = DEFAULT_TARGET
+    adapter_loads: int = 0
+    """Adapters that servers loaded, each time counted."""
+
+    def of_group(self, group: str) -> "Outcome":
+        """Return what became of the requests of one kind."""
+        return replace(self, served=tuple(one for one in self.served if one.group == group))
+
+    @property
+    def groups(self) -> list[str]:
+        """Kinds of requests."""
+        return sorted({one.group for one in self.served} - {""})
 
     @property
     def counted(self) -> list[Served]:
@@ -88,6 +101,11 @@ class Outcome:
         """Share of requests without an answer in time."""
         counted = self.counted
         return sum(one.ttft is None for one in counted) / len(counted)
+
+    @property
+    def servers(self) -> set[str]:
+        """Servers that answered."""
+        return {one.server for one in self.counted}
 
     @property
     def dollars_per_1000(self) -> float:

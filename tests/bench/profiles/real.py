@@ -57,6 +57,7 @@ def _with_endpoints(sample: str, directory: Path, fleet: Fleet, ports: list[int]
     entries: list[Mapping[str, Any]] = []
     for server, port in zip(fleet.servers, ports, strict=True):
         entry: dict[str, Any] = {"name": server.name, "address": "127.0.0.1", "port": str(port)}
+        entry["labels"] = dict(server.labels)
         if server.declared is not None:
             told = msgspec.to_builtins(server.declared)
             entry["accelerator"] = {name: value for name, value in told.items() if value not in (None, "")}
@@ -69,7 +70,7 @@ def _with_endpoints(sample: str, directory: Path, fleet: Fleet, ports: list[int]
 
 
 async def _send(url: str, trace: Trace) -> list[Served]:
-    served = [Served(call.at) for call in trace.calls]
+    served = [Served(call.at, group=call.group) for call in trace.calls]
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
         started = time.perf_counter()

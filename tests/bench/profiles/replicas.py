@@ -2,18 +2,21 @@
 """Pickers in virtual time: the real pipeline, datastore and director of each, and its polls of every server."""
 
 import math
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from epp.collectors import Tagging
 from epp.collectors.polling.cadence import Cadence, slowest_interval
 from epp.collectors.polling.poll import CollectorObserver, Poll
 from epp.collectors.polling.reachability import Reachability
-from epp.config import Builder, LoadedConfig, assemble
+from epp.config import Assembly, Builder, LoadedConfig, assemble
 from epp.datastore import Datastore
 from epp.director import Director
 from epp.director.seeds import Seeds
 from epp.framework import Endpoint, ManualClock
+from epp.framework.cluster import ObjectReader
 from epp.framework.registry import Registry
 
 POLL_SECONDS = 0.05
@@ -31,8 +34,12 @@ class Watch:
 class Replica:
     """One picker."""
 
-    def __init__(self, config: LoadedConfig, endpoints: Sequence[Endpoint], clock: ManualClock, seed: bytes) -> None:
+    def __init__(
+        self, config: LoadedConfig, endpoints: Sequence[Endpoint], clock: ManualClock, seed: bytes, *, objects: str = ""
+    ) -> None:
+        """Start it; `objects` of the cluster are in YAML."""
         self.assembly = assemble(config, Builder(Registry(), clock))
+        _read_objects(self.assembly, objects)
         self.store = Datastore(clock)
         self.director = Director(self.store, self.assembly.pipeline, clock, seeds=Seeds(seed))
         Tagging(self.store, self.assembly.taggers)
@@ -51,3 +58,15 @@ class Replica:
         )
         cadence = Cadence(POLL_SECONDS, slowest_interval(POLL_SECONDS, math.inf), clock.now())
         return Watch(poll, cadence, self.store)
+
+
+def _read_objects(assembly: Assembly, objects: str) -> None:
+    """Have the plugins read objects of the cluster, as with `--objects`."""
+    if not objects:
+        return
+    with tempfile.TemporaryDirectory(prefix="epp-bench-") as directory:
+        path = Path(directory) / "objects.yaml"
+        path.write_text(objects)
+        for plugin in assembly.plugins:
+            if isinstance(plugin, ObjectReader):
+                plugin.read_files([str(path)])

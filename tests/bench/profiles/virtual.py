@@ -34,6 +34,7 @@ HOP_SECONDS = 0.001
 TRANSFER_SECONDS_PER_TOKEN = 128 * 1024 / 10e9
 """The KV cache of a model with 8 billion parameters, 128 KiB for each token, over a network of 10 GB/s."""
 _HEADERS = [(":method", "POST"), ("content-type", "application/json")]
+_TOO_LONG = b'{"error":{"message":"the prompt is longer than the context","type":"BadRequestError","code":400}}'
 _FIRST_PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 
 
@@ -83,7 +84,7 @@ class Simulation:
         self._numbers = count()
         endpoints = fleet.endpoints
         seeds = [b"profiles", *(b"profiles %d" % number for number in range(1, fleet.pickers))]
-        self.replicas = [Replica(config, endpoints, self._clock, seed) for seed in seeds]
+        self.replicas = [Replica(config, endpoints, self._clock, seed, objects=fleet.objects) for seed in seeds]
         self.places = [
             _Place(server, endpoint, MAKES[fleet.make].engine(server.profile))
             for server, endpoint in zip(fleet.servers, endpoints, strict=True)
@@ -116,6 +117,7 @@ class Simulation:
             dollars=sum(place.engine.busy_seconds * place.server.dollars_per_hour / 3600 for place in self.places),
             target=self._trace.target,
             busy={place.server.name: place.engine.busy_seconds for place in self.places},
+            adapter_loads=sum(place.engine.adapter_loads for place in self.places),
         )
 
     def _at(self, due: float, action: Callable[..., None], *arguments: object) -> None:
@@ -131,7 +133,7 @@ class Simulation:
         if self._now - place.page_at >= self._page_seconds:
             self._advance(place)
             place.page, place.page_at = _page(place), self._now
-        self._at(self._now + PAGE_SECONDS, self._report, place, watch, place.page)
+        self._at(self._now + PAGE_SECONDS + place.server.network_seconds, self._report, place, watch, place.page)
 
     def _report(self, place: _Place, watch: Watch, page: bytes) -> None:
         wait = watch.poll.settle(place.endpoint, page)
@@ -144,7 +146,7 @@ class Simulation:
 
     def _arrive(self, number: int) -> None:
         call = self._trace.calls[number]
-        served = Served(at=call.at)
+        served = Served(at=call.at, group=call.group)
         self._served.append(served)
         replica = random.Random(number).choice(self.replicas)
         try:
@@ -161,7 +163,7 @@ class Simulation:
         one = _Open(number, place, routing, served, request, prefiller)
         self._open[number] = one
         if prefiller is None:
-            self._at(self._now + HOP_SECONDS, self._submit, place, request)
+            self._at(self._now + HOP_SECONDS + place.server.network_seconds, self._submit, place, request)
         else:
             prompt = msgspec.structs.replace(request, output_tokens=1)
             self._at(self._now + 2 * HOP_SECONDS, self._submit, prefiller, prompt)
@@ -174,10 +176,15 @@ class Simulation:
         return Headers([*_HEADERS, path, ("x-request-id", f"r{number}"), *session, *self._headers])
 
     def _submit(self, place: _Place, request: SimRequest) -> None:
-        if request.request_id in self._open:
-            self._advance(place)
-            place.engine.submit(request)
-            self._set_alarm(place)
+        one = self._open.get(request.request_id)
+        if one is None:
+            return
+        if request.prompt_tokens + request.output_tokens > place.server.profile.max_model_len:
+            self._too_long(one)
+            return
+        self._advance(place)
+        place.engine.submit(request)
+        self._set_alarm(place)
 
     def _prefilled(self, one: _Open) -> None:
         """Take the KV cache to the server of the answer, which computes the last token of the prompt."""
@@ -185,6 +192,15 @@ class Simulation:
         arrived = msgspec.structs.replace(one.request, transferred_tokens=size)
         seconds = size * TRANSFER_SECONDS_PER_TOKEN * self._trace.slowness
         self._at(self._now + HOP_SECONDS + seconds, self._submit, one.place, arrived)
+
+    def _too_long(self, one: _Open) -> None:
+        """Answer as a server does that cannot hold so long a request."""
+        del self._open[one.number]
+        one.served.refused = True
+        one.routing.served_by(one.place.endpoint.hostport)
+        one.routing.response_started(400, Headers, event_stream=False)
+        one.routing.response_piece(_TOO_LONG, last=True, now=self._clock.now)
+        one.routing.complete(Cause.NATURAL)
 
     def _give_up(self, one: _Open) -> None:
         if one.number in self._open and one.served.ttft is None:
@@ -203,7 +219,8 @@ class Simulation:
 
     def _advance(self, place: _Place) -> None:
         for event in place.engine.advance(self._clock.now()):
-            self._at(event.at - self._start + HOP_SECONDS, self._answered, place, event)
+            back = HOP_SECONDS + place.server.network_seconds
+            self._at(event.at - self._start + back, self._answered, place, event)
 
     def _set_alarm(self, place: _Place) -> None:
         due = place.engine.next_event_at
@@ -246,7 +263,20 @@ def _page(place: _Place) -> bytes:
         f"vllm:num_requests_waiting{{{labels}}} {waiting}.0\n"
         f"vllm:kv_cache_usage_perc{{{labels}}} {kv_usage!r}\n"
         f'vllm:cache_config_info{{block_size="{profile.block_size}",num_gpu_blocks="{profile.num_gpu_blocks}"}} 1.0\n'
+        f"{_lora_line(place)}"
     ).encode()
+
+
+def _lora_line(place: _Place) -> str:
+    """Return the series of adapters, which servers without any do not have; its value is the time."""
+    if not place.server.profile.lora_adapters:
+        return ""
+    running, waiting = (",".join(names) for names in place.engine.adapters())
+    labels = (
+        f'max_lora="{place.server.profile.max_lora}",running_lora_adapters="{running}",'
+        f'waiting_lora_adapters="{waiting}"'
+    )
+    return f"vllm:lora_requests_info{{{labels}}} 1.0\n"
 
 
 def _usage(one: _Open) -> bytes:

@@ -27,7 +27,9 @@ _THINK_SECONDS = (2.0, 8.0)
 _TOOL_SECONDS = (3.0, 6.0)
 """From one call of an agent to its next: the answer, and the tool that it asks for."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_SIZES = SimProfile(model=MODEL, max_model_len=100_000)
+ADAPTERS = tuple(f"adapter-{number}" for number in range(24))
+"""Of the model, the most popular first."""
+_SIZES = SimProfile(model=MODEL, lora_adapters=ADAPTERS, max_model_len=100_000)
 
 
 class Call(NamedTuple):
@@ -42,6 +44,9 @@ class Call(NamedTuple):
     """Body of a chat with all that a server computes, where the body leaves out what servers remember."""
     session: str = ""
     """Name of the session whose token the client sends back; empty for a client that keeps none."""
+
+    group: str = ""
+    """Kind of request, where a workload has several."""
 
     @property
     def path(self) -> str:
@@ -81,6 +86,8 @@ class _Turn(NamedTuple):
     uncached_tokens: int
     news: int = 0
     """Messages at the end that alone are sent, by a client that keeps a session; 0 for all."""
+    model: str = MODEL
+    group: str = ""
 
 
 _Dialogue = Callable[[random.Random], Iterator[_Turn]]
@@ -89,7 +96,7 @@ _Dialogue = Callable[[random.Random], Iterator[_Turn]]
 
 def trace(name: str, fleet: Fleet, *, load: float, seconds: float, seed: int) -> Trace:
     """Return traffic of that kind, at a share of what the fleet can serve."""
-    dialogue = _DIALOGUES[name]
+    dialogue = ALL_WORKLOADS[name]
     rate = load * requests_per_second(fleet, name)
     generator = random.Random(f"{name} {seed}")
     calls: list[Call] = []
@@ -107,9 +114,9 @@ def trace(name: str, fleet: Fleet, *, load: float, seconds: float, seed: int) ->
 
 
 def _call(due: float, turn: _Turn, session: str) -> Call:
-    body = _body(turn.messages, turn.output_tokens)
+    body = _body(turn.messages, turn.output_tokens, turn.model)
     if not turn.news:
-        return Call(due, body, turn.uncached_tokens)
+        return Call(due, body, turn.uncached_tokens, group=turn.group)
     news = _response_body(turn.messages, turn.messages[-turn.news :], turn.output_tokens)
     return Call(due, news, turn.uncached_tokens, body, session)
 
@@ -147,7 +154,7 @@ class _Sizes(NamedTuple):
 @cache
 def _sizes(name: str) -> _Sizes:
     generator = random.Random(f"sizes of {name}")
-    dialogues = [list(_DIALOGUES[name](generator)) for _ in range(200 if name in WORKLOADS else 60)]
+    dialogues = [list(ALL_WORKLOADS[name](generator)) for _ in range(200 if name in WORKLOADS else 60)]
     turns = [turn for dialogue in dialogues for turn in dialogue]
     prompts = [sum(len(text) for _, text in turn.messages) / 4 for turn in turns]
     count = len(turns)
@@ -208,12 +215,37 @@ def _session(generator: random.Random) -> Iterator[_Turn]:
         after += generator.uniform(*_TOOL_SECONDS)
 
 
+def _question_or_document(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request: a short question, or, three in a hundred, a document of 12 to 40 thousand tokens."""
+    long = generator.random() < 0.03
+    tokens = generator.randint(12_000, 40_000) if long else int(generator.triangular(50, 2000, 300))
+    output, group = int(generator.triangular(30, 300, 100)), "long" if long else "short"
+    yield _Turn(0.0, (("user", _text(generator, tokens)),), output, tokens, group=group)
+
+
+def _of_an_adapter(generator: random.Random) -> Iterator[_Turn]:
+    """Yield one request that shares nothing with others, of an adapter: number n is asked for n times less often."""
+    (model,) = generator.choices(ADAPTERS, [1 / rank for rank in range(1, len(ADAPTERS) + 1)])
+    tokens = min(2000, max(60, int(generator.lognormvariate(6.0, 0.6))))
+    yield _Turn(
+        0.0, (("user", _text(generator, tokens)),), int(generator.triangular(30, 300, 100)), tokens, model=model
+    )
+
+
 WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
     {"conversations": _conversation, "unshared": _single, "long-and-short": _long_or_short}
 )
-SPECIAL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType({"documents": _document, "sessions": _session})
-"""Traffic that one of the ready-made profiles is for."""
-_DIALOGUES: Mapping[str, _Dialogue] = MappingProxyType({**WORKLOADS, **SPECIAL_WORKLOADS})
+"""Those of any fleet."""
+SPECIAL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
+    {
+        "documents": _document,
+        "sessions": _session,
+        "rare-documents": _question_or_document,
+        "adapters": _of_an_adapter,
+    }
+)
+"""Those that one of the ready-made profiles, or a fleet, is for."""
+ALL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType({**WORKLOADS, **SPECIAL_WORKLOADS})
 
 
 def _text(generator: random.Random, tokens: int) -> str:
@@ -225,9 +257,9 @@ def _answer(messages: tuple[tuple[str, str], ...], output_tokens: int) -> str:
     return "".join(_plan(_body(messages, output_tokens), 16).words)
 
 
-def _body(messages: Sequence[tuple[str, str]], output_tokens: int) -> bytes:
+def _body(messages: Sequence[tuple[str, str]], output_tokens: int, model: str = MODEL) -> bytes:
     content = {
-        "model": MODEL,
+        "model": model,
         "messages": [{"role": role, "content": text} for role, text in messages],
         "max_tokens": output_tokens,
         "ignore_eos": True,

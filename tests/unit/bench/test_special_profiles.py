@@ -70,7 +70,7 @@ def test_prompt_is_computed_on_a_prefill_server_and_its_answer_on_a_decode_serve
 
 def test_servers_with_roles_are_whole_servers_to_a_profile_that_has_no_legs():
     traffic = alone("documents", SPLIT)
-    outcome = simulation("default", SPLIT, traffic).run()
+    outcome = simulation("llm-d-default", SPLIT, traffic).run()
     assert sum(seconds > 0 for seconds in outcome.busy.values()) == 1
 
 
@@ -128,7 +128,7 @@ def test_picker_beside_others_knows_its_own_requests_alone_and_pages_of_some_age
     servers = replace(fleet("equal", a100=1), pickers=2, page_seconds=10.0)
     calls = alone("documents", servers).calls * 8
     traffic = Trace("documents", tuple(call._replace(at=at / 100) for at, call in enumerate(calls)), 1.0)
-    watched = Watched(load_text(sample_texts()["default"], "default"), servers, traffic)
+    watched = Watched(load_text(sample_texts()["llm-d-default"], "llm-d-default"), servers, traffic)
     watched.run()
     own, running = zip(*watched.known, strict=True)
     assert sum(own) == 8
@@ -141,7 +141,7 @@ def test_picker_beside_others_knows_its_own_requests_alone_and_pages_of_some_age
 )
 def test_comparison_behind_envoy_refuses_what_it_would_leave_out(servers, workload):
     with pytest.raises(SystemExit, match=f"fleet '{servers}' or workload '{workload}' needs: leave --real out"):
-        refuse_unreal([Case(servers, "vllm", workload, 0.5, 1, "default")])
+        refuse_unreal([Case(servers, "vllm", workload, 0.5, 1, "llm-d-default")])
 
 
 def test_cpu_time_of_a_request_is_measured_by_profile():
@@ -153,7 +153,7 @@ def test_cpu_time_of_a_request_is_measured_by_profile():
 
 def test_prefill_decode_keeps_the_time_between_tokens_short_while_long_prompts_come_in():
     default, adaptive, special = (
-        run(one, FLEETS["split"], "documents", 0.5) for one in ("default", "adaptive", "prefill-decode")
+        run(one, FLEETS["split"], "documents", 0.5) for one in ("llm-d-default", "adaptive", "prefill-decode")
     )
     assert special.tpot(0.9) < 0.75 * min(default.tpot(0.9), adaptive.tpot(0.9))
     assert special.ttft(0.9) < default.ttft(0.9)
@@ -163,7 +163,8 @@ def test_prefill_decode_keeps_the_time_between_tokens_short_while_long_prompts_c
 def test_mixed_prefill_decode_gives_even_answers_for_fewer_dollars_on_two_kinds_of_hardware():
     servers = FLEETS["split-mixed"]
     default, adaptive, equal, special = (
-        run(one, servers, "documents", 0.6) for one in ("default", "adaptive", "prefill-decode", "mixed-prefill-decode")
+        run(one, servers, "documents", 0.6)
+        for one in ("llm-d-default", "adaptive", "prefill-decode", "mixed-prefill-decode")
     )
     assert special.tpot(0.9) < 0.9 * min(default.tpot(0.9), adaptive.tpot(0.9))
     assert special.dollars < 0.9 * min(default.dollars, adaptive.dollars)
@@ -174,14 +175,14 @@ def test_mixed_prefill_decode_gives_even_answers_for_fewer_dollars_on_two_kinds_
 def test_sticky_sessions_stay_with_the_history_that_the_body_does_not_show():
     servers = fleet("equal", a100=3)
     default, adaptive, special = (
-        run(one, servers, "sessions", 0.5) for one in ("default", "adaptive", "session-sticky")
+        run(one, servers, "sessions", 0.5) for one in ("llm-d-default", "adaptive", "session-sticky")
     )
     assert special.ttft(0.9) < 0.25 * min(default.ttft(0.9), adaptive.ttft(0.9))
 
 
 def test_random_does_not_herd_where_many_pickers_see_old_pages():
     servers = replace(fleet("equal", a100=3), pickers=4, page_seconds=15.0)
-    default, special = (run(one, servers, "unshared", 0.6) for one in ("default", "random"))
+    default, special = (run(one, servers, "unshared", 0.6) for one in ("llm-d-default", "random"))
     assert special.ttft(0.9) < 0.25 * default.ttft(0.9)
 
 

@@ -18,7 +18,7 @@ HEAVY = ("aiohttp", "grpc", "numpy", "prometheus_client", "rich", "structlog", "
 NETWORK = ("aiohttp", "grpc", "prometheus_client")
 UNUSED = ("cryptography", "lightkube", "numpy.random", "pygments", "rich", "watchfiles")
 """Of a picker with the default configuration and a certificate of its own."""
-DEFAULT_CONFIG = Path(__file__).parents[3] / "epp" / "samples" / "default.yaml"
+DEFAULT_CONFIG = Path(__file__).parents[3] / "epp" / "samples" / "llm-d-default.yaml"
 ASKED = [["--version"], ["--help"], *([*name.split(), "--help"] for name in COMMANDS)]
 
 

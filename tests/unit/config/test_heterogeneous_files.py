@@ -68,8 +68,10 @@ def test_het_3_request_with_an_slo_goes_to_the_cheapest_that_meets_it():
     assert target(schedule("heterogeneous-latency.yaml", headers=strict)) == "h100"
 
 
-def test_packing_profile_takes_the_slice_and_leaves_whole_devices_free():
-    assert target(schedule("mig-packing.yaml")) == "slice"
+def test_packing_profile_leaves_whole_devices_free_while_a_slice_is_in_time():
+    relaxed = [("x-llm-d-slo-ttft-ms", "10000"), ("x-llm-d-slo-tpot-ms", "200")]
+    assert target(schedule("mig-packing.yaml", headers=relaxed)) == "slice"
+    assert target(schedule("mig-packing.yaml", tokens=8000)) == "h100"
 
 
 @pytest.mark.parametrize("tokens", [2000])

@@ -109,7 +109,7 @@ def new_bench(config: str | None = None, observe: Callable[[ManualClock], Direct
         ]
     )
     endings = Endings()
-    loaded = load_text(sample_texts()["default"] if config is None else config)
+    loaded = load_text(sample_texts()["llm-d-default"] if config is None else config)
     assembly = assemble(loaded, Builder(Registry(modules=["gate", "refusing"]), clock))
     seeds = Seeds(b"secret 3")  # the first tie goes to a
     director = Director(store, assembly.pipeline, clock, observer=observe(clock) if observe else endings, seeds=seeds)

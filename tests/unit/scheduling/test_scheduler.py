@@ -128,6 +128,17 @@ def test_weighted_scores_are_summed_and_not_divided_by_the_weights():
     assert [e.name for e in result.targets] == ["e1", "e0"]
 
 
+def test_totals_stay_when_a_scorer_writes_to_its_own_array_later():
+    scorer = Fixed(0.25, 0.75)
+    result = one(profile("p", WeightedScorer(scorer))).schedule(Request("r"), candidates(waiting=[0, 0]))
+    scorer.scores[:] = 0.5
+    assert result.primary.totals.tolist() == [0.25, 0.75]
+    assert one(profile("p", WeightedScorer(scorer), WeightedScorer(scorer))).schedule(
+        Request("r"), candidates(waiting=[0, 0])
+    ).primary.totals.tolist() == [1.0, 1.0]
+    assert scorer.scores.tolist() == [0.5, 0.5]
+
+
 def test_gie_5_defect_23_scores_are_clamped_and_nan_and_infinite_count_as_zero_and_are_counted():
     seen = Counting()
     scheduler = one(profile("p", WeightedScorer(Fixed(2.0, -1.0, math.nan, math.inf, -math.inf))), seen)

@@ -91,6 +91,20 @@ def test_het_2_price_does_not_count_where_no_endpoint_is_in_time():
     assert scores(128, 128, tag("a10", 1.0), tag("h100", 4.0), in_reach=True) == [1.0, 0.25]
 
 
+@pytest.mark.parametrize(
+    ("applies_to", "in_time", "late", "unknown"),
+    [
+        ("in-time", [1.0, 0.25], [1.0, 1.0], [1.0, 0.25]),
+        ("late", [1.0, 1.0], [1.0, 0.25], [1.0, 1.0]),
+        ("all", [1.0, 0.25], [1.0, 0.25], [1.0, 0.25]),
+    ],
+)
+def test_het_2_price_counts_for_the_requests_that_are_chosen(applies_to, in_time, late, unknown):
+    for in_reach, wanted in ((True, in_time), (False, late), (None, unknown)):
+        found = scores(128, 128, tag("a10", 1.0), tag("h100", 4.0), in_reach=in_reach, appliesTo=applies_to)
+        assert found == wanted
+
+
 def test_het_2_all_devices_of_an_endpoint_are_paid_for():
     assert scores(1, 1, tag("a10", 1.0, count=4), tag("a10", 1.0)) == [0.25, 1.0]
 
@@ -134,6 +148,7 @@ def test_het_2_profiles_that_aibrix_wrote_are_read_from_a_file(tmp_path):
         ({"tolerance": nan}, "tolerance is nan"),
         ({"expectedOutputTokens": -1}, "expectedOutputTokens is -1"),
         ({"batchSize": -1}, "batchSize is -1; it must be 0 or more"),
+        ({"appliesTo": "early"}, "'early' is not known; use 'in-time', 'late', 'all'"),
         ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
     ],
 )

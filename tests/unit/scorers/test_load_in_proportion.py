@@ -4,14 +4,13 @@
 from math import inf, nan
 
 import msgspec
-import numpy as np
 import pytest
 
 from epp.framework import ConfigurationError, Request, RequestBody
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Partition, Performance, Sharing
-from epp.framework.rates import ENDPOINT_RATES, EndpointRates
+from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, WAITING
-from epp.framework.testing import candidates
+from epp.framework.testing import candidates, endpoint_rates
 from epp_scorers.active_request import ActiveRequestScorer
 from epp_scorers.load_aware import LoadAwareScorer
 from epp_scorers.queue import QueueScorer
@@ -25,10 +24,8 @@ ALL = (QueueScorer, RunningRequestsSizeScorer, ActiveRequestScorer, LoadAwareSco
 
 
 def learned(*per_second):
-    numbers = np.array(per_second, dtype=np.float64)
-    known = dict.fromkeys(EndpointRates.__dataclass_fields__, numbers)
     request = Request("r")
-    request.put(ENDPOINT_RATES, EndpointRates(**known))
+    request.put(ENDPOINT_RATES, endpoint_rates(per_second))
     return request
 
 

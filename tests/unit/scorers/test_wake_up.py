@@ -44,3 +44,11 @@ def test_tf_20_waking_up_takes_seconds():
 def test_tf_20_penalty_beyond_the_whole_score_is_refused():
     with pytest.raises(ConfigurationError, match="diskPenalty is 2; it must be between 0 and 1"):
         build(WakeUpScorer, diskPenalty=2)
+
+
+def test_tf_20_endpoint_that_freezes_pays_from_then_on_and_no_more_once_it_is_awake():
+    scorer = build(WakeUpScorer)
+    found = [
+        scorer.score(Request("r"), candidates(accelerators=[NO_TAG, tag])).tolist() for tag in (NO_TAG, DISK, NO_TAG)
+    ]
+    assert found == [[1.0, 1.0], [1.0, 0.0], [1.0, 1.0]]

@@ -6,13 +6,15 @@ from math import inf, nan
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorTag, Performance
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
-from epp.framework.snapshot import ACCELERATOR
+from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, KV_USAGE, RUNNING, WAITING
 from epp.framework.testing import candidates, endpoint_rates
 from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
 from epp_scorers.work_seconds import WorkSecondsScorer
@@ -141,6 +143,59 @@ def test_h100_takes_most_of_a_mixed_pools_requests_and_the_t4_some():
     # The T4 has 65 / 989 = 1 / 15.2 of the rate, so it gets every 16th request: the 16th and the 32nd
     # (16 * 2000 / r against 15.2 * 2000 / r).
     assert tokens == [30 * 2000, 2 * 2000]
+
+
+def plain_seconds(pool, rates, prompt_tokens, matched, *, output, behind, barrier):
+    """Return the sum of the docstring, written out for endpoints that report everything."""
+    running, in_flight, usage = (pool.values(column) for column in (RUNNING, IN_FLIGHT, KV_USAGE))
+    waiting, ahead = pool.values(WAITING), pool.values(IN_FLIGHT_TOKENS)
+    uncached = np.maximum(prompt_tokens - 64.0 * np.array(matched), 0.0)
+    own = uncached * (1.0 + behind * np.maximum(ahead / max(prompt_tokens, 1), 1.0))
+    batch = np.maximum(running, 1.0)
+    wait = np.where(waiting > 0, np.maximum(waiting, in_flight - batch), 0.0)
+    queue = wait * (rates.output_tokens * (rates.itl_base_seconds + rates.itl_seconds_per_request * batch) / batch)
+    itl = rates.itl_base_seconds + rates.itl_seconds_per_request * (np.maximum(running, in_flight) + 1.0)
+    full = np.minimum(np.maximum(usage, 0.0), 0.99)
+    prefill = (ahead + own) / rates.prefill_tokens_per_second
+    return prefill + queue + output * itl + barrier * full / (1.0 - full)
+
+
+@given(
+    loads=st.lists(
+        st.tuples(*[st.integers(0, 30)] * 3, st.integers(0, 9000), st.floats(0, 1), st.integers(0, 20)),
+        min_size=1,
+        max_size=4,
+    ),
+    prompt_tokens=st.integers(0, 3000),
+    behind=st.sampled_from([0.0, 1.0, 0.7]),
+    barrier=st.sampled_from([0.0, 0.05]),
+    wanted=st.none() | st.integers(1, 40),
+)
+def test_seconds_are_the_sum_of_the_docstring_to_the_last_bit(loads, prompt_tokens, behind, barrier, wanted):
+    names = ("waiting", "running", "in_flight", "in_flight_tokens", "kv_usage", "matched")
+    columns = dict(zip(names, zip(*loads, strict=True), strict=True))
+    matched = columns.pop("matched")
+    count = len(matched)
+    rates = endpoint_rates([9000, 1000, 3000, 700][:count], itl_base=[0.011] * count, itl_per_request=[0.0007] * count)
+    pool, scorer = candidates(**columns), build(requestsBehind=behind, kvBarrierSeconds=barrier)
+    output = 16 if wanted is None else min(16, wanted)
+    expected = plain_seconds(
+        pool, rates, prompt_tokens, matched, output=output, behind=behind, barrier=barrier
+    ).tolist()
+    for _ in range(2):  # the second time, what requests share is at hand
+        request = request_of(prompt_tokens, rates, matched, max_output_tokens=wanted)
+        assert scorer.seconds(request, pool).tolist() == expected
+
+
+def test_only_candidate_has_the_best_score():
+    assert build().score(request_of(1000, endpoint_rates([500])), candidates(in_flight_tokens=[9000])).tolist() == [1.0]
+
+
+def test_kv_caches_that_fill_up_between_requests_count_from_the_next_report_on():
+    scorer, rates = build(), endpoint_rates([1000, 1000])
+    pools = [candidates(kv_usage=usage) for usage in ([0.0, 0.5], [0.5, 0.0], [0.5, 0.5])]
+    found = [scorer.seconds(request_of(0, rates), pool).tolist() for pool in pools]
+    assert found == [[0.0, 0.05], [0.05, 0.0], [0.05, 0.05]]
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,16 @@ def test_a_request_waits_until_its_worst_case_fits_in_the_cache():
     assert (machine.running, machine.waiting) == (2, 0)
 
 
+def test_adapter_is_loaded_before_its_first_request_and_again_after_another_took_its_place():
+    machine = Machine(profile(lora_load_seconds=0.5))
+    for number, adapter in enumerate(("a", "a", "b", "a")):
+        machine.submit(request(number, output=1, lora=adapter))
+        # the prompt takes 1 s; the second request finds the adapter
+        (emission,) = machine.advance(machine.now + 2.0)
+        assert emission.at_seconds == pytest.approx(2.0 * number + (1.0 if number == 1 else 1.5))
+    assert machine.adapter_loads == 3
+
+
 def test_a_request_without_an_adapter_slot_lets_others_pass():
     machine = Machine(PROFILE)
     machine.submit(request(1, lora="a", output=2))

@@ -2,6 +2,7 @@
 """The median of the latest samples, and its decay."""
 
 import math
+import statistics
 
 import numpy as np
 from hypothesis import given
@@ -78,6 +79,32 @@ def test_any_sample_at_all_leaves_a_ratio_that_is_finite_and_above_0(samples, ag
         one.add(0, 0, ratio, 0.0)
     known = np.exp(like_the_others(one.learned(2, age)[0], np.zeros(2, dtype=np.intp)))
     assert (np.isfinite(known) & (known > 0)).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.floats(1e-3, 1e3), st.booleans()), max_size=30))
+def test_median_is_that_of_the_latest_samples_however_often_it_is_asked_for(samples):
+    one, given_to = learner(min_samples=1), {0: [], 1: []}
+    for slot, ratio, asked in samples:
+        one.add(slot, 0, ratio, 0.0)
+        given_to[slot].append(math.log(ratio))
+        if asked:
+            one.learned(2, 0.0)
+    logs, counts = one.learned(2, 0.0)
+    for slot, theirs in given_to.items():
+        assert counts[slot] == len(theirs)
+        assert np.isnan(logs[slot]) if not theirs else logs[slot] == statistics.median(theirs[-5:])
+
+
+@given(st.lists(st.tuples(st.just(math.nan) | st.floats(-9, 9), st.integers(1, 3)), min_size=1, max_size=8))
+def test_unlearned_slot_takes_the_median_that_numpy_computes_of_its_kind_or_of_all(slots):
+    logs, kinds = (np.array(column) for column in zip(*slots, strict=True))
+    found = like_the_others(np.append(logs, math.nan), np.append(kinds, 0))  # and a free slot
+    learned = ~np.isnan(logs)
+    for log, kind, its in zip(logs, kinds, found, strict=False):
+        theirs = logs[learned & (kinds == kind)]
+        likely = theirs if len(theirs) else logs[learned]
+        assert its == (log if not np.isnan(log) else np.median(likely) if len(likely) else 0.0)
+    assert found[-1] == 0.0
 
 
 class Slots(RuleBasedStateMachine):

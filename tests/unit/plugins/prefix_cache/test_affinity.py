@@ -5,6 +5,8 @@ from math import nan
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
 from epp.framework.rates import ENDPOINT_RATES
@@ -168,3 +170,32 @@ def test_with_rates_a_slow_warm_endpoint_is_left_sooner_than_a_fast_one():
 def test_with_rates_the_pools_own_throughput_does_not_count():
     parameters = {"maxTTFTPenaltyMs": 500, "peakPrefillThroughput": 1e9}
     assert kept_by_rates([10, 0, 0], [1501, 0, 0], [1000] * 3, **parameters) == ALL
+
+
+@given(
+    matched=st.lists(st.integers(0, 10), min_size=3, max_size=3),
+    tokens=st.lists(st.integers(0, 3000).map(float), min_size=3, max_size=3),
+    waiting=st.lists(st.integers(0, 3).map(float) | st.just(nan), min_size=3, max_size=3),
+    running=st.lists(st.integers(0, 9).map(float) | st.just(nan), min_size=3, max_size=3),
+    limit=st.sampled_from([50, 200, 1000, 5000]),
+)
+def test_endpoint_with_the_longest_match_decides_alone_only_where_all_together_would_decide_the_same(
+    matched, tokens, waiting, running, limit
+):
+    pool = candidates(in_flight_tokens=tokens, waiting=waiting, running=running, in_flight=[0, 4, 12])
+    rates = endpoint_rates([1000, 500, 2000], itl_base=[0.01] * 3)
+    request = Request("r", RequestBody(prompt_tokens=640))
+    request.put(ENDPOINT_RATES, rates)
+    request.put(PREFIX_MATCH, PrefixMatch(np.array(matched, dtype=np.int32), 10, block_tokens=64))
+    sticky = np.array(matched) / 10 >= 0.8
+    seconds = rates.ttft_seconds(pool, np.maximum(640.0 - 64.0 * np.array(matched), 0.0))
+    stays = sticky.any() and (sticky.all() or (seconds[sticky].min() - seconds[~sticky].min()) * 1000 <= limit)
+    found = build(maxTTFTPenaltyMs=limit).filter(request, pool).tolist()
+    assert found == (sticky.tolist() if stays else ALL)
+
+
+def test_no_candidate_is_none_to_keep():
+    pool = candidates(in_flight_tokens=[0, 0, 0]).keep(np.zeros(3, dtype=np.bool_))
+    request = Request("r")
+    request.put(PREFIX_MATCH, PrefixMatch(np.array([10, 8, 7], dtype=np.int32), 10, block_tokens=64))
+    assert build().filter(request, pool).tolist() == []

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ready-made profiles claim on the fleets that they are made for, in virtual time."""
+
+import pytest
+from profiles.outcome import Outcome, Served
+from profiles.remarks import idle_gpus, idle_nodes, remarks, share_away
+from profiles.special_fleets import ALL_FLEETS
+from profiles.virtual import simulate
+from profiles.workloads import trace
+
+from epp.config import load_text
+from epp.samples import sample_texts
+
+SECONDS = 36.0
+OTHERS = ("llm-d-default", "adaptive")
+
+
+def run(sample: str, fleet: str, workload: str, load: float, *, seconds: float = SECONDS, seed: int = 3) -> Outcome:
+    traffic = trace(workload, ALL_FLEETS[fleet], load=load, seconds=seconds, seed=seed)
+    return simulate(load_text(sample_texts()[sample], sample), ALL_FLEETS[fleet], traffic)
+
+
+def test_long_context_profile_keeps_short_requests_from_waiting_behind_documents():
+    special, *others = (
+        run(name, "context-ranges", "rare-documents", 0.6, seed=5) for name in ("long-context", *OTHERS)
+    )
+    for other in others:
+        assert special.of_group("short").ttft(0.99) < other.of_group("short").ttft(0.99)
+        assert special.of_group("short").over_target < other.of_group("short").over_target
+        assert special.of_group("long").ttft(0.9) < 1.5 * other.of_group("long").ttft(0.9)
+    assert not special.timeouts
+
+
+def test_long_context_profile_sends_no_document_where_it_is_refused():
+    special, default = (
+        run(name, "short-contexts", "rare-documents", 0.5) for name in ("long-context", "llm-d-default")
+    )
+    assert not any(one.refused for one in special.served)
+    assert sum(one.refused for one in default.served) > 0.3 * len(default.of_group("long").served)
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_lora_profile_loads_fewer_adapters_and_requests_do_not_wait_for_them(other):
+    special, against = (run(name, "many-adapters", "adapters", 0.5) for name in ("lora-dense", other))
+    assert special.ttft(0.9) < 0.1 * against.ttft(0.9)
+    assert special.adapter_loads < 0.5 * against.adapter_loads
+    assert not special.timeouts
+
+
+def test_packing_profile_leaves_nodes_idle_and_is_in_time():
+    fleet = ALL_FLEETS["slices"]
+    special, *others = (run(name, "slices", "unshared", 0.2) for name in ("mig-packing", *OTHERS))
+    assert "node-c" in idle_nodes(fleet, special)
+    assert len(idle_gpus(fleet, special)) >= 3
+    for other in others:
+        assert not idle_nodes(fleet, other)
+    assert special.ttft(0.9) < 0.6  # what the profile aims at
+    assert special.over_target <= 0.02
+
+
+def test_cluster_profile_does_not_travel_while_there_is_room():
+    fleet = ALL_FLEETS["two-clusters"]
+    # half of the servers are here: 60 % of what they can serve
+    special, *others = (run(name, "two-clusters", "conversations", 0.3) for name in ("multi-cluster", *OTHERS))
+    assert share_away(fleet, special) < 0.05
+    for other in others:
+        assert share_away(fleet, other) > share_away(fleet, special)
+        assert special.ttft(0.5) < other.ttft(0.5)
+        assert special.ttft(0.9) < other.ttft(0.9)
+
+
+def test_cluster_profile_has_another_cluster_serve_what_is_too_much_for_the_local_one():
+    # 150 % of what the servers here can serve
+    special, default = (run(name, "two-clusters", "conversations", 0.75) for name in ("multi-cluster", "llm-d-default"))
+    assert not special.timeouts
+    assert special.ttft(0.9) < default.ttft(0.9)
+    assert share_away(ALL_FLEETS["two-clusters"], special) > 0.25
+
+
+def test_remarks_say_what_was_idle_sent_away_loaded_and_refused():
+    first, second = (server.name for server in ALL_FLEETS["slices"].servers if server.node == "node-d")
+    outcome = Outcome(60.0, (Served(1.0, second), Served(30.0, first)), 0.0, adapter_loads=2)
+    assert remarks(ALL_FLEETS["slices"], outcome) == "idle: 7 GPUs, 3 nodes; 2 adapters loaded"
+    served = (Served(30.0, "a100-0"), Served(31.0, "a100-7", refused=True))
+    assert remarks(ALL_FLEETS["two-clusters"], Outcome(60.0, served, 0.0)) == "50% in another cluster; 1 refused"
