@@ -83,6 +83,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     assert aggregator is not None  # noqa: S101  the same
     assert producers is not None  # noqa: S101  the same
     complete = {name: profile for name, profile in profiles.items() if profile is not None}
+    found_by_lint = lint(loaded, complete, layer.feeds, instances, flow_control)
     return Assembly(
         loaded=loaded,
         pipeline=Pipeline(
@@ -98,7 +99,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         readings=readings_of(instances, layer),
         discovery=found,
         instances=instances,
-        warnings=tuple(in_order_of_the_file([*instances.warnings, *lint(loaded, complete, layer.feeds, instances)])),
+        warnings=tuple(in_order_of_the_file([*instances.warnings, *found_by_lint])),
     )
 
 

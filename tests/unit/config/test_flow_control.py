@@ -6,6 +6,8 @@ from math import inf
 import pytest
 
 from epp.flow_control import Limits
+from epp.framework.flow_control import UsageLimitPolicy
+from epp.framework.registry import Registry
 
 ON = "featureGates: [flowControl]\n"
 
@@ -90,6 +92,60 @@ def test_limit_of_a_priority_above_that_for_all_is_warned_of_only_where_the_file
             "is 100"
         )
     ]
+
+
+def test_detector_of_metrics_that_nothing_collects_lets_nothing_through(warned):
+    text = "plugins: [{type: active-request-scorer}, {type: concurrency-detector}]\n"
+    profile = "schedulingProfiles: [{name: default, plugins: [{pluginRef: active-request-scorer}]}]\n"
+    flow = "dataLayer: {injectDefaults: false}\nflowControl: {saturationDetector: {pluginRef: X}}"
+    blind = ON + text + profile + flow
+    warnings = warned(blind.replace("concurrency-", "utilization-").replace("X", "utilization-detector"))
+    assert (
+        "c.yaml:7:1: flowControl: detector 'utilization-detector' counts every endpoint as full, since no data source "
+        "of this configuration collects metrics: no request gets through; name a concurrency-detector, or add a data "
+        "source"
+    ) in warnings
+    assert warned(blind.replace("X", "concurrency-detector")) == []
+
+
+class Closed(UsageLimitPolicy):
+    """Lets priority 0 and more through."""
+
+    plugin_type = "closed"
+
+    def ceilings(self, priorities, saturation):
+        return [1.0 if priority >= 0 else 0.0 for priority in priorities]
+
+
+class Short(UsageLimitPolicy):
+    """Has no ceiling for the lowest priority."""
+
+    plugin_type = "short"
+
+    def ceilings(self, priorities, saturation):
+        return [1.0] * (len(priorities) - 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "warning"),
+    [
+        (
+            Closed,
+            (
+                "usage limits 'closed' let no request of priority -5 through, even to an idle endpoint: they wait until "
+                "they are refused"
+            ),
+        ),
+        (Short, "usage limits 'short' failed on the priorities of this file: 1 ceilings for 2 priorities"),
+    ],
+)
+def test_ceiling_that_lets_nothing_through_is_warned_of(warned, policy, warning):
+    registry = Registry()
+    registry.register(policy)
+    kind = policy.plugin_type
+    flow = f"flowControl: {{usageLimitPolicyPluginRef: {kind}, priorityBands: [{{priority: -5}}]}}"
+    text = f"plugins: [{{type: {kind}}}]\n{flow}"
+    assert warned(ON + text, registry=registry) == [f"c.yaml:5:1: flowControl: {warning}"]
 
 
 def test_mistake_of_the_default_band_is_told_once(refused):
