@@ -132,8 +132,8 @@ class Short(UsageLimitPolicy):
         (
             Closed,
             (
-                "usage limits 'closed' let no request of priority -5 through, even to an idle endpoint: they wait until "
-                "they are refused"
+                "usage limits 'closed' let no request of priority -5 through, even to an idle endpoint: they wait "
+                "until they are refused"
             ),
         ),
         (Short, "usage limits 'short' failed on the priorities of this file: 1 ceilings for 2 priorities"),
