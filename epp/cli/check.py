@@ -17,7 +17,16 @@ from epp.cli.inputs import split_list
 from epp.cli.options import Output
 from epp.cli.output import log_of_errors_only, new_console, print_json
 from epp.config import Builder
-from epp.config.describe import FeedGraph, FilterUse, Graph, PluginUse, ProfileGraph, ScorerUse
+from epp.config.describe import (
+    BandGraph,
+    FeedGraph,
+    FilterUse,
+    FlowControlGraph,
+    Graph,
+    PluginUse,
+    ProfileGraph,
+    ScorerUse,
+)
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.plugin import Stage, all_roles
 from epp.framework.registry import Registry
@@ -97,6 +106,8 @@ def graph_tree(graph: Graph) -> Tree:
     for name, plugins in graph.hooks.items():
         if name in _BEFORE_SCHEDULING:
             tree.add(f"{name}: {_named_all(plugins)}")
+    if graph.flow_control is not None:
+        _add_flow_control(tree.add("flow control"), graph.flow_control)
     for producer in graph.producers:
         tree.add(f"producer {_named(producer)}{_parameters(producer)}{_data('writes', producer.writes)}")
     aggregator = "" if graph.aggregator == graph.profile_picker else f", aggregator {_named(graph.aggregator)}"
@@ -111,6 +122,44 @@ def graph_tree(graph: Graph) -> Tree:
             tree.add(f"{name}: {', '.join(escape(plugin.name) for plugin in plugins)}")
     _add_data(tree.add("endpoint data"), graph)
     return tree
+
+
+def _add_flow_control(tree: Tree, flow: FlowControlGraph) -> None:
+    tree.add(f"detector {_named(flow.detector)}{_parameters(flow.detector)}")
+    tree.add(f"usage limits {_named(flow.usage_limits)}{_parameters(flow.usage_limits)}")
+    limits = [
+        "any number of requests" if flow.max_requests is None else _counted(flow.max_requests, "request"),
+        "of any size" if flow.max_bytes is None else f"{_bytes(flow.max_bytes)} at most",
+    ]
+    tree.add(f"all together: {', '.join(limits)}; without endpoints {_seconds(flow.no_endpoint_ttl_seconds)}")
+    for band in flow.bands:
+        ceiling = "" if band.ceiling in {None, 1.0} else f", ceiling {band.ceiling:.0%}"
+        tree.add(f"priority {band.priority}: {_band(band)}{ceiling}")
+    if flow.negative_band == flow.default_band:
+        tree.add(f"other priorities: {_band(flow.default_band)}")
+    else:
+        tree.add(f"other priorities above 0: {_band(flow.default_band)}")
+        tree.add(f"other priorities below 0: {_band(flow.negative_band)}")
+
+
+def _band(band: BandGraph) -> str:
+    limits = f"{_counted(band.max_requests, 'request')}, {_bytes(band.max_bytes)}, {_seconds(band.ttl_seconds)}"
+    policies = ", ".join(_named(each, with_reason=False) + _parameters(each) for each in (band.fairness, band.ordering))
+    return f"{limits}; {policies}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _bytes(number: int) -> str:
+    """Return a number of bytes as a quantity, in its largest unit that leaves it whole."""
+    units = [("Gi", 2**30), ("G", 10**9), ("Mi", 2**20), ("M", 10**6), ("Ki", 2**10), ("k", 10**3)]
+    return next((f"{number // size} {name}B" for name, size in units if not number % size), f"{number} bytes")
+
+
+def _seconds(number: float | None) -> str:
+    return "for as long as it takes" if number is None else f"for {number:g} s"
 
 
 def _add_data(data: Tree, graph: Graph) -> None:

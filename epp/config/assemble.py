@@ -64,7 +64,8 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     instances.connect()
     profiles = build_profiles(loaded.model, instances)
     gates = check_features(loaded.model, instances)
-    flow_control = build_flow_control(loaded.model, instances, is_on=gates.get(FLOW_CONTROL, False))
+    flow = partial(build_flow_control, loaded.model, instances, is_on=gates.get(FLOW_CONTROL, False))
+    flow_control = _attempt(instances, flow, FLOW_CONTROL)
     parsers = _attempt(instances, lambda: _parsers(loaded, instances), "requestHandler") or ()
     layer = _attempt(instances, lambda: build_data_layer(loaded, instances), "dataLayer") or DataLayer()
     found = choose_discovery(loaded, instances)
@@ -82,6 +83,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     assert aggregator is not None  # noqa: S101  the same
     assert producers is not None  # noqa: S101  the same
     complete = {name: profile for name, profile in profiles.items() if profile is not None}
+    found_by_lint = lint(loaded, complete, layer.feeds, instances, flow_control)
     return Assembly(
         loaded=loaded,
         pipeline=Pipeline(
@@ -97,7 +99,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         readings=readings_of(instances, layer),
         discovery=found,
         instances=instances,
-        warnings=tuple(in_order_of_the_file([*instances.warnings, *lint(loaded, complete, layer.feeds, instances)])),
+        warnings=tuple(in_order_of_the_file([*instances.warnings, *found_by_lint])),
     )
 
 

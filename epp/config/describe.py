@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The graph of a configuration with all defaults filled in."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Any
 
 import msgspec
 
 from epp.config.assemble import Assembly
+from epp.config.ceilings import fixed_ceilings
 from epp.config.profiles import names_no_picker
+from epp.flow_control import BandSettings, FlowControlSettings
 from epp.framework.drops import DropCause
 from epp.framework.plugin import Datum, Plugin, all_roles
 from epp.framework.request import DataKey
@@ -66,6 +69,38 @@ class ProfileGraph(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
     drop_stale_after_seconds: float | None = None
 
 
+class BandGraph(msgspec.Struct, frozen=True, rename="camel"):
+    """What holds for requests that wait at one priority, or at all that have no band of their own."""
+
+    priority: int | None
+    max_requests: int
+    max_bytes: int
+    ttl_seconds: float | None
+    """None for as long as it takes."""
+    ceiling: float | None
+    """Fullness from which an endpoint has no room for them; None where that changes with the pool."""
+    fairness: PluginUse
+    ordering: PluginUse
+
+
+class FlowControlGraph(msgspec.Struct, frozen=True, rename="camel"):
+    """Queues in front of full endpoints."""
+
+    detector: PluginUse
+    usage_limits: PluginUse
+    max_requests: int | None
+    """Of all priorities together; None for no limit."""
+    max_bytes: int | None
+    no_endpoint_ttl_seconds: float | None
+    """None for as long as it takes."""
+    bands: tuple[BandGraph, ...]
+    """Highest priority first."""
+    default_band: BandGraph
+    """For priorities of 0 and more without a band of their own."""
+    negative_band: BandGraph
+    """For those below 0."""
+
+
 class FeedGraph(msgspec.Struct, frozen=True, rename="camel"):
     """A data source and the extractors that read its pages."""
 
@@ -79,6 +114,8 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
     """The whole of it."""
 
     parsers: tuple[PluginUse, ...]
+    flow_control: FlowControlGraph | None
+    """None where requests do not wait."""
     producers: tuple[PluginUse, ...]
     profile_picker: PluginUse
     aggregator: PluginUse
@@ -140,6 +177,7 @@ def describe(assembly: Assembly) -> Graph:
     scheduler = pipeline.scheduler
     return Graph(
         parsers=uses(pipeline.parsers.parsers),
+        flow_control=None if pipeline.flow_control is None else _flow_control(pipeline.flow_control, use),
         producers=uses(pipeline.of(Producer)),
         profile_picker=use(scheduler.profile_picker),
         aggregator=use(scheduler.aggregator),
@@ -160,6 +198,35 @@ def describe(assembly: Assembly) -> Graph:
         taggers=uses(assembly.taggers),
         discovery=None if assembly.discovery is None else use(assembly.discovery),
     )
+
+
+def _flow_control(settings: FlowControlSettings, use: Callable[[Plugin[Any]], PluginUse]) -> FlowControlGraph:
+    ceilings = fixed_ceilings(settings)
+
+    def band_graph(priority: int | None, band: BandSettings) -> BandGraph:
+        return BandGraph(
+            priority,
+            *band.limits,
+            _finite(band.ttl_seconds),
+            None if priority is None else ceilings.get(priority),
+            use(band.fairness),
+            use(band.ordering),
+        )
+
+    return FlowControlGraph(
+        detector=use(settings.detector),
+        usage_limits=use(settings.usage_limits),
+        max_requests=settings.limits.requests or None,
+        max_bytes=settings.limits.size_bytes or None,
+        no_endpoint_ttl_seconds=_finite(settings.no_endpoint_ttl_seconds),
+        bands=tuple(band_graph(priority, settings.of(priority)) for priority in settings.priorities_with(0)),
+        default_band=band_graph(None, settings.default_band),
+        negative_band=band_graph(None, settings.negative_band),
+    )
+
+
+def _finite(seconds: float) -> float | None:
+    return None if seconds == inf else seconds
 
 
 def _stale(member: ProfileFilter | WeightedScorer) -> tuple[float | None, str]:

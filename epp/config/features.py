@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from epp.config.instances import Instances
 from epp.config.model import API_VERSION, LEGACY_API_VERSION, EndpointPickerConfig
-from epp.framework.flow_control import SaturationDetector
 from epp.framework.hints import hint_at
 
 _PROPAGATE_PRIORITY = ("requestHandler", "propagatePriority")
@@ -19,8 +18,6 @@ def check_features(config: EndpointPickerConfig, instances: Instances) -> Mappin
     if config.api_version == LEGACY_API_VERSION:
         instances.warn(f"{LEGACY_API_VERSION} is deprecated: write {API_VERSION}", "apiVersion")
     gates = _gates(config, instances)
-    if not gates.get(FLOW_CONTROL, False):
-        _warn_of_idle_detectors(config, instances)
     layer = config.data_layer
     for path, value in (
         (("discovery", "peers"), layer.discovery and layer.discovery.peers),
@@ -35,18 +32,6 @@ def check_features(config: EndpointPickerConfig, instances: Instances) -> Mappin
     if config.request_handler.propagate_priority:
         instances.warn("is known, not supported yet: bodies keep the priority they have", *_PROPAGATE_PRIORITY)
     return gates
-
-
-def _warn_of_idle_detectors(config: EndpointPickerConfig, instances: Instances) -> None:
-    """Warn of saturation detectors that no profile names as filters, where nothing queues."""
-    filtering = {ref.plugin_ref for profile in config.scheduling_profiles for ref in profile.plugins}
-    for plugin in instances:
-        if config.scheduling_profiles and isinstance(plugin, SaturationDetector) and plugin.name not in filtering:
-            instances.warn(
-                f"plugin {plugin.name!r} (type {plugin.plugin_type}) has no effect: feature gate flowControl is off, "
-                "and no profile names it as a filter",
-                *instances.path_of(plugin),
-            )
 
 
 def _gates(config: EndpointPickerConfig, instances: Instances) -> dict[str, bool]:

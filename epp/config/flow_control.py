@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 
 from epp.config.document import Path
 from epp.config.instances import Instances
-from epp.config.model import EndpointPickerConfig, FlowControl, PriorityBandPolicies
+from epp.config.model import BAND_BYTES, BAND_REQUESTS, EndpointPickerConfig, FlowControl, PriorityBandPolicies
 from epp.flow_control import BandSettings, FlowControlSettings, Limits
 from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy
 from epp.framework.plugin import Plugin
+from epp.framework.roles import Filter
+
+_ROLES = (SaturationDetector, UsageLimitPolicy, OrderingPolicy, FairnessPolicy)
 
 _IMPLIED = frozenset(
     {"global-strict-fairness-policy", "fcfs-ordering-policy", "static-usage-limit-policy", "utilization-detector"}
@@ -19,6 +22,8 @@ _IMPLIED = frozenset(
 """Policies that a file may refer to without declaring them."""
 
 _PLACE = "flowControl"
+_OLD_PLACE = "saturationDetector"
+_GATE_IS_OFF = "feature gate flowControl is off"
 
 _R = TypeVar("_R", bound=Plugin[Any])
 
@@ -26,23 +31,26 @@ _R = TypeVar("_R", bound=Plugin[Any])
 def build_flow_control(
     config: EndpointPickerConfig, instances: Instances, *, is_on: bool
 ) -> FlowControlSettings | None:
-    """Return what the file says of flow control; None where its gate is off, or where a problem was recorded."""
-    if not is_on:
-        for key, value in ((_PLACE, config.flow_control), ("saturationDetector", config.saturation_detector)):
-            if value is not None:
-                instances.warn("has no effect: feature gate flowControl is off", key)
+    """Return what the file says of flow control; None where its gate is off, or where a problem was recorded.
+
+    Warns of what has no effect. Raises ConfigurationError where a policy that is implied cannot be built.
+    """
     given = config.flow_control or FlowControl()
     policies = _Policies(instances, given, may_add=is_on)
-    detector = policies.find(*_detector(config, given, instances), SaturationDetector)
+    detector = policies.find(*_detector(config, given), SaturationDetector)
     usage = policies.find(given.usage_limit_policy_plugin_ref, (_PLACE, "usageLimitPolicyPluginRef"), UsageLimitPolicy)
     default = policies.band(given.default_priority_band or PriorityBandPolicies(), "defaultPriorityBand")
-    negative = policies.band(
-        given.default_negative_priority_band or given.default_priority_band or PriorityBandPolicies(),
-        "defaultNegativePriorityBand",
-    )
+    negative = default
+    if given.default_negative_priority_band is not None:
+        negative = policies.band(given.default_negative_priority_band, "defaultNegativePriorityBand")
     bands = _bands(given, policies, instances)
-    if detector is None or usage is None or default is None or negative is None or bands is None or not is_on:
+    _warn(config, instances, is_on=is_on)
+    if not is_on:
+        _warn_of_idle_plugins(config, instances, {}, _GATE_IS_OFF)
         return None
+    if detector is None or usage is None or default is None or negative is None or bands is None:
+        return None
+    _warn_of_idle_plugins(config, instances, policies.found, "flowControl does not name it")
     ttl, empty = given.default_request_ttl, given.no_endpoint_request_ttl
     return FlowControlSettings(
         detector=detector,
@@ -55,15 +63,69 @@ def build_flow_control(
     )
 
 
-def _detector(config: EndpointPickerConfig, given: FlowControl, instances: Instances) -> tuple[str, Path]:
+def _detector(config: EndpointPickerConfig, given: FlowControl) -> tuple[str, Path]:
     """Return the name of the detector, and where it is said."""
-    if config.saturation_detector is not None:
-        instances.warn("is deprecated: write it into flowControl", "saturationDetector")
     if given.saturation_detector is not None:
         return given.saturation_detector.plugin_ref, (_PLACE, "saturationDetector", "pluginRef")
     if config.saturation_detector is not None:
-        return config.saturation_detector.plugin_ref, ("saturationDetector", "pluginRef")
+        return config.saturation_detector.plugin_ref, (_OLD_PLACE, "pluginRef")
     return "utilization-detector", (_PLACE,)
+
+
+def _warn(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) -> None:
+    """Warn of keys that are deprecated or have no effect."""
+    given = config.flow_control
+    if config.saturation_detector is not None:
+        remedy = "write it into flowControl"
+        if given is not None and given.saturation_detector is not None:
+            instances.warn("has no effect beside flowControl.saturationDetector", _OLD_PLACE)
+        elif is_on:
+            instances.warn(f"is deprecated: {remedy}", _OLD_PLACE)
+        else:
+            instances.warn(f"is deprecated, and has no effect: {_GATE_IS_OFF}", _OLD_PLACE)
+    if given is None:
+        return
+    if not is_on:
+        instances.warn(f"has no effect: {_GATE_IS_OFF}", _PLACE)
+        return
+    for index, band in enumerate(given.priority_bands):
+        _warn_of_wide_limits(given, band, instances, "priorityBands", index)
+    for key, each in (
+        ("defaultPriorityBand", given.default_priority_band),
+        ("defaultNegativePriorityBand", given.default_negative_priority_band),
+    ):
+        if each is not None:
+            _warn_of_wide_limits(given, each, instances, key)
+
+
+def _warn_of_wide_limits(
+    given: FlowControl, band: PriorityBandPolicies, instances: Instances, *place: str | int
+) -> None:
+    """Warn of limits of a priority that the file sets, and that are never reached."""
+    for key, own, common in (
+        ("maxRequests", band.max_requests, given.max_requests),
+        ("maxBytes", band.max_bytes, given.max_bytes),
+    ):
+        name = "max_requests" if key == "maxRequests" else "max_bytes"
+        if name in band.model_fields_set and 0 < common < own:
+            instances.warn(f"is {own}, and never reached: flowControl.{key} is {common}", _PLACE, *place, key)
+
+
+def _warn_of_idle_plugins(
+    config: EndpointPickerConfig, instances: Instances, used: Mapping[str, Plugin[Any]], why: str
+) -> None:
+    """Warn of policies that are declared, and that nothing names."""
+    in_profiles = {ref.plugin_ref for profile in config.scheduling_profiles for ref in profile.plugins}
+    for plugin in instances:
+        is_filter = isinstance(plugin, Filter)
+        filters = is_filter and (not config.scheduling_profiles or plugin.name in in_profiles)
+        if not isinstance(plugin, _ROLES) or plugin.name in used or filters:
+            continue
+        instances.warn(
+            f"plugin {plugin.name!r} (type {plugin.plugin_type}) has no effect: {why}"
+            + (", and no profile names it as a filter" if is_filter else ""),
+            *instances.path_of(plugin),
+        )
 
 
 def _bands(given: FlowControl, policies: "_Policies", instances: Instances) -> Mapping[int, BandSettings] | None:
@@ -87,13 +149,20 @@ class _Policies:
         self._instances = instances
         self._given = given
         self._may_add = may_add
+        self.found: dict[str, Plugin[Any]] = {}
+        """All that were found, by name."""
 
     def find(self, name: str, path: Path, role: type[_R]) -> _R | None:
         """Return the policy of a name; None where there is none, which is a problem unless it is implied."""
         instances = self._instances
+        found: _R | None = None
         if name in instances.by_name or name in instances.inactive or name not in _IMPLIED:
-            return instances.resolve_name(name, role, *path)
-        return instances.ensure(name, role, "flowControl names no other") if self._may_add else None
+            found = instances.resolve_name(name, role, *path)
+        elif self._may_add:
+            found = instances.ensure(name, role, "flowControl names no other")
+        if found is not None:
+            self.found[found.name] = found
+        return found
 
     def band(self, band: PriorityBandPolicies, *place: str | int) -> BandSettings | None:
         """Return what holds at a priority; None where a problem was recorded."""
@@ -104,7 +173,7 @@ class _Policies:
             return None
         own, common = band.default_request_ttl, self._given.default_request_ttl
         return BandSettings(
-            limits=Limits(band.max_requests, band.max_bytes),
+            limits=Limits(band.max_requests or BAND_REQUESTS, band.max_bytes or BAND_BYTES),
             ttl_seconds=(common if own is None else own) or inf,
             ordering=ordering,
             fairness=fairness,

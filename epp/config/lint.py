@@ -5,11 +5,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from epp.config.ceilings import ceilings_at
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
 from epp.config.problems import Problem
+from epp.flow_control import FlowControlSettings
 from epp.framework.datalayer import Feed, KnowsAccelerators, NamesPlacementTemplate, Tagger, unknown_accelerators
 from epp.framework.drops import DropCause
+from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.plugin import Datum, Plugin, Stage, roles_of
 from epp.framework.request import DataKey
@@ -32,7 +35,11 @@ _OWN_COLUMNS = (IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED, FAILED, LAST_PICKED, METRIC
 
 
 def lint(
-    loaded: LoadedConfig, profiles: Mapping[str, Profile], feeds: Sequence[Feed], instances: Instances
+    loaded: LoadedConfig,
+    profiles: Mapping[str, Profile],
+    feeds: Sequence[Feed],
+    instances: Instances,
+    flow_control: FlowControlSettings | None,
 ) -> list[Problem]:
     """Return the warnings."""
     found = [
@@ -45,6 +52,11 @@ def lint(
     collected |= {column.name for column in _OWN_COLUMNS}
     read = {datum for plugin in instances for datum in (*plugin.reads, *plugin.may_read)}
     needed = {datum.name for plugin in instances for datum in plugin.reads}  # of these, wiring warns
+    if flow_control is not None:
+        found += [
+            loaded.problem(message, "flowControl" if loaded.model.flow_control else "featureGates")
+            for message in _of_flow_control(flow_control, feeds)
+        ]
     for plugin in instances:
         found += [
             loaded.problem(message, *instances.path_of(plugin))
@@ -110,6 +122,27 @@ def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:
                 "to false to confirm"
             )
     yield from _same_measure(where, [weighted.scorer for weighted in voting])
+
+
+def _of_flow_control(settings: FlowControlSettings, feeds: Sequence[Feed]) -> Iterator[str]:
+    """Yield warnings of flow control that lets no request through."""
+    detector, usage = settings.detector, settings.usage_limits
+    if METRICS_AT in detector.reads and not any(feed.extractors for feed in feeds):
+        yield (
+            f"detector {detector.name!r} counts every endpoint as full, since no data source of this configuration "
+            "collects metrics: no request gets through; name a concurrency-detector, or add a data source"
+        )
+    try:
+        ceilings = ceilings_at(settings, 0.0)
+    except ConfigurationError as error:
+        yield f"usage limits {usage.name!r} failed on the priorities of this file: {error}"
+        return
+    closed = [str(priority) for priority, ceiling in ceilings.items() if not ceiling > 0]
+    if closed:
+        yield (
+            f"usage limits {usage.name!r} let no request of priority {', '.join(closed)} through, even to an idle "
+            "endpoint: they wait until they are refused"
+        )
 
 
 def _status(cause: DropCause, profile: Profile) -> int:

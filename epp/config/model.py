@@ -12,6 +12,10 @@ from epp.framework.quantities import parse_quantity
 API_VERSION = "llm-d.ai/v1alpha1"
 LEGACY_API_VERSION = "inference.networking.x-k8s.io/v1alpha1"
 KIND = "EndpointPickerConfig"
+BAND_REQUESTS = 5000
+"""Most requests that wait at one priority, where the file says nothing else."""
+BAND_BYTES = 10**9
+"""Most bytes of their bodies."""
 
 
 def _read_quantity(value: object) -> object:
@@ -170,44 +174,46 @@ class DataLayer(_Model):
 class PriorityBandPolicies(_Model):
     """Limits and order of what waits at one priority."""
 
-    max_bytes: Quantity = 10**9
-    """Of the bodies that wait."""
-    max_requests: Quantity = 5000
-    """Requests that wait."""
+    max_bytes: Quantity = BAND_BYTES
+    """Most bytes of the bodies of requests that wait; 0 for the default."""
+    max_requests: Quantity = BAND_REQUESTS
+    """Most requests that wait; 0 for the default."""
     default_request_ttl: Seconds | None = Field(default=None, alias="defaultRequestTTL")
-    """How long a request waits; left out, as long as at every other priority."""
+    """How long a request waits, 0s for as long as it takes; by default as flowControl says."""
     fairness_policy_ref: str = "global-strict-fairness-policy"
-    """Which flow is next."""
+    """The policy that chooses the flow whose request is next."""
     ordering_policy_ref: str = "fcfs-ordering-policy"
-    """Which request of a flow is next."""
+    """The policy that chooses the next request of a flow."""
 
 
 class PriorityBand(PriorityBandPolicies):
-    """The same for a priority that is known beforehand."""
+    """The same for one priority."""
 
     priority: int
+    """That of requests, from their InferenceObjective; the higher goes first."""
 
 
 class FlowControl(_Model):
-    """Queues in front of a saturated pool."""
+    """Queues in front of full endpoints; without effect unless feature gate flowControl is on."""
 
     max_bytes: Quantity = 0
-    """Of all bodies that wait; 0 for no limit."""
+    """Most bytes of the bodies of all requests that wait; 0 for no limit."""
     max_requests: Quantity = 0
-    """Of all requests that wait; 0 for no limit."""
+    """Most requests that wait, of all priorities together; 0 for no limit."""
     default_request_ttl: Seconds = Field(default=60.0, alias="defaultRequestTTL")
     """How long a request waits; 0s for as long as it takes."""
     no_endpoint_request_ttl: Seconds | None = Field(default=None, alias="noEndpointRequestTTL")
-    """The same while the pool is empty."""
+    """The same while the pool has no endpoint; by default defaultRequestTTL."""
     default_priority_band: PriorityBandPolicies | None = None
-    """For priorities of 0 and more that no band names."""
+    """For priorities of 0 and more that are not among priorityBands."""
     default_negative_priority_band: PriorityBandPolicies | None = None
-    """For priorities below 0 that no band names."""
+    """For priorities below 0 that are not among priorityBands; by default defaultPriorityBand."""
     priority_bands: list[PriorityBand] = Field(default_factory=list)
+    """One for each priority with limits or policies of its own."""
     usage_limit_policy_plugin_ref: str = "static-usage-limit-policy"
-    """How full the pool may be for a priority."""
+    """The policy that says how full an endpoint may be for a priority."""
     saturation_detector: PluginRef | None = None
-    """What says how full it is."""
+    """The plugin that says how full an endpoint is; by default utilization-detector."""
     enable_eviction: bool = False
     """Whether requests under way make room for others."""
 

@@ -24,12 +24,14 @@ POLICIES = "docs/objectives-and-rewrites.md"
 CLUSTERS = "docs/clusters.md"
 FILES = "docs/files-and-prices.md"
 MULTI_CLUSTER = "docs/multi-cluster.md"
+FLOW_CONTROL = "docs/flow-control.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
     POLICIES: (),
     CLUSTERS: (),
     MULTI_CLUSTER: (),
+    FLOW_CONTROL: (),
     FILES: ("kubectl ",),
 }
 """Commands that install packages, as the text beside them says, the bench, which has a test of its own, and those for a
@@ -40,6 +42,7 @@ PROJECT_FILES = {
     POLICIES: (),
     CLUSTERS: (),
     MULTI_CLUSTER: (),
+    FLOW_CONTROL: (),
     FILES: (),
 }
 """What a document needs of the checkout."""
@@ -201,6 +204,15 @@ def test_routing_across_clusters_works_as_it_is_written(walk):
     assert "east-1" in east
     assert "no cluster is available for this request" in refused
     assert 'reason="missing"} 0' in missing
+
+
+def test_flow_control_works_as_it_is_written(walk):
+    walked = walk(FLOW_CONTROL)
+    *_, expired, _, served, _ = walked.values()
+    assert "priority -10: 100 requests, 1 GB, for 2 s" in output_of(walked, "epp check flow.yaml")
+    assert "x-llm-d-request-dropped-reason: rejected-ttl-expired" in expired
+    assert "HTTP/1.1 200 OK" in served
+    assert float(re.search(r"^after ([\d.]+) s$", served, re.MULTILINE)[1]) >= 1
 
 
 def test_commands_that_are_not_run_are_in_the_documents():

@@ -145,7 +145,7 @@ saturationDetector: {pluginRef: utilization-detector}
 plugins: [{type: openai-parser}, {type: queue-scorer}]
 """) == [
         "c.yaml:3:1: parser: is deprecated: write it into requestHandler.parsers",
-        "c.yaml:4:1: saturationDetector: is deprecated, and without effect: write it into flowControl",
+        "c.yaml:4:1: saturationDetector: is deprecated, and has no effect: feature gate flowControl is off",
     ]
 
 
@@ -170,17 +170,10 @@ plugins:
             "headers for disaggregated serving themselves"
         ),
         (
-            "c.yaml:11:3: plugins[2]: plugin type 'edf-ordering-policy' (ordering policy) is known, "
-            "not supported yet: it "
-            "has no effect"
+            "c.yaml:11:3: plugins[2]: plugin 'edf-ordering-policy' (type edf-ordering-policy) has no effect: "
+            "feature gate flowControl is off"
         ),
     ]
-
-
-def test_flow_control_gate_is_warned_of_where_it_is_on(warned):
-    gate = "plugins: [{type: queue-scorer}]\nfeatureGates: [haPopulateNonLeaderDatastore, flowControl]"
-    assert warned(gate) == ["c.yaml:4:46: featureGates[1]: flow control is known, not supported yet: nothing queues"]
-    assert warned(gate.replace("flowControl", "flowControl=false")) == []
 
 
 def test_admitter_that_nothing_feeds_is_warned_of(warned):

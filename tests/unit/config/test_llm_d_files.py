@@ -206,11 +206,11 @@ def test_detector_is_a_filter_where_a_profile_names_it_and_otherwise_has_no_effe
     assembly = build(in_a_profile(plugins, "  - {pluginRef: busy}\n  - {pluginRef: queue-scorer}\n"))
     (profile,) = assembly.pipeline.scheduler.profiles.values()
     assert [member.filter.name for member in profile.filters] == ["busy"]
-    idle = [str(warning) for warning in assembly.warnings if "saturation detector" in warning.message]
+    idle = [str(warning) for warning in assembly.warnings if "utilization-detector" in warning.message]
     assert idle == [
         (
-            "c.yaml:3:11: plugins[0]: plugin type 'utilization-detector' (saturation detector): flow control is known, "
-            "not supported yet, and no profile names it as a filter: it has no effect"
+            "c.yaml:3:11: plugins[0]: plugin 'utilization-detector' (type utilization-detector) has no effect: feature "
+            "gate flowControl is off, and no profile names it as a filter"
         )
     ]
 
@@ -218,7 +218,7 @@ def test_detector_is_a_filter_where_a_profile_names_it_and_otherwise_has_no_effe
 def test_detector_of_the_flow_control_may_be_a_filter_too(build):
     text = in_a_profile("{type: concurrency-detector, name: busy}", "  - {pluginRef: busy}\n")
     assembly = build(text + "flowControl: {saturationDetector: {pluginRef: busy}}\n")
-    assert not [warning for warning in assembly.warnings if "saturation detector" in warning.message]
+    assert not [warning for warning in assembly.warnings if "concurrency-detector" in warning.message]
 
 
 def test_producer_may_be_listed_as_one_that_is_told_of_endpoints(warned):

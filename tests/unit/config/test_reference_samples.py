@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.config.upstream import FLOW_CONTROL_TYPES, NOT_YET, WITHOUT_TASK
+from epp.config.upstream import EVICTION_TYPES, NOT_YET, WITHOUT_TASK
 from epp.framework import Producer
 from epp.framework.registry import Registry
 
@@ -103,23 +103,15 @@ def test_gie_11_precise_prefix_is_refused_for_nothing_but_what_is_not_supported_
     assert all("known, not supported yet" in problem.message for problem in problems)
 
 
-def test_gie_11_prefill_decode_assembles_and_warns_of_flow_control_that_does_nothing_yet(build):
+def test_gie_11_prefill_decode_assembles_and_its_flow_control_is_in_effect(build):
     assembly = build(PREFILL_DECODE)
     assert list(assembly.pipeline.scheduler.profiles) == ["prefill", "decode"]
     assert assembly.pipeline.scheduler.profile_picker.name == "disagg-profile-handler"
-    silent = [str(warning) for warning in assembly.warnings if "known, not supported yet" in str(warning)]
-    assert silent == [
-        "c.yaml:3:16: featureGates[0]: flow control is known, not supported yet: nothing queues",
-        (
-            "c.yaml:12:3: plugins[7]: plugin type 'round-robin-fairness-policy' (fairness policy) is "
-            "known, not supported "
-            "yet: it has no effect"
-        ),
-        (
-            "c.yaml:13:3: plugins[8]: plugin type 'concurrency-detector' (saturation detector): flow control is known, "
-            "not supported yet, and no profile names it as a filter: it has no effect"
-        ),
-    ]
+    assert not [warning for warning in assembly.warnings if "flow" in str(warning).lower()]
+    flow = assembly.pipeline.flow_control
+    assert (flow.detector.name, flow.limits.size_bytes) == ("concurrency-detector", 10 * 2**30)
+    assert {priority: band.limits.requests for priority, band in flow.bands.items()} == {100: 500, 0: 200, -10: 50}
+    assert {band.fairness.name for band in flow.bands.values()} == {"round-robin-fairness-policy"}
 
 
 BEFORE_V1 = """\
@@ -285,11 +277,11 @@ def test_gie_12_every_type_of_llm_d_router_is_registered_or_known_by_name():
     upstream = set().union(*UPSTREAM.values())
     assert len(upstream) == sum(map(len, UPSTREAM.values())) == 102
     registered = set(Registry().types)
-    assert registered | set(FLOW_CONTROL_TYPES) | set(WITHOUT_TASK) | NOT_YET == upstream | OWN
+    assert registered | set(EVICTION_TYPES) | set(WITHOUT_TASK) | NOT_YET == upstream | OWN
 
 
 def test_a_type_is_known_in_one_way_only():
-    ways = [set(Registry().types), set(FLOW_CONTROL_TYPES), set(WITHOUT_TASK), set(NOT_YET)]
+    ways = [set(Registry().types), set(EVICTION_TYPES), set(WITHOUT_TASK), set(NOT_YET)]
     assert sum(map(len, ways)) == len(set().union(*ways))
 
 

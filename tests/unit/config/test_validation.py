@@ -38,16 +38,18 @@ def test_feature_gate_must_be_known_and_true_or_false(refused, gates, problem):
 
 
 @pytest.mark.parametrize(
-    ("gate", "warnings"),
+    ("gate", "requests_wait"),
     [
-        ("flowControl", ["flow control is known, not supported yet: nothing queues"]),
-        ("flowControl=true", ["flow control is known, not supported yet: nothing queues"]),
-        ("flowControl=false", []),
-        ("haPopulateNonLeaderDatastore", []),
+        ("flowControl", True),
+        ("flowControl=true", True),
+        ("flowControl=false", False),
+        ("haPopulateNonLeaderDatastore", False),
     ],
 )
-def test_known_feature_gates_are_taken(build, gate, warnings):
-    assert [warning.message for warning in build(f"featureGates: [{gate}]").warnings] == warnings
+def test_known_feature_gates_are_taken(build, gate, requests_wait):
+    assembly = build(f"featureGates: [{gate}]")
+    assert assembly.warnings == ()
+    assert (assembly.pipeline.flow_control is not None) is requests_wait
 
 
 @pytest.mark.parametrize(
@@ -284,87 +286,6 @@ plugins:
 - {{type: core-metrics-extractor, name: two}}
 """
     assert f": dataLayer.{problem}" in only(refused(text))
-
-
-@pytest.mark.parametrize(
-    ("flow", "problem"),
-    [
-        ("maxBytes: -1", "maxBytes: '-1' is not a quantity"),
-        ("maxBytes: ten", "maxBytes: 'ten' is not a quantity"),
-        ("defaultRequestTTL: 60", "defaultRequestTTL: write a duration such as 60s"),
-        ("defaultRequestTTL: -1s", "defaultRequestTTL: '-1s' is not a duration"),
-        ("priorityBands: [{priority: 1, maxRequests: '-5'}]", "priorityBands[0].maxRequests: '-5' is not a quantity"),
-        ("priorityBands: [{maxRequests: 5}]", "priorityBands[0].priority: is missing"),
-        (
-            "priorityBands: [{priority: 1, fairnessPolicyRef: nope}]",
-            "priorityBands[0].fairnessPolicyRef: no plugin is named 'nope'",
-        ),
-        (
-            "priorityBands: [{priority: 1, fairnessPolicyRef: fcfs-ordering-policy}]",
-            (
-                "priorityBands[0].fairnessPolicyRef: plugin 'fcfs-ordering-policy' (type fcfs-ordering-policy) serves "
-                "as ordering policy, not as fairness policy"
-            ),
-        ),
-        (
-            "defaultPriorityBand: {orderingPolicyRef: queue-scorer}",
-            "defaultPriorityBand.orderingPolicyRef: plugin 'queue-scorer' (type queue-scorer) is no ordering policy",
-        ),
-        (
-            "defaultNegativePriorityBand: {fairnessPolicyRef: disagg-headers-handler}",
-            (
-                "defaultNegativePriorityBand.fairnessPolicyRef: plugin 'disagg-headers-handler' (type "
-                "disagg-headers-handler) is no fairness policy"
-            ),
-        ),
-        (
-            "usageLimitPolicyPluginRef: static-usage-limit",
-            (
-                "usageLimitPolicyPluginRef: no plugin is named 'static-usage-limit'; did you mean "
-                "'static-usage-limit-policy'?"
-            ),
-        ),
-        ("saturationDetector: {pluginRef: nope}", "saturationDetector.pluginRef: no plugin is named 'nope'"),
-        (
-            "saturationDetector: {pluginRef: mine}",
-            (
-                "saturationDetector.pluginRef: plugin 'mine' (type round-robin-fairness-policy) serves "
-                "as fairness policy, "
-                "not as saturation detector"
-            ),
-        ),
-    ],
-)
-def test_flow_control_is_checked_though_it_does_nothing_yet(refused, flow, problem):
-    text = f"""\
-featureGates: [flowControl]
-flowControl: {{{flow}}}
-plugins:
-- {{type: queue-scorer}}
-- {{type: disagg-headers-handler}}
-- {{type: round-robin-fairness-policy, name: mine}}
-"""
-    assert f": flowControl.{problem}" in only(refused(text))
-
-
-def test_two_bands_of_one_priority_are_both_named(refused):
-    problems = refused("flowControl: {priorityBands: [{priority: 1}, {priority: 2}, {priority: 1}]}")
-    assert [(p.path, p.message) for p in problems] == [
-        (("flowControl", "priorityBands", index, "priority"), "two bands have priority 1") for index in (0, 2)
-    ]
-
-
-def test_policies_may_be_referred_to_by_name_declared_or_implied(build):
-    assembly = build("""\
-featureGates: [flowControl]
-plugins: [{type: round-robin-fairness-policy, name: turns}]
-flowControl:
-  usageLimitPolicyPluginRef: static-usage-limit-policy
-  saturationDetector: {pluginRef: utilization-detector}
-  priorityBands:
-  - {priority: 1, fairnessPolicyRef: turns, orderingPolicyRef: fcfs-ordering-policy}
-""")
-    assert assembly.instances.inactive == {"turns": "round-robin-fairness-policy"}
 
 
 class Everything(Filter, Scorer, Picker):
