@@ -209,6 +209,7 @@ class Picker:
         if most_seconds > 0:
             _log.info("draining", most_seconds=most_seconds)
             await self._servers.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
+        await self._servers.answered(self.director.refuse_waiting())
         await self._servers.close_streams()
         if releasing is not None:
             await releasing
@@ -262,6 +263,7 @@ class Picker:
             "reachable": reachable,
             "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
             "config": {"generation": config.generation, "refused": config.refused or None},
+            **self._waiting,
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
@@ -276,6 +278,16 @@ class Picker:
                 for value in owner.inputs.ignored[:MAX_ROWS]
             ],
         }
+
+    @property
+    def _waiting(self) -> dict[str, object]:
+        """What waits in flow control, as a part of `/healthz`; nothing where it is off."""
+        line = self.director.line
+        if line is None:
+            return {}
+        longest = 0.0 if line.since is None else max(0.0, self._clock.now() - line.since)
+        shown = {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": round(longest, 1)}
+        return {"queued": shown}
 
     def _cluster_scores(self, local: str) -> Mapping[str, object]:
         """Return the room for requests in each cluster; called in any thread."""
