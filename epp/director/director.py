@@ -277,6 +277,8 @@ class Director:
     def _enter(self, flow: FlowControl, arrival: Arrival, candidates: Candidates) -> Routing | Hold | InLine:
         """Return the routing where there is room, or what to wait for."""
         entrant = InLine(arrival, self)
+        if not len(candidates):
+            flow.pool_changed(has_endpoints=bool(len(candidates.snapshot.available)))
         room = flow.enter(entrant, candidates)
         if room is not None:
             try:

@@ -7,12 +7,13 @@ from epp.flow_control.entrant import Entrant
 from epp.flow_control.guarded import guarded
 from epp.flow_control.outcomes import Outcome
 from epp.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings, Limits
-from epp.flow_control.stay import AT_ONCE, STAY, Stay
+from epp.flow_control.stay import AT_ONCE, STAY, WAITING, Stay
 
 __all__ = [
     "AT_ONCE",
     "NO_LIMITS",
     "STAY",
+    "WAITING",
     "BandSettings",
     "Entrant",
     "FlowControl",

@@ -16,12 +16,21 @@ class Stay(NamedTuple):
 
     @property
     def waited(self) -> bool:
-        """Whether the request was in a queue at all."""
+        """Whether the request was in a queue, and has left it."""
         return self.seconds > 0.0 or self.outcome not in _WITHOUT_QUEUE
 
 
 _WITHOUT_QUEUE = frozenset(
-    {Outcome.DISPATCHED, Outcome.REJECTED_CAPACITY, Outcome.REJECTED_NO_ENDPOINTS, Outcome.REJECTED_OTHER}
+    {
+        Outcome.NOT_YET_FINALIZED,
+        Outcome.DISPATCHED,
+        Outcome.REJECTED_CAPACITY,
+        Outcome.REJECTED_NO_ENDPOINTS,
+        Outcome.REJECTED_OTHER,
+    }
 )
 AT_ONCE = Stay(Outcome.DISPATCHED, 0.0)
+"""That of a request which was in no queue."""
+WAITING = Stay(Outcome.NOT_YET_FINALIZED, 0.0)
+"""That of a request which is in one."""
 STAY: DataKey[Stay] = DataKey("queue-stay")

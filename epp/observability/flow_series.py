@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from prometheus_client.registry import CollectorRegistry
 
-from epp.flow_control import STAY, FlowControl, Limits, Outcome, Waiting
+from epp.flow_control import AT_ONCE, STAY, FlowControl, Limits, Outcome, Waiting
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.request import DataKey, Request
@@ -99,14 +99,17 @@ class FlowSeries:
         series.with_more(self._size, self._pool).inc()
         series.with_more(self._bytes, self._pool).value += waiting.size_bytes
 
-    def left(self, request: Request) -> None:
-        """Count a request that waits no more, if it did."""
+    def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
+        """Count a request that waits no more, or is turned away; one that goes at once is counted as it is routed."""
         series = request.get(_QUEUED)
-        if series is not None:
-            request.drop(_QUEUED)
-            series.with_more(self._size, self._pool).dec()
-            series.with_more(self._bytes, self._pool).value -= request.size_bytes
-            self._requests.release(series, self._clock.now())
+        if series is None:
+            if outcome is not Outcome.DISPATCHED:
+                self._count(request, self._series(request), outcome, seconds, release=True)
+            return
+        request.drop(_QUEUED)
+        series.with_more(self._size, self._pool).dec()
+        series.with_more(self._bytes, self._pool).value -= request.size_bytes
+        self._count(request, series, outcome, seconds, release=True)
 
     def enqueued(self, request: Request, seconds: float, *, waits: bool) -> None:
         """Record how long it took to put a request into its queue."""
@@ -121,19 +124,14 @@ class FlowSeries:
         self._cycle_seconds.observe(seconds)
 
     def routed(self, request: Request, series: Series) -> None:
-        """Count a request that is routed, by the series that it has."""
-        stay = request.get(STAY)
-        if stay is not None:
-            outcome = stay.outcome.value
-            series.with_more(self._seconds, outcome, self._pool).observe(stay.seconds)
-            self._ended.labels(outcome, self._priority(request.priority), self._pool).inc()
+        """Count a request that went at once, by the series that it has."""
+        if request.get(STAY) is AT_ONCE:
+            self._count(request, series, Outcome.DISPATCHED, 0.0)
 
     def refused(self, request: Request | None) -> None:
-        """Count a request that is refused, if flow control has seen it."""
-        if request is not None and request.get(STAY) is not None:
-            series = self._series(request)
-            self.routed(request, series)
-            self._requests.release(series, self._clock.now())
+        """Count a request that was let through at once, and refused all the same."""
+        if request is not None and request.get(STAY) is AT_ONCE:
+            self._count(request, self._series(request), Outcome.DISPATCHED, 0.0, release=True)
 
     def show(self, snapshot: Snapshot, flow: FlowControl | None, now: float) -> None:
         """Set the gauges to what waits now; None where flow control is off."""
@@ -156,6 +154,14 @@ class FlowSeries:
             for gauge, share in zip(self._of_band, _shares(requests, size_bytes, limits), strict=True):
                 if share is not None:
                     gauge.labels(str(priority), self._pool).set(share)
+
+    def _count(
+        self, request: Request, series: Series, outcome: Outcome, seconds: float, *, release: bool = False
+    ) -> None:
+        series.with_more(self._seconds, outcome.value, self._pool).observe(seconds)
+        self._ended.labels(outcome.value, self._priority(request.priority), self._pool).inc()
+        if release:
+            self._requests.release(series, self._clock.now())
 
     def _series(self, request: Request) -> Series:
         return self._requests.hold(request.body.model, request.model, request.fairness_id, str(request.priority))

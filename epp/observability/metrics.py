@@ -10,7 +10,7 @@ from epp.collectors import CollectorObserver
 from epp.config import ConfigObserver
 from epp.datastore import Datastore
 from epp.director import Cause, DirectorObserver, Refusal, Rewrite, Routing
-from epp.flow_control import FlowControl, Outcome
+from epp.flow_control import FlowControl
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock
 from epp.framework.request import DataKey
@@ -149,6 +149,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._pool = PoolSeries(pool_name, self.registry)
         self._flow = FlowSeries(pool_name, clock, self._series, self.registry)
         self.queued = self._flow.queued  # type: ignore[method-assign]
+        self.left = self._flow.left  # type: ignore[method-assign]
         self.enqueued = self._flow.enqueued  # type: ignore[method-assign]
         self.cycled = self._flow.cycled  # type: ignore[method-assign]
 
@@ -173,10 +174,6 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         series.of(self._requests).inc()
         series.with_more(self._errors, refusal.error.code).inc()
         self._flow.refused(refusal.request)
-
-    def left(self, request: Request, outcome: Outcome, seconds: float) -> None:  # noqa: ARG002  counted at the end
-        """Count a request that waits no more."""
-        self._flow.left(request)
 
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Count the end of a routed request."""
