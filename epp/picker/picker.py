@@ -156,6 +156,12 @@ class Picker:
         self._running.limit_tls(by_name=by_name, addresses=addresses)
 
     @property
+    def longest_queue_seconds(self) -> float:
+        """How long flow control may hold a request under this configuration; 0 where it holds none."""
+        settings = self._running.assembly.pipeline.flow_control
+        return 0.0 if settings is None else settings.longest_seconds
+
+    @property
     def plugins(self) -> Mapping[str, Plugin[Any]]:
         """The plugins of the configuration in effect, by name."""
         return self._running.assembly.instances.by_name
@@ -197,7 +203,7 @@ class Picker:
         self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
-        """Drain, then close open streams and release resources.
+        """Drain, refuse what still waits for room, then close open streams and release resources.
 
         The drain ends after its seconds (by default those of the settings), or when `enough` is set. A lease is
         released as it begins, so that another replica is ready while this one drains.
@@ -209,7 +215,7 @@ class Picker:
         if most_seconds > 0:
             _log.info("draining", most_seconds=most_seconds)
             await self._servers.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
-        await self._servers.answered(self.director.refuse_waiting())
+        await self.refuse_waiting()
         await self._servers.close_streams()
         if releasing is not None:
             await releasing
@@ -218,6 +224,10 @@ class Picker:
         if self._kubernetes is not None:
             await self._kubernetes.stop()
         await self._servers.close_page()
+
+    async def refuse_waiting(self) -> None:
+        """Refuse all that waits for room, now and from now on; wait a moment for gateways to have read that."""
+        await self._servers.answered(self.director.refuse_waiting())
 
     def _set_ready(self, *, ready: bool) -> None:
         self._servers.set_ready(ready=ready)
