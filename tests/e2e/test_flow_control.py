@@ -8,13 +8,24 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
+import grpc
+import http2_bytes as h2
 import pytest
 import yaml
+from bench import BODY, request_body
 from config_files import endpoints_file, replace
 from gateways import Gateway, gateway_of
+from raw_connection import connected
+from serving import APART, answer, ask, exchange, first_message
 from test_policies import DROPPED, OBJECTIVE, objective, written
+from transports import over_asyncio, server_settings
 from world import MODEL, until
 
+from epp.config import load_text
+from epp.discovery import StaticDiscovery, parse_targets
+from epp.extproc.wire import METHOD, SERVICE
+from epp.framework.snapshot import IN_FLIGHT
+from epp.picker import Picker, PickerSettings
 from epp.sim import RunningSim
 
 FLOW = "x-llm-d-inference-fairness-id"
@@ -290,3 +301,35 @@ async def test_end_of_a_drain_refuses_what_waits(setting):
         status, headers, _ = await waits
         assert (status, headers[DROPPED]) == (503, "rejected-shutting-down")
         await front.gateway.process.end()
+
+
+@over_asyncio
+async def test_stream_that_ends_with_its_request_leaves_nothing_in_the_queue(setting):
+    setting.configure()
+    picker = Picker(
+        PickerSettings(
+            server=server_settings("127.0.0.1:0"),
+            config=load_text(setting.config.read_text()),
+            discovery=StaticDiscovery(parse_targets("10.0.0.1:8000")),
+        )
+    )
+    await picker.start()
+    try:
+        async with (
+            grpc.aio.insecure_channel(f"127.0.0.1:{picker.port}", options=APART) as channel,
+            connected(picker.port) as connection,
+        ):
+            holder = exchange(channel)
+            await ask(holder)
+            messages = [each.SerializeToString() for each in (first_message(), request_body(BODY, end=True))]
+            for _ in range(20):
+                call, opened = connection.peer.call(f"/{SERVICE}/{METHOD}", *map(h2.grpc_message, messages))
+                await connection.send(opened, connection.peer.cancel(call))  # both in one segment
+            await until(lambda: picker.open_streams == 1, "the streams have ended")
+            assert picker.director.flow is not None
+            assert picker.director.flow.queues.requests == 0
+            await answer(holder)
+            await until(lambda: picker.open_streams == 0, "the first has ended")
+            assert not sum(picker.store.snapshot().column(IN_FLIGHT))
+    finally:
+        await picker.stop(drain_seconds=0)
