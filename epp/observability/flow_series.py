@@ -66,7 +66,7 @@ class FlowSeries:
             registry,
         )
         self._size = gauges("queue_size", "Requests that wait.", *_REQUEST, "inference_pool")
-        self._bytes = gauges("queue_bytes", "Bytes of their bodies.", *_REQUEST, "inference_pool")
+        self._bytes = gauges("queue_bytes", "Bytes of the bodies of requests that wait.", *_REQUEST, "inference_pool")
         self._saturation = gauges(
             "pool_saturation",
             "How full all endpoints are together by the detector: from 1 on the pool is full; 1 for an empty pool.",
@@ -76,19 +76,19 @@ class FlowSeries:
         self._of_band = tuple(
             gauges(
                 f"capacity_utilization_{name}",
-                f"Share of {what} that may wait at a priority which does.",
+                f"{what} that wait at a priority, as a share of its limit.",
                 "priority",
                 "inference_pool",
             )
-            for name, what in (("requests", "the requests"), ("bytes", "the bytes"))
+            for name, what in (("requests", "Requests"), ("bytes", "Bytes of bodies"))
         )
         self._of_all = tuple(
             gauges(
                 f"global_capacity_utilization_{name}",
-                f"Share of {what} that may wait at all priorities together which does.",
+                f"{what} that wait, as a share of the limit for all priorities; absent without one.",
                 "inference_pool",
             )
-            for name, what in (("requests", "the requests"), ("bytes", "the bytes"))
+            for name, what in (("requests", "Requests"), ("bytes", "Bytes of bodies"))
         )
 
     def queued(self, waiting: Waiting) -> None:
