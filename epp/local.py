@@ -76,6 +76,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
                 with_tls(gateway, running.tls_addresses) if running.has_tls_endpoints else gateway,
                 picker_address=address,
                 metadata_namespaces=tuple(sorted(running.metadata_namespaces)),
+                longest_held_seconds=running.longest_queue_seconds,
             )
             running.limit_tls(by_name=envoy_settings.endpoint_tls, addresses=envoy_settings.endpoint_addresses)
             async with AsyncExitStack() as stack:
@@ -84,7 +85,10 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
                     envoy_settings = msgspec.structs.replace(envoy_settings, eds_file=path)
                     await stack.enter_async_context(EdsFile(path, running.store))
                 envoy = await stack.enter_async_context(await EnvoyProcess.start(envoy_settings, wait_for_picker=True))
-                yield LocalGateway(running, envoy)
+                try:
+                    yield LocalGateway(running, envoy)
+                finally:
+                    await running.refuse_waiting()  # while Envoy can still tell the clients
         finally:
             await running.stop(drain_seconds=0)
 

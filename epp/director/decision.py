@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from epp.flow_control import STAY
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
@@ -70,9 +71,9 @@ class Decision:
     def why(self, served: Endpoint | None = None, scores: Mapping[str, float] | None = None) -> str:
         """Return the reason in a few words, ASCII and without text of the client.
 
-        It names the profile, the filter that dropped most, the best scores, the cached share, the accelerator, and the
-        rule that chose the model; `served` is the endpoint that served in the end, perhaps a fallback, and `scores` the
-        result of `scores` where that is at hand.
+        It names the profile, the filter that dropped most, the best scores, the cached share, the time in a queue, the
+        accelerator, and the rule that chose the model; `served` is the endpoint that served in the end, perhaps a
+        fallback, and `scores` the result of `scores` where that is at hand.
         """
         primary = self.result.primary
         choice = self._choice(primary, self.scores() if scores is None else scores)
@@ -81,6 +82,9 @@ class Decision:
         if cached is not None:
             reasons.append(f"{cached:.0%} cached")
         reasons.extend(self._others())
+        stay = self.request.get(STAY)
+        if stay is not None and stay.waited:
+            reasons.append(f"queued {stay.seconds:.3f} s")
         if served is not None and served.name != self.endpoint.name:
             reasons.append(f"fallback from {printable(self.endpoint.name, _MOST_NAME)}")
         elif self.accelerator:

@@ -15,14 +15,15 @@ import numpy as np
 from epp.datastore import Change, Credit, Datastore, Ticket
 from epp.director.arrivals import Arrival, Hold, InLine, NeedsFullEndpointError
 from epp.director.held import Held
-from epp.director.line import LineDriver
+from epp.director.line import Line, LineDriver
 from epp.director.pipeline import Parsed, Pipeline, ReadingBody
 from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite, choose_model, give_priority
 from epp.director.reading import Call, Turns, path_of, read
+from epp.director.reports import FlowReports
 from epp.director.routing import Cause, Routing, RoutingObserver
 from epp.director.seeds import Seeds
 from epp.director.shedding import shed
-from epp.flow_control import FlowControl
+from epp.flow_control import FlowControl, FlowObserver, guarded
 from epp.framework.addresses import Subset
 from epp.framework.arrays import Mask, Positions
 from epp.framework.candidates import Candidates
@@ -73,7 +74,7 @@ class Refusal:
     """None where it could not be read."""
 
 
-class DirectorObserver(RoutingObserver):
+class DirectorObserver(RoutingObserver, FlowObserver):
     """No-op callbacks; override those of interest."""
 
     __slots__ = ()
@@ -124,14 +125,33 @@ class Director:
     def use(self, pipeline: Pipeline) -> None:
         """Route further requests by another pipeline, and those that wait for room; those on their way keep theirs."""
         self._pipeline = pipeline
-        settings = pipeline.flow_control
-        if settings is not None and self._flow is not None:
+        if pipeline.flow_control is None:
+            if self._flow is not None:
+                self._flow.end()
+            return
+        settings = guarded(pipeline.flow_control, self._guard)
+        if self._flow is None:
+            self._flow = FlowControl(settings, self.clock, observer=FlowReports(self._observer))
+        else:
             self._flow.use(settings)
-        elif settings is not None:
-            self._flow = FlowControl(settings, self.clock)
-        elif self._flow is not None:
-            flow, self._flow = self._flow, None
-            flow.let_all_go()
+
+    @property
+    def flow(self) -> FlowControl | None:
+        """What holds requests in front of full endpoints; None where nothing does."""
+        return None if self._flow is None or self._flow.has_ended else self._flow
+
+    @property
+    def line(self) -> Line | None:
+        """What waits; None where nothing ever does. May be read in any thread."""
+        return None if self.flow is None else self._line.latest
+
+    def refuse_waiting(self) -> int:
+        """Refuse all that waits for room, and what would have to from now on; return the number of requests."""
+        if self._flow is None:
+            return 0
+        count = self._flow.queues.requests
+        self._flow.stop()
+        return count
 
     def use_policies(self, policies: PoolPolicies) -> None:
         """Give all further requests priorities and models by other policies."""
@@ -158,9 +178,11 @@ class Director:
             self._observer.refused(Refusal(error, headers))
             raise
         if not isinstance(parsed, Parsed):
-            return Held(partial(self._read, call, parsed))
+            return Held(partial(self._read, call, parsed), partial(self._left_unread, call))
         outcome = self._arrive(call, parsed)
-        return outcome if isinstance(outcome, Routing) else Held(partial(self._wait, *outcome))
+        if isinstance(outcome, Routing):
+            return outcome
+        return Held(partial(self._wait, *outcome), partial(self._left, *outcome))
 
     async def _read(self, call: Call, reading: ReadingBody) -> Routing:
         """Go on with a request once its body has been read in turns."""
@@ -170,7 +192,7 @@ class Director:
             self._observer.refused(Refusal(error, call.headers))
             raise
         except asyncio.CancelledError:
-            self._observer.refused(Refusal(ClientGoneError("while its body was read"), call.headers))
+            self._left_unread(call)
             raise
         outcome = self._arrive(call, parsed)
         return outcome if isinstance(outcome, Routing) else await self._wait(*outcome)
@@ -243,16 +265,20 @@ class Director:
         candidates = self.candidates(arrival)
         if arrival.admitted:
             return self._schedule(arrival, candidates)
-        if self._flow is None:
+        if self.flow is None:
             if len(candidates):
                 shed(arrival.request, candidates)
             arrival.admitted = True
             return self._schedule(arrival, candidates)
-        return self._enter(self._flow, arrival, candidates)
+        if arrival.subset is not None and not len(candidates) and len(candidates.snapshot.available):
+            raise _none_eligible(candidates.snapshot)  # room at other endpoints is of no use to it
+        return self._enter(self.flow, arrival, candidates)
 
     def _enter(self, flow: FlowControl, arrival: Arrival, candidates: Candidates) -> Routing | Hold | InLine:
         """Return the routing where there is room, or what to wait for."""
         entrant = InLine(arrival, self)
+        if not len(candidates):
+            flow.pool_changed(has_endpoints=bool(len(candidates.snapshot.available)))
         room = flow.enter(entrant, candidates)
         if room is not None:
             try:
@@ -261,7 +287,6 @@ class Director:
                 flow.wait(entrant)
         elif entrant.outcome is not None:
             return entrant.result()
-        self._observer.held(arrival.request, "")
         self._line.arm()
         return entrant
 
@@ -329,13 +354,20 @@ class Director:
             self._refused(arrival.request, error)
             raise
         except asyncio.CancelledError:
-            if isinstance(hold, InLine) and self._flow is not None:
-                self._flow.leave(hold)
-            if isinstance(hold, InLine) and isinstance(hold.outcome, Routing):  # released in the same turn
-                hold.outcome.complete(Cause.CLIENT_DISCONNECT)
-            else:
-                self._refused(arrival.request, ClientGoneError("while the request was held"))
+            self._left(arrival, hold)
             raise
+
+    def _left(self, arrival: Arrival, hold: Hold | InLine) -> None:
+        """Record that the client of a held request has left."""
+        if isinstance(hold, InLine) and self._flow is not None:
+            self._flow.leave(hold)
+        if isinstance(hold, InLine) and isinstance(hold.outcome, Routing):  # released in the same turn
+            hold.outcome.complete(Cause.CLIENT_DISCONNECT)
+        else:
+            self._refused(arrival.request, ClientGoneError("while the request was held"))
+
+    def _left_unread(self, call: Call) -> None:
+        self._observer.refused(Refusal(ClientGoneError("while its body was read"), call.headers))
 
     def _refused(self, request: Request, error: RequestError) -> None:
         seconds = self.clock.now() - request.received_at

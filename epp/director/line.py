@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests in front of a full pool: what keeps their queues moving, and what each of them waits for."""
+"""Requests in front of a full pool: what keeps their queues moving, and how many they are."""
 
 import asyncio
 from collections.abc import Callable
+
+import msgspec
 
 from epp.datastore import Datastore
 from epp.flow_control import FlowControl
@@ -10,6 +12,19 @@ from epp.framework.clock import Clock
 
 _LONGEST_SECONDS = 0.05
 """Time after which queues are looked at although nothing was heard: what is known of endpoints ages."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What waits at one moment."""
+
+    requests: int = 0
+    size_bytes: int = 0
+    """Of their bodies."""
+    since: float | None = None
+    """When the first of them came, in seconds on the clock; None where none waits."""
+
+
+_NOBODY = Line()
 
 
 class LineDriver:
@@ -20,6 +35,8 @@ class LineDriver:
         self._clock = clock
         self._current = current
         self._timer: asyncio.TimerHandle | None = None
+        self.latest = _NOBODY
+        """What waited when it was looked at last; at most 50 ms old, unless the event loop is late."""
 
     def arm(self) -> None:
         """Begin, unless it has begun."""
@@ -30,7 +47,11 @@ class LineDriver:
         flow = self._current()
         if flow is None or not flow.queues.requests:
             self._timer = None
+            self.latest = _NOBODY
             return
+        queues = flow.queues
+        oldest = [band.oldest.queued.enqueued_at for band in queues.bands.values() if band.oldest is not None]
+        self.latest = Line(queues.requests, queues.size_bytes, min(oldest, default=None))
         deadline = flow.next_deadline()
         seconds = _LONGEST_SECONDS if deadline is None else min(_LONGEST_SECONDS, deadline - self._clock.now())
         self._store.call_on_news(self._hear)
@@ -43,10 +64,13 @@ class LineDriver:
             self._timer = asyncio.get_running_loop().call_later(0, self._look)
 
     def _look(self) -> None:
-        flow = self._current()
-        if flow is not None:
-            flow.pool_changed(has_endpoints=bool(len(self._store.snapshot().available)))
-            if flow.dispatch():
+        flow, is_soon = self._current(), False
+        try:
+            if flow is not None:
+                flow.pool_changed(has_endpoints=bool(len(self._store.snapshot().available)))
+                is_soon = flow.dispatch()
+        finally:  # whatever went wrong is logged by the event loop, and others still wait
+            if is_soon:
                 self._timer = asyncio.get_running_loop().call_later(0, self._look)
-                return
-        self._wait()
+            else:
+                self._wait()

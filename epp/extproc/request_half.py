@@ -71,8 +71,10 @@ class RequestHalf:
         return waits and self._progress is _BODY and not self._pieces
 
     def abandon(self) -> None:
-        """Record that the client left before its request was complete, if it did."""
-        if self._progress is not _EXPECTED and not self._asked:
+        """Record that the client left before its request was complete, or before it was routed, if it did."""
+        if self._held is not None:
+            self._held[0].abandon()
+        elif self._progress is not _EXPECTED and not self._asked:
             self._refuse(ClientGoneError("before its request was complete"))
 
     def answered_by_gateway(self, response: HttpHeaders) -> None:

@@ -4,11 +4,16 @@
 from epp.flow_control.band import Waiting
 from epp.flow_control.control import FlowControl, FlowObserver
 from epp.flow_control.entrant import Entrant
+from epp.flow_control.guarded import guarded
 from epp.flow_control.outcomes import Outcome
 from epp.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings, Limits
+from epp.flow_control.stay import AT_ONCE, STAY, WAITING, Stay
 
 __all__ = [
+    "AT_ONCE",
     "NO_LIMITS",
+    "STAY",
+    "WAITING",
     "BandSettings",
     "Entrant",
     "FlowControl",
@@ -16,5 +21,7 @@ __all__ = [
     "FlowObserver",
     "Limits",
     "Outcome",
+    "Stay",
     "Waiting",
+    "guarded",
 ]

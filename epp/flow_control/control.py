@@ -2,6 +2,7 @@
 """Decides which requests wait for room at an endpoint, and releases them in turn; has no event loop of its own."""
 
 from math import inf
+from time import perf_counter
 
 import numpy as np
 
@@ -47,6 +48,12 @@ class FlowObserver:
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
         """Record what became of a request, after so many seconds in a queue."""
 
+    def enqueued(self, request: Request, seconds: float, *, waits: bool) -> None:
+        """Record how long it took to put a request into its queue, or to find that it may not wait."""
+
+    def cycled(self, seconds: float) -> None:
+        """Record how long a look at the queues took."""
+
 
 class FlowControl:
     """One for each pool; its settings may change while requests wait."""
@@ -64,6 +71,17 @@ class FlowControl:
         """When the pool became empty, or got an endpoint: patience starts anew."""
         self._is_dispatching = False
         self._is_stopped = False
+        self._has_ended = False
+
+    @property
+    def settings(self) -> FlowControlSettings:
+        """Detector, policies and limits in effect."""
+        return self._settings
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it holds no more requests, and lets those go that it has."""
+        return self._has_ended
 
     @property
     def queues(self) -> Queues:
@@ -93,6 +111,13 @@ class FlowControl:
 
     def wait(self, entrant: Entrant, *, has_endpoints: bool = True) -> None:
         """Let a request wait; raises a RequestError where it cannot."""
+        started = perf_counter()
+        try:
+            self._enqueue(entrant, has_endpoints=has_endpoints)
+        finally:
+            self._observer.enqueued(entrant.request, perf_counter() - started, waits=entrant in self._waiting)
+
+    def _enqueue(self, entrant: Entrant, *, has_endpoints: bool) -> None:
         request, now, queues = entrant.request, self._clock.now(), self._queues
         if self._is_stopped:
             self._observer.left(request, Outcome.REJECTED_OTHER, 0.0)
@@ -129,8 +154,10 @@ class FlowControl:
         """
         if self._is_dispatching:  # by a request that leaves in its own release, say
             return False
-        self._is_dispatching = True
+        self._is_dispatching, started = True, perf_counter()
         try:
+            if self._has_ended:
+                return self._let_go()
             self._expire()
             released = 0
             for priority in self._queues.priorities:
@@ -143,6 +170,7 @@ class FlowControl:
             return False
         finally:
             self._is_dispatching = False
+            self._observer.cycled(perf_counter() - started)
 
     def next_deadline(self) -> float | None:
         """Return when the next request will have waited too long; None where none will."""
@@ -158,25 +186,34 @@ class FlowControl:
     def use(self, settings: FlowControlSettings) -> None:
         """Go on under other settings: what waits is queued anew, with its number and the time it came."""
         before = list(self._queues)
-        self._settings = settings
+        self._settings, self._has_ended = settings, False
         self._queues = Queues(settings.of, settings.limits)
         for waiting in sorted(before, key=lambda each: each.number):
             waiting.is_aside = False
             self._queues.add(waiting)
         self.dispatch()
 
-    def let_all_go(self) -> None:
-        """Release everything, whatever room there is: flow control ends."""
-        for waiting in list(self._queues):
-            candidates = waiting.entrant.candidates()
-            waiting.entrant.go(candidates, np.ones(len(candidates), dtype=np.bool_))
-            self._take_out(waiting, Outcome.DISPATCHED)
+    def end(self) -> None:
+        """Hold no more requests: those that wait are released in this dispatch and the next ones, whatever the room."""
+        self._has_ended = True
+        self.dispatch()
 
     def stop(self) -> None:
         """Refuse all that waits, and from now on all that would have to."""
         self._is_stopped = True
         for waiting in list(self._queues):
             self._refuse(waiting, ShuttingDownError("requests that wait are refused"), Outcome.EVICTED_OTHER)
+
+    def _let_go(self) -> bool:
+        """Release some requests, whatever the room; return whether there are more."""
+        queues = self._queues
+        for _ in range(min(_RELEASED, queues.requests)):
+            waiting = queues.bands[queues.priorities[0]].oldest
+            assert waiting is not None  # noqa: S101  a band without requests is dropped
+            candidates = waiting.entrant.candidates()
+            waiting.entrant.go(candidates, np.ones(len(candidates), dtype=np.bool_))
+            self._take_out(waiting, Outcome.DISPATCHED)
+        return bool(queues.requests)
 
     def _dispatch_band(self, priority: int, most: int) -> int | None:
         """Release what can go at a priority; return how many, or None where the pool is full, for lower ones too."""

@@ -7,6 +7,8 @@ from enum import StrEnum
 class Outcome(StrEnum):
     """How a request left its queue, or why it never got in."""
 
+    NOT_YET_FINALIZED = "NotYetFinalized"
+    """It waits."""
     DISPATCHED = "Dispatched"
     REJECTED_CAPACITY = "RejectedCapacity"
     """The queue was full."""

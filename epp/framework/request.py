@@ -260,6 +260,10 @@ class Request(msgspec.Struct, eq=False):
         """Publish what a producer computed."""
         self._data[key.id] = value
 
+    def drop(self, key: DataKey[T]) -> None:
+        """Forget it, if it is there."""
+        self._data.pop(key.id, None)
+
     def get(self, key: DataKey[T]) -> T | None:
         """Return what a producer computed; None when it did not."""
         found: T | None = self._data.get(key.id)

@@ -109,6 +109,10 @@ _BODY_MODES_BY_DEFAULT = {
     FailureMode.FAIL_OPEN: BodyModes(BodyMode.BUFFERED, BodyMode.STREAMED),
 }
 _MESSAGE_TIMEOUT_SECONDS = {FailureMode.FAIL_CLOSE: 1000.0, FailureMode.FAIL_OPEN: 10.0}
+_AFTER_HELD_SECONDS = 10.0
+"""Time for the picker to answer once it holds a request no longer."""
+_LONGEST_HELD_SECONDS = 86_400.0
+"""A day, for requests that are held for as long as it takes."""
 _POSITIVE = (
     "buffer_limit_bytes",
     "concurrency",
@@ -189,8 +193,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     message_timeout_seconds: float | None = None
     """Longest time for the picker to answer one message; Envoy has no such limit for full-duplex bodies.
 
-    None for 1000 s with FailClose, and for 10 s with FailOpen, where requests then continue without the picker.
+    None for 1000 s with FailClose, and for 10 s with FailOpen, where requests then continue without the picker; with
+    either, not before the picker has held one for as long as it may.
     """
+
+    longest_held_seconds: float = 0.0
+    """How long the picker may hold a request by its configuration; infinite for as long as it takes."""
 
     concurrency: int = 1
     """Envoy worker threads."""
@@ -251,7 +259,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     @property
     def message_timeout(self) -> float:
         """The message timeout in force, in seconds."""
-        return self.message_timeout_seconds or _MESSAGE_TIMEOUT_SECONDS[self.failure_mode]
+        if self.message_timeout_seconds:
+            return self.message_timeout_seconds
+        seconds = _MESSAGE_TIMEOUT_SECONDS[self.failure_mode]
+        if not self.longest_held_seconds:
+            return seconds
+        return max(seconds, min(self.longest_held_seconds + _AFTER_HELD_SECONDS, _LONGEST_HELD_SECONDS))
 
     def _check_fail_open(self) -> None:
         if self.cluster_type is not ClusterType.OVERRIDE_HOST:

@@ -10,11 +10,13 @@ from epp.collectors import CollectorObserver
 from epp.config import ConfigObserver
 from epp.datastore import Datastore
 from epp.director import Cause, DirectorObserver, Refusal, Rewrite, Routing
+from epp.flow_control import FlowControl
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock
 from epp.framework.request import DataKey
 from epp.framework.response import Usage
 from epp.observability.families import Counters, Gauges, Histograms
+from epp.observability.flow_series import FlowSeries
 from epp.observability.logs import FailureLog
 from epp.observability.plugin_times import PluginTimes
 from epp.observability.pool_series import PoolSeries, served_models
@@ -145,6 +147,11 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             )
         )
         self._pool = PoolSeries(pool_name, self.registry)
+        self._flow = FlowSeries(pool_name, clock, self._series, self.registry)
+        self.queued = self._flow.queued  # type: ignore[method-assign]
+        self.left = self._flow.left  # type: ignore[method-assign]
+        self.enqueued = self._flow.enqueued  # type: ignore[method-assign]
+        self.cycled = self._flow.cycled  # type: ignore[method-assign]
 
     def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
         """Count a choice of a model."""
@@ -156,6 +163,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         request.put(_SERIES, series)
         series.of(self._requests).inc()
         series.of(self._request_size).observe(request.size_bytes)
+        self._flow.routed(request, series)
         self._selections.count(request, result)
         self._scheduling_times.observe(scheduling_seconds)
 
@@ -165,6 +173,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         series = self._series.immediate(refusal.model, "", str(priority))
         series.of(self._requests).inc()
         series.with_more(self._errors, refusal.error.code).inc()
+        self._flow.refused(refusal.request)
 
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Count the end of a routed request."""
@@ -253,11 +262,12 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         """Add the number of lost log lines to the metrics."""
         self.registry.register(_LostLogLines(lost))
 
-    def refresh_pool(self, store: Datastore) -> None:
-        """Update the pool's gauges and the models that it serves."""
+    def refresh_pool(self, store: Datastore, flow: FlowControl | None = None) -> None:
+        """Update the gauges of the pool and of its queues, and the models that it serves."""
         snapshot = store.snapshot()
         self._series.reported(served_models(snapshot))
         self._pool.show(snapshot)
+        self._flow.show(snapshot, flow, self._clock.now())
         names = self._pool.names
         for name, outcome in self._endpoint_responses.values():
             if name not in names:

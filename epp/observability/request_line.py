@@ -9,9 +9,9 @@ from epp.framework.printable import printable
 REQUEST_EVENT = "request"
 _MOST_TEXT = 198
 """Two lines, without the time and the level."""
-_MOST_MODEL = 24
+_MOST_MODEL = 20
 _MOST_ID = 36
-_MOST_NAME = 24
+_MOST_NAME = 20
 
 
 def request_as_text(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -33,6 +33,8 @@ def _text(event: MutableMapping[str, Any]) -> str:
         words.append("failed")
     words += [printable(event["endpoint"] or "", _MOST_NAME), _model(event)]
     words.append(f"{event['duration_seconds']:.3f}s")
+    if event["queue_seconds"] is not None:
+        words.append(f"queued {event['queue_seconds']:.3f}s")
     if event["ttft_seconds"] is not None:
         words.append(f"ttft {event['ttft_seconds']:.3f}s")
     if event["prompt_tokens"] is not None:

@@ -6,6 +6,7 @@ from typing import Any
 import structlog
 
 from epp.director import Cause, Decision, DirectorObserver, Refusal, Rewrite, Routing, top_values
+from epp.flow_control import STAY, Outcome, Waiting
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.errors import ClientGoneError, InternalError, RequestError
@@ -45,6 +46,7 @@ class RequestLog(DirectorObserver):
             request_id=printable(request.id),
             model=printable(request.body.model),
             **_policies(request),
+            **_stay(request),
             endpoint=routing.served.name,
             address=routing.served.hostport,
             status=routing.status or None,
@@ -70,6 +72,7 @@ class RequestLog(DirectorObserver):
             request_id=printable(refusal.headers.get(REQUEST_ID, "")),
             model=printable(refusal.model),
             **_policies(refusal.request),
+            **_stay(refusal.request),
             endpoint=None,
             address=None,
             status=None if left else error.status,
@@ -97,6 +100,14 @@ def _policies(request: Request | None) -> dict[str, Any]:
         "objective": printable(request.headers.first_of(*OBJECTIVE) or "") or None,
         "priority": request.priority,
     }
+
+
+def _stay(request: Request | None) -> dict[str, Any]:
+    """Return how long a request was in a queue, and how that ended; null for one that was in none."""
+    stay = None if request is None else request.get(STAY)
+    if stay is None or not stay.waited:
+        return {"queue_seconds": None, "queue_outcome": None}
+    return {"queue_seconds": round(stay.seconds, 6), "queue_outcome": stay.outcome.value}
 
 
 class StepLog(DirectorObserver):
@@ -127,6 +138,15 @@ class StepLog(DirectorObserver):
     def held(self, request: Request, plugin: str) -> None:
         """Log that an admitter lets the request wait."""
         _step(request, "held", plugin=plugin)
+
+    def queued(self, waiting: Waiting) -> None:
+        """Log that the request waits for room at an endpoint."""
+        request = waiting.queued.request
+        _step(request, "queued", flow=printable(waiting.flow), priority=waiting.priority, bytes=waiting.size_bytes)
+
+    def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
+        """Log what became of it in flow control."""
+        _step(request, "flow control", outcome=outcome.value, queue_seconds=round(seconds, 6))
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Log each filter, scorer and picker, and what the aggregator made of them."""

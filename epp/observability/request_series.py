@@ -55,7 +55,7 @@ class Series:
         self.last_used = 0.0
         """When the last request ended, in seconds on the clock."""
         self._own: dict[Family[Any], Any] = {}
-        self._more: dict[tuple[Family[Any], str], Any] = {}
+        self._more: dict[tuple[Family[Any], tuple[str, ...]], Any] = {}
 
     def of(self, family: Family[S]) -> S:
         """Return the series of a metric."""
@@ -64,11 +64,11 @@ class Series:
             series = self._own[family] = family.labels(*self.labels)
         return series
 
-    def with_more(self, family: Family[S], more: str) -> S:
-        """Return the series of a metric with one label more, of this value."""
+    def with_more(self, family: Family[S], *more: str) -> S:
+        """Return the series of a metric with more labels, of these values."""
         series: S | None = self._more.get((family, more))
         if series is None:
-            series = self._more[family, more] = family.labels(*self.labels, more)
+            series = self._more[family, more] = family.labels(*self.labels, *more)
         return series
 
     def remove(self) -> None:
@@ -76,7 +76,7 @@ class Series:
         for family in self._own:
             family.remove(*self.labels)
         for family, more in self._more:
-            family.remove(*self.labels, more)
+            family.remove(*self.labels, *more)
 
 
 class RequestSeries:
@@ -118,6 +118,18 @@ class RequestSeries:
         """Count the end of a request."""
         if series.running is not None:
             series.running.value -= 1
+        self._mark_ended(series, now)
+
+    def hold(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
+        """Return the series of a request that is not in flight; pass it to `release` once."""
+        series = self._combinations.get((model, target, fairness_id, priority))
+        if series is None:
+            series = self._find(model, target, fairness_id, priority)
+        self._mark_used(series)
+        return series
+
+    def release(self, series: Series, now: float) -> None:
+        """Let go of a series that was held."""
         self._mark_ended(series, now)
 
     def immediate(self, model: str, fairness_id: str, priority: str) -> Series:

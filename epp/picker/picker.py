@@ -156,6 +156,12 @@ class Picker:
         self._running.limit_tls(by_name=by_name, addresses=addresses)
 
     @property
+    def longest_queue_seconds(self) -> float:
+        """How long flow control may hold a request under this configuration; 0 where it holds none."""
+        settings = self._running.assembly.pipeline.flow_control
+        return 0.0 if settings is None else settings.longest_seconds
+
+    @property
     def plugins(self) -> Mapping[str, Plugin[Any]]:
         """The plugins of the configuration in effect, by name."""
         return self._running.assembly.instances.by_name
@@ -197,7 +203,7 @@ class Picker:
         self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
-        """Drain, then close open streams and release resources.
+        """Drain, refuse what still waits for room, then close open streams and release resources.
 
         The drain ends after its seconds (by default those of the settings), or when `enough` is set. A lease is
         released as it begins, so that another replica is ready while this one drains.
@@ -209,6 +215,7 @@ class Picker:
         if most_seconds > 0:
             _log.info("draining", most_seconds=most_seconds)
             await self._servers.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
+        await self.refuse_waiting()
         await self._servers.close_streams()
         if releasing is not None:
             await releasing
@@ -217,6 +224,10 @@ class Picker:
         if self._kubernetes is not None:
             await self._kubernetes.stop()
         await self._servers.close_page()
+
+    async def refuse_waiting(self) -> None:
+        """Refuse all that waits for room, now and from now on; wait a moment for gateways to have read that."""
+        await self._servers.answered(self.director.refuse_waiting())
 
     def _set_ready(self, *, ready: bool) -> None:
         self._servers.set_ready(ready=ready)
@@ -262,6 +273,7 @@ class Picker:
             "reachable": reachable,
             "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
             "config": {"generation": config.generation, "refused": config.refused or None},
+            **self._waiting,
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
@@ -276,6 +288,16 @@ class Picker:
                 for value in owner.inputs.ignored[:MAX_ROWS]
             ],
         }
+
+    @property
+    def _waiting(self) -> dict[str, object]:
+        """What waits in flow control, as a part of `/healthz`; nothing where it is off."""
+        line = self.director.line
+        if line is None:
+            return {}
+        longest = 0.0 if line.since is None else max(0.0, self._clock.now() - line.since)
+        shown = {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": round(longest, 1)}
+        return {"queued": shown}
 
     def _cluster_scores(self, local: str) -> Mapping[str, object]:
         """Return the room for requests in each cluster; called in any thread."""

@@ -160,7 +160,7 @@ class RunningConfig:
 
     async def _refresh_gauges(self) -> None:
         while True:
-            self._metrics.refresh_pool(self.store)
+            self._metrics.refresh_pool(self.store, self.director.flow)
             await asyncio.sleep(self._gauge_seconds)
 
     async def _watch_prices(self) -> None:

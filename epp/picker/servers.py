@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.server import ExtProcServer
@@ -12,6 +13,9 @@ from epp.framework.errors import ConfigurationError
 from epp.host_port import HostPort, shown_listening
 from epp.listening import refusal
 from epp.observability.page import OperatorPage
+
+_ANSWER_SECONDS = 2.0
+_LOOK_SECONDS = 0.01
 
 
 class Servers:
@@ -73,6 +77,16 @@ class Servers:
         """Report not ready, and serve until streams have ceased, the time is up, or `enough` is set."""
         self._ready = False
         await self.extproc.drain(most_seconds, quiet_seconds, enough)
+
+    async def answered(self, streams: int) -> None:
+        """Wait until so many of the open streams have ended, but not long: they are refused, and the gateway reads."""
+        if not streams:
+            return
+        left = self.extproc.open_streams - streams
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                while self.extproc.open_streams > left:  # noqa: ASYNC110  once, as the process ends
+                    await asyncio.sleep(_LOOK_SECONDS)
 
     async def close_streams(self) -> None:
         """Stop serving requests; open streams are cut."""

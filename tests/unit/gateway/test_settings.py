@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What settings accept, and what they say when they do not."""
 
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,14 @@ def test_failure_mode_chooses_the_body_modes_that_are_not_set():
         response_body_mode=BodyMode.NONE,
     )
     assert opened.body_modes == (BodyMode.BUFFERED, BodyMode.NONE)
+
+
+@pytest.mark.parametrize(
+    ("opened", "held", "seconds"),
+    [(True, 0.0, 10.0), (True, 60.0, 70.0), (True, inf, 86_400.0), (False, 60.0, 1000.0), (False, 3600.0, 3610.0)],
+)
+def test_gateway_waits_for_as_long_as_the_picker_may_hold_a_request(opened, held, seconds):
+    mode = FailureMode.FAIL_OPEN if opened else FailureMode.FAIL_CLOSE
+    settings = {"failure_mode": mode, "cluster_type": ClusterType.OVERRIDE_HOST, "longest_held_seconds": held}
+    assert GatewaySettings(**settings).message_timeout == seconds
+    assert GatewaySettings(**settings, message_timeout_seconds=5.0).message_timeout == 5.0

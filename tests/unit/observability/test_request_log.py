@@ -19,7 +19,8 @@ ANSWER = (
 )
 FIELDS = {
     "address", "cached_share", "cached_tokens", "completion_tokens", "duration_seconds", "endpoint", "event",
-    "log_level", "model", "objective", "outcome", "priority", "profile", "prompt_tokens", "reason", "request_id",
+    "log_level", "model", "objective", "outcome", "priority", "profile", "prompt_tokens", "queue_outcome",
+    "queue_seconds", "reason", "request_id",
     "rewrite", "scores", "status", "target_model", "ttft_seconds", "why",
 }  # fmt: skip
 
@@ -64,7 +65,8 @@ def test_answered_request(bench):
     assert line.pop("address").endswith((":8000", ":8001"))
     assert line == {
         "event": "request", "log_level": "info", "request_id": "r-1", "model": "m", "target_model": None,
-        "rewrite": None, "objective": None, "priority": 0, "status": 200, "outcome": "natural", "reason": None,
+        "rewrite": None, "objective": None, "priority": 0, "queue_seconds": None, "queue_outcome": None,
+        "status": 200, "outcome": "natural", "reason": None,
         "why": "default: equal scores of 4; 0% cached", "profile": "default",
         "scores": {}, "cached_share": 0.0, "ttft_seconds": 0.25, "duration_seconds": 0.75, "prompt_tokens": 300,
         "cached_tokens": 64, "completion_tokens": 7,
@@ -195,6 +197,7 @@ def test_line_of_a_terminal_fits_two_lines_of_120_columns():
     longest = {
         "event": "request", "request_id": "i" * 64, "model": "m" * 64, "target_model": "t" * 64, "endpoint": "e" * 200,
         "status": 200, "outcome": "client-disconnect", "reason": None, "why": "w" * 160, "ttft_seconds": 1234.567891,
+        "queue_seconds": 1234.567891,
         "duration_seconds": 12345.678912, "prompt_tokens": 1_000_000, "completion_tokens": 1_000_000,
     }  # fmt: skip
     assert len(on_terminal(longest)) <= 240

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies of flow control behind a guard: one that raises or returns nonsense is counted, and done without."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from epp.flow_control.arrival import ArrivalOrder
+from epp.flow_control.settings import BandSettings, FlowControlSettings
+from epp.framework import Parameters
+from epp.framework.arrays import Floats, ResultError
+from epp.framework.candidates import Candidates
+from epp.framework.flow_control import (
+    FairnessPolicy,
+    FlowOrder,
+    OrderingPolicy,
+    Queued,
+    SaturationDetector,
+    UsageLimitPolicy,
+)
+from epp.scheduling import Failure, Guard
+
+_MOST_CEILING = 1.0
+
+
+def guarded(settings: FlowControlSettings, guard: Guard) -> FlowControlSettings:
+    """Return the same settings with policies that never raise."""
+    bands: Mapping[int, BandSettings] = {
+        priority: _guarded_band(band, guard) for priority, band in settings.bands.items()
+    }
+    return replace(
+        settings,
+        detector=GuardedDetector(settings.detector, guard),
+        usage_limits=GuardedUsageLimits(settings.usage_limits, guard),
+        default_band=_guarded_band(settings.default_band, guard),
+        negative_band=_guarded_band(settings.negative_band, guard),
+        bands=MappingProxyType(dict(bands)),
+    )
+
+
+def _guarded_band(band: BandSettings, guard: Guard) -> BandSettings:
+    return replace(band, ordering=GuardedOrdering(band.ordering, guard), fairness=GuardedFairness(band.fairness, guard))
+
+
+class GuardedDetector(SaturationDetector[Parameters]):
+    """A detector; where it fails, there is room everywhere."""
+
+    def __init__(self, detector: SaturationDetector[Any], guard: Guard) -> None:
+        super().__init__(name=detector.name, clock=detector.clock)
+        self._detector = detector
+        self._guard = guard
+
+    def fullness(self, candidates: Candidates) -> Floats:
+        """Return that of the detector; 0 where it fails."""
+        found = self._guard.call(SaturationDetector.role, self._detector, _fullness, self._detector, candidates)
+        return np.zeros(len(candidates)) if isinstance(found, Failure) else found
+
+    def saturation(self, candidates: Candidates) -> float:
+        """Return that of the detector; 0 where it fails."""
+        found = self._guard.call(SaturationDetector.role, self._detector, _saturation, self._detector, candidates)
+        return 0.0 if isinstance(found, Failure) else found
+
+
+class GuardedUsageLimits(UsageLimitPolicy[Parameters]):
+    """Usage limits; where they fail, an endpoint may be used until it is full."""
+
+    def __init__(self, policy: UsageLimitPolicy[Any], guard: Guard) -> None:
+        super().__init__(name=policy.name, clock=policy.clock)
+        self._policy = policy
+        self._guard = guard
+
+    def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
+        """Return those of the policy; 1 where it fails."""
+        found = self._guard.call(UsageLimitPolicy.role, self._policy, _ceilings, self._policy, priorities, saturation)
+        return [_MOST_CEILING] * len(priorities) if isinstance(found, Failure) else found
+
+
+class GuardedOrdering(OrderingPolicy[Parameters]):
+    """An order of requests; one without a usable key is placed by the time at which it began to wait."""
+
+    def __init__(self, policy: OrderingPolicy[Any], guard: Guard) -> None:
+        super().__init__(name=policy.name, clock=policy.clock)
+        self._policy = policy
+        self._guard = guard
+
+    def key(self, queued: Queued) -> float:
+        """Return that of the policy, or else when the request began to wait."""
+        found = self._guard.call(OrderingPolicy.role, self._policy, _key, self._policy, queued)
+        return queued.enqueued_at if isinstance(found, Failure) else found
+
+
+class GuardedFairness(FairnessPolicy[Parameters]):
+    """Fairness between flows; a band in which it fails goes on in the order of arrival."""
+
+    def __init__(self, policy: FairnessPolicy[Any], guard: Guard) -> None:
+        super().__init__(name=policy.name, clock=policy.clock)
+        self._policy = policy
+        self._guard = guard
+
+    def order(self) -> FlowOrder:
+        """Return one of the policy that falls back to the order of arrival."""
+        found = self._guard.call(FairnessPolicy.role, self._policy, _order, self._policy)
+        return ArrivalOrder() if isinstance(found, Failure) else _GuardedOrder(found, self._policy, self._guard)
+
+
+class _GuardedOrder(FlowOrder):
+    """The order of a policy, until it fails."""
+
+    def __init__(self, order: FlowOrder, policy: FairnessPolicy[Any], guard: Guard) -> None:
+        self._order = order
+        self._policy = policy
+        self._guard = guard
+        self._heads: dict[str, tuple[float, Queued]] = {}
+        """The key and the first request of each flow: from these another order can go on."""
+        self._has_failed = False
+
+    def head(self, flow: str, key: float, queued: Queued) -> None:
+        self._heads[flow] = key, queued
+        if self._has_failed:
+            self._order.head(flow, key, queued)
+        else:
+            self._judge(self._guard.call(FairnessPolicy.role, self._policy, self._order.head, flow, key, queued))
+
+    def empty(self, flow: str) -> None:
+        self._heads.pop(flow, None)
+        if self._has_failed:
+            self._order.empty(flow)
+        else:
+            self._judge(self._guard.call(FairnessPolicy.role, self._policy, self._order.empty, flow))
+
+    def first(self) -> str:
+        if not self._has_failed:
+            found = self._guard.call(FairnessPolicy.role, self._policy, self._first)
+            if not isinstance(found, Failure):
+                return found
+            self._fall_back()
+        return self._order.first()
+
+    def dispatched(self, flow: str) -> None:
+        if self._has_failed:
+            self._order.dispatched(flow)
+        else:
+            self._judge(self._guard.call(FairnessPolicy.role, self._policy, self._order.dispatched, flow))
+
+    def _first(self) -> str:
+        flow = self._order.first()
+        if flow not in self._heads:
+            raise ResultError("chose a flow in which nothing waits")
+        return flow
+
+    def _judge(self, outcome: Failure | None) -> None:
+        if isinstance(outcome, Failure):
+            self._fall_back()
+
+    def _fall_back(self) -> None:
+        self._has_failed = True
+        self._order = ArrivalOrder()
+        for flow, (key, queued) in self._heads.items():
+            self._order.head(flow, key, queued)
+
+
+def _fullness(detector: SaturationDetector[Any], candidates: Candidates) -> Floats:
+    found: Floats = np.asarray(detector.fullness(candidates), dtype=np.float64)
+    if found.shape != (len(candidates),):
+        raise ResultError(f"returned an array of shape {found.shape} for {len(candidates)} candidates")
+    if np.isnan(found).any():
+        raise ResultError("returned NaN for an endpoint: a fullness is 0 or more")
+    return found
+
+
+def _saturation(detector: SaturationDetector[Any], candidates: Candidates) -> float:
+    return _number(detector.saturation(candidates))
+
+
+def _ceilings(policy: UsageLimitPolicy[Any], priorities: Sequence[int], saturation: float) -> Sequence[float]:
+    found = [_number(each) for each in policy.ceilings(priorities, saturation)]
+    if len(found) != len(priorities):
+        raise ResultError(f"returned {len(found)} ceilings for {len(priorities)} priorities")
+    return found
+
+
+def _key(policy: OrderingPolicy[Any], queued: Queued) -> float:
+    return _number(policy.key(queued))
+
+
+def _order(policy: FairnessPolicy[Any]) -> FlowOrder:
+    order = policy.order()
+    if not isinstance(order, FlowOrder):
+        raise ResultError(f"returned {type(order).__name__} instead of a FlowOrder")
+    return order
+
+
+def _number(value: float) -> float:
+    number = float(value)
+    if number != number:  # noqa: PLR0124  NaN, which has no place in an order
+        raise ResultError("returned NaN instead of a number")
+    return number

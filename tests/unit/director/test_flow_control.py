@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that wait for room, from their arrival to every end that they can have; with what operators see of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+import structlog
+from waiting import until
+
+from epp.config import Builder, assemble, load_text
+from epp.datastore import Datastore
+from epp.director import Cause, Director, Held, Observers, PoolPolicies, Routing, Seeds, Subset
+from epp.framework import Endpoint, Headers, ManualClock, Parameters
+from epp.framework.errors import (
+    NoEndpointsError,
+    QueueFullError,
+    QueueTimeoutError,
+    QueueTimeoutNoEndpointsError,
+    RequestError,
+    ShuttingDownError,
+)
+from epp.framework.flow_control import FairnessPolicy, SaturationDetector
+from epp.framework.registry import Registry
+from epp.framework.snapshot import IN_FLIGHT
+from epp.observability.metrics import Metrics
+from epp.observability.request_line import request_as_text
+from epp.observability.request_log import request_log
+
+BODY = b'{"model":"m","prompt":"hello"}'
+SIZE = len(BODY)
+OFF = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
+ON = (
+    OFF
+    + """
+featureGates: [flowControl]
+plugins:
+- {type: concurrency-detector, parameters: {maxConcurrency: 1}}
+flowControl:
+  saturationDetector: {pluginRef: concurrency-detector}
+  defaultRequestTTL: 10s
+  noEndpointRequestTTL: 30s
+  maxRequests: 200
+  priorityBands: [{priority: 5, maxRequests: 4, maxBytes: 300}]
+"""
+)
+
+
+class BrokenDetector(SaturationDetector[Parameters]):
+    plugin_type = "broken-detector"
+
+    def fullness(self, candidates):
+        raise RuntimeError("broken")
+
+
+class BrokenFairness(FairnessPolicy[Parameters]):
+    plugin_type = "broken-fairness"
+
+    def order(self):
+        raise RuntimeError("broken")
+
+
+class World:
+    """A director before endpoints `a` and `b` that take one request each."""
+
+    def __init__(self, config: str = ON) -> None:
+        self.clock = ManualClock()
+        self.store = Datastore(self.clock)
+        self.pool("a", "b")
+        self.registry = Registry()
+        for cls in (BrokenDetector, BrokenFairness):
+            self.registry.register(cls)
+        self.metrics = Metrics("pool", self.clock)
+        self.director = Director(
+            self.store,
+            self.assembled(config).pipeline,
+            self.clock,
+            observer=Observers(self.metrics, *request_log(4)),
+            seeds=Seeds(b"test"),
+        )
+        self.director.use_policies(PoolPolicies({"high": 5, "low": -1}, {}))
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def assembled(self, config: str):
+        return assemble(load_text(config), Builder(self.registry, self.clock))
+
+    def pool(self, *names: str) -> None:
+        self.store.replace([Endpoint(name, f"10.0.0.{ord(name) - 96}", 8000) for name in names])
+
+    def use(self, config: str) -> None:
+        self.director.use(self.assembled(config).pipeline)
+
+    def route(self, flow: str = "f", objective: str = "", subset: Subset | None = None) -> Routing | Held:
+        headers = [(":path", "/v1/completions"), ("x-request-id", "r"), ("x-llm-d-inference-fairness-id", flow)]
+        if objective:
+            headers.append(("x-llm-d-inference-objective", objective))
+        return self.director.route(Headers(headers), BODY, subset)
+
+    def held(self, flow: str = "f", objective: str = "", subset: Subset | None = None) -> "Asked":
+        """Return a request that has to wait, and is awaited as a carrier awaits it."""
+        held = self.route(flow, objective, subset)
+        assert isinstance(held, Held)
+        task = asyncio.create_task(held.settle())
+        self.tasks.add(task)
+        return Asked(held, task)
+
+    def fill(self) -> tuple[Routing, Routing]:
+        """Take up both places."""
+        first, second = self.route(), self.route()
+        assert isinstance(first, Routing)
+        assert isinstance(second, Routing)
+        return first, second
+
+    @property
+    def waiting(self) -> int:
+        """Requests in queues, by the gauge of each."""
+        families = {family.name: family for family in self.metrics.registry.collect()}
+        return int(sum(sample.value for sample in families["llm_d_epp_flow_control_queue_size"].samples))
+
+    def in_flight(self) -> int:
+        return int(sum(self.store.snapshot().column(IN_FLIGHT)))
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"llm_d_epp_flow_control_{name}", labels)
+
+    def ended(self, outcome: str, priority: str = "0") -> float | None:
+        return self.sample("requests_total", outcome=outcome, priority=priority, inference_pool="pool")
+
+    def queue(self, name: str, flow: str = "f", priority: str = "0") -> float | None:
+        labels = {"model_name": "m", "target_model_name": "m", "fairness_id": flow, "priority": priority}
+        return self.sample(name, **labels, inference_pool="pool")
+
+
+@dataclass
+class Asked:
+    """A held request, and the task in which a carrier awaits it."""
+
+    held: Held
+    task: asyncio.Task[None]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    for task in world.tasks:
+        task.cancel()
+    await asyncio.gather(*world.tasks, return_exceptions=True)
+
+
+async def settled(*all_of_them: Asked) -> list[Routing | RequestError]:
+    found: list[Routing | RequestError] = []
+    for asked in all_of_them:
+        await asked.task
+        try:
+            found.append(asked.held.routing())
+        except RequestError as error:
+            found.append(error)
+    return found
+
+
+def log_of(lines: list) -> list:
+    return [line for line in lines if line["event"] == "request"]
+
+
+async def test_request_waits_and_goes_when_another_has_ended_and_operators_see_how_long(world):
+    first, _ = world.fill()
+    with structlog.testing.capture_logs() as lines:
+        held = world.held()
+        assert world.queue("queue_size") == 1
+        assert world.queue("queue_bytes") == SIZE
+        world.clock.advance(2.5)
+        first.complete(Cause.NATURAL)
+        (routing,) = await settled(held)
+        assert isinstance(routing, Routing)
+        assert routing.decision.why().endswith("queued 2.500 s")
+        world.clock.advance(1.0)
+        routing.complete(Cause.NATURAL)
+    assert world.queue("queue_size") == 0
+    assert world.queue("queue_bytes") == 0
+    assert world.ended("Dispatched") == 3
+    line = log_of(lines)[-1]
+    assert (line["queue_seconds"], line["queue_outcome"], line["duration_seconds"] >= 3.5) == (2.5, "Dispatched", True)
+    assert "queued 2.500s" in request_as_text(None, "info", line)["event"]
+    steps = [line["event"] for line in lines]
+    assert steps.index("queued") < steps.index("destination") < steps.index("flow control")
+    labels = {"model_name": "m", "target_model_name": "m", "fairness_id": "f", "priority": "0"}
+    of_queue = {**labels, "outcome": "Dispatched", "inference_pool": "pool"}
+    assert world.sample("request_queue_duration_seconds_count", **of_queue) == 3
+    assert world.sample("request_queue_duration_seconds_sum", **of_queue) == 2.5
+    assert world.sample("request_enqueue_duration_seconds_count", **labels, outcome="NotYetFinalized") == 1
+    assert world.sample("dispatch_cycle_duration_seconds_count") >= 2
+
+
+async def test_request_that_need_not_wait_has_no_time_in_a_queue_in_its_line(world):
+    with structlog.testing.capture_logs() as lines:
+        world.fill()[0].complete(Cause.NATURAL)
+    (line,) = log_of(lines)
+    assert (line["queue_seconds"], line["queue_outcome"]) == (None, None)
+    assert "queued" not in line["why"]
+
+
+async def test_gauges_say_how_full_pool_and_queues_are(world):
+    world.metrics.refresh_pool(world.store, world.director.flow)
+    assert world.sample("pool_saturation", inference_pool="pool", stage="effective") == 0.0
+    world.fill()
+    for _ in range(3):
+        world.held(objective="high")
+    world.held(objective="low")
+    world.metrics.refresh_pool(world.store, world.director.flow)
+    assert world.sample("pool_saturation", inference_pool="pool", stage="effective") == 1.0
+    of_band = {"priority": "5", "inference_pool": "pool"}
+    assert world.sample("capacity_utilization_requests", **of_band) == 3 / 4
+    assert world.sample("capacity_utilization_bytes", **of_band) == 3 * SIZE / 300
+    assert world.sample("capacity_utilization_requests", priority="-1", inference_pool="pool") == 1 / 5000
+    assert world.sample("global_capacity_utilization_requests", inference_pool="pool") == 4 / 200
+    assert world.sample("global_capacity_utilization_bytes", inference_pool="pool") is None  # without a limit
+    world.use(OFF)
+    world.metrics.refresh_pool(world.store, world.director.flow)
+    assert world.sample("pool_saturation", inference_pool="pool", stage="effective") is None
+
+
+async def test_flows_and_priorities_that_clients_invent_have_few_series(world):
+    world.fill()
+    for number in range(150):
+        world.held(f"flow-{number}")
+    page = world.metrics.registry
+    names = {
+        sample.labels["fairness_id"]
+        for family in page.collect()
+        if family.name.startswith("llm_d_epp_flow_control")
+        for sample in family.samples
+        if "fairness_id" in sample.labels
+    }
+    assert "other" in names
+    assert len(names) <= 20
+    waiting = [
+        sample.value
+        for family in page.collect()
+        for sample in family.samples
+        if sample.name == "llm_d_epp_flow_control_queue_size"
+    ]
+    assert sum(waiting) == 150
+
+
+async def test_full_queue_refuses_and_counts(world):
+    world.fill()
+    for _ in range(4):
+        world.held(objective="high")
+    with structlog.testing.capture_logs() as lines, pytest.raises(QueueFullError):
+        world.route(objective="high")
+    (line,) = log_of(lines)
+    assert (line["status"], line["queue_seconds"], line["queue_outcome"]) == (429, None, None)
+    assert world.ended("RejectedCapacity", "5") == 1
+    assert world.queue("queue_size", priority="5") == 4
+
+
+async def test_request_that_waits_too_long_is_refused_and_its_line_says_so(world):
+    world.fill()
+    held = world.held()
+    with structlog.testing.capture_logs() as lines:
+        world.clock.advance(10.0)
+        (error,) = await settled(held)
+    assert isinstance(error, QueueTimeoutError)
+    (line,) = log_of(lines)
+    assert (line["queue_seconds"], line["queue_outcome"], line["reason"]) == (
+        10.0,
+        "EvictedTTL",
+        "rejected-ttl-expired",
+    )
+    assert world.ended("EvictedTTL") == 1
+
+
+async def test_client_that_leaves_is_out_at_once(world):
+    world.fill()
+    gone, stays = world.held(), world.held()
+    await asyncio.sleep(0)
+    with structlog.testing.capture_logs() as lines:
+        gone.task.cancel()
+        await asyncio.gather(gone.task, return_exceptions=True)
+    assert world.waiting == 1
+    assert not stays.task.done()
+    (line,) = log_of(lines)
+    assert (line["outcome"], line["queue_outcome"]) == ("client-disconnect", "EvictedContextCancelled")
+    assert world.ended("EvictedContextCancelled") == 1
+
+
+async def test_client_that_leaves_before_anything_awaits_its_request_is_out_too(world):
+    first, second = world.fill()
+    held = world.held()
+    held.task.cancel()  # before its first step: what it would await never runs
+    held.held.abandon()
+    assert world.waiting == 0
+    await asyncio.gather(held.task, return_exceptions=True)
+    for routing in (first, second):
+        routing.complete(Cause.NATURAL)
+    assert world.in_flight() == 0
+    assert world.ended("EvictedContextCancelled") == 1
+
+
+async def test_client_that_leaves_as_its_request_is_released_leaves_nothing_in_flight(world):
+    first, second = world.fill()
+    held = world.held()
+    first.complete(Cause.NATURAL)
+    await held.task
+    assert world.in_flight() == 2
+    held.held.abandon()  # nobody has asked for the routing
+    second.complete(Cause.NATURAL)
+    assert world.in_flight() == 0
+
+
+async def test_end_of_flow_control_lets_all_go_a_few_at_a_time(world):
+    world.fill()
+    held = [world.held(f"f{number % 7}") for number in range(150)]
+    world.use(OFF)
+    assert 0 < world.waiting < 150
+    assert isinstance(world.route(), Routing)  # and whoever comes now waits for nobody
+    assert all(isinstance(each, Routing) for each in await settled(*held))
+    assert world.in_flight() == 153
+    assert world.waiting == 0
+    assert world.director.line is None
+
+
+async def test_flow_control_begins_with_a_new_configuration_and_goes_on_under_the_next():
+    world = World(OFF)
+    try:
+        filled = [world.route() for _ in range(3)]
+        assert all(isinstance(each, Routing) for each in filled)
+        world.use(ON)
+        waiting = world.route()
+        assert isinstance(waiting, Held)
+        task = asyncio.create_task(waiting.settle())
+        world.use(ON.replace("maxConcurrency: 1", "maxConcurrency: 4"))
+        await task
+        assert isinstance(waiting.routing(), Routing)
+    finally:
+        assert world.waiting == 0
+
+
+async def test_flow_control_that_comes_back_while_some_still_go_keeps_the_rest(world):
+    world.fill()
+    held = [world.held() for _ in range(100)]
+    world.use(OFF)
+    left = world.waiting
+    assert left
+    world.use(ON)
+    assert world.waiting == left
+    assert world.director.line is not None
+    world.director.refuse_waiting()
+    found = await settled(*held)
+    assert sum(isinstance(each, ShuttingDownError) for each in found) == left
+
+
+async def test_end_of_the_picker_refuses_what_waits(world):
+    world.fill()
+    held = [world.held() for _ in range(3)]
+    assert world.director.refuse_waiting() == 3
+    errors = await settled(*held)
+    assert [(error.status, error.reason) for error in errors] == [(503, "rejected-shutting-down")] * 3
+    with pytest.raises(ShuttingDownError):
+        world.route()
+    assert world.ended("EvictedOther") == 3
+
+
+async def test_empty_pool_is_a_waiting_room_until_it_fills(world):
+    world.pool()
+    held = world.held()
+    world.clock.advance(29.0)
+    await asyncio.sleep(0)
+    world.pool("a")
+    (routing,) = await settled(held)
+    assert routing.result.targets[0].name == "a"
+
+
+async def test_nobody_waits_for_ever_for_an_empty_pool(world):
+    world.pool()
+    held = world.held()
+    world.clock.advance(5.0)
+    await until(lambda: world.director.line.requests, "the queue is looked at")
+    world.clock.advance(30.0)
+    (error,) = await settled(held)
+    assert isinstance(error, QueueTimeoutNoEndpointsError)
+    assert error.status == 503
+    assert world.ended("EvictedNoEndpoints") == 1
+
+
+async def test_request_for_endpoints_that_are_not_there_waits_for_nothing(world):
+    with pytest.raises(NoEndpointsError):
+        world.route(subset=Subset.parse(["10.9.9.9"]))
+    world.pool()
+    world.held(subset=Subset.parse(["10.9.9.9"]))  # unless there are none at all: these may be the first
+
+
+async def test_subset_that_has_room_goes_while_another_waits(world):
+    only_a, only_b = Subset.parse(["10.0.0.1"]), Subset.parse(["10.0.0.2"])
+    assert isinstance(world.route(subset=only_a), Routing)
+    held_a = world.held(subset=only_a)
+    routing = world.route(subset=only_b)
+    if isinstance(routing, Held):
+        await routing.settle()
+        routing = routing.routing()
+    assert routing.result.targets[0].name == "b"
+    assert not held_a.task.done()
+
+
+async def test_page_of_health_is_told_what_waits_and_since_when(world):
+    assert world.director.line.requests == 0
+    world.fill()
+    started = world.clock.now()
+    held = world.held(), world.held()
+    await until(lambda: world.director.line.requests == 2, "both are seen")
+    line = world.director.line
+    assert (line.size_bytes, line.since) == (2 * SIZE, started)
+    for each in held:
+        each.task.cancel()
+    await until(lambda: world.director.line.requests == 0, "none is left")
+
+
+@pytest.mark.parametrize("broken", ["detector", "fairness"])
+async def test_plugin_that_raises_is_counted_and_holds_up_nobody(world, broken):
+    world.fill()
+    held = [world.held(flow) for flow in ("x", "y")]
+    text = ON.replace("plugins:\n", f"plugins:\n- {{type: broken-{broken}}}\n")
+    if broken == "detector":
+        lines = (line for line in text.splitlines() if "maxConcurrency" not in line)  # which is a filter, too
+        text = "\n".join(lines).replace("pluginRef: concurrency-detector", "pluginRef: broken-detector")
+    else:
+        text = text.replace("maxRequests: 200", "defaultPriorityBand: {fairnessPolicyRef: broken-fairness}").replace(
+            "maxConcurrency: 1", "maxConcurrency: 4"
+        )
+    world.use(text)
+    assert [type(each) for each in await settled(*held)] == [Routing, Routing]
+    failures = world.metrics.registry.get_sample_value(
+        "llm_d_epp_plugin_failures_total", {"plugin_name": f"broken-{broken}"}
+    )
+    assert failures

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies of flow control that raise or return nonsense: each time is counted, and the queue goes on."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from standing import Front, waiting
+
+from epp.flow_control import guarded
+from epp.flow_control.guarded import GuardedDetector, GuardedFairness, GuardedOrdering, GuardedUsageLimits
+from epp.framework import Parameters
+from epp.framework.flow_control import (
+    FairnessPolicy,
+    FlowOrder,
+    OrderingPolicy,
+    SaturationDetector,
+    UsageLimitPolicy,
+)
+from epp.plugins.flow_control.fairness import RoundRobinFairness
+from epp.scheduling import Guard
+from epp.scheduling.guard import PluginObserver
+
+
+class Counted(PluginObserver):
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+
+    def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
+        self.failed.append(plugin)
+
+
+def raising(*_: object) -> Any:
+    raise RuntimeError("broken")
+
+
+def returning(value: object) -> Callable[..., Any]:
+    return lambda *_: value
+
+
+class Detector(SaturationDetector[Parameters]):
+    plugin_type = "detector"
+
+    def fullness(self, candidates):
+        raise NotImplementedError
+
+
+class Limits(UsageLimitPolicy[Parameters]):
+    plugin_type = "limits"
+
+    def ceilings(self, priorities, saturation):
+        raise NotImplementedError
+
+
+class Ordering(OrderingPolicy[Parameters]):
+    plugin_type = "ordering"
+
+    def key(self, queued):
+        raise NotImplementedError
+
+
+class Fairness(FairnessPolicy[Parameters]):
+    plugin_type = "fairness"
+
+    def order(self):
+        raise NotImplementedError
+
+
+def front_of(*places: int, **policies: Any) -> tuple[Front, Counted]:
+    """Return a front with these policies behind a guard."""
+    front, counted = Front(*places), Counted()
+    band = replace(
+        front.settings.default_band,
+        **{name: policy for name, policy in policies.items() if name in ("ordering", "fairness")},
+    )
+    settings = replace(
+        front.settings,
+        default_band=band,
+        negative_band=band,
+        bands={3: band},
+        **{name: policy for name, policy in policies.items() if name in ("detector", "usage_limits")},
+    )
+    front.flow.use(guarded(settings, Guard(counted)))
+    return front, counted
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        raising,
+        returning(None),
+        returning(np.array([1.0])),
+        returning(np.array([[1.0, 1.0]])),
+        returning(np.array([np.nan, 1.0])),
+        returning("full"),
+    ],
+)
+def test_broken_detector_means_room_everywhere(broken, monkeypatch):
+    monkeypatch.setattr(Detector, "fullness", broken)
+    front, counted = front_of(1, 1, detector=Detector())
+    sent = [front.send() for _ in range(5)]
+    assert not waiting(*sent)
+    assert len(counted.failed) >= 5
+    assert set(counted.failed) == {"detector"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [raising, returning(None), returning([0.5]), returning([float("nan")] * 2), returning(["x", "y"])],
+)
+def test_broken_usage_limits_leave_endpoints_that_are_not_full(broken, monkeypatch):
+    monkeypatch.setattr(Limits, "ceilings", broken)
+    front, counted = front_of(1, 1, usage_limits=Limits())
+    sent = [front.send() for _ in range(3)]
+    assert waiting(*sent) == [sent[2]]
+    front.end(sent[0])
+    assert sent[2].place == 0
+    assert set(counted.failed) == {"limits"}
+
+
+@pytest.mark.parametrize("broken", [raising, returning(None), returning(float("nan")), returning([1])])
+def test_requests_without_a_usable_key_go_in_the_order_of_arrival(broken, monkeypatch):
+    monkeypatch.setattr(Ordering, "key", broken)
+    front, counted = front_of(1, ordering=Ordering())
+    running = front.send()
+    queued = []
+    for _ in range(3):
+        front.clock.advance(1.0)
+        queued.append(front.send())
+    for expected in queued:
+        front.end(running)
+        assert expected.place == 0
+        running = expected
+    assert counted.failed == ["ordering"] * 3
+
+
+@pytest.mark.parametrize("broken", [raising, returning(None), returning(object())])
+def test_without_a_usable_order_flows_go_in_the_order_of_arrival(broken, monkeypatch):
+    monkeypatch.setattr(Fairness, "order", broken)
+    front, counted = front_of(1, fairness=Fairness())
+    running = front.send()
+    queued = [front.send(flow) for flow in "aaba"]
+    for expected in queued:
+        front.end(running)
+        assert expected.place == 0
+        running = expected
+    assert counted.failed == ["fairness"]
+
+
+@pytest.mark.parametrize("method", ["head", "empty", "first", "dispatched"])
+def test_order_of_flows_that_breaks_halfway_goes_on_in_the_order_of_arrival(method, monkeypatch):
+    policy = RoundRobinFairness()
+    front, counted = front_of(1, fairness=policy)
+    running = front.send()
+    queued = [front.send(flow) for flow in ("a", "a", "b", "c")]
+    front.end(running)
+    assert queued[0].place == 0
+    order = type(policy.order())
+    monkeypatch.setattr(order, method, raising)
+    running = queued[0]
+    queued.append(front.send("new"))  # a flow that the policy does not know, where it is `head` that raises
+    rest = queued[1:]
+    for _ in rest:
+        front.end(running)
+        running = next(each for each in rest if each.place is not None and each is not running)
+        rest = [each for each in rest if each is not running]
+    assert not rest
+    assert counted.failed == [policy.name]
+
+
+def test_order_that_names_a_flow_of_which_nothing_waits_is_replaced(monkeypatch):
+    policy = RoundRobinFairness()
+    front, counted = front_of(1, fairness=policy)
+    running = front.send()
+    queued = [front.send(flow) for flow in "ab"]
+    monkeypatch.setattr(type(policy.order()), "first", returning("nobody"))
+    for expected in queued:
+        front.end(running)
+        assert expected.place == 0
+        running = expected
+    assert counted.failed == [policy.name]
+
+
+@pytest.mark.parametrize(
+    ("role", "wrapper"),
+    [
+        (SaturationDetector, GuardedDetector),
+        (UsageLimitPolicy, GuardedUsageLimits),
+        (OrderingPolicy, GuardedOrdering),
+        (FairnessPolicy, GuardedFairness),
+        (FlowOrder, None),
+    ],
+)
+def test_guard_knows_all_methods_of_a_role(role: type, wrapper: type | None):
+    methods = {name for name, value in vars(role).items() if callable(value) and not name.startswith("_")}
+    if wrapper is None:  # that of a policy's order is made by the policy
+        wrapper = type(GuardedFairness(RoundRobinFairness(), Guard(Counted())).order())
+    assert methods
+    assert methods <= vars(wrapper).keys()
