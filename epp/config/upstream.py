@@ -6,7 +6,6 @@ from types import MappingProxyType
 
 EVICTION_TYPES: Mapping[str, str] = MappingProxyType(
     {
-        "program-aware-fairness": "fairness policy",
         "sheddable-eviction-filter": "eviction filter",
         "priority-then-time-eviction-order-policy": "eviction order policy",
     }
