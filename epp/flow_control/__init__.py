@@ -4,13 +4,25 @@
 from epp.flow_control.band import Waiting
 from epp.flow_control.control import FlowControl, FlowObserver
 from epp.flow_control.entrant import Entrant
+from epp.flow_control.eviction import (
+    OWN_GRACE_SECONDS,
+    REPORT_GRACE_SECONDS,
+    EvictionObserver,
+    Evictions,
+    EvictionSettings,
+)
 from epp.flow_control.outcomes import Outcome
 from epp.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings, Limits
 
 __all__ = [
     "NO_LIMITS",
+    "OWN_GRACE_SECONDS",
+    "REPORT_GRACE_SECONDS",
     "BandSettings",
     "Entrant",
+    "EvictionObserver",
+    "EvictionSettings",
+    "Evictions",
     "FlowControl",
     "FlowControlSettings",
     "FlowObserver",

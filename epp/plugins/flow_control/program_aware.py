@@ -98,7 +98,6 @@ class ProgramAwareFairness(
         self._books = Books(Decay(given.las_half_life_seconds, given.las_decay_factor), now, most=_MOST_PROGRAMS)
         self._swept_at = now
         self._charge: DataKey[_Charge] = DataKey("attained-service", producer=self.name)
-        self.writes = (self._charge,)
 
     def order(self) -> FlowOrder:
         given = self.parameters
