@@ -231,17 +231,17 @@ class FlowControl:
         tried = 0
         for priority in self._queues.priorities:
             if not self._evictions.may_decide(priority):
-                return  # as of lower ones even less may be ended
+                break  # of lower ones even less may be ended
             band = self._queues.bands[priority]
             first = [] if band.first is None else [band.first]
             for waiting in (*first, *band.aside(_TRIED_AGAIN)):
                 if self._evict_for(waiting):
                     return
                 tried += 1
-                if tried == _TRIED_AGAIN:
-                    self._evictions.put_off()
-                    return
-        self._evictions.put_off()
+            if tried >= _TRIED_AGAIN:
+                break
+        if tried:
+            self._evictions.put_off()
 
     def _evict_for(self, waiting: Waiting) -> bool:
         candidates, settings = waiting.entrant.fitting(), self._settings

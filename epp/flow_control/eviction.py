@@ -2,7 +2,7 @@
 """Ends requests under way at an endpoint that one of higher priority needs, as few as possible."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any, Protocol
@@ -134,6 +134,11 @@ class Evictions:
     def pending(self) -> int:
         """Requests that were told to end and have not."""
         return len(self._pending)
+
+    @property
+    def known(self) -> Set[Evictable]:
+        """Requests under way that may be ended, or were told to."""
+        return self._entries.keys()
 
     @property
     def _spares_answered(self) -> bool:

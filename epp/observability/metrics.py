@@ -19,6 +19,7 @@ from epp.observability.logs import FailureLog
 from epp.observability.plugin_times import PluginTimes
 from epp.observability.pool_series import PoolSeries, served_models
 from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
+from epp.observability.revocation_series import RevocationSeries
 from epp.observability.rewrite_series import RewriteSeries
 from epp.observability.selection_series import SelectionSeries
 from epp.scheduling import SchedulingObserver
@@ -144,6 +145,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
                 ("accelerator", "profile", "policy"),
             )
         )
+        self._revocations = RevocationSeries(self.registry)
+        self.revoked = self._revocations.decided  # type: ignore[method-assign]  # without a call in between
+        self.revocation_confirmed = self._revocations.confirmed  # type: ignore[method-assign]
+        self.revocations_given_up = self._revocations.expired  # type: ignore[method-assign]
         self._pool = PoolSeries(pool_name, self.registry)
 
     def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
