@@ -2,7 +2,7 @@
 """Ends requests under way at an endpoint that one of higher priority needs, as few as possible."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, KeysView
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any, Protocol
@@ -136,7 +136,7 @@ class Evictions:
         return len(self._pending)
 
     @property
-    def known(self) -> Set[Evictable]:
+    def known(self) -> KeysView[Evictable]:
         """Requests under way that may be ended, or were told to."""
         return self._entries.keys()
 
