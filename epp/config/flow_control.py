@@ -96,14 +96,14 @@ def _only(instances: Instances, role: type[_R], usual: str) -> _R | None:
     declared = _declared(instances, role)
     if len(declared) > 1:
         names = ", ".join(repr(plugin.name) for plugin in declared)
-        instances.fail(f"enableEviction needs one {role.__name__}, not {names}", _PLACE, "enableEviction")
+        instances.fail(f"needs one {role.__name__}, not {names}", _PLACE, "enableEviction")
         return None
     if declared:
         return declared[0]
     try:
         return instances.ensure(usual, role, "flowControl.enableEviction")
     except ConfigurationError as error:
-        instances.fail(f"enableEviction: {error.problem}", _PLACE, "enableEviction", remedy=error.remedy)
+        instances.fail(error.problem, _PLACE, "enableEviction", remedy=error.remedy)
         return None
 
 
