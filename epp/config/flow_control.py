@@ -9,8 +9,23 @@ from typing import Any, TypeVar
 from epp.config.document import Path
 from epp.config.instances import Instances
 from epp.config.model import BAND_BYTES, BAND_REQUESTS, EndpointPickerConfig, FlowControl, PriorityBandPolicies
-from epp.flow_control import BandSettings, FlowControlSettings, Limits
-from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy
+from epp.flow_control import (
+    OWN_GRACE_SECONDS,
+    REPORT_GRACE_SECONDS,
+    BandSettings,
+    EvictionSettings,
+    FlowControlSettings,
+    Limits,
+)
+from epp.framework.errors import ConfigurationError
+from epp.framework.flow_control import (
+    EvictionFilter,
+    EvictionOrder,
+    FairnessPolicy,
+    OrderingPolicy,
+    SaturationDetector,
+    UsageLimitPolicy,
+)
 from epp.framework.plugin import Plugin
 from epp.framework.roles import Filter
 
@@ -20,6 +35,9 @@ _IMPLIED = frozenset(
     {"global-strict-fairness-policy", "fcfs-ordering-policy", "static-usage-limit-policy", "utilization-detector"}
 )
 """Policies that a file may refer to without declaring them."""
+
+_EVICTION_FILTER = "sheddable-eviction-filter"
+_EVICTION_ORDER = "priority-then-time-eviction-order-policy"
 
 _PLACE = "flowControl"
 _OLD_PLACE = "saturationDetector"
@@ -60,7 +78,45 @@ def build_flow_control(
         bands=bands,
         limits=Limits(given.max_requests, given.max_bytes),
         no_endpoint_ttl_seconds=(ttl if empty is None else empty) or inf,
+        eviction=_eviction(given, instances, detector),
     )
+
+
+def _eviction(given: FlowControl, instances: Instances, detector: SaturationDetector[Any]) -> EvictionSettings | None:
+    """Return which requests may be ended for others, by the only policies of the file, or else by the usual ones."""
+    if not given.enable_eviction:
+        for role in (EvictionFilter, EvictionOrder):
+            for plugin in _declared(instances, role):
+                instances.warn(
+                    f"plugin {plugin.name!r} has no effect: flowControl.enableEviction is off",
+                    *instances.path_of(plugin),
+                )
+        return None
+    chosen = _only(instances, EvictionFilter, _EVICTION_FILTER), _only(instances, EvictionOrder, _EVICTION_ORDER)
+    if chosen[0] is None or chosen[1] is None:
+        return None
+    grace = OWN_GRACE_SECONDS if detector.counts_own_requests else REPORT_GRACE_SECONDS
+    return EvictionSettings(chosen[0], chosen[1], grace)
+
+
+def _only(instances: Instances, role: type[_R], usual: str) -> _R | None:
+    """Return the plugin of a role that the file declares, or the usual one; None where a problem was recorded."""
+    declared = _declared(instances, role)
+    if len(declared) > 1:
+        names = ", ".join(repr(plugin.name) for plugin in declared)
+        instances.fail(f"needs one {role.__name__}, not {names}", _PLACE, "enableEviction")
+        return None
+    if declared:
+        return declared[0]
+    try:
+        return instances.ensure(usual, role, "flowControl.enableEviction")
+    except ConfigurationError as error:
+        instances.fail(error.problem, _PLACE, "enableEviction", remedy=error.remedy)
+        return None
+
+
+def _declared(instances: Instances, role: type[_R]) -> tuple[_R, ...]:
+    return tuple(plugin for plugin in instances.of(role) if plugin.name not in instances.implied)
 
 
 def _detector(config: EndpointPickerConfig, given: FlowControl) -> tuple[str, Path]:

@@ -10,7 +10,7 @@ from epp.config.document import Path
 from epp.config.load import LoadedConfig
 from epp.config.model import PluginRef, PluginSpec
 from epp.config.problems import InvalidConfigError, Problem, in_order_of_the_file
-from epp.config.upstream import EVICTION_TYPES, NOT_YET, WITHOUT_TASK
+from epp.config.upstream import NOT_YET, WITHOUT_TASK
 from epp.framework.clock import Clock
 from epp.framework.corrections import as_written, correct
 from epp.framework.errors import ConfigurationError
@@ -214,7 +214,7 @@ class Instances:
         elif kind is None:
             declared = [one for one in self._by_name if one not in self.implied]
             self.fail_unknown(name, (*declared, *self._unusable), *path)
-        elif kind in EVICTION_TYPES or kind in WITHOUT_TASK:
+        elif kind in WITHOUT_TASK:
             self.fail(f"plugin type {kind!r} is known, not supported yet: it cannot be used here", *path)
         return None
 
@@ -264,22 +264,17 @@ class Instances:
         if kind in self._builder.registry.types or ":" in kind:
             return True
         self._unusable[name] = kind
-        if kind in EVICTION_TYPES:
-            self.warn(
-                f"{_called(name, kind)} ({EVICTION_TYPES[kind]}) is known, not supported yet: it has no effect",
-                *path,
-            )
-        elif kind in WITHOUT_TASK:
+        if kind in WITHOUT_TASK:
             self.warn(f"{_called(name, kind)} has no effect: {WITHOUT_TASK[kind]}", *path)
         elif kind in NOT_YET:
             self.fail(f"plugin type {kind!r} is known, not supported yet", *path, "type")
         else:
-            known = (*self._builder.registry.types, *EVICTION_TYPES, *NOT_YET)
+            known = (*self._builder.registry.types, *NOT_YET)
             self.fail(f"plugin type {kind!r} is not registered", *path, "type", remedy=hint_at(kind, known, _LISTED))
         return False
 
     def _may_be(self, kind: str, role: type[Plugin[Any]]) -> bool:
-        if kind in EVICTION_TYPES or kind in WITHOUT_TASK or kind in NOT_YET:
+        if kind in WITHOUT_TASK or kind in NOT_YET:
             return False
         try:
             return issubclass(self._builder.registry.find(kind), role)

@@ -6,7 +6,7 @@ from typing import Any
 
 from epp.config.instances import Instances
 from epp.config.model import DataLayer, EndpointPickerConfig, SchedulingProfile, WeightedRef
-from epp.config.upstream import EVICTION_TYPES, WITHOUT_TASK
+from epp.config.upstream import WITHOUT_TASK
 from epp.framework.drops import DropCause
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import OnError, Plugin
@@ -103,7 +103,7 @@ class _Parts:
         for index, ref in enumerate(self._spec.plugins):
             path = ("schedulingProfiles", self._index, "plugins", index)
             kind = self._instances.inactive.get(ref.plugin_ref, "")
-            if kind in EVICTION_TYPES or kind in WITHOUT_TASK:
+            if kind in WITHOUT_TASK:
                 self._pass_over(ref, kind, *path)
                 continue
             plugin = self._instances.resolve(ref, Plugin, *path)

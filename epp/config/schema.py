@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from epp.config.model import EndpointPickerConfig
-from epp.config.upstream import EVICTION_TYPES, WITHOUT_TASK
+from epp.config.upstream import WITHOUT_TASK
 from epp.framework.registry import Registry
 
 _LARGEST_WRITTEN_OUT = 1e15
@@ -30,7 +30,7 @@ def config_schema(registry: Registry) -> dict[str, Any]:
     spec["properties"]["type"] = {
         "description": spec["properties"]["type"]["description"],
         "anyOf": [
-            {"enum": sorted({*classes, *EVICTION_TYPES, *WITHOUT_TASK})},
+            {"enum": sorted({*classes, *WITHOUT_TASK})},
             {"type": "string", "pattern": "^[\\w.]+:\\w+$"},
         ],
     }

@@ -4,15 +4,6 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-EVICTION_TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        "program-aware-fairness": "fairness policy",
-        "sheddable-eviction-filter": "eviction filter",
-        "priority-then-time-eviction-order-policy": "eviction order policy",
-    }
-)
-"""Types of flow control that a file may declare, though they have no effect yet, by what they are."""
-
 WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(
         ("disagg-headers-handler", "prefill-header-handler"),

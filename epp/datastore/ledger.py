@@ -117,6 +117,11 @@ class Credit:
         self._target = target
         self._legs = legs
 
+    @property
+    def slot(self) -> int:
+        """The slot that the target's work is credited to."""
+        return self._target.slot
+
     def first_token(self) -> None:
         """Release what the first token shows to be done: the prompt, and the work of all other legs."""
         self._target.first_token()

@@ -45,6 +45,9 @@ class Router(Protocol):
     def candidates(self, arrival: Arrival) -> Candidates:
         """Return the endpoints that the gateway allows for a request, as things are now."""
 
+    def fitting(self, arrival: Arrival) -> Candidates:
+        """Return the endpoints that could serve a request if they had room."""
+
     def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | Hold:
         """Route a request to one of the candidates where the mask is true; raises NeedsFullEndpointError."""
 
@@ -68,6 +71,10 @@ class InLine(Entrant):
     def candidates(self) -> Candidates:
         """Return the endpoints that the gateway allows for it."""
         return self._router.candidates(self.arrival)
+
+    def fitting(self) -> Candidates:
+        """Return the endpoints that could serve it if they had room."""
+        return self._router.fitting(self.arrival)
 
     def go(self, candidates: Candidates, room: Mask) -> bool:
         """Route it, or settle it with the error of the attempt."""

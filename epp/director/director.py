@@ -23,7 +23,7 @@ from epp.director.reports import FlowReports
 from epp.director.routing import Cause, Routing, RoutingObserver
 from epp.director.seeds import Seeds
 from epp.director.shedding import shed
-from epp.flow_control import FlowControl, FlowObserver, guarded
+from epp.flow_control import EvictionObserver, Evictions, FlowControl, FlowObserver, guarded
 from epp.framework.addresses import Subset
 from epp.framework.arrays import Mask, Positions
 from epp.framework.candidates import Candidates
@@ -74,7 +74,7 @@ class Refusal:
     """None where it could not be read."""
 
 
-class DirectorObserver(RoutingObserver, FlowObserver):
+class DirectorObserver(RoutingObserver, EvictionObserver, FlowObserver):
     """No-op callbacks; override those of interest."""
 
     __slots__ = ()
@@ -118,6 +118,7 @@ class Director:
         self._seeds = seeds or Seeds()
         self._turns = Turns()
         self._flow: FlowControl | None = None
+        self._evictions = Evictions(clock, self._observer)
         self._line = LineDriver(store, clock, lambda: self._flow)
         self.use(pipeline)
         store.subscribe(self._pool_changed)
@@ -127,11 +128,14 @@ class Director:
         self._pipeline = pipeline
         if pipeline.flow_control is None:
             if self._flow is not None:
+                self._evictions.use(None)
                 self._flow.end()
             return
         settings = guarded(pipeline.flow_control, self._guard)
         if self._flow is None:
-            self._flow = FlowControl(settings, self.clock, observer=FlowReports(self._observer))
+            self._flow = FlowControl(
+                settings, self.clock, observer=FlowReports(self._observer), evictions=self._evictions
+            )
         else:
             self._flow.use(settings)
 
@@ -253,6 +257,21 @@ class Director:
             self._check_others(arrival, candidates, error)
             raise NeedsFullEndpointError from error
 
+    def fitting(self, arrival: Arrival) -> Candidates:
+        """Return the endpoints that could serve a request if they had room."""
+        candidates = self.candidates(arrival)
+        if not len(candidates):
+            return candidates
+        try:
+            candidates = self._screened(arrival, candidates)
+            for producer in arrival.pipeline.of(Producer):
+                self._guard.call(Producer.role, producer, producer.produce, arrival.request, candidates)
+            return arrival.pipeline.scheduler.schedule(arrival.request, candidates).primary.candidates
+        except ResourceExhaustedError:  # filters drop those that are full
+            return candidates
+        except RequestError:
+            return candidates.keep(np.zeros(len(candidates), dtype=np.bool_))
+
     def _check_others(self, arrival: Arrival, candidates: Candidates, error: RequestError) -> None:
         """Raise the error unless a request could be scheduled if all candidates had room."""
         try:
@@ -311,7 +330,7 @@ class Director:
         for plugin in arrival.pipeline.of(PreRequest):
             self._guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
         self._observer.routed(request, result, self.clock.now() - started)
-        return Routing(
+        routing = Routing(
             request,
             result,
             self._credit(request, result),
@@ -320,6 +339,9 @@ class Director:
             observer=self._observer,
             find=self._store.find,
         )
+        if self._evictions.started(routing):
+            routing.tell_end(self._evictions.ended)
+        return routing
 
     def _screened(self, arrival: Arrival, candidates: Candidates) -> Candidates:
         """Return the candidates that all screeners keep."""
@@ -408,6 +430,7 @@ class Director:
     def _pool_changed(self, change: Change) -> None:
         slots = [slot for slot, _ in change.removed]
         if slots:
+            self._evictions.forget(slots)
             for observer in self._pipeline.of(EndpointObserver):
                 observer.slots_removed(slots)
 

@@ -10,6 +10,7 @@ from epp.datastore import Credit
 from epp.director.decision import Decision
 from epp.director.pipeline import Pipeline
 from epp.framework.endpoint import Endpoint
+from epp.framework.errors import EvictedError
 from epp.framework.request import Headers, Request
 from epp.framework.response import Response, Usage
 from epp.framework.result import SchedulingResult
@@ -29,6 +30,8 @@ class Cause(StrEnum):
     """The gateway closed the exchange before that: the client left, or the model server was lost."""
     UNSEEN = "unseen"
     """The gateway closed the exchange after the headers of a response whose body it does not show: complete or cut."""
+    EVICTED = "evicted"
+    """It was ended to make room for a request of higher priority."""
     ERROR = "error"
     """The exchange broke, or this program failed."""
 
@@ -54,9 +57,13 @@ class Routing:
     __slots__ = (
         "_completed",
         "_credit",
+        "_evict",
+        "_eviction",
         "_find",
         "_guard",
+        "_is_unseen",
         "_observer",
+        "_on_end",
         "_pipeline",
         "_response_headers",
         "_served_address",
@@ -98,6 +105,54 @@ class Routing:
         self._response_headers = _NO_HEADERS
         self._usage: UsageReader | None = None
         self._completed = False
+        self._is_unseen = False
+        self._on_end: Callable[[Routing], None] | None = None
+        self._evict: Callable[[], None] | None = None
+        self._eviction: tuple[EvictedError, bool] | None = None
+
+    @property
+    def slot(self) -> int:
+        """Slot of the endpoint that is credited."""
+        return self._credit.slot
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the client may have got a part of the body."""
+        return self.first_byte_at is not None or self._is_unseen
+
+    def tell_end(self, on_end: "Callable[[Routing], None]") -> None:
+        """Call `on_end` as the request ends; it may be evicted until then."""
+        self._on_end = on_end
+
+    @property
+    def is_evictable(self) -> bool:
+        """Whether it may be evicted until it ends."""
+        return self._on_end is not None and not self._completed
+
+    def let_evict(self, evict: Callable[[], None]) -> None:
+        """Call `evict` if the request is to be ended to make room, once: the error is in `eviction` then."""
+        if not self.is_evictable:
+            return
+        self._evict = evict
+        if self._eviction is not None:
+            evict()
+
+    def evict(self, error: EvictedError, *, even_if_answered: bool) -> bool:
+        """End the request with an error soon; return False where it has ended."""
+        if self._completed:
+            return False
+        self._eviction = error, even_if_answered
+        if self._evict is not None:
+            self._evict()
+        return True
+
+    @property
+    def eviction(self) -> EvictedError | None:
+        """The error to end the request with; None where it has ended, or is answered and to be spared then."""
+        if self._eviction is None or self._completed:
+            return None
+        error, even_if_answered = self._eviction
+        return error if even_if_answered or not self.is_answered else None
 
     @property
     def decision(self) -> Decision:
@@ -195,6 +250,7 @@ class Routing:
 
         Not for that of an event stream, whose headers most servers send before the first token is there.
         """
+        self._is_unseen = True
         if not event_stream:
             self.first_byte_at = now
         self._credit.first_token()
@@ -204,8 +260,12 @@ class Routing:
         if self._completed:
             return
         self._completed = True
+        if cause is Cause.EVICTED and not self.status:
+            self.status = EvictedError.status
         self._credit.close(failed=self.status >= SERVER_ERROR)
         self._observer.completed(self, cause)
+        if self._on_end is not None:
+            self._on_end(self)
 
     def _time(self, event: Literal["first_token", "ended"], seconds: float) -> None:
         for plugin in self._pipeline.of(ResponseTiming):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     _Message: TypeAlias = ProcessingRequest | RequestPiece
     _Context: TypeAlias = grpc.aio.ServicerContext[_Message, bytes]
 
+_INTERRUPTED = object()
 _GRPC_MOST_BYTES = 2**31 - 1
 _PENDING_STREAMS = 100_000
 """New streams that may wait in a burst; by default gRPC refuses some above 1,000."""
@@ -75,9 +76,15 @@ class GrpcioCarrier:
     async def _carry(self, _: object, context: "_Context") -> None:
         session = self._sessions.open(context.peer())
         cause = Cause.CLIENT_DISCONNECT
+        inbox = _Inbox(context)
+        session.on_eviction = inbox.interrupt
         try:
             while not session.done:
-                message = await _next_message(context, session)
+                message = await (inbox.next() if session.is_evictable else _next_message(context, session))
+                if message is _INTERRUPTED:
+                    for answer in session.evict():
+                        await context.write(answer)
+                    continue
                 if not isinstance(message, (ProcessingRequest, RequestPiece)):  # the end of the stream
                     break
                 await _send(context, session, session.receive(message))
@@ -86,6 +93,7 @@ class GrpcioCarrier:
             self._sessions.warn_of(error, context.peer())
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
+            inbox.close()
             self._sessions.close(session, cause)
 
 
@@ -98,6 +106,43 @@ def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
     from epp.extproc.grpcio_tls import server_credentials  # noqa: PLC0415  not for plaintext
 
     return server_credentials(settings.cert_path, reload=settings.cert_reload)
+
+
+class _Inbox:
+    """Messages of a stream on which the wait for one may be interrupted; no message is lost by that."""
+
+    def __init__(self, context: "_Context") -> None:
+        self._context = context
+        self._reading: asyncio.Task[object] | None = None
+        self._interrupted = asyncio.Event()
+
+    def interrupt(self) -> None:
+        """End the wait that is under way, or the next one."""
+        self._interrupted.set()
+
+    async def next(self) -> object:
+        """Return the next message, or `_INTERRUPTED`."""
+        reading = self._reading
+        if reading is None:
+            reading = self._reading = asyncio.create_task(self._read())
+        interruption: asyncio.Task[object] = asyncio.create_task(self._interrupted.wait())
+        try:
+            await asyncio.wait({reading, interruption}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            interruption.cancel()
+        if self._interrupted.is_set():
+            self._interrupted.clear()
+            return _INTERRUPTED
+        self._reading = None
+        return reading.result()
+
+    async def _read(self) -> object:
+        return await self._context.read()
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._reading is not None:
+            self._reading.cancel()
 
 
 async def _next_message(context: "_Context", session: Session) -> object:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries sessions on the HTTP/2 server of our own: one stream, one session."""
 
+import asyncio
 import socket
 
 from google.protobuf.message import DecodeError
@@ -61,18 +62,20 @@ class Http2Carrier:
             await self._health_server.stop(health_grace_seconds)
 
     def _open(self, outlet: Outlet) -> "SessionCall":
-        return SessionCall(self._sessions, outlet.peer)
+        return SessionCall(self._sessions, outlet)
 
 
 class SessionCall:
     """A session as a call."""
 
-    __slots__ = ("_cause", "_ended", "_peer", "_session", "_sessions")
+    __slots__ = ("_cause", "_ended", "_outlet", "_peer", "_session", "_sessions")
 
-    def __init__(self, sessions: SessionSource, peer: str) -> None:
+    def __init__(self, sessions: SessionSource, outlet: Outlet) -> None:
         self._sessions = sessions
-        self._peer = peer
-        self._session: Session = sessions.open(peer)
+        self._outlet = outlet
+        self._peer = outlet.peer
+        self._session: Session = sessions.open(outlet.peer)
+        self._session.on_eviction = self._evict
         self._cause = Cause.CLIENT_DISCONNECT
         self._ended = False
 
@@ -118,6 +121,17 @@ class SessionCall:
     def close(self) -> None:
         """Close the session."""
         self._sessions.close(self._session, self._cause)
+
+    def _evict(self) -> None:
+        """Evict in a turn of its own: it is the call of another request that asks for it."""
+        asyncio.get_running_loop().call_soon(self._send_eviction)
+
+    def _send_eviction(self) -> None:
+        answers = self._session.evict()
+        for answer in answers:
+            self._outlet.send(answer)
+        if answers:
+            self._outlet.finish()
 
     def _refusal(self, error: ProtocolError) -> RpcError:
         self._cause = Cause.ERROR

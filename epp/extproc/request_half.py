@@ -36,6 +36,7 @@ class RequestHalf:
     __slots__ = (
         "_asked",
         "_director",
+        "_evict",
         "_held",
         "_mode",
         "_pieces",
@@ -49,9 +50,15 @@ class RequestHalf:
     )
 
     def __init__(
-        self, director: Director, mode: BodyMode | None, settings: ExchangeSettings, traits: GatewayTraits
+        self,
+        director: Director,
+        mode: BodyMode | None,
+        settings: ExchangeSettings,
+        traits: GatewayTraits,
+        evict: Callable[[], None],
     ) -> None:
         self._director = director
+        self._evict = evict
         self._mode = mode
         self._settings = settings
         self._traits = traits
@@ -188,7 +195,9 @@ class RequestHalf:
 
     def _routed(self, routing: Routing, answer: Callable[[Routing], Sequence[bytes]]) -> Sequence[bytes]:
         self.routing = routing
-        return answer(routing)
+        answers = answer(routing)
+        routing.let_evict(self._evict)
+        return answers
 
     def _with_headers(self, routing: Routing) -> Sequence[bytes]:
         return (replies.destination_with_headers(self._forwarding(routing)),)

@@ -6,7 +6,7 @@ gateway's body modes ask for. In full-duplex mode request headers are held until
 model and the prompt are in the body; then the destination, the body's pieces and the trailers go back in that order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -36,7 +36,7 @@ Less than Envoy's default message timeout of 0.2 s.
 class Session:
     """`receive` each message in turn, then `close` once, however the stream ended."""
 
-    __slots__ = ("_director", "_request", "_response", "_settings", "_traits")
+    __slots__ = ("_director", "_request", "_response", "_settings", "_traits", "on_eviction")
 
     def __init__(self, director: Director, settings: ExchangeSettings, traits: GatewayTraits) -> None:
         self._director = director
@@ -44,6 +44,13 @@ class Session:
         self._traits = traits
         self._request: RequestHalf | None = None
         self._response: ResponseHalf | None = None
+        self.on_eviction: Callable[[], None] = _ignore
+        """Called when the request has to make room for another: call `evict` soon, outside of any other call."""
+
+    @property
+    def is_evictable(self) -> bool:
+        """Whether `on_eviction` may be called."""
+        return self._request is not None and self._request.routing is not None and self._request.routing.is_evictable
 
     @property
     def done(self) -> bool:
@@ -103,6 +110,19 @@ class Session:
         except Exception as error:  # noqa: BLE001  the same
             return self._failed(error)
 
+    def evict(self) -> Sequence[bytes]:
+        """End the exchange of a request that has to make room; return the answer for its client.
+
+        A gateway that has sent response headers already cuts the response instead. Nothing where the request has ended,
+        or is answered in part and to be spared then.
+        """
+        routing = None if self._request is None else self._request.routing
+        error = None if routing is None else routing.eviction
+        if self._request is None or error is None:
+            return ()
+        self.close(Cause.EVICTED)
+        return (refusal(error, self._request.headers, plain=self._settings.plain_errors),)
+
     def close(self, cause: Cause = Cause.CLIENT_DISCONNECT) -> None:
         """Complete the routed request with `cause` if it is still open; one that is not routed yet was abandoned."""
         request, response = self._request, self._response
@@ -120,9 +140,12 @@ class Session:
     def _begin(self, message: ProcessingRequest | RequestPiece) -> tuple[RequestHalf, ResponseHalf]:
         """Make both halves, as the first message tells the modes."""
         modes = read_modes(message.beside if isinstance(message, RequestPiece) else message)
-        self._request = RequestHalf(self._director, modes.request, self._settings, self._traits)
+        self._request = RequestHalf(self._director, modes.request, self._settings, self._traits, self._evicted)
         self._response = ResponseHalf(modes, self._director.clock, self._settings, self._traits)
         return self._request, self._response
+
+    def _evicted(self) -> None:
+        self.on_eviction()
 
     def _answer(
         self, message: ProcessingRequest, kind: str | None, request: RequestHalf, response: ResponseHalf
@@ -172,3 +195,7 @@ def _read_metadata(message: ProcessingRequest, request: RequestHalf) -> None:
         served = read_served(metadata)
         if served is not None:
             request.routing.served_by(served)
+
+
+def _ignore() -> None:
+    """Leave a request alone."""

@@ -9,6 +9,7 @@ import numpy as np
 from epp.flow_control.band import Waiting
 from epp.flow_control.drain import DrainRate, retry_after
 from epp.flow_control.entrant import Entrant
+from epp.flow_control.eviction import Evictions
 from epp.flow_control.outcomes import Outcome
 from epp.flow_control.queues import Queues
 from epp.flow_control.settings import FlowControlSettings
@@ -58,8 +59,17 @@ class FlowObserver:
 class FlowControl:
     """One for each pool; its settings may change while requests wait."""
 
-    def __init__(self, settings: FlowControlSettings, clock: Clock, *, observer: FlowObserver | None = None) -> None:
+    def __init__(
+        self,
+        settings: FlowControlSettings,
+        clock: Clock,
+        *,
+        observer: FlowObserver | None = None,
+        evictions: Evictions | None = None,
+    ) -> None:
         self._settings = settings
+        self._evictions = Evictions(clock) if evictions is None else evictions
+        self._evictions.use(settings.eviction)
         self._clock = clock
         self._observer = observer or FlowObserver()
         self._queues = Queues(settings.of, settings.limits)
@@ -163,10 +173,11 @@ class FlowControl:
             for priority in self._queues.priorities:
                 found = self._dispatch_band(priority, _RELEASED - released)
                 if found is None:
-                    return False
+                    break
                 released += found
                 if released >= _RELEASED:
                     return True
+            self._evict()
             return False
         finally:
             self._is_dispatching = False
@@ -187,6 +198,7 @@ class FlowControl:
         """Go on under other settings: what waits is queued anew, with its number and the time it came."""
         before = list(self._queues)
         self._settings, self._has_ended = settings, False
+        self._evictions.use(settings.eviction)
         self._queues = Queues(settings.of, settings.limits)
         for waiting in sorted(before, key=lambda each: each.number):
             waiting.is_aside = False
@@ -250,6 +262,34 @@ class FlowControl:
         self._drain.dispatched(now)
         self._take_out(waiting, Outcome.DISPATCHED, in_turn=not waiting.is_aside)
         return True
+
+    def _evict(self) -> None:
+        """End requests of lower priority where the first that waits could go, if that is allowed now."""
+        tried = 0
+        for priority in self._queues.priorities:
+            if not self._evictions.may_decide(priority):
+                break  # of lower ones even less may be ended
+            band = self._queues.bands[priority]
+            first = [] if band.first is None else [band.first]
+            for waiting in (*first, *band.aside(_TRIED_AGAIN)):
+                if self._evict_for(waiting):
+                    return
+                tried += 1
+            if tried >= _TRIED_AGAIN:
+                break
+        if tried:
+            self._evictions.put_off()
+
+    def _evict_for(self, waiting: Waiting) -> bool:
+        candidates, settings = waiting.entrant.fitting(), self._settings
+        if not len(candidates):
+            return False
+        fullness = settings.detector.fullness(candidates)
+        priorities = settings.priorities_with(waiting.priority)
+        ceilings = settings.usage_limits.ceilings(priorities, settings.detector.saturation(candidates))
+        ceiling = ceilings[priorities.index(waiting.priority)]
+        retry_after_seconds = self._retry_after(self._queues.priorities[-1], LATER_SECONDS)
+        return self._evictions.make_room(waiting.priority, candidates, fullness, ceiling, retry_after_seconds) > 0
 
     def _make_room(self, request: Request, *, has_endpoints: bool) -> None:
         """Refuse what is in the way of a request; raises a RequestError where it cannot wait."""

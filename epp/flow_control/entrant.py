@@ -20,6 +20,10 @@ class Entrant(ABC):
     def candidates(self) -> Candidates:
         """Return the endpoints that may serve it as things are now, full ones included."""
 
+    def fitting(self) -> Candidates:
+        """Return the endpoints that could serve it if they had room."""
+        return self.candidates()
+
     @abstractmethod
     def go(self, candidates: Candidates, room: Mask) -> bool:
         """Route it to one of the candidates where the mask is true; return False where only one of the others could."""

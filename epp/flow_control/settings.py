@@ -8,6 +8,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from epp.flow_control.eviction import EvictionSettings
 from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy
 
 
@@ -54,6 +55,8 @@ class FlowControlSettings:
     """For all priorities together."""
     no_endpoint_ttl_seconds: float = inf
     """How long a request waits while the pool is empty."""
+    eviction: EvictionSettings | None = None
+    """None where no request is ended for another."""
 
     def of(self, priority: int) -> BandSettings:
         """Return what holds at a priority."""

@@ -27,6 +27,9 @@ class Queued(msgspec.Struct, frozen=True, eq=False):
 class SaturationDetector(Plugin[P], role=Role(title="Saturation detectors")):
     """Says how full endpoints are."""
 
+    counts_own_requests: bool = False
+    """Whether the end of a request makes room at once, as opposed to the next report of its endpoint."""
+
     @abstractmethod
     def fullness(self, candidates: Candidates) -> Floats:
         """Return one number for each candidate: its load as a share of its limit; from 1 on it is full."""
@@ -84,3 +87,30 @@ class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
     @abstractmethod
     def order(self) -> FlowOrder:
         """Return an order without flows, for one priority."""
+
+
+class UnderWay(msgspec.Struct, frozen=True, eq=False):
+    """A request that an endpoint is working on."""
+
+    request: Request
+    dispatched_at: float
+    """Seconds on the clock."""
+
+
+class EvictionFilter(Plugin[P], role=Role(title="Evictable requests")):
+    """Says which requests under way may be ended to make room for those of higher priority."""
+
+    after_first_token: bool = False
+    """Whether they may be ended when they have been answered in part."""
+
+    @abstractmethod
+    def evictable(self, request: Request) -> bool:
+        """Return whether a request may be ended; called once, as it leaves for its endpoint."""
+
+
+class EvictionOrder(Plugin[P], role=Role(title="Order of eviction")):
+    """Chooses which of them is ended first."""
+
+    @abstractmethod
+    def key(self, under_way: UnderWay) -> tuple[float, ...]:
+        """Return numbers by which requests are ordered, the least first; called once, like `evictable`."""

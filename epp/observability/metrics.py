@@ -21,6 +21,7 @@ from epp.observability.logs import FailureLog
 from epp.observability.plugin_times import PluginTimes
 from epp.observability.pool_series import PoolSeries, served_models
 from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
+from epp.observability.revocation_series import RevocationSeries
 from epp.observability.rewrite_series import RewriteSeries
 from epp.observability.selection_series import SelectionSeries
 from epp.scheduling import SchedulingObserver
@@ -146,6 +147,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
                 ("accelerator", "profile", "policy"),
             )
         )
+        self._revocations = RevocationSeries(self.registry)
+        self.revoked = self._revocations.decided  # type: ignore[method-assign]  # without a call in between
+        self.revocation_confirmed = self._revocations.confirmed  # type: ignore[method-assign]
+        self.revocations_given_up = self._revocations.expired  # type: ignore[method-assign]
         self._pool = PoolSeries(pool_name, self.registry)
         self._flow = FlowSeries(pool_name, clock, self._series, self.registry)
         self.queued = self._flow.queued  # type: ignore[method-assign]

@@ -126,6 +126,7 @@ class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetec
 
     plugin_type = "concurrency-detector"
     drops = DropCause.SATURATION
+    counts_own_requests = True
 
     def setup(self) -> None:
         given = self.parameters

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service that each program has had of late, in tokens, and the order of those that wait by it."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from math import log2
+from weakref import WeakSet
+
+import msgspec
+import numpy as np
+
+from epp.framework.arrays import Floats, highest, lowest
+from epp.framework.flow_control import FlowOrder, Queued
+
+_LARGEST_EXPONENT = 256
+"""Half-lives after which all service is counted in another unit: numbers stay far from the limits of a float."""
+_FIRST_CAPACITY = 16
+_SMALL = 1e-290
+"""Range of service, in units of the books, that is none: it is of thousands of half-lives ago."""
+
+
+class Program(msgspec.Struct, eq=False):
+    """What is remembered of the requests of one flow."""
+
+    used_at: float
+    """Seconds on the clock."""
+    service: float = 0.0
+    """In the units of the books."""
+    requests: int = 0
+    """Routed so far."""
+    waited_seconds: float = 0.0
+    """Of all of them together."""
+
+
+class Decay:
+    """How fast service is forgotten: it halves in so many seconds, or shrinks by a factor with each turn."""
+
+    __slots__ = ("_per_second", "_per_turn", "_turns")
+
+    def __init__(self, half_life_seconds: float, factor: float) -> None:
+        self._per_second = 1.0 / half_life_seconds if half_life_seconds else 0.0
+        self._per_turn = 0.0 if half_life_seconds else -log2(factor)
+        self._turns = 0
+
+    def turn(self) -> None:
+        """Note that a flow has had its turn."""
+        self._turns += 1
+
+    def half_lives(self, now: float) -> float:
+        """Return how often service has halved by now."""
+        return now * self._per_second + self._turns * self._per_turn
+
+
+class Books:
+    """Service by flow, at most so many flows: those used last.
+
+    All service decays alike. So what comes later is counted in units that are worth more, and nothing has to change as
+    time passes; now and then, all is counted in new units.
+    """
+
+    def __init__(self, decay: Decay, now: float, *, most: int) -> None:
+        self.programs: OrderedDict[str, Program] = OrderedDict()
+        """The one used last is the last."""
+        self._decay = decay
+        self._most = most
+        self._unit = decay.half_lives(now)
+        """Half-lives at which a unit was worth one token."""
+        self._orders: WeakSet[LeastAttained] = WeakSet()
+
+    def order(self, *, service_weight: float, wait_weight: float) -> "LeastAttained":
+        """Return an order of flows by these books."""
+        order = LeastAttained(self.service, self._decay.turn, service_weight, wait_weight)
+        self._orders.add(order)
+        return order
+
+    def use(self, flow: str, now: float) -> Program:
+        """Return what is remembered of a flow, from now on at least."""
+        program = self.programs.get(flow)
+        if program is None:
+            program = self.programs[flow] = Program(now)
+            if len(self.programs) > self._most:
+                self.programs.popitem(last=False)
+        else:
+            self.programs.move_to_end(flow)
+            program.used_at = now
+        return program
+
+    def charge(self, flow: str, tokens: float, now: float) -> float:
+        """Add service to a flow; return the half-lives at which it counts in full."""
+        half_lives = self._decay.half_lives(now)
+        self._set(flow, self.use(flow, now), tokens * self._worth(half_lives))
+        return half_lives
+
+    def correct(self, flow: str, tokens: float, *, instead_of: float, at: float, now: float) -> None:
+        """Add service to a flow in the place of a charge that counted in full at so many half-lives."""
+        half_lives = self._decay.half_lives(now)
+        charge = _decayed(instead_of, half_lives - at)
+        self._set(flow, self.use(flow, now), (tokens - charge) * self._worth(half_lives))
+
+    def service(self, flow: str) -> float:
+        """Return the service of a flow in units of the books."""
+        program = self.programs.get(flow)
+        return 0.0 if program is None else program.service
+
+    def tokens(self, program: Program, now: float) -> float:
+        """Return service in tokens as of now."""
+        return _decayed(program.service, self._decay.half_lives(now) - self._unit)
+
+    def forget(self, before: float) -> None:
+        """Forget the flows that were not used since."""
+        while self.programs and next(iter(self.programs.values())).used_at < before:
+            self.programs.popitem(last=False)
+
+    def _set(self, flow: str, program: Program, added: float) -> None:
+        program.service = max(0.0, program.service + added)
+        for order in self._orders:
+            order.changed(flow, program.service)
+
+    def _worth(self, half_lives: float) -> float:
+        """Return what a token is worth now, in units of the books."""
+        ahead = half_lives - self._unit
+        if ahead > _LARGEST_EXPONENT:
+            for program in self.programs.values():
+                program.service = _decayed(program.service, ahead)
+            for order in self._orders:
+                order.rescale(ahead)
+            self._unit, ahead = half_lives, 0.0
+        return float(2.0**ahead)
+
+
+class LeastAttained(FlowOrder):
+    """The flow with the least service and the longest wait, both as shares of their range, by weight.
+
+    `service_weight * service + wait_weight * arrival` is least, where both are 0..1 over the flows that wait; as decay
+    and time shift all of them alike, neither changes the order.
+    """
+
+    def __init__(
+        self, service: Callable[[str], float], turn: Callable[[], None], service_weight: float, wait_weight: float
+    ) -> None:
+        self._service_of = service
+        self._turn = turn
+        self._service_weight = service_weight
+        self._wait_weight = wait_weight
+        self._flows: list[str] = []
+        self._places: dict[str, int] = {}
+        self._service = np.zeros(_FIRST_CAPACITY)
+        self._arrived = np.zeros(_FIRST_CAPACITY)
+        self._numbers = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
+        self._first: str | None = None
+
+    def head(self, flow: str, key: float, queued: Queued) -> None:  # noqa: ARG002  whatever puts it first
+        place = self._places.get(flow)
+        if place is None:
+            place = self._places[flow] = len(self._flows)
+            self._flows.append(flow)
+            if place == len(self._service):
+                self._service = np.resize(self._service, 2 * place)
+                self._arrived = np.resize(self._arrived, 2 * place)
+                self._numbers = np.resize(self._numbers, 2 * place)
+            self._service[place] = self._service_of(flow)
+        self._arrived[place] = queued.enqueued_at
+        self._numbers[place] = queued.number
+        self._first = None
+
+    def empty(self, flow: str) -> None:
+        place = self._places.pop(flow, None)
+        if place is None:
+            return
+        last = self._flows.pop()
+        if last != flow:  # the last one takes the place that is free
+            end = len(self._flows)
+            self._flows[place], self._places[last] = last, place
+            for column in (self._service, self._arrived, self._numbers):
+                column[place] = column[end]
+        self._first = None
+
+    def first(self) -> str:
+        if self._first is None:
+            count = len(self._flows)
+            score = _shares(self._service[:count], self._service_weight)
+            score += _shares(self._arrived[:count], self._wait_weight)
+            best = (score <= score[score.argmin()]).nonzero()[0]
+            place = best[self._numbers[best].argmin()] if len(best) > 1 else best[0]
+            self._first = self._flows[place]
+        return self._first
+
+    def dispatched(self, flow: str) -> None:  # noqa: ARG002  all decay alike
+        self._turn()
+
+    def changed(self, flow: str, service: float) -> None:
+        """Note the service of a flow, which may wait here or not."""
+        place = self._places.get(flow)
+        if place is not None:
+            self._service[place] = service
+            self._first = None
+
+    def rescale(self, half_lives: float) -> None:
+        """Count all service in units that are worth 2 to the power of `half_lives` more."""
+        count = len(self._flows)
+        self._service[:count] *= 2.0**-half_lives
+        self._first = None
+
+
+def _decayed(value: float, half_lives: float) -> float:
+    """Return what is left of a value after so many half-lives."""
+    return float(value * 2.0**-half_lives)
+
+
+def _shares(values: Floats, weight: float) -> Floats:
+    """Return values as shares of their range, times the weight; 0 for all where they are equal."""
+    least = lowest(values)
+    span = highest(values) - least
+    shares: Floats = values - least
+    shares *= weight / span if span > _SMALL else 0.0
+    return shares

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which flow is next: that of the program which has had the least service of late."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
+
+from msgspec import Meta
+
+from epp.framework import (
+    DataKey,
+    Metadata,
+    NonNegative,
+    Parameters,
+    Positive,
+    PreRequest,
+    Request,
+    Response,
+    ResponseReporter,
+    SchedulingResult,
+)
+from epp.framework.flow_control import FairnessPolicy, FlowOrder
+from epp.framework.limits import Weight
+from epp.framework.plugin_metrics import PluginMetric, Sample
+from epp.framework.printable import printable
+from epp.plugins.flow_control.attained_service import Books, Decay
+
+_MOST_PROGRAMS = 16_384
+_MOST_SHOWN = 100
+_MOST_LABEL = 128
+_SHORTEST_HALF_LIFE = 1e-3
+_OUTPUT_WEIGHT = 2
+
+_FAIRNESS = PluginMetric(
+    "program_aware_jains_fairness_index",
+    "Jain's index of the mean waits of the programs remembered: 1 if all wait alike, 1 / programs if one alone waits.",
+)
+_WAIT = PluginMetric(
+    "program_aware_avg_wait_time_milliseconds",
+    f"Mean time from a whole request to its routing, of the {_MOST_SHOWN} programs with the most service.",
+    ("program_id",),
+)
+_SERVICE = PluginMetric(
+    "program_aware_attained_service_tokens",
+    "Decayed service, prompt tokens and twice the generated ones, of the same programs.",
+    ("program_id",),
+)
+
+
+class ProgramAwareParameters(Parameters, frozen=True):
+    """How service is weighed and forgotten."""
+
+    strategy: Literal["las"] = "las"
+    """Least attained service."""
+    las_weight_service: Weight = 0.8
+    """Weight of the service of a program, as a share of the range over those that wait."""
+    las_weight_head_wait: Weight = 0.2
+    """Weight of the wait of its first request, likewise."""
+    las_half_life_seconds: NonNegative = 60.0
+    """Time in which service counts half; 0 for `lasDecayFactor`."""
+    las_decay_factor: Annotated[float, Meta(gt=0, le=1)] = 0.99997
+    """Factor by which service shrinks with each request that leaves a queue, where there is no half-life."""
+    eviction_ttl_seconds: NonNegative = 3600.0
+    """Time after which a program without requests is forgotten."""
+    eviction_sweep_seconds: Positive = 300.0
+    """Time between two looks for such programs."""
+
+    def __post_init__(self) -> None:
+        """Refuse a half-life that leaves nothing to compare; raises ValueError."""
+        if 0 < self.las_half_life_seconds < _SHORTEST_HALF_LIFE:
+            raise ValueError("lasHalfLifeSeconds must be 0, or at least 0.001")
+
+
+class _Charge(NamedTuple):
+    tokens: int
+    half_lives: float
+    """At which it counts in full."""
+
+
+class ProgramAwareFairness(
+    FairnessPolicy[ProgramAwareParameters],
+    PreRequest[ProgramAwareParameters],
+    ResponseReporter[ProgramAwareParameters],
+):
+    """The flow that has had the least service, in tokens of prompts and twice the generated ones, decaying.
+
+    A prompt counts by its estimate as its request is routed, so that a flow with many requests under way is not taken
+    for an idle one; the tokens that its endpoint reports replace that at the end. Of flows alike in service, the one
+    goes first whose first request waits longest. At most 16384 flows are remembered, those used last.
+    """
+
+    plugin_type = "program-aware-fairness"
+    namespaces = ()
+    metrics = (_FAIRNESS, _WAIT, _SERVICE)
+
+    def setup(self) -> None:
+        given = self.parameters
+        now = self.clock.now()
+        self._books = Books(Decay(given.las_half_life_seconds, given.las_decay_factor), now, most=_MOST_PROGRAMS)
+        self._swept_at = now
+        self._charge: DataKey[_Charge] = DataKey("attained-service", producer=self.name)
+
+    def order(self) -> FlowOrder:
+        given = self.parameters
+        return self._books.order(service_weight=given.las_weight_service, wait_weight=given.las_weight_head_wait)
+
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:  # noqa: ARG002  wherever it goes
+        now = self.clock.now()
+        self._sweep(now)
+        tokens = max(1, request.prompt_tokens)
+        half_lives = self._books.charge(request.fairness_id, tokens, now)
+        request.put(self._charge, _Charge(tokens, half_lives))
+        program = self._books.use(request.fairness_id, now)
+        program.requests += 1
+        program.waited_seconds += max(0.0, now - request.received_at)
+
+    def report(self, request: Request, response: Response) -> Metadata:
+        usage, charge = response.usage, request.get(self._charge)
+        if usage is not None and charge is not None:
+            self._books.correct(
+                request.fairness_id,
+                usage.prompt_tokens + _OUTPUT_WEIGHT * usage.completion_tokens,
+                instead_of=charge.tokens,
+                at=charge.half_lives,
+                now=self.clock.now(),
+            )
+        return {}
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        now = self.clock.now()
+        programs = [each for each in list(self._books.programs.items()) if each[1].requests]
+        waits = [program.waited_seconds / program.requests for _, program in programs]
+        squares = sum(wait * wait for wait in waits)
+        found = [Sample(_FAIRNESS, sum(waits) ** 2 / (len(waits) * squares) if squares else 1.0)]
+        programs.sort(key=lambda each: -each[1].service)
+        for label, program in {printable(flow, _MOST_LABEL): each for flow, each in programs[:_MOST_SHOWN]}.items():
+            found.append(Sample(_WAIT, 1e3 * program.waited_seconds / program.requests, (label,)))
+            found.append(Sample(_SERVICE, self._books.tokens(program, now), (label,)))
+        return found
+
+    def _sweep(self, now: float) -> None:
+        if now - self._swept_at >= self.parameters.eviction_sweep_seconds:
+            self._swept_at = now
+            self._books.forget(now - self.parameters.eviction_ttl_seconds)

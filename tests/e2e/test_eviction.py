@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of low priority under way make room for one of high priority, behind a real Envoy."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+from world import MODEL, World, open_world, until
+
+from epp.framework.snapshot import IN_FLIGHT, SERVED
+from epp.gateway import BodyMode, GatewaySettings
+
+CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+- {type: queue-scorer}
+- {type: concurrency-detector, parameters: {maxConcurrency: 2}}
+- {type: sheddable-eviction-filter, parameters: {afterFirstToken: AFTER}}
+flowControl:
+  enableEviction: true
+  saturationDetector: {pluginRef: concurrency-detector}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: queue-scorer}]}
+"""
+LONG = 150_000
+"""Tokens that take much longer than any test."""
+
+
+def objective(name: str, priority: int) -> dict:
+    return {
+        "apiVersion": "llm-d.ai/v1alpha2",
+        "kind": "InferenceObjective",
+        "metadata": {"name": name},
+        "spec": {"priority": priority, "poolRef": {"name": "any"}},
+    }
+
+
+@asynccontextmanager
+async def servers(
+    simulated: Callable,
+    tmp_path: Path,
+    mode: BodyMode = BodyMode.FULL_DUPLEX_STREAMED,
+    *,
+    after_first_token: bool = False,
+) -> AsyncIterator[World]:
+    """Two servers with room for two requests each."""
+    sims = await simulated("a", "b")
+    objects = tmp_path / "objects.yaml"
+    objects.write_text(yaml.safe_dump_all([objective("high", 10), objective("low", -5), objective("lower", -9)]))
+    async with open_world(
+        endpoints=",".join(f"{name}={sim.address}" for name, sim in sims.items()),
+        sims=sims,
+        config=CONFIG.replace("AFTER", str(after_first_token).lower()),
+        gateway=GatewaySettings(listen_port=0, request_body_mode=mode),
+        objects=objects,
+        experimental=True,
+    ) as world:
+        yield world
+
+
+def question(tokens: int, **more: object) -> dict:
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        **more,
+    }
+
+
+async def ask(world: World, objective: str, tokens: int, **more: object) -> tuple[int, Mapping[str, str], str]:
+    async with world.http.post(
+        f"{world.url}/v1/chat/completions",
+        json=question(tokens, **more),
+        headers={"x-llm-d-inference-objective": objective},
+    ) as response:
+        return response.status, response.headers, await response.text()
+
+
+def under_way(world: World) -> float:
+    return sum(world.column(IN_FLIGHT).values())
+
+
+async def full_of(world: World, *objectives: str, **more: object) -> list[asyncio.Task]:
+    """Let these requests fill the servers, one after the other."""
+    asking = []
+    for count, objective in enumerate(objectives, 1):
+        asking.append(asyncio.create_task(ask(world, objective, LONG, **more)))
+        await until(lambda count=count: under_way(world) == count, "the request is under way")
+    return asking
+
+
+async def gave_up(world: World, count: int) -> None:
+    """Wait until the servers have given up so many requests, as their clients left, and check that it is no more."""
+    aborted = 0
+    async with asyncio.timeout(20):
+        while aborted < count:
+            logs = [await world.requests_at(name) for name in world.sims]
+            aborted = sum(each["finish_reason"] == "abort" for log in logs for each in log)
+    assert aborted == count
+
+
+async def ended(world: World, *asking: asyncio.Task) -> None:
+    """Let clients leave, and check that the books are even then."""
+    for each in asking:
+        each.cancel()
+    await until(lambda: under_way(world) == 0, "nothing is under way")
+    await asyncio.wait(asking, timeout=20)
+
+
+@pytest.mark.parametrize("mode", [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED])
+async def test_tf_11_one_request_of_low_priority_is_ended_before_its_first_token_for_one_of_high_priority(
+    simulated, tmp_path, mode
+):
+    async with servers(simulated, tmp_path, mode) as world:
+        asking = await full_of(world, "low", "low", "lower", "low")
+        status, _, body = await ask(world, "high", 2)
+        assert status == 200, body
+        done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+        assert done == {asking[2]}  # the lowest priority
+        status, headers, body = asking[2].result()
+        assert status == 429
+        assert headers["x-llm-d-request-dropped-reason"] == "evicted"
+        assert int(headers["retry-after"]) >= 1
+        assert "make room" in body
+        await gave_up(world, 1)
+        assert under_way(world) == 3
+        await ended(world, *(each for each in asking if not each.done()))
+        assert sum(world.column(SERVED).values()) == 5
+        value = world.gateway.picker.metrics.registry.get_sample_value
+        assert value("llm_d_epp_flow_control_revocations_issued_total") == 1
+        assert value("llm_d_epp_flow_control_revocations_total", {"outcome": "confirmed"}) == 1
+        assert value("llm_d_epp_flow_control_revocation_confirmation_seconds_count") == 1
+        assert value("llm_d_epp_flow_control_pending_reclaim") == 0
+
+
+async def test_tf_11_request_of_the_same_priority_is_not_ended(simulated, tmp_path):
+    async with servers(simulated, tmp_path) as world:
+        asking = await full_of(world, "low", "low", "low", "low")
+        waiting = asyncio.create_task(ask(world, "low", 2))
+        await asyncio.sleep(0.5)
+        assert not any(each.done() for each in (*asking, waiting))
+        asking[0].cancel()
+        assert (await waiting)[0] == 200
+        assert not any(each.done() for each in asking[1:])
+        await ended(world, *asking)
+
+
+@asynccontextmanager
+async def streams(world: World, count: int) -> AsyncIterator[list[aiohttp.ClientResponse]]:
+    """Fill the servers with streams of low priority that have had their first token."""
+    opened = []
+    for _ in range(count):
+        response = await world.http.post(
+            f"{world.url}/v1/chat/completions",
+            json=question(LONG, stream=True),
+            headers={"x-llm-d-inference-objective": "low"},
+        )
+        opened.append(response)
+        assert b"data:" in await response.content.readline()
+    try:
+        yield opened
+    finally:
+        for response in opened:
+            response.close()
+
+
+async def test_tf_11_stream_that_has_begun_is_spared(simulated, tmp_path):
+    async with servers(simulated, tmp_path) as world, streams(world, 4) as opened:
+        waiting = asyncio.create_task(ask(world, "high", 2))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        for response in opened:
+            assert await response.content.readline()
+        opened[0].close()
+        assert (await waiting)[0] == 200
+        assert under_way(world) == 3
+
+
+async def test_tf_11_stream_that_has_begun_is_cut_where_the_configuration_says_so(simulated, tmp_path):
+    async with servers(simulated, tmp_path, after_first_token=True) as world, streams(world, 4) as opened:
+        status, _, body = await ask(world, "high", 2)
+        assert status == 200, body
+        assert under_way(world) == 3
+        await gave_up(world, 1)
+        with pytest.raises(aiohttp.ClientError):
+            await opened[-1].read()  # the one that left last
