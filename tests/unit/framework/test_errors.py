@@ -95,11 +95,13 @@ TABLE = [
         "ResourceExhausted - the request timed out in the queue for a model server: 60s; retry later",
     ),
     (
-        errors.TargetMissedError("it has waited 2.0 s for a model server"),
+        errors.TargetMissedError("it has waited 2.0 s"),
         429,
         "rejected-ttl-expired",
-        "ResourceExhausted - the request cannot have its first token within the time that it asked for: it has waited "
-        "2.0 s for a model server; retry later, or allow more time",
+        (
+            "ResourceExhausted - the request cannot have its first token within the time that it asked for: "
+            "it has waited 2.0 s; retry later, or allow more time"
+        ),
     ),
     (
         errors.NoEndpointsError(),
