@@ -61,7 +61,7 @@ class FlowControl:
         self._waiting: dict[Entrant, Waiting] = {}
         self._targets = Targets()
         self._numbers = 0
-        self._drain = DrainRate(clock.now())
+        self._drain = DrainRate()
         self._has_endpoints = True
         self._since = -inf
         """When the pool became empty, or got an endpoint: patience starts anew."""
@@ -100,10 +100,10 @@ class FlowControl:
         if self._is_stopped:
             self._observer.left(request, Outcome.REJECTED_OTHER, 0.0)
             raise ShuttingDownError("requests that would have to wait are refused")
-        if not queues.requests:
-            self._drain.start(now)
         self._check_target(request, now)
         self._make_room(request, has_endpoints=has_endpoints)
+        self._drain.start(now)
+        self._drain.came(now, request.priority)
         self._numbers += 1
         queued = Queued(request, self._numbers, now, now + queues.settings(request.priority).ttl_seconds)
         waiting = Waiting(entrant, queued, request.fairness_id, request.priority, request.size_bytes)
@@ -215,7 +215,7 @@ class FlowControl:
         if not room.any() or not waiting.entrant.go(candidates, room):
             return False
         now = self._clock.now()
-        self._drain.dispatched(now)
+        self._drain.dispatched(now, waiting.priority)
         self._take_out(waiting, Outcome.DISPATCHED, in_turn=not waiting.is_aside)
         return True
 
@@ -224,7 +224,8 @@ class FlowControl:
         left = due_at(request) - now
         if left == inf:
             return
-        wait = self._drain.seconds_for(self._queues.ahead_of(request.priority, request.fairness_id), now)
+        ahead = self._queues.ahead_of(request.priority, request.fairness_id)
+        wait = self._drain.seconds_for(ahead, now, request.priority)
         if wait is not None and wait > left:
             self._observer.left(request, Outcome.REJECTED_OTHER, 0.0)
             error = TargetMissedError(f"it would have to wait {wait:.1f} s for a model server")
@@ -293,10 +294,16 @@ class FlowControl:
         del self._waiting[waiting.entrant]
         self._targets.discard(waiting)
         self._queues.remove(waiting, in_turn=in_turn)
-        seconds = self._clock.now() - waiting.queued.enqueued_at
+        now = self._clock.now()
+        if not self._queues.requests:
+            self._drain.stop(now)
+        seconds = now - waiting.queued.enqueued_at
         self._observer.left(waiting.queued.request, outcome, seconds)
 
     def _retry_after(self, priority: int, otherwise: int) -> int:
-        """Return after how many seconds what waits at a priority and above will have gone."""
-        seconds = self._drain.seconds_for(self._queues.at_least(priority), self._clock.now())
+        """Return after how many seconds what waits at a priority and above will have gone, or waited too long."""
+        queues = self._queues
+        seconds = self._drain.seconds_for(queues.at_least(priority), self._clock.now(), priority)
+        if seconds is not None:
+            seconds = min(seconds, queues.settings(priority).ttl_seconds)
         return retry_after(seconds, otherwise=otherwise)

@@ -102,13 +102,21 @@ class Front:
         self._count = 0
 
     def send(
-        self, flow: str = "a", priority: int = 0, *, size: int = 1, only: Sequence[int] | None = None, **more: Any
+        self,
+        flow: str = "a",
+        priority: int = 0,
+        *,
+        size: int = 1,
+        only: Sequence[int] | None = None,
+        of: type[Standing] = Standing,
+        **more: Any,
     ):
         """Return a request that has come to the front; raises the RequestError that refuses it."""
         self._count += 1
+        more.setdefault("received_at", self.clock.now())
         name = more.pop("name", f"{flow}{self._count}")
         request = Request(name, fairness_id=flow, priority=priority, size_bytes=size, **more)
-        standing = Standing(self.places, request, only, restricted=only is not None)
+        standing = of(self.places, request, only, restricted=only is not None)
         found = standing.candidates()
         room = self.flow.enter(standing, found)
         if room is not None and not standing.go(found, room):
