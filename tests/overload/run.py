@@ -78,8 +78,10 @@ async def measure(stage: Stage, seconds: float) -> list[str]:
     ratio = tenants["high"].p95() / idle.p95()
     print(f"p95 of high priority: {tenants['high'].p95():.2f} s, idle {idle.p95():.2f} s: {ratio:.2f} times")
     print(f"goodput: {goodput:.1f}/s of a capacity of {capacity:.1f}/s: {100 * goodput / capacity:.0f} %")
-    print(f"fairness between equal tenants: {jain(calm):.3f}; all of normal priority: "
-          f"{jain([float(len(tenant.good())) for tenant in normal]):.3f}")
+    print(
+        f"fairness between equal tenants: {jain(calm):.3f}; all of normal priority: "
+        f"{jain([float(len(tenant.good())) for tenant in normal]):.3f}"
+    )
     print(f"memory of the picker: {memory[0] >> 20} MiB, {max(memory) >> 20} MiB at most, {grown:.2f} times at the end")
 
     refused = [each for each in answers if each.status == 429]

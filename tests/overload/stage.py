@@ -26,6 +26,8 @@ plugins:
 - type: concurrency-detector
   parameters: {{maxConcurrency: {PLACES}}}
 - type: round-robin-fairness-policy
+- type: priority-holdback-policy
+  parameters: {{minCeiling: 0.8}}
 - type: active-request-scorer
 schedulingProfiles:
 - name: default
@@ -33,6 +35,7 @@ schedulingProfiles:
   - pluginRef: active-request-scorer
 flowControl:
   saturationDetector: {{pluginRef: concurrency-detector}}
+  usageLimitPolicyPluginRef: priority-holdback-policy
   defaultRequestTTL: 4s
   defaultPriorityBand: {{fairnessPolicyRef: round-robin-fairness-policy}}
   priorityBands:
@@ -78,7 +81,7 @@ async def open_stage(folder: Path) -> AsyncIterator[Stage]:
             servers.append(said[1])
         ports = ",".join(url.rsplit(":", 1)[1] for url in servers)
         flags = ("--endpoints", ports, "--config-file", "config.yaml", "--objects", "objectives.yaml", "-v", "0")
-        flags += ("--listen", "127.0.0.1:0", "--metrics-port", "0")
+        flags += ("--listen", "127.0.0.1:0", "--metrics-port", "0", "--allow-experimental-plugins")
         gateway = await stack.enter_async_context(_running(folder, "gateway", *flags))
         while (found := _GATEWAY.search(await _line(gateway))) is None:
             pass

@@ -89,7 +89,7 @@ async def one_by_one(url: str, seconds: float, clients: int) -> Tenant:
 
 async def at_rates(url: str, seconds: float, tenants: Sequence[tuple[Tenant, float]]) -> None:
     """Send requests of each tenant at its rate per second, however long answers take, and wait for all answers."""
-    chance = random.Random(1)  # noqa: S311
+    chance = random.Random(1)
     end = monotonic() + seconds
 
     async def come(session: aiohttp.ClientSession, tenant: Tenant, rate: float, asked: asyncio.TaskGroup) -> None:
