@@ -55,14 +55,15 @@ async def measure(stage: Stage, seconds: float) -> list[str]:
     watching, started = asyncio.create_task(watch()), monotonic()
     await at_rates(stage.gateway, seconds, [(tenants[name], share * capacity) for name, share in _SHARES.items()])
     watching.cancel()
-    took = monotonic() - started
     await asyncio.sleep(1.0)  # so that the pages show the end
     served = await _total(pages, _SUCCESS) - served_before
     at_servers, in_picker = await _total(pages, _RUNNING), await _total([stage.metrics], _OPEN)
     everybody = list(tenants.values())
     answers = [answer for tenant in everybody for answer in tenant.answers]
     good = sum(len(tenant.good()) for tenant in everybody)
-    goodput = good / took
+    # without the end, when nothing more comes and the servers empty
+    in_time = [each for each in answers if each.status == 200 and each.sent_at + each.seconds <= started + seconds]
+    goodput = len(in_time) / seconds
     normal = [tenant for tenant in everybody if not tenant.objective]
     calm = [float(len(tenant.good())) for tenant in normal if tenant.name != "flood"]
     third = max(1, len(memory) // 3)
