@@ -17,7 +17,7 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e e2e-grpcio h2spec fuzz docs manifests picture bench bench-profiles test-vllm test-kube \
+.PHONY: run test lint types contracts unit e2e e2e-grpcio h2spec fuzz docs manifests picture bench bench-profiles overload test-vllm test-kube \
   kube-assets lock clean
 
 run: .venv/run
@@ -66,6 +66,11 @@ manifests: .venv/test
 # CPU time and memory, in less than ten minutes, into bench.json; then `make docs`. For flags: make bench ARGS=--help
 bench: .venv/test
 	$(BIN)/python tests/bench/run.py $(ARGS)
+
+# Three times as many requests as simulated servers can serve, behind a real Envoy: who waits, who is refused, and a
+# table, in less than six minutes. Shorter: make overload ARGS=40
+overload: .venv/test
+	$(BIN)/python tests/overload/run.py $(ARGS)
 
 # Waiting times and dollars of all ready-made profiles on simulated fleets: a table, in about half an hour. With
 # ARGS="--real --loads 0.7 --fleets mixed --workloads conversations", behind a real Envoy. For flags: ARGS=--help

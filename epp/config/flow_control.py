@@ -65,6 +65,7 @@ def build_flow_control(
     _warn(config, instances, is_on=is_on)
     if not is_on:
         _warn_of_idle_plugins(config, instances, {}, _GATE_IS_OFF)
+        _warn_of_idle_eviction(instances, _GATE_IS_OFF)
         return None
     if detector is None or usage is None or default is None or negative is None or bands is None:
         return None
@@ -85,18 +86,19 @@ def build_flow_control(
 def _eviction(given: FlowControl, instances: Instances, detector: SaturationDetector[Any]) -> EvictionSettings | None:
     """Return which requests may be ended for others, by the only policies of the file, or else by the usual ones."""
     if not given.enable_eviction:
-        for role in (EvictionFilter, EvictionOrder):
-            for plugin in _declared(instances, role):
-                instances.warn(
-                    f"plugin {plugin.name!r} has no effect: flowControl.enableEviction is off",
-                    *instances.path_of(plugin),
-                )
+        _warn_of_idle_eviction(instances, "flowControl.enableEviction is off")
         return None
     chosen = _only(instances, EvictionFilter, _EVICTION_FILTER), _only(instances, EvictionOrder, _EVICTION_ORDER)
     if chosen[0] is None or chosen[1] is None:
         return None
     grace = OWN_GRACE_SECONDS if detector.counts_own_requests else REPORT_GRACE_SECONDS
     return EvictionSettings(chosen[0], chosen[1], grace)
+
+
+def _warn_of_idle_eviction(instances: Instances, why: str) -> None:
+    for role in (EvictionFilter, EvictionOrder):
+        for plugin in _declared(instances, role):
+            instances.warn(f"plugin {plugin.name!r} has no effect: {why}", *instances.path_of(plugin))
 
 
 def _only(instances: Instances, role: type[_R], usual: str) -> _R | None:

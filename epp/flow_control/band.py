@@ -100,6 +100,15 @@ class Band:
         """Return some of the requests that are set aside, those first that were tried longest ago."""
         return list(islice(self._aside.values(), most))
 
+    def ahead_of(self, flow: str) -> int:
+        """Return how many of these go before a request that comes to a flow, at the least."""
+        if not self.settings.ordering.in_order_of_arrival:
+            return 0
+        queued = len(self._arrivals) - len(self._aside)
+        if self.settings.fairness.in_order_of_arrival:
+            return queued
+        return len(self._flows[flow]) if flow in self._flows else 0
+
     def newest(self) -> Iterator[Waiting]:
         """Yield what waits, last come first."""
         return reversed(self._arrivals.values())

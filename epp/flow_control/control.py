@@ -13,6 +13,7 @@ from epp.flow_control.eviction import Evictions
 from epp.flow_control.outcomes import Outcome
 from epp.flow_control.queues import Queues
 from epp.flow_control.settings import FlowControlSettings
+from epp.flow_control.targets import Targets, due_at
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
@@ -26,6 +27,7 @@ from epp.framework.errors import (
     QueueTimeoutNoEndpointsError,
     RequestError,
     ShuttingDownError,
+    TargetMissedError,
 )
 from epp.framework.flow_control import Queued
 from epp.framework.request import Request
@@ -74,8 +76,9 @@ class FlowControl:
         self._observer = observer or FlowObserver()
         self._queues = Queues(settings.of, settings.limits)
         self._waiting: dict[Entrant, Waiting] = {}
+        self._targets = Targets()
         self._numbers = 0
-        self._drain = DrainRate(clock.now())
+        self._drain = DrainRate()
         self._has_endpoints = True
         self._since = -inf
         """When the pool became empty, or got an endpoint: patience starts anew."""
@@ -132,14 +135,16 @@ class FlowControl:
         if self._is_stopped:
             self._observer.left(request, Outcome.REJECTED_OTHER, 0.0)
             raise ShuttingDownError("requests that would have to wait are refused")
-        if not queues.requests:
-            self._drain.start(now)
+        self._check_target(request, now)
         self._make_room(request, has_endpoints=has_endpoints)
+        self._drain.start(now)
+        self._drain.came(now, request.priority)
         self._numbers += 1
         queued = Queued(request, self._numbers, now, now + queues.settings(request.priority).ttl_seconds)
         waiting = Waiting(entrant, queued, request.fairness_id, request.priority, request.size_bytes)
         queues.add(waiting)
         self._waiting[entrant] = waiting
+        self._targets.add(waiting)
         self._observer.queued(waiting)
 
     def leave(self, entrant: Entrant) -> None:
@@ -158,7 +163,7 @@ class FlowControl:
         return room
 
     def dispatch(self) -> bool:
-        """Release requests for which there is room, and refuse those that have waited too long.
+        """Release requests for which there is room, and refuse those that have waited too long or have missed a target.
 
         Returns whether there may be more to do at once: other requests should have a turn before that.
         """
@@ -186,7 +191,7 @@ class FlowControl:
     def next_deadline(self) -> float | None:
         """Return when the next request will have waited too long; None where none will."""
         ends = [self._end_of_patience(band.oldest) for band in self._queues.bands.values() if band.oldest is not None]
-        return min(ends, default=None)
+        return min(*ends, self._targets.next) if ends else None
 
     def pool_changed(self, *, has_endpoints: bool) -> None:
         """Note whether the pool is empty."""
@@ -259,7 +264,7 @@ class FlowControl:
         if not room.any() or not waiting.entrant.go(candidates, room):
             return False
         now = self._clock.now()
-        self._drain.dispatched(now)
+        self._drain.dispatched(now, waiting.priority)
         self._take_out(waiting, Outcome.DISPATCHED, in_turn=not waiting.is_aside)
         return True
 
@@ -290,6 +295,19 @@ class FlowControl:
         ceiling = ceilings[priorities.index(waiting.priority)]
         retry_after_seconds = self._retry_after(self._queues.priorities[-1], LATER_SECONDS)
         return self._evictions.make_room(waiting.priority, candidates, fullness, ceiling, retry_after_seconds) > 0
+
+    def _check_target(self, request: Request, now: float) -> None:
+        """Refuse a request that would wait longer than the time that it has left."""
+        left = due_at(request) - now
+        if left == inf:
+            return
+        ahead = self._queues.ahead_of(request.priority, request.fairness_id)
+        wait = self._drain.seconds_for(ahead, now, request.priority)
+        if wait is not None and wait > left:
+            self._observer.left(request, Outcome.REJECTED_OTHER, 0.0)
+            error = TargetMissedError(f"it would have to wait {wait:.1f} s for a model server")
+            error.retry_after_seconds = self._retry_after(request.priority, SOON_SECONDS)
+            raise error
 
     def _make_room(self, request: Request, *, has_endpoints: bool) -> None:
         """Refuse what is in the way of a request; raises a RequestError where it cannot wait."""
@@ -330,6 +348,14 @@ class FlowControl:
                 else:
                     error, outcome = QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
                 self._refuse(oldest, error, outcome)
+        while (late := self._targets.missed(now)) is not None:
+            waited = f"{now - late.queued.enqueued_at:.1f} s"
+            if self._has_endpoints:
+                error, outcome = TargetMissedError(f"it has waited {waited} for a model server"), Outcome.EVICTED_TTL
+                error.retry_after_seconds = self._retry_after(late.priority, SOON_SECONDS)
+            else:
+                error, outcome = QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
+            self._refuse(late, error, outcome)
 
     def _end_of_patience(self, waiting: Waiting) -> float:
         """Return when a request has waited too long; later for all that came later to the same band."""
@@ -343,11 +369,18 @@ class FlowControl:
 
     def _take_out(self, waiting: Waiting, outcome: Outcome, *, in_turn: bool = False) -> None:
         del self._waiting[waiting.entrant]
+        self._targets.discard(waiting)
         self._queues.remove(waiting, in_turn=in_turn)
-        seconds = self._clock.now() - waiting.queued.enqueued_at
+        now = self._clock.now()
+        if not self._queues.requests:
+            self._drain.stop(now)
+        seconds = now - waiting.queued.enqueued_at
         self._observer.left(waiting.queued.request, outcome, seconds)
 
     def _retry_after(self, priority: int, otherwise: int) -> int:
-        """Return after how many seconds what waits at a priority and above will have gone."""
-        seconds = self._drain.seconds_for(self._queues.at_least(priority), self._clock.now())
+        """Return after how many seconds what waits at a priority and above will have gone, or waited too long."""
+        queues = self._queues
+        seconds = self._drain.seconds_for(queues.at_least(priority), self._clock.now(), priority)
+        if seconds is not None:
+            seconds = min(seconds, queues.settings(priority).ttl_seconds)
         return retry_after(seconds, otherwise=otherwise)

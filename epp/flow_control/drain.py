@@ -1,46 +1,120 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast queues empty, from which a client is told when to come back."""
 
-from collections import deque
+from collections import Counter, deque
 from math import ceil
 
 WINDOW_SECONDS = 10.0
 LONGEST_SECONDS = 300
 _MOST = 4096
+_LEAST = 16
+"""Releases that count however long ago they were: few a second say as much as many."""
+_LEAST_SHARE = 1 / 32
+"""Of the rate, that is left for a priority however many requests come above it."""
+
+
+class _Events:
+    """Times and priorities of the latest events."""
+
+    __slots__ = ("_by_priority", "_events")
+
+    def __init__(self) -> None:
+        self._events: deque[tuple[float, int]] = deque()
+        self._by_priority: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @property
+    def oldest(self) -> float:
+        """When the oldest one was."""
+        return self._events[0][0]
+
+    def add(self, at: float, priority: int) -> None:
+        """Add one, the latest of all."""
+        self._events.append((at, priority))
+        self._by_priority[priority] += 1
+        if len(self._events) > _MOST:
+            self._drop()
+
+    def forget_before(self, at: float, least: int) -> None:
+        """Drop older ones, but for so many."""
+        while len(self._events) > least and self._events[0][0] < at:
+            self._drop()
+
+    def above(self, priority: int) -> int:
+        """Return the number of those of higher priorities."""
+        return sum(count for each, count in self._by_priority.items() if each > priority)
+
+    def _drop(self) -> None:
+        _, priority = self._events.popleft()
+        self._by_priority[priority] -= 1
+        if not self._by_priority[priority]:
+            del self._by_priority[priority]
 
 
 class DrainRate:
-    """Requests that left the queues for an endpoint, over the last seconds."""
+    """Requests that left the queues for an endpoint, over the last seconds in which any waited.
 
-    __slots__ = ("_since", "_times")
+    Time in which none waits is left out: what goes then says how much comes, not how much could go.
+    """
 
-    def __init__(self, now: float) -> None:
-        self._since = now
-        self._times: deque[float] = deque(maxlen=_MOST)
+    __slots__ = ("_before", "_came", "_left", "_since")
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        """When requests began to wait; None while none does."""
+        self._before = 0.0
+        """Seconds in which requests waited before that."""
+        self._left = _Events()
+        self._came = _Events()
 
     def start(self, now: float) -> None:
-        """Note that requests begin to wait: what was before says nothing."""
-        self._since = now
-        self._times.clear()
+        """Note that requests begin to wait."""
+        if self._since is None:
+            self._since = now
 
-    def dispatched(self, now: float) -> None:
+    def stop(self, now: float) -> None:
+        """Note that none waits any more."""
+        self._before = self._at(now)
+        self._since = None
+
+    def came(self, now: float, priority: int) -> None:
+        """Note that a request begins to wait."""
+        self._came.add(self._at(now), priority)
+
+    def dispatched(self, now: float, priority: int) -> None:
         """Note that a request left."""
-        self._times.append(now)
+        self._left.add(self._at(now), priority)
 
     def per_second(self, now: float) -> float:
-        """Return the rate over the last ten seconds, or since requests began to wait."""
-        times, oldest = self._times, now - WINDOW_SECONDS
-        while times and times[0] < oldest:
-            times.popleft()
-        if not times:
-            return 0.0
-        start = times[0] if len(times) == _MOST else max(self._since, oldest)
-        return len(times) / max(now - start, 0.1)
+        """Return the rate over the last ten seconds, or over a few requests where they take longer."""
+        at, left = self._at(now), self._left
+        left.forget_before(at - WINDOW_SECONDS, _LEAST)
+        return len(left) / max(at - self._start(at), 0.1) if left else 0.0
 
-    def seconds_for(self, requests: int, now: float) -> float | None:
-        """Return the time in which so many requests leave; None where it is not known."""
+    def seconds_for(self, requests: int, now: float, priority: int) -> float | None:
+        """Return the time in which so many requests of a priority and above leave; None where it is not known.
+
+        What comes above this priority meanwhile goes first: as many a second as came of late.
+        """
         rate = self.per_second(now)
-        return requests / rate if rate else None
+        if not rate:
+            return None
+        at = self._at(now)
+        start = self._start(at)
+        self._came.forget_before(start, 0)
+        since = max(start, self._came.oldest) if len(self._came) == _MOST else start
+        above = self._came.above(priority) / max(at - since, 0.1)
+        return requests / max(rate - above, rate * _LEAST_SHARE)
+
+    def _at(self, now: float) -> float:
+        return self._before + (0.0 if self._since is None else now - self._since)
+
+    def _start(self, at: float) -> float:
+        """Return when the time began in which the releases were that count."""
+        oldest = self._left.oldest
+        return oldest if len(self._left) == _MOST else min(oldest, max(0.0, at - WINDOW_SECONDS))
 
 
 def retry_after(seconds: float | None, *, otherwise: int) -> int:

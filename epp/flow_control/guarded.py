@@ -83,6 +83,7 @@ class GuardedOrdering(OrderingPolicy[Parameters]):
 
     def __init__(self, policy: OrderingPolicy[Any], guard: Guard) -> None:
         super().__init__(name=policy.name, clock=policy.clock)
+        self.in_order_of_arrival = policy.in_order_of_arrival
         self._policy = policy
         self._guard = guard
 
@@ -97,6 +98,7 @@ class GuardedFairness(FairnessPolicy[Parameters]):
 
     def __init__(self, policy: FairnessPolicy[Any], guard: Guard) -> None:
         super().__init__(name=policy.name, clock=policy.clock)
+        self.in_order_of_arrival = policy.in_order_of_arrival
         self._policy = policy
         self._guard = guard
 

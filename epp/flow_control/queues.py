@@ -46,6 +46,12 @@ class Queues:
         """Return how many requests of this priority or a higher one wait."""
         return sum(len(band) for each, band in self._bands.items() if each >= priority)
 
+    def ahead_of(self, priority: int, flow: str) -> int:
+        """Return how many requests go before one that comes to a flow of a priority, at the least."""
+        higher = sum(len(band) for each, band in self._bands.items() if each > priority)
+        band = self._bands.get(priority)
+        return higher if band is None else higher + band.ahead_of(flow)
+
     def allows(self, priority: int, size_bytes: int) -> bool:
         """Return whether the limits of a priority allow one more request."""
         band = self._bands.get(priority)

@@ -20,6 +20,7 @@ RequestError
 │   │   ├── SheddableDroppedError
 │   │   └── QueueFullError
 │   ├── QueueTimeoutError                rejected-ttl-expired
+│   ├── TargetMissedError                rejected-ttl-expired
 │   └── EvictedError                     evicted, evicted-queue-pressure, evicted-priority
 ├── ServiceUnavailableError         503
 │   ├── NoEndpointsError                 rejected-no-endpoints
@@ -255,6 +256,22 @@ class QueueTimeoutError(ResourceExhaustedError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the request timed out in the queue for a model server: {detail}; retry later")
+
+
+class TargetMissedError(ResourceExhaustedError):
+    """The request would wait, or has waited, longer than the time to the first token that it wants.
+
+    The reason is that of a request that waited too long: clients treat both alike.
+    """
+
+    reason = "rejected-ttl-expired"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(
+            f"the request cannot have its first token within the time that it asked for: {detail}; retry later, or "
+            "allow more time"
+        )
 
 
 class EvictedError(ResourceExhaustedError):

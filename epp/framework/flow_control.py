@@ -53,6 +53,9 @@ class UsageLimitPolicy(Plugin[P], role=Role(title="Usage limits")):
 class OrderingPolicy(Plugin[P], role=Role(title="Ordering within a flow")):
     """Chooses which request of a flow is next."""
 
+    in_order_of_arrival: bool = False
+    """Whether all that wait in a flow go before one that comes."""
+
     @abstractmethod
     def key(self, queued: Queued) -> float:
         """Return a number by which requests are ordered, the least first; of equal ones, the first to come is first.
@@ -83,6 +86,9 @@ class FlowOrder(ABC):
 
 class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
     """Chooses the flow whose request is next."""
+
+    in_order_of_arrival: bool = False
+    """Whether what waits in other flows goes before a request that comes, where the order within flows says so too."""
 
     @abstractmethod
     def order(self) -> FlowOrder:

@@ -3,8 +3,9 @@
 
 from math import inf
 
+from epp.framework.candidates import Candidates
 from epp.framework.headers import SLO_TTFT_MS
-from epp.framework.request import Headers
+from epp.framework.request import Headers, Request
 
 _MS = 1e-3
 
@@ -19,6 +20,12 @@ def target_seconds(headers: Headers, names: tuple[str, ...], default_ms: float =
     if not milliseconds > 0:
         milliseconds = default_ms
     return milliseconds * _MS if milliseconds > 0 else inf
+
+
+def waited_seconds(request: Request, candidates: Candidates) -> float:
+    """Return how long ago a request came; 0 where the candidates know no time."""
+    waited = candidates.now - request.received_at
+    return waited if waited > 0 else 0.0
 
 
 def ttft_target_seconds(headers: Headers) -> float:

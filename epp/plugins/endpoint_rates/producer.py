@@ -119,11 +119,17 @@ class EndpointRatesProducer(
         self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
         self._starting: dict[str, Starting] = {}
         self._published: dict[str, _Published] = {}
+        self._latest_model = given.base_model
         self._sent_key: DataKey[_Sent] = DataKey("endpoint-rates-sent", self.plugin_type, self.name)
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
         self.may_read = (self._match_key, PROMPT_TOKENS, RUNNING, WAITING, METRICS_AT, IN_FLIGHT)
 
+    def pool_rates(self, snapshot: Snapshot) -> EndpointRates:
+        """Return rates without a request: those of the base model, or else of the model that was asked for last."""
+        return self._rates(self.parameters.base_model or self._latest_model, snapshot)
+
     def produce(self, request: Request, candidates: Candidates) -> None:
+        self._latest_model = request.model
         request.put(ENDPOINT_RATES, self._rates(request.model, candidates.snapshot))
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:

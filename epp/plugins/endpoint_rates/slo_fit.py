@@ -27,10 +27,12 @@ from epp.framework import (
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import SpotPreference
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
-from epp.framework.latency_targets import target_seconds
+from epp.framework.latency_targets import target_seconds, waited_seconds
 from epp.framework.rates import TARGET_IN_REACH, EndpointRates, batch_sizes, uncached_tokens
 
 _EQUAL = 1.0 + 1e-9
+_LEAST_SECONDS = 1e-3
+"""Left of a limit that has passed: no endpoint fits, and the fastest is the closest."""
 
 
 class SloFitParameters(FilterParameters, frozen=True):
@@ -63,7 +65,8 @@ class SloFitFilter(Filter[SloFitParameters]):
     beta * batch`. The batch is the requests running (estimated if not reported) or in flight there, plus this one. If
     no endpoint fits, those with the lowest worse ratio of time to limit are kept, or all with `noneFits: all`. A
     header that is missing, or no number above 0, stands for the default; without limits or rates all endpoints are
-    kept. `x-slo-ttft-ms` and `x-slo-tpot-ms` are the deprecated names.
+    kept. A request that has waited has that much less left for its first token. `x-slo-ttft-ms` and `x-slo-tpot-ms`
+    are the deprecated names.
     """
 
     plugin_type = "slo-fit-filter"
@@ -86,9 +89,10 @@ class SloFitFilter(Filter[SloFitParameters]):
         rates = request.get(ENDPOINT_RATES)
         if rates is None or not len(candidates) or ttft_limit == tpot_limit == inf:
             return np.ones(len(candidates), dtype=np.bool_)
+        ttft_left = max(ttft_limit - waited_seconds(request, candidates), _LEAST_SECONDS)
         batch = batch_sizes(candidates) + 1
         ttft = self._ttft_seconds(request, candidates, rates, batch)
-        worst = np.maximum(ttft / ttft_limit, rates.itl_seconds(candidates, batch) / tpot_limit)
+        worst = np.maximum(ttft / ttft_left, rates.itl_seconds(candidates, batch) / tpot_limit)
         fits = worst <= 1.0
         request.put(TARGET_IN_REACH, bool(fits.any()))
         if not fits.any():

@@ -1,28 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drops endpoints at the thresholds of a saturation detector, and those about which it knows nothing new."""
+"""Says which endpoints are at their thresholds, for all alike or by accelerator class, and drops these as a filter."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from epp.framework import (
+    ACCELERATOR,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
     KV_USAGE,
     METRICS_AT,
     WAITING,
+    AcceleratorTag,
     Candidates,
     Count,
+    Datum,
     DropCause,
     Filter,
     FilterParameters,
     Floats,
     Mask,
     NonNegative,
+    Parameters,
     PositiveShare,
     Request,
+    tag_numbers,
 )
+from epp.framework.accelerators.names import limit_for
 from epp.framework.durations import parse_duration
 from epp.framework.flow_control import SaturationDetector
 
@@ -42,6 +49,37 @@ class DetectorParameters(FilterParameters, frozen=True):
         return (f"headroom is {self.headroom:g}: endpoints are kept up to {1 + self.headroom:g} times a threshold",)
 
 
+class LimitsByClass:
+    """Limits of endpoints: those of their accelerator's class where it has some, or else the general ones."""
+
+    __slots__ = ("_by_class", "_general", "names")
+
+    def __init__(self, general: Parameters, by_class: Mapping[str, Parameters]) -> None:
+        self._general = general
+        self._by_class = {name.lower(): limits for name, limits in by_class.items()}
+        self.names = tuple(by_class)
+        """Names of classes with limits of their own, as written."""
+
+    def of(self, candidates: Candidates, name: str) -> Floats | float:
+        """Return the limit of that name for each candidate: one number where no class has limits of its own."""
+        if self._by_class:
+            return tag_numbers(candidates, self._of_tag, name)
+        general: float = getattr(self._general, name)
+        return general
+
+    def _of_tag(self, tag: AcceleratorTag, name: str) -> float | None:
+        return limit_for(tag, name, self._by_class, self._general)
+
+
+class UtilizationLimits(Parameters, frozen=True):
+    """Thresholds of endpoints with accelerators of one class; unset ones are those of all endpoints."""
+
+    queue_depth_threshold: Count | None = None
+    """Requests in an engine's queue at which it is full."""
+    kv_cache_util_threshold: PositiveShare | None = None
+    """Share of an engine's KV cache in use at which it is full, 0..1."""
+
+
 class UtilizationDetectorParameters(DetectorParameters, frozen=True):
     """Thresholds of an engine's own metrics."""
 
@@ -51,6 +89,8 @@ class UtilizationDetectorParameters(DetectorParameters, frozen=True):
     """Share of an engine's KV cache in use at which it is full, 0..1."""
     metrics_staleness_threshold: str = "200ms"
     """Age from which metrics are not trusted."""
+    classes: dict[str, UtilizationLimits] = msgspec.field(default_factory=dict)
+    """Other thresholds by name of the accelerator class or else of the model, such as `t4`."""
 
     def __post_init__(self) -> None:
         """Check the duration; raises ValueError."""
@@ -68,19 +108,25 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
     Endpoints whose metrics are older than `metricsStalenessThreshold`, or that have none, are dropped; a single metric
     that is unknown is not above its threshold. All endpoints are kept if none would be. For flow control, an endpoint
     is as full as the larger of `waiting` and `kv_usage`, each as a share of its threshold, and full where its metrics
-    are not trusted.
+    are not trusted. Endpoints of an accelerator class among `classes` have the thresholds given there.
     """
 
     plugin_type = "utilization-detector"
     may_empty = False
     drops = DropCause.SATURATION
-    reads = (WAITING, KV_USAGE, METRICS_AT)
+    reads: tuple[Datum, ...] = (WAITING, KV_USAGE, METRICS_AT)
 
     def setup(self) -> None:
-        room = 1.0 + self.parameters.headroom
-        self._most_waiting = self.parameters.queue_depth_threshold * room
-        self._most_kv_usage = self.parameters.kv_cache_util_threshold * room
-        self._oldest_seconds = parse_duration(self.parameters.metrics_staleness_threshold)
+        given = self.parameters
+        self._room = 1.0 + given.headroom
+        self._limits = LimitsByClass(given, given.classes)
+        self._oldest_seconds = parse_duration(given.metrics_staleness_threshold)
+        if given.classes:
+            self.reads = (*UtilizationDetector.reads, ACCELERATOR)
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        return self._limits.names
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -92,18 +138,33 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
         return self._oldest_seconds
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
-        fresh = self.clock.now() - candidates.values(METRICS_AT) <= self._oldest_seconds
-        full = candidates.values(WAITING) >= self._most_waiting
-        full |= candidates.values(KV_USAGE) >= self._most_kv_usage
-        kept: Mask = fresh & ~full
+        waiting, kv_usage = self._thresholds(candidates)
+        full = candidates.values(WAITING) >= waiting * self._room
+        full |= candidates.values(KV_USAGE) >= kv_usage * self._room
+        kept: Mask = self._fresh(candidates) & ~full
         return kept if kept.any() else np.ones(len(candidates), dtype=np.bool_)
 
     def fullness(self, candidates: Candidates) -> Floats:
-        given = self.parameters
-        waiting = candidates.values(WAITING) / given.queue_depth_threshold
-        fullest: Floats = np.fmax(waiting, candidates.values(KV_USAGE) / given.kv_cache_util_threshold)
-        fresh = self.clock.now() - candidates.values(METRICS_AT) <= self._oldest_seconds
-        return np.where(fresh, np.nan_to_num(fullest), 1.0)
+        waiting, kv_usage = self._thresholds(candidates)
+        fullest: Floats = np.fmax(candidates.values(WAITING) / waiting, candidates.values(KV_USAGE) / kv_usage)
+        return np.where(self._fresh(candidates), np.nan_to_num(fullest), 1.0)
+
+    def _thresholds(self, candidates: Candidates) -> tuple[Floats | float, Floats | float]:
+        limits = self._limits
+        return limits.of(candidates, "queue_depth_threshold"), limits.of(candidates, "kv_cache_util_threshold")
+
+    def _fresh(self, candidates: Candidates) -> Mask:
+        fresh: Mask = self.clock.now() - candidates.values(METRICS_AT) <= self._oldest_seconds
+        return fresh
+
+
+class ConcurrencyLimits(Parameters, frozen=True):
+    """Thresholds of endpoints with accelerators of one class; unset ones are those of all endpoints."""
+
+    max_concurrency: Count | None = None
+    """Requests in flight at which an endpoint is full."""
+    max_token_concurrency: Count | None = None
+    """Prompt tokens in flight at which it is full."""
 
 
 class ConcurrencyDetectorParameters(DetectorParameters, frozen=True):
@@ -115,13 +176,16 @@ class ConcurrencyDetectorParameters(DetectorParameters, frozen=True):
     """Prompt tokens in flight at which it is full."""
     concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
     """Which of the two counts; `hybrid` for both."""
+    classes: dict[str, ConcurrencyLimits] = msgspec.field(default_factory=dict)
+    """Other thresholds by name of the accelerator class or else of the model, such as `t4`."""
 
 
 class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetector[ConcurrencyDetectorParameters]):
     """Keeps an endpoint if what this picker has in flight there is below the threshold times `1 + headroom`.
 
     If no endpoint is left, the profile fails, unless `fallbackOnEmpty` is set. For flow control, an endpoint is as full
-    as what is in flight there is, as a share of the threshold: with `hybrid`, the larger of the two shares.
+    as what is in flight there is, as a share of the threshold: with `hybrid`, the larger of the two shares. Endpoints
+    of an accelerator class among `classes` have the thresholds given there.
     """
 
     plugin_type = "concurrency-detector"
@@ -130,16 +194,19 @@ class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetec
 
     def setup(self) -> None:
         given = self.parameters
-        room = 1.0 + given.headroom
-        capacities = {
-            IN_FLIGHT: (given.max_concurrency, {"requests", "hybrid"}),
-            IN_FLIGHT_TOKENS: (given.max_token_concurrency, {"tokens", "hybrid"}),
+        self._room = 1.0 + given.headroom
+        self._limits = LimitsByClass(given, given.classes)
+        counted = {
+            "max_concurrency": (IN_FLIGHT, {"requests", "hybrid"}),
+            "max_token_concurrency": (IN_FLIGHT_TOKENS, {"tokens", "hybrid"}),
         }
-        self._capacities = [
-            (column, most) for column, (most, modes) in capacities.items() if given.concurrency_mode in modes
-        ]
-        self._limits = [(column, int(most * room)) for column, most in self._capacities]
-        self.reads = tuple(column for column, _ in self._limits)
+        self._counted = [(name, column) for name, (column, modes) in counted.items() if given.concurrency_mode in modes]
+        columns = tuple(column for _, column in self._counted)
+        self.reads = (*columns, ACCELERATOR) if given.classes else columns
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        return self._limits.names
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -147,11 +214,11 @@ class ConcurrencyDetector(Filter[ConcurrencyDetectorParameters], SaturationDetec
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:  # noqa: ARG002
         kept = np.ones(len(candidates), dtype=np.bool_)
-        for column, most in self._limits:
-            kept &= candidates.values(column) < most
+        for name, column in self._counted:
+            kept &= candidates.values(column) < np.floor(self._limits.of(candidates, name) * self._room)
         return kept
 
     def fullness(self, candidates: Candidates) -> Floats:
-        shares = [candidates.values(column) / capacity for column, capacity in self._capacities]
+        shares = [candidates.values(column) / self._limits.of(candidates, name) for name, column in self._counted]
         fullest: Floats = np.maximum.reduce(shares)
         return fullest

@@ -42,6 +42,7 @@ class GlobalStrictFairness(FairnessPolicy[Parameters]):
     """All flows are one: the request that the ordering policy puts first goes first, whoever sent it."""
 
     plugin_type = "global-strict-fairness-policy"
+    in_order_of_arrival = True
 
     def order(self) -> FlowOrder:
         return _Strict()

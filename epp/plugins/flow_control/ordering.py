@@ -10,6 +10,7 @@ class FcfsOrdering(OrderingPolicy[Parameters]):
     """First come, first served."""
 
     plugin_type = "fcfs-ordering-policy"
+    in_order_of_arrival = True
 
     def key(self, queued: Queued) -> float:  # noqa: ARG002  numbers decide
         return 0.0

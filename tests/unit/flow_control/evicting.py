@@ -47,11 +47,11 @@ class Working(Standing):
         self._bench = bench
 
     def fits(self, slot: int) -> bool:
-        return self._only is None or slot in self._only
+        return self.only is None or slot in self.only
 
     def fitting(self) -> Candidates:
         found = self.candidates()
-        return found if self._only is None else found.keep(np.isin(found.slots, self._only))
+        return found if self.only is None else found.keep(np.isin(found.slots, self.only))
 
     def go(self, candidates: Candidates, room: Any) -> bool:
         found = super().go(candidates, room)

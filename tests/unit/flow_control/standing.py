@@ -39,25 +39,27 @@ class Places(SaturationDetector[Parameters]):
 class Standing(Entrant):
     """A request that takes a place."""
 
-    def __init__(self, places: Places, request: Request, only: Sequence[int] | None = None, restricted: bool = False):
+    def __init__(
+        self, places: Places, request: Request, only: Sequence[int] | None = None, *, restricted: bool = False
+    ) -> None:
         self.request = request
         self.is_restricted = restricted
         self.place: int | None = None
         self.error: RequestError | None = None
         self._places = places
-        self._only = only
+        self.only = only
 
     def __repr__(self) -> str:
         return self.request.id
 
     def candidates(self) -> Candidates:
         found = self._places.candidates()
-        if self.is_restricted and self._only is not None:
-            found = found.keep(np.isin(found.slots, self._only))
+        if self.is_restricted and self.only is not None:
+            found = found.keep(np.isin(found.slots, self.only))
         return found
 
     def go(self, candidates: Candidates, room: Any) -> bool:
-        usable = [slot for slot in candidates.slots[room].tolist() if self._only is None or slot in self._only]
+        usable = [slot for slot in candidates.slots[room].tolist() if self.only is None or slot in self.only]
         if not usable:
             return False
         assert self.place is None
@@ -102,13 +104,21 @@ class Front:
         self._count = 0
 
     def send(
-        self, flow: str = "a", priority: int = 0, *, size: int = 1, only: Sequence[int] | None = None, **more: Any
+        self,
+        flow: str = "a",
+        priority: int = 0,
+        *,
+        size: int = 1,
+        only: Sequence[int] | None = None,
+        of: type[Standing] = Standing,
+        **more: Any,
     ):
         """Return a request that has come to the front; raises the RequestError that refuses it."""
         self._count += 1
+        more.setdefault("received_at", self.clock.now())
         name = more.pop("name", f"{flow}{self._count}")
         request = Request(name, fairness_id=flow, priority=priority, size_bytes=size, **more)
-        standing = Standing(self.places, request, only, restricted=only is not None)
+        standing = of(self.places, request, only, restricted=only is not None)
         found = standing.candidates()
         room = self.flow.enter(standing, found)
         if room is not None and not standing.go(found, room):

@@ -15,6 +15,7 @@ from epp.framework.errors import (
     QueueTimeoutError,
     QueueTimeoutNoEndpointsError,
     ShuttingDownError,
+    TargetMissedError,
 )
 from epp.framework.flow_control import Queued
 from epp.plugins.flow_control.fairness import RoundRobinFairness
@@ -202,3 +203,97 @@ def test_other_settings_keep_what_waits_and_order_it_anew():
     front.end(flood[0])
     assert calm.place == 0
     assert waiting(*flood) == flood[1:]
+
+
+def wants(milliseconds):
+    return {"headers": Headers([("x-llm-d-slo-ttft-ms", str(milliseconds))])}
+
+
+def leave_in_turn(front, requests, *, every):
+    """Let all but the last of them have the only place and end, at a steady rate."""
+    for each in requests[:-1]:
+        front.clock.advance(every)
+        front.end(each)
+
+
+def test_request_whose_target_passes_while_it_waits_is_told_at_once():
+    heard = Heard()
+    front = Front(1, observer=heard)
+    front.send()
+    hasty, patient, anybody = front.send(**wants(2000)), front.send(**wants(9000)), front.send()
+    assert front.flow.next_deadline() == 2.0
+    front.clock.advance(1.9)
+    front.flow.dispatch()
+    assert waiting(hasty, patient, anybody) == [hasty, patient, anybody]
+    front.clock.advance(0.1)
+    front.flow.dispatch()
+    assert isinstance(hasty.error, TargetMissedError)
+    assert (hasty.error.status, hasty.error.reason) == (429, "rejected-ttl-expired")
+    assert "first token within the time that it asked for: it has waited 2.0 s" in hasty.error.message
+    assert hasty.error.retry_after_seconds == 1
+    assert waiting(hasty, patient, anybody) == [patient, anybody]
+    assert heard.outcomes[-1] == (hasty.request.id, Outcome.EVICTED_TTL, 2.0)
+    assert front.flow.next_deadline() == 9.0
+
+
+def test_time_before_the_queue_counts_towards_the_target():
+    front = Front(1)
+    front.send()
+    front.clock.advance(10.0)
+    late = front.send(received_at=8.5, **wants(2000))  # 0.5 s are left
+    front.clock.advance(0.5)
+    front.flow.dispatch()
+    assert isinstance(late.error, TargetMissedError)
+
+
+def test_request_that_cannot_meet_its_target_is_refused_as_it_comes():
+    front = Front(1)
+    requests = [front.send() for _ in range(41)]
+    leave_in_turn(front, requests[:21], every=0.5)  # 2 leave in a second, and 20 wait: 10 s
+    now = front.clock.now()
+    with pytest.raises(TargetMissedError, match=r"it would have to wait 10\.0 s") as refused:
+        front.send(received_at=now, **wants(5000))
+    assert refused.value.retry_after_seconds == 10
+    assert front.send(received_at=now, **wants(15000)).error is None
+    assert front.send(received_at=now).error is None
+    assert front.send(received_at=now, priority=1, **wants(5000)).error is None
+
+
+def test_flood_of_one_flow_does_not_refuse_another_where_they_take_turns():
+    front = Front(1, fairness=RoundRobinFairness())
+    requests = [front.send("flood") for _ in range(41)]
+    leave_in_turn(front, requests[:21], every=0.5)
+    now = front.clock.now()
+    with pytest.raises(TargetMissedError):
+        front.send("flood", received_at=now, **wants(5000))
+    assert front.send("calm", received_at=now, **wants(5000)).error is None
+
+
+def test_urgent_request_that_overtakes_is_not_refused_for_those_it_overtakes():
+    front = Front(1, ordering=SloDeadlineOrdering())
+    requests = [front.send() for _ in range(41)]
+    leave_in_turn(front, requests[:21], every=0.5)
+    assert front.send(received_at=front.clock.now(), **wants(1000)).error is None
+
+
+def test_request_that_misses_its_target_in_front_of_an_empty_pool_is_told_of_that():
+    front = Front(1)
+    front.send()
+    late = front.send(**wants(1000))
+    front.flow.pool_changed(has_endpoints=False)
+    front.clock.advance(1.0)
+    front.flow.dispatch()
+    assert isinstance(late.error, QueueTimeoutNoEndpointsError)
+
+
+def test_targets_of_requests_that_went_or_left_are_forgotten():
+    front = Front(1)
+    running = front.send()
+    first, second = front.send(**wants(1000)), front.send(**wants(1000))
+    front.end(running)
+    front.flow.leave(second)
+    assert first.place == 0
+    assert front.flow.next_deadline() is None
+    front.clock.advance(5.0)
+    front.flow.dispatch()
+    assert first.error is second.error is None

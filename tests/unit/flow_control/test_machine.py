@@ -62,7 +62,7 @@ class FlowControlMachine(RuleBasedStateMachine):
 
     def nobody_was_overtaken(self, before: list[Standing]) -> None:
         """Check that none of those who could have gone came before one who did, both policies being strict."""
-        anywhere = [each for each in before if each._only is None and each.error is None]
+        anywhere = [each for each in before if each.only is None and each.error is None]
         left = [each for each in anywhere if each.place is None]
         for went in (each for each in anywhere if each.place is not None):
             assert all(each.request.priority <= went.request.priority for each in left)
@@ -113,7 +113,7 @@ class FlowControlMachine(RuleBasedStateMachine):
         for _ in range(8):  # a round sets few aside
             self.front.flow.dispatch()
         free = any(taken < places for taken, places in zip(self.front.places.taken, PLACES, strict=True))
-        assert not (free and any(each._only is None for each in self.waiting()))
+        assert not (free and any(each.only is None for each in self.waiting()))
 
     def teardown(self):
         for each in [one for one in self.inside if one.place is not None]:
@@ -121,7 +121,7 @@ class FlowControlMachine(RuleBasedStateMachine):
             self.front.end(each)
         self.front.flow.stop()
         assert self.front.flow.queues.requests == 0
-        assert not self.front.flow._waiting
+        assert not list(self.front.flow.queues)
 
 
 FlowControlMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -95,6 +95,15 @@ TABLE = [
         "ResourceExhausted - the request timed out in the queue for a model server: 60s; retry later",
     ),
     (
+        errors.TargetMissedError("it has waited 2.0 s"),
+        429,
+        "rejected-ttl-expired",
+        (
+            "ResourceExhausted - the request cannot have its first token within the time that it asked for: "
+            "it has waited 2.0 s; retry later, or allow more time"
+        ),
+    ),
+    (
         errors.NoEndpointsError(),
         503,
         NOBODY,
@@ -174,6 +183,7 @@ def test_gie_10_clients_are_told_to_wait_where_that_helps_and_only_there():
         "SheddableDroppedError": 1,
         "QueueFullError": 1,
         "QueueTimeoutError": 1,
+        "TargetMissedError": 1,
         "StaleDataError": 1,
         "ShuttingDownError": 1,
         "UnavailableError": 5,

@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework import Headers, ManualClock, Request, RequestBody
+from epp.framework import Candidates, Headers, ManualClock, Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
@@ -36,6 +36,25 @@ def test_het_3_endpoints_that_meet_the_time_to_first_token_stay():
 def test_het_3_what_waits_there_counts():
     # (4001 + 1000) / 10000 = 0.5001 s
     assert kept({"x-llm-d-slo-ttft-ms": "500"}, in_flight_tokens=[4001, 0, 0]) == [False, True, False]
+
+
+def kept_after_waiting(seconds, milliseconds):
+    """Which are kept for a request that came at 50 s, and has waited since."""
+    registry = Registry({})
+    registry.register(SloFitFilter)
+    plugin = registry.build("slo-fit-filter", {"preferCheapest": False}, name="mine", clock=ManualClock())
+    headers = Headers([("x-llm-d-slo-ttft-ms", str(milliseconds))])
+    request = Request("r", RequestBody(prompt_tokens=1000), headers, received_at=50.0)
+    request.put(ENDPOINT_RATES, RATES)
+    pool = candidates(records={ACCELERATOR: [AcceleratorTag()] * 3})
+    return plugin.filter(request, Candidates(pool.snapshot, pool.slots, now=50.0 + seconds)).tolist()
+
+
+def test_request_that_has_waited_has_less_time_left_for_its_first_token():
+    assert kept_after_waiting(0.0, 2000) == ALL
+    assert kept_after_waiting(0.25, 2000) == [True, True, False]  # 1.75 s are left, and the third takes 2
+    assert kept_after_waiting(1.75, 2000) == [True, False, False]  # 0.25 s, and the second takes 0.5
+    assert kept_after_waiting(9.0, 2000) == [True, False, False]  # nothing is left: the fastest
 
 
 def test_het_3_endpoints_that_meet_the_time_between_tokens_stay():

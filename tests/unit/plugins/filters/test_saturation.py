@@ -6,7 +6,9 @@ from math import nan
 import pytest
 
 from epp.framework import ConfigurationError, ManualClock, Request
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.registry import Registry
+from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 
 NOW = 1000.0
@@ -100,3 +102,66 @@ def test_thresholds_that_mean_nothing_are_refused(kind, parameters, sentence):
 @pytest.mark.parametrize("kind", ["utilization-detector", "concurrency-detector"])
 def test_headroom_that_looks_like_a_percentage_is_warned_of(kind):
     assert detector(kind, headroom=20).warnings == ("headroom is 20: endpoints are kept up to 21 times a threshold",)
+
+
+def gpu(model, *classes):
+    return AcceleratorTag(kind=AcceleratorKind.GPU, model=model, classes=classes)
+
+
+H100, L4, UNKNOWN = gpu("h100", "Hopper"), gpu("l4"), AcceleratorTag()
+
+
+def test_gie_14_each_accelerator_class_has_its_own_limit():
+    pool = candidates(records={ACCELERATOR: [H100, H100, L4, L4, UNKNOWN, UNKNOWN]}, in_flight=[39, 40, 7, 8, 19, 20])
+    limits = {"maxConcurrency": 20, "classes": {"h100": {"maxConcurrency": 40}, "l4": {"maxConcurrency": 8}}}
+    assert kept("concurrency-detector", pool, **limits) == [True, False, True, False, True, False]
+    fullness = detector("concurrency-detector", **limits).fullness(pool).tolist()
+    assert fullness == [39 / 40, 1, 7 / 8, 1, 19 / 20, 1]
+
+
+def test_gie_14_class_is_known_by_its_name_in_any_case_before_its_model():
+    pool = candidates(records={ACCELERATOR: [H100]}, in_flight=[10])
+    limits = {"classes": {"h100": {"maxConcurrency": 5}, "HOPPER": {"maxConcurrency": 11}}}
+    assert kept("concurrency-detector", pool, **limits) == [True]
+
+
+def test_gie_14_what_a_class_leaves_out_is_that_of_all_endpoints():
+    # tokens: 100 of 200 for the L4, 100 of 100 for others; requests: 8 of 10 for both
+    pool = candidates(records={ACCELERATOR: [L4, H100]}, in_flight=[8, 8], in_flight_tokens=[100, 100])
+    limits = {
+        "concurrencyMode": "hybrid",
+        "maxConcurrency": 10,
+        "maxTokenConcurrency": 100,
+        "classes": {"l4": {"maxTokenConcurrency": 200}},
+    }
+    assert detector("concurrency-detector", **limits).fullness(pool).tolist() == [0.8, 1.0]
+    assert kept("concurrency-detector", pool, **limits) == [True, False]
+
+
+def test_gie_14_queue_and_cache_have_limits_by_class():
+    tags = [H100, H100, L4, L4, UNKNOWN]
+    pool = reported(*[0] * 5, waiting=[19, 20, 1, 2, 4], kv_usage=[0, 0, 0.5, 0, 0.79], records={ACCELERATOR: tags})
+    limits = {"classes": {"h100": {"queueDepthThreshold": 20}, "l4": {"queueDepthThreshold": 2}}}
+    assert kept("utilization-detector", pool, **limits) == [True, False, True, False, True]
+    limits["classes"]["l4"]["kvCacheUtilThreshold"] = 0.5
+    assert kept("utilization-detector", pool, **limits) == [True, False, False, False, True]
+    found = detector("utilization-detector", **limits).fullness(pool)
+    assert found.tolist() == pytest.approx([19 / 20, 1, 1, 1, 0.79 / 0.8])
+
+
+def test_gie_14_headroom_widens_the_limits_of_each_class():
+    pool = candidates(records={ACCELERATOR: [L4, L4, H100, H100]}, in_flight=[9, 10, 11, 12])
+    limits = {"headroom": 0.25, "maxConcurrency": 10, "classes": {"l4": {"maxConcurrency": 8}}}  # 10, and 12
+    assert kept("concurrency-detector", pool, **limits) == [True, False, True, False]
+
+
+def test_gie_14_names_of_classes_are_checked_and_tags_read_only_where_there_are_any():
+    by_class = detector("concurrency-detector", classes={"H100": {"maxConcurrency": 1}})
+    assert (by_class.accelerator_names, ACCELERATOR in by_class.reads) == (("H100",), True)
+    assert ACCELERATOR not in detector("concurrency-detector").reads
+    assert ACCELERATOR not in detector("utilization-detector").reads
+
+
+def test_gie_14_limit_of_a_class_that_is_no_number_is_refused():
+    with pytest.raises(ConfigurationError, match="maxConcurrency"):
+        detector("concurrency-detector", classes={"h100": {"maxConcurrency": 0}})

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated model servers and a gateway in front of them, each a process of its own."""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+
+PLACES = 8
+"""Requests that a server runs at once."""
+SERVERS = 2
+HIGH = "high"
+"""Objective of requests that go first; all others have priority 0."""
+
+_PATIENCE_SECONDS = 60.0
+_CONFIG = f"""
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+- type: concurrency-detector
+  parameters: {{maxConcurrency: {PLACES}}}
+- type: round-robin-fairness-policy
+- type: priority-holdback-policy
+  parameters: {{minCeiling: 0.8}}
+- type: active-request-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: active-request-scorer
+flowControl:
+  saturationDetector: {{pluginRef: concurrency-detector}}
+  usageLimitPolicyPluginRef: priority-holdback-policy
+  defaultRequestTTL: 4s
+  defaultPriorityBand: {{fairnessPolicyRef: round-robin-fairness-policy}}
+  priorityBands:
+  - {{priority: 10, fairnessPolicyRef: round-robin-fairness-policy}}
+"""
+_OBJECTIVES = """
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceObjective
+metadata: {name: high}
+spec: {priority: 10, poolRef: {name: default}}
+"""
+_SERVER = re.compile(r"on (http://\S+:\d+)")
+_GATEWAY = re.compile(r"listening on (http://\S+:\d+) for .*, metrics on (\S+:\d+)")
+
+
+class Stage(NamedTuple):
+    """Addresses of what runs."""
+
+    gateway: str
+    metrics: str
+    servers: tuple[str, ...]
+    pid: int
+    """Of the picker."""
+
+    def resident_bytes(self) -> int:
+        """Return the memory of the picker."""
+        text = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) * 1024
+
+
+@asynccontextmanager
+async def open_stage(folder: Path) -> AsyncIterator[Stage]:
+    """Start servers and gateway; end them, and nothing else, afterwards."""
+    (folder / "config.yaml").write_text(_CONFIG)
+    (folder / "objectives.yaml").write_text(_OBJECTIVES)
+    async with AsyncExitStack() as stack:
+        servers = []
+        for _ in range(SERVERS):
+            flags = ("--port", "0", "--preset", "t4", "--max-num-seqs", str(PLACES))
+            process = await stack.enter_async_context(_running(folder, "sim-server", *flags))
+            while (said := _SERVER.search(await _line(process))) is None:
+                pass
+            servers.append(said[1])
+        ports = ",".join(url.rsplit(":", 1)[1] for url in servers)
+        flags = ("--endpoints", ports, "--config-file", "config.yaml", "--objects", "objectives.yaml", "-v", "0")
+        flags += ("--listen", "127.0.0.1:0", "--metrics-port", "0", "--allow-experimental-plugins")
+        gateway = await stack.enter_async_context(_running(folder, "gateway", *flags))
+        while (found := _GATEWAY.search(await _line(gateway))) is None:
+            pass
+        url, metrics = found[1], f"http://{found[2]}/metrics"
+        await _until_ready(url)
+        yield Stage(url, metrics, tuple(servers), gateway.pid)
+
+
+@asynccontextmanager
+async def _running(folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).parent / "epp"),
+        *arguments,
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+async def _line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    line = await asyncio.wait_for(process.stdout.readline(), _PATIENCE_SECONDS)
+    if not line:
+        raise RuntimeError("a process ended before it was ready")
+    return line.decode()
+
+
+async def _until_ready(url: str) -> None:
+    async with aiohttp.ClientSession() as session, asyncio.timeout(_PATIENCE_SECONDS):
+        while True:
+            try:
+                async with session.get(f"{url}/v1/models") as response:
+                    if response.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.2)
