@@ -125,12 +125,12 @@ def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:
 
 
 def _of_flow_control(settings: FlowControlSettings, feeds: Sequence[Feed]) -> Iterator[str]:
-    """Yield warnings of flow control that lets no request through."""
+    """Yield warnings of flow control that lets requests through by little knowledge, or never."""
     detector, usage = settings.detector, settings.usage_limits
     if METRICS_AT in detector.reads and not any(feed.extractors for feed in feeds):
         yield (
-            f"detector {detector.name!r} counts every endpoint as full, since no data source of this configuration "
-            "collects metrics: no request gets through; name a concurrency-detector, or add a data source"
+            f"detector {detector.name!r} knows nothing but this picker's own requests, since no data source of this "
+            "configuration collects metrics: name a concurrency-detector, or add a data source"
         )
     try:
         ceilings = ceilings_at(settings, 0.0)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from epp.flow_control.arrival import ArrivalOrder
+from epp.flow_control.guarded_eviction import guarded_eviction
 from epp.flow_control.settings import BandSettings, FlowControlSettings
 from epp.framework import Parameters
 from epp.framework.arrays import Floats, ResultError
@@ -38,6 +39,7 @@ def guarded(settings: FlowControlSettings, guard: Guard) -> FlowControlSettings:
         default_band=_guarded_band(settings.default_band, guard),
         negative_band=_guarded_band(settings.negative_band, guard),
         bands=MappingProxyType(dict(bands)),
+        eviction=None if settings.eviction is None else guarded_eviction(settings.eviction, guard),
     )
 
 

@@ -32,6 +32,7 @@ from epp.framework import (
 from epp.framework.accelerators.names import limit_for
 from epp.framework.durations import parse_duration
 from epp.framework.flow_control import SaturationDetector
+from epp.framework.load import LOAD_INPUTS, expected_load
 
 
 class DetectorParameters(FilterParameters, frozen=True):
@@ -108,7 +109,8 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
     Endpoints whose metrics are older than `metricsStalenessThreshold`, or that have none, are dropped; a single metric
     that is unknown is not above its threshold. All endpoints are kept if none would be. For flow control, an endpoint
     is as full as the larger of `waiting` and `kv_usage`, each as a share of its threshold, and full where its metrics
-    are not trusted. Endpoints of an accelerator class among `classes` have the thresholds given there.
+    are too old; those of one that never reported are estimated from own requests there. Endpoints of an accelerator
+    class among `classes` have the thresholds given there.
     """
 
     plugin_type = "utilization-detector"
@@ -123,6 +125,7 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
         self._oldest_seconds = parse_duration(given.metrics_staleness_threshold)
         if given.classes:
             self.reads = (*UtilizationDetector.reads, ACCELERATOR)
+        self.may_read = LOAD_INPUTS
 
     @property
     def accelerator_names(self) -> Sequence[str]:
@@ -146,8 +149,11 @@ class UtilizationDetector(Filter[UtilizationDetectorParameters], SaturationDetec
 
     def fullness(self, candidates: Candidates) -> Floats:
         waiting, kv_usage = self._thresholds(candidates)
-        fullest: Floats = np.fmax(candidates.values(WAITING) / waiting, candidates.values(KV_USAGE) / kv_usage)
-        return np.where(self._fresh(candidates), np.nan_to_num(fullest), 1.0)
+        fullest: Floats = np.maximum(
+            expected_load(candidates, WAITING) / waiting, expected_load(candidates, KV_USAGE) / kv_usage
+        )
+        silent = np.isnan(candidates.values(METRICS_AT))
+        return np.where(self._fresh(candidates) | silent, fullest, np.maximum(fullest, 1.0))
 
     def _thresholds(self, candidates: Candidates) -> tuple[Floats | float, Floats | float]:
         limits = self._limits

@@ -94,16 +94,15 @@ def test_limit_of_a_priority_above_that_for_all_is_warned_of_only_where_the_file
     ]
 
 
-def test_detector_of_metrics_that_nothing_collects_lets_nothing_through(warned):
+def test_detector_of_metrics_that_nothing_collects_is_warned_of(warned):
     text = "plugins: [{type: active-request-scorer}, {type: concurrency-detector}]\n"
     profile = "schedulingProfiles: [{name: default, plugins: [{pluginRef: active-request-scorer}]}]\n"
     flow = "dataLayer: {injectDefaults: false}\nflowControl: {saturationDetector: {pluginRef: X}}"
     blind = ON + text + profile + flow
     warnings = warned(blind.replace("concurrency-", "utilization-").replace("X", "utilization-detector"))
     assert (
-        "c.yaml:7:1: flowControl: detector 'utilization-detector' counts every endpoint as full, since no data source "
-        "of this configuration collects metrics: no request gets through; name a concurrency-detector, or add a data "
-        "source"
+        "c.yaml:7:1: flowControl: detector 'utilization-detector' knows nothing but this picker's own requests, since "
+        "no data source of this configuration collects metrics: name a concurrency-detector, or add a data source"
     ) in warnings
     assert warned(blind.replace("X", "concurrency-detector")) == []
 
