@@ -33,6 +33,8 @@ SIDECAR, SERVICE = FLAVOURS["sidecar"], FLAVOURS["proxy-service"]
 OPEN = "router.proxy.failOpen=true"
 PLAIN = "router.epp.flags.secure-serving=false"
 BUFFERED = "router.proxy.bodyMode=buffered"
+NEEDS_NO_RESPONSES = Path(__file__).parents[2] / "epp" / "samples" / "llm-d-default.yaml"
+"""A configuration whose plugins read no bodies of responses."""
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Proxy:
             "--grpc-health-port=0",
             "--metrics-port=0",
             f"--secure-serving={self.secure}",
+            f"--config-file={NEEDS_NO_RESPONSES}",
         )
         return command("serve", f"--endpoints={self.sim.address}", *flags)
 
