@@ -84,6 +84,10 @@ class RequestHalf:
         elif self._progress is not _EXPECTED and not self._asked:
             self._refuse(ClientGoneError("before its request was complete"))
 
+    def spare(self) -> None:
+        """Be evicted no more: the exchange has ended."""
+        self._evict = ignore
+
     def answered_by_gateway(self, response: HttpHeaders) -> None:
         """Record a request that the gateway refused by itself, since its buffer does not hold the body."""
         if self._asked or self._mode not in _BUFFERED or are_too_large(response.headers):
@@ -261,3 +265,7 @@ def _set_length(forwarding: Forwarding, body: bytes, sent: bytes, *, whole: bool
         forwarding.setting[CONTENT_LENGTH] = str(len(sent))
     elif sent is not body:
         forwarding.remove.append(CONTENT_LENGTH)
+
+
+def ignore() -> None:
+    """Leave a request alone."""

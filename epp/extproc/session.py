@@ -16,7 +16,7 @@ from epp.extproc.exchange import Answer, ExchangeSettings, Progress, ProtocolErr
 from epp.extproc.headers import read_served, read_subset
 from epp.extproc.modes import BodyMode, GatewayTraits, UnknownModeError, read_modes
 from epp.extproc.refusals import refusal
-from epp.extproc.request_half import RequestHalf
+from epp.extproc.request_half import RequestHalf, ignore
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest
 from epp.framework import Headers, RequestError
@@ -44,7 +44,7 @@ class Session:
         self._traits = traits
         self._request: RequestHalf | None = None
         self._response: ResponseHalf | None = None
-        self.on_eviction: Callable[[], None] = _ignore
+        self.on_eviction: Callable[[], None] = ignore
         """Called when the request has to make room for another: call `evict` soon, outside of any other call."""
 
     @property
@@ -136,6 +136,9 @@ class Session:
                 request.abandon()
         if response is not None:
             response.end()
+        if request is not None:
+            request.spare()
+        self.on_eviction = ignore  # whoever listens holds the session: what it holds is given back at once
 
     def _begin(self, message: ProcessingRequest | RequestPiece) -> tuple[RequestHalf, ResponseHalf]:
         """Make both halves, as the first message tells the modes."""
@@ -195,7 +198,3 @@ def _read_metadata(message: ProcessingRequest, request: RequestHalf) -> None:
         served = read_served(metadata)
         if served is not None:
             request.routing.served_by(served)
-
-
-def _ignore() -> None:
-    """Leave a request alone."""
