@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from epp.flow_control.arrival import ArrivalOrder
 from epp.flow_control.guarded_eviction import guarded_eviction
 from epp.flow_control.settings import BandSettings, FlowControlSettings
 from epp.framework import Parameters
@@ -22,9 +21,12 @@ from epp.framework.flow_control import (
     SaturationDetector,
     UsageLimitPolicy,
 )
+from epp.framework.flow_orders import HeadOrder
 from epp.scheduling import Failure, Guard
 
 _MOST_CEILING = 1.0
+_ARRIVAL = 0.0
+"""The key of all requests where only their arrival counts."""
 
 
 def guarded(settings: FlowControlSettings, guard: Guard) -> FlowControlSettings:
@@ -107,7 +109,7 @@ class GuardedFairness(FairnessPolicy[Parameters]):
     def order(self) -> FlowOrder:
         """Return one of the policy that falls back to the order of arrival."""
         found = self._guard.call(FairnessPolicy.role, self._policy, _order, self._policy)
-        return ArrivalOrder() if isinstance(found, Failure) else _GuardedOrder(found, self._policy, self._guard)
+        return HeadOrder() if isinstance(found, Failure) else _GuardedOrder(found, self._policy, self._guard)
 
 
 class _GuardedOrder(FlowOrder):
@@ -124,7 +126,7 @@ class _GuardedOrder(FlowOrder):
     def head(self, flow: str, key: float, queued: Queued) -> None:
         self._heads[flow] = key, queued
         if self._has_failed:
-            self._order.head(flow, key, queued)
+            self._order.head(flow, _ARRIVAL, queued)
         else:
             self._judge(self._guard.call(FairnessPolicy.role, self._policy, self._order.head, flow, key, queued))
 
@@ -161,9 +163,9 @@ class _GuardedOrder(FlowOrder):
 
     def _fall_back(self) -> None:
         self._has_failed = True
-        self._order = ArrivalOrder()
-        for flow, (key, queued) in self._heads.items():
-            self._order.head(flow, key, queued)
+        self._order = HeadOrder()
+        for flow, (_, queued) in self._heads.items():
+            self._order.head(flow, _ARRIVAL, queued)
 
 
 def _fullness(detector: SaturationDetector[Any], candidates: Candidates) -> Floats:

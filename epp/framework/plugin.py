@@ -185,9 +185,18 @@ def roles_of(cls: type[Plugin[Any]]) -> tuple[type[Plugin[Any]], ...]:
     return tuple(role for role in all_roles() if issubclass(cls, role))
 
 
+_HOMES = tuple(f"epp.framework.{name}" for name in ("roles", "datalayer", "cluster", "flow_control"))
+"""The modules of roles, in the order of the plugin reference."""
+
+
 def all_roles() -> tuple[type[Plugin[Any]], ...]:
-    """Return all role classes, in order of declaration."""
-    return tuple(_roles_below(Plugin))
+    """Return all role classes: by module, whichever was imported first, and in it in order of declaration."""
+    return tuple(sorted(_roles_below(Plugin), key=_home))
+
+
+def _home(role: type[Plugin[Any]]) -> tuple[int, str]:
+    name = role.__module__
+    return (_HOMES.index(name), "") if name in _HOMES else (len(_HOMES), name)
 
 
 def _roles_below(cls: type[Plugin[Any]]) -> Iterator[type[Plugin[Any]]]:

@@ -5,37 +5,7 @@ from collections import OrderedDict
 
 from epp.framework import Parameters
 from epp.framework.flow_control import FairnessPolicy, FlowOrder, Queued
-from epp.framework.heap import Heap
-
-
-class _Strict(FlowOrder):
-    """The flow whose first request comes before those of all others."""
-
-    def __init__(self) -> None:
-        self._heads: Heap[str] = Heap()
-        self._numbers: dict[str, int] = {}
-
-    def head(self, flow: str, key: float, queued: Queued) -> None:
-        self._forget(flow)
-        self._numbers[flow] = queued.number
-        self._heads.push(key, queued.number, flow)
-
-    def empty(self, flow: str) -> None:
-        self._forget(flow)
-        self._numbers.pop(flow, None)
-
-    def first(self) -> str:
-        found = self._heads.first()
-        if found is None:
-            raise LookupError("no flow waits")
-        return found[1]
-
-    def dispatched(self, flow: str) -> None: ...
-
-    def _forget(self, flow: str) -> None:
-        number = self._numbers.get(flow)
-        if number is not None:
-            self._heads.discard(number)
+from epp.framework.flow_orders import HeadOrder
 
 
 class GlobalStrictFairness(FairnessPolicy[Parameters]):
@@ -45,7 +15,7 @@ class GlobalStrictFairness(FairnessPolicy[Parameters]):
     in_order_of_arrival = True
 
     def order(self) -> FlowOrder:
-        return _Strict()
+        return HeadOrder()
 
 
 class _RoundRobin(FlowOrder):

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows in the order of arrival of their first requests, where no policy says otherwise."""
+"""An order of flows that any policy may use: that of their first requests."""
 
 from epp.framework.flow_control import FlowOrder, Queued
 from epp.framework.heap import Heap
 
 
-class ArrivalOrder(FlowOrder):
-    """The flow whose first request came before those of all others."""
+class HeadOrder(FlowOrder):
+    """The flow whose first request comes before those of all others: by its key, then by arrival."""
 
     def __init__(self) -> None:
         self._heads: Heap[str] = Heap()
         self._numbers: dict[str, int] = {}
 
-    def head(self, flow: str, key: float, queued: Queued) -> None:  # noqa: ARG002  numbers decide
+    def head(self, flow: str, key: float, queued: Queued) -> None:
         """Note the first request of a flow."""
         self._forget(flow)
         self._numbers[flow] = queued.number
-        self._heads.push(0.0, queued.number, flow)
+        self._heads.push(key, queued.number, flow)
 
     def empty(self, flow: str) -> None:
         """Forget a flow."""
