@@ -13,12 +13,14 @@ RequestError
 ├── PreconditionFailedError         412
 ├── BodyTooLargeError               413
 ├── HeadersTooLargeError            431
+├── OverQuotaError                  400 or 413: rejected-quota
 ├── UnmetConstraintError            429, or as configured: rejected-constraint
 ├── ResourceExhaustedError          429
 │   ├── SaturatedError                   rejected-saturated
 │   │   ├── AllBusyError
 │   │   ├── SheddableDroppedError
 │   │   └── QueueFullError
+│   ├── QuotaExceededError               rejected-quota
 │   ├── QueueTimeoutError                rejected-ttl-expired
 │   ├── TargetMissedError                rejected-ttl-expired
 │   └── EvictedError                     evicted, evicted-queue-pressure, evicted-priority
@@ -39,10 +41,12 @@ RequestError
 
 Statuses, codes and reasons are those that clients of llm-d-router already match on; 413, 431 and 502 are ours, and so
 are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
-saturated. The words are for the caller: HTTP and JSON, what is wrong and what to do, no name of a plugin or of a class.
+saturated, and `rejected-quota`. The words are for the caller: HTTP and JSON, what is wrong and what to do, no name of a
+plugin or of a class.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from epp.framework.printable import quoted
@@ -179,6 +183,34 @@ class HeadersTooLargeError(RequestError):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A limit of a quota that a request does not fit in."""
+
+    tenant: str
+    key: str
+    """Which limit: `total.max.workers.limit`, in the words of TensorFusion where it has it."""
+    requested: float
+    """What the request would make of it, with all that is taken already."""
+    limit: float
+
+    def __str__(self) -> str:
+        """Return a sentence for the client."""
+        return f"quota {self.key} of {quoted(self.tenant)} is {self.limit:g}, and with this request {self.requested:g}"
+
+
+class OverQuotaError(RequestError):
+    """A request is larger than the quota of its tenant allows for one: waiting does not help."""
+
+    reason = "rejected-quota"
+
+    def __init__(self, breach: Breach, status: int = 400) -> None:
+        super().__init__(f"{breach}: send a smaller request")
+        self.breach = breach
+        self.status = status
+        self.code = "PayloadTooLarge" if status == BodyTooLargeError.status else "BadRequest"
+
+
 CONSTRAINT_CODES: Mapping[int, str] = MappingProxyType(
     {400: "BadRequest", 404: "NotFound", 429: "ResourceExhausted", 503: "ServiceUnavailable"}
 )
@@ -246,6 +278,17 @@ class QueueFullError(SaturatedError):
     """The queue has no room and the pool has endpoints."""
 
     retry_after_seconds = SOON_SECONDS
+
+
+class QuotaExceededError(ResourceExhaustedError):
+    """What the requests of a tenant take together leaves no room for this one; later there may be."""
+
+    reason = "rejected-quota"
+
+    def __init__(self, breach: Breach, retry_after_seconds: int) -> None:
+        super().__init__(f"{breach}: retry later")
+        self.breach = breach
+        self.retry_after_seconds = retry_after_seconds
 
 
 class QueueTimeoutError(ResourceExhaustedError):

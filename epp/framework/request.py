@@ -215,6 +215,7 @@ class Request(msgspec.Struct, eq=False):
     """Without the query."""
     size_bytes: int = 0
     fairness_id: str = DEFAULT_FLOW
+    """Its flow: requests of a flow queue together, and share a quota."""
     received_at: float = 0.0
     """Seconds on the clock."""
     seed: int = 0

@@ -89,6 +89,21 @@ TABLE = [
     ),
     (errors.QueueFullError("full"), 429, SATURATED, "ResourceExhausted - full"),
     (
+        errors.QuotaExceededError(errors.Breach("team-a", "total.max.workers.limit", 51, 50), 2),
+        429,
+        "rejected-quota",
+        ("ResourceExhausted - quota total.max.workers.limit of 'team-a' is 50, and with this request 51: retry later"),
+    ),
+    (
+        errors.OverQuotaError(errors.Breach("team-a", "single.max.promptTokens", 9000, 8000), 413),
+        413,
+        "rejected-quota",
+        (
+            "PayloadTooLarge - quota single.max.promptTokens of 'team-a' is 8000, and with this request 9000: send a "
+            "smaller request"
+        ),
+    ),
+    (
         errors.QueueTimeoutError("60s"),
         429,
         "rejected-ttl-expired",

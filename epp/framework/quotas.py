@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quotas: what the requests of a tenant may take, each by itself and all together."""
+
+from abc import abstractmethod
+
+import msgspec
+
+from epp.framework.plugin import P, Plugin, Role
+
+ALERT_PERCENT = 95.0
+"""Share of a limit from which its use is reported, where a quota says nothing else."""
+
+
+class SingleLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Most that one request may take; 0 for no limit. What is beyond it never fits, however long it waits."""
+
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    """Of the answer that the request allows for."""
+    accelerator_bytes: float = 0.0
+    """Accelerator memory: that of its endpoint over the requests that the endpoint serves at once."""
+    tflops: float = 0.0
+    """fp16 TFLOPS, likewise."""
+    devices: int = 0
+    """Accelerator devices of its endpoint."""
+    dollars: float = 0.0
+    """Expected price."""
+
+
+class TotalLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Most that all requests of a tenant may take; 0 for no limit. What is beyond it fits later."""
+
+    requests: int = 0
+    """Under way at once."""
+    tokens: int = 0
+    """Of the requests under way: those of their prompts, and those that they may generate."""
+    tokens_per_minute: int = 0
+    accelerator_bytes: float = 0.0
+    """Of the requests under way, as for one."""
+    tflops: float = 0.0
+    """Likewise."""
+    device_seconds_per_day: float = 0.0
+    """Accelerator devices times seconds, from midnight to midnight UTC; requests that share an endpoint share these."""
+    dollars_per_day: float = 0.0
+    """The price of these."""
+
+
+NO_SINGLE_LIMITS = SingleLimits()
+NO_TOTAL_LIMITS = TotalLimits()
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tenant may take."""
+
+    single: SingleLimits = NO_SINGLE_LIMITS
+    total: TotalLimits = NO_TOTAL_LIMITS
+    waits: bool = True
+    """Whether requests that fit later wait, where they can, as opposed to being refused."""
+    alert_percent: float = ALERT_PERCENT
+    """Share of a limit from which its use is reported."""
+    origin: str = ""
+    """Who says so, for people."""
+
+
+class QuotaSource(Plugin[P], role=Role(title="Quotas")):
+    """Knows the quotas of tenants."""
+
+    requests_per_endpoint: int = 256
+    """Requests that an endpoint serves at once: one of them takes this part of its memory and TFLOPS."""
+
+    @abstractmethod
+    def quota_of(self, tenant: str) -> Quota | None:
+        """Return what a tenant may take; None for whatever it wants. Called for each request: look it up, no more."""
