@@ -2,9 +2,11 @@
 """Quotas: what the requests of a tenant may take, each by itself and all together."""
 
 from abc import abstractmethod
+from typing import NamedTuple
 
 import msgspec
 
+from epp.framework.errors import Breach, QuotaExceededError
 from epp.framework.plugin import P, Plugin, Role
 
 ALERT_PERCENT = 95.0
@@ -60,6 +62,21 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """Share of a limit from which its use is reported."""
     origin: str = ""
     """Who says so, for people."""
+
+
+class Blocked(NamedTuple):
+    """A request that does not fit into the quota of its tenant now."""
+
+    breach: Breach
+    retry_after_seconds: int
+    until: float | None
+    """When it fits if nothing else happens, in seconds on the clock; None where others have to end."""
+    waits: bool
+    """Whether it is to wait where it can."""
+
+    def error(self) -> QuotaExceededError:
+        """Return the refusal of one that does not wait."""
+        return QuotaExceededError(self.breach, self.retry_after_seconds)
 
 
 class QuotaSource(Plugin[P], role=Role(title="Quotas")):
