@@ -116,6 +116,11 @@ class Band:
         """Return what a request is held back for; None for one that is not."""
         return None if waiting.is_aside else self._held.why(waiting.flow)
 
+    def some_held(self, most: int) -> list[Waiting]:
+        """Return the first requests of some flows that are held back, of others each time."""
+        heads = [self._flows[flow].first() for flow in self._held.some(most)]
+        return [head[1] for head in heads if head is not None]
+
     def hold(self, flow: str, blocked: Blocked) -> None:
         """Hold back a flow, the next one say, until it is resumed."""
         self._held.add(flow, blocked)

@@ -303,6 +303,10 @@ class FlowControl:
                 if self._evict_for(waiting):
                     return
                 tried += 1
+            for waiting in band.some_held(_TRIED_AGAIN):
+                if waiting.entrant.preempt():
+                    return
+                tried += 1
             if tried >= _TRIED_AGAIN:
                 break
         if tried:

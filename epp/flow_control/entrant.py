@@ -29,6 +29,10 @@ class Entrant(ABC):
         """Return what it may not go for, whatever the room; None where it may."""
         return None
 
+    def preempt(self) -> bool:
+        """End others of lower priority so that it may go; return whether any will end."""
+        return False
+
     @abstractmethod
     def go(self, candidates: Candidates, room: Mask) -> bool | Blocked:
         """Route it to one of the candidates where the mask is true.

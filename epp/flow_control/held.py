@@ -2,6 +2,7 @@
 """Flows that may not go on, whatever the room: their tenants have taken what they may."""
 
 from collections.abc import Iterator
+from itertools import islice
 from math import inf
 
 from epp.framework.heap import Heap
@@ -50,6 +51,13 @@ class HeldFlows:
             return False
         self._ends.discard(found[0])
         return True
+
+    def some(self, most: int) -> list[str]:
+        """Return some of them, others each time."""
+        flows = list(islice(self._blocked, most))
+        for flow in flows:
+            self._blocked[flow] = self._blocked.pop(flow)
+        return flows
 
     def due(self, now: float) -> Iterator[str]:
         """Yield those that may go on by now; each is to be discarded before the next."""
