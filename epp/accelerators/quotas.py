@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas of namespaces in TensorFusion: limits and use."""
+"""Quotas of namespaces in TensorFusion, as it reports them: limits, and what workloads use of them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction

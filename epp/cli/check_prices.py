@@ -70,5 +70,5 @@ def _certain(assembly: Assembly, endpoints: Sequence[Endpoint]) -> Iterator[Prob
 def _of_plugins(assembly: Assembly, why: str) -> Iterator[Problem]:
     for plugin in assembly.plugins:
         if plugin.without_prices:
-            message = f"plugin {plugin.name!r} chooses by price, and {why}: {plugin.without_prices}"
+            message = f"plugin {plugin.name!r} goes by price, and {why}: {plugin.without_prices}"
             yield assembly.loaded.problem(message, *assembly.instances.path_of(plugin), remedy=REMEDY)

@@ -15,9 +15,11 @@ from epp.framework.drops import DropCause
 from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.plugin import Datum, Plugin, Stage, roles_of
+from epp.framework.quotas import QuotaSource
 from epp.framework.request import DataKey
 from epp.framework.roles import Category, Scorer
 from epp.framework.snapshot import (
+    ACCELERATOR,
     FAILED,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
@@ -73,7 +75,28 @@ def lint(
         if isinstance(plugin, NamesPlacementTemplate)
         for message in _unknown_template(plugin.name, plugin.placement_template, instances.of(KnowsAccelerators))
     ]
+    found += [
+        loaded.problem(message, *instances.path_of(source), "parameters")
+        for source in instances.of(QuotaSource)
+        for message in _of_quotas(source, tagged=ACCELERATOR.name in collected, may_wait=flow_control is not None)
+    ]
     return found
+
+
+def _of_quotas(source: QuotaSource[Any], *, tagged: bool, may_wait: bool) -> Iterator[str]:
+    """Yield warnings of limits on what is not known, and of requests that cannot wait."""
+    kinds = {"hardware": source.limits_hardware, "dollars": source.limits_dollars}
+    limited = " and ".join(kind for kind, is_limited in kinds.items() if is_limited)
+    if limited and not tagged:
+        yield (
+            f"plugin {source.name!r} limits {limited}, and no data source of this configuration tells of accelerators: "
+            "these limits let everything through; add `- type: accelerator-data-source` under plugins"
+        )
+    if source.asks_to_wait and not may_wait:
+        yield (
+            f"plugin {source.name!r} says that requests beyond a quota wait, and the feature gate flowControl is off: "
+            "they are refused with 429; add flowControl to featureGates, or write whenExceeded: Refuse"
+        )
 
 
 def _unknown_template(plugin: str, name: str, sources: Sequence[KnowsAccelerators[Any]]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 """Quotas: what the requests of a tenant may take, each by itself and all together."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -84,6 +86,39 @@ class QuotaSource(Plugin[P], role=Role(title="Quotas")):
 
     requests_per_endpoint: int = 256
     """Requests that an endpoint serves at once: one of them takes this part of its memory and TFLOPS."""
+
+    @property
+    def quotas(self) -> Mapping[str, Quota]:
+        """Quotas of the tenants that it knows by name, for operators."""
+        return MappingProxyType({})
+
+    @property
+    def default(self) -> Quota | None:
+        """Quota of all others; None for none, or where they differ."""
+        return None
+
+    @property
+    def asks_to_wait(self) -> bool:
+        """Whether the configuration says that requests beyond a quota wait, as opposed to where they can."""
+        return False
+
+    @property
+    def limits_hardware(self) -> bool:
+        """Whether a quota limits what depends on the hardware of endpoints."""
+        return any(
+            (quota.single.accelerator_bytes, quota.single.tflops, quota.single.devices) != (0, 0, 0)
+            or (quota.total.accelerator_bytes, quota.total.tflops, quota.total.device_seconds_per_day) != (0, 0, 0)
+            for quota in self._all
+        )
+
+    @property
+    def limits_dollars(self) -> bool:
+        """Whether a quota limits what depends on the prices of endpoints."""
+        return any(quota.single.dollars or quota.total.dollars_per_day for quota in self._all)
+
+    @property
+    def _all(self) -> tuple[Quota, ...]:
+        return (*self.quotas.values(), *(() if self.default is None else (self.default,)))
 
     @abstractmethod
     def quota_of(self, tenant: str) -> Quota | None:

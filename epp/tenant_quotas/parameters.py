@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quotas as people write them: parameters of the plugin, and bodies of the admin port."""
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta
+
+from epp.framework.accelerators.memory import parse_memory
+from epp.framework.accelerators.requirements import Memory
+from epp.framework.plugin import Parameters
+from epp.framework.quotas import ALERT_PERCENT, Quota, SingleLimits, TotalLimits
+
+_MOST_BYTES = 2**56
+_NOTHING = frozenset({"0", "0Gi", "0Mi", "0Ki", "0G", "0M", "0k"})
+"""Ways to write no memory, which is no limit."""
+
+Tokens: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
+Requests: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
+Devices: TypeAlias = Annotated[int, Meta(ge=0, le=65_536)]
+Tflops: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+DeviceSeconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Dollars: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Percent: TypeAlias = Annotated[float, Meta(gt=0, le=100)]
+TenantName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
+
+
+def _memory_bytes(size: Memory) -> float:
+    """Return bytes, 0 for no limit; raises ValueError."""
+    written = size.strip() if isinstance(size, str) else size
+    if written == 0 or written in _NOTHING:
+        return 0.0
+    try:
+        found = parse_memory(size)
+    except ValueError:
+        found = 0
+    if not 0 < found <= _MOST_BYTES:
+        raise ValueError(
+            f"acceleratorMemory is {size!r}: write a quantity such as 40Gi, a number of GiB, or 0 for no limit"
+        )
+    return float(found)
+
+
+class SingleParameters(Parameters, frozen=True):
+    """Most that one request may take; 0 for no limit."""
+
+    prompt_tokens: Tokens = 0
+    """Most tokens of its prompt; more is refused with 413. 0 for no limit, as for all limits."""
+    output_tokens: Tokens = 0
+    """Most tokens of the answer that it allows for; more is refused with 400, as beyond all limits below."""
+    accelerator_memory: Memory = 0
+    """Most accelerator memory: a quantity such as `40Gi`, or a number of GiB. A request takes the part of the memory of
+    its endpoint that `requestsPerEndpoint` makes of it."""
+    tflops: Tflops = 0.0
+    """Most fp16 TFLOPS, likewise."""
+    devices: Devices = 0
+    """Most accelerator devices of its endpoint."""
+    dollars: Dollars = 0.0
+    """Highest price that is expected of it, in US dollars."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no size."""
+        _memory_bytes(self.accelerator_memory)
+
+    def limits(self) -> SingleLimits:
+        """Return the limits."""
+        return SingleLimits(
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            accelerator_bytes=_memory_bytes(self.accelerator_memory),
+            tflops=self.tflops,
+            devices=self.devices,
+            dollars=self.dollars,
+        )
+
+
+class TotalParameters(Parameters, frozen=True):
+    """Most that all requests of a tenant may take; 0 for no limit."""
+
+    concurrent_requests: Requests = 0
+    """Most requests under way at once. 0 for no limit, as for all limits."""
+    tokens_in_flight: Tokens = 0
+    """Most tokens of the requests under way: those of their prompts, and those that they may generate."""
+    tokens_per_minute: Tokens = 0
+    """Most tokens of prompts and answers in a minute."""
+    accelerator_memory: Memory = 0
+    """Most accelerator memory of the requests under way, as for one request."""
+    tflops: Tflops = 0.0
+    """Most fp16 TFLOPS of the requests under way, likewise."""
+    device_seconds_per_day: DeviceSeconds = 0.0
+    """Most accelerator devices times seconds from midnight to midnight UTC; requests that an endpoint serves together
+    share its devices."""
+    dollars_per_day: Dollars = 0.0
+    """Highest price of these, in US dollars."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no size."""
+        _memory_bytes(self.accelerator_memory)
+
+    def limits(self) -> TotalLimits:
+        """Return the limits."""
+        return TotalLimits(
+            requests=self.concurrent_requests,
+            tokens=self.tokens_in_flight,
+            tokens_per_minute=self.tokens_per_minute,
+            accelerator_bytes=_memory_bytes(self.accelerator_memory),
+            tflops=self.tflops,
+            device_seconds_per_day=self.device_seconds_per_day,
+            dollars_per_day=self.dollars_per_day,
+        )
+
+
+class QuotaParameters(Parameters, frozen=True):
+    """What a tenant may take."""
+
+    single: SingleParameters = SingleParameters()
+    """Limits of one request. One beyond them never fits, and is refused."""
+    total: TotalParameters = TotalParameters()
+    """Limits of all requests of the tenant together. One beyond them fits later."""
+    when_exceeded: Literal["Wait", "Refuse"] | None = None
+    """Fate of a request that fits later: `Wait`, in a queue of flow control, or `Refuse`, with 429 and `retry-after`.
+    By default it waits where flow control is on."""
+    alert_threshold_percent: Percent = ALERT_PERCENT
+    """Use of a limit from which on there is an alert: in the log, on `/healthz` and in the metrics."""
+
+    def quota(self, origin: str) -> Quota:
+        """Return the quota; `origin` says whose it is."""
+        return Quota(
+            single=self.single.limits(),
+            total=self.total.limits(),
+            waits=self.when_exceeded != "Refuse",
+            alert_percent=self.alert_threshold_percent,
+            origin=origin,
+        )
+
+
+class TenantQuotaParameters(QuotaParameters, frozen=True, kw_only=True):
+    """What one tenant may take."""
+
+    tenant: TenantName
+    """Its name: that which the plugin `tenants` gives it, or else the fairness id of its requests."""

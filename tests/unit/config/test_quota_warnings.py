@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quotas that cannot hold as they are written: warned of, each where it is deserved."""
+
+import pytest
+
+ON = "featureGates: [flowControl]\n"
+HARDWARE = "- type: accelerator-data-source\n"
+
+
+def quotas(parameters: str, *, also: str = "") -> str:
+    return f"plugins:\n- type: tenant-quotas\n  parameters: {parameters}\n{also}"
+
+
+def default(limits: str) -> str:
+    return f"{{default: {limits}}}"
+
+
+@pytest.mark.parametrize(
+    ("limits", "what"),
+    [
+        ("{single: {devices: 2}}", "hardware"),
+        ("{single: {acceleratorMemory: 40Gi}}", "hardware"),
+        ("{single: {tflops: 10}}", "hardware"),
+        ("{total: {acceleratorMemory: 40Gi}}", "hardware"),
+        ("{total: {tflops: 10}}", "hardware"),
+        ("{total: {deviceSecondsPerDay: 10}}", "hardware"),
+        ("{single: {dollars: 1}}", "dollars"),
+        ("{total: {dollarsPerDay: 1, tflops: 3}}", "hardware and dollars"),
+    ],
+)
+def test_limit_of_what_no_data_source_tells_is_warned_of(warned, limits, what):
+    expected = [
+        (
+            f"c.yaml:5:3: plugins[0].parameters: plugin 'tenant-quotas' limits {what}, and no data source of this "
+            "configuration tells of accelerators: these limits let everything through; add `- type: "
+            "accelerator-data-source` under plugins"
+        )
+    ]
+    assert warned(quotas(default(limits))) == expected
+    assert warned(quotas(f"{{quotas: [{{tenant: a, {limits[1:-1]}}}]}}")) == expected
+    assert warned(quotas(default(limits), also=HARDWARE)) == []
+
+
+def test_limits_of_requests_and_tokens_need_no_data_source(warned):
+    assert (
+        warned(quotas(default("{single: {promptTokens: 5}, total: {concurrentRequests: 5, tokensPerMinute: 9}}"))) == []
+    )
+    assert warned(quotas("{}")) == []
+
+
+def test_requests_that_are_to_wait_where_nothing_waits_are_warned_of(warned):
+    waiting = quotas(default("{total: {concurrentRequests: 5}, whenExceeded: Wait}"))
+    assert warned(waiting) == [
+        (
+            "c.yaml:5:3: plugins[0].parameters: plugin 'tenant-quotas' says that requests beyond a quota wait, and the "
+            "feature gate flowControl is off: they are refused with 429; add flowControl to featureGates, or write "
+            "whenExceeded: Refuse"
+        )
+    ]
+    assert warned(ON + waiting) == []
+    assert warned(quotas(default("{total: {concurrentRequests: 5}}"))) == []
+    assert warned(quotas(default("{total: {concurrentRequests: 5}, whenExceeded: Refuse}"))) == []
+
+
+def test_quota_of_one_tenant_that_is_to_wait_is_warned_of_too(warned):
+    (warning,) = warned(quotas("{quotas: [{tenant: a}, {tenant: b, whenExceeded: Wait}]}"))
+    assert "flowControl is off" in warning

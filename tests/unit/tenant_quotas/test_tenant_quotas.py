@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin tenant-quotas: quotas of a configuration, and of GPUResourceQuota objects."""
+
+import asyncio
+
+import pytest
+import yaml
+
+from epp.framework.clock import ManualClock
+from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.errors import ConfigurationError
+from epp.framework.parameters import mistakes_in
+from epp.framework.quotas import Quota, SingleLimits, TotalLimits
+from epp.framework.registry import Registry
+from epp.kube.needs import needs_of_picker
+from epp.tenant_quotas.plugin import TenantQuotas, TenantQuotasParameters
+
+GIB = 2**30
+KIND = ObjectKind("tensor-fusion.ai", "GPUResourceQuota")
+
+
+def build(**parameters) -> TenantQuotas:
+    found = Registry().build("tenant-quotas", parameters, name="quotas", clock=ManualClock())
+    assert isinstance(found, TenantQuotas)
+    return found
+
+
+def gpu_quota(name="quota", namespace="team-a", *, total=None, single=None, **metadata) -> dict:
+    return {
+        "apiVersion": "tensor-fusion.ai/v1",
+        "kind": "GPUResourceQuota",
+        "metadata": {"name": name, "namespace": namespace, **metadata},
+        "spec": {"total": total or {}, "single": single or {}},
+    }
+
+
+def take(plugin: TenantQuotas, *documents: dict) -> None:
+    """Let the plugin read these objects in the cluster, and no others."""
+    objects = {found.id: found for each in documents if (found := TenantQuotas.decode(each)) is not None}
+    asyncio.run(plugin.objects_changed([ObjectsOfKind(KIND, objects, frozenset(objects))]))
+
+
+def of_cluster(*documents: dict, **parameters) -> TenantQuotas:
+    plugin = build(gpuResourceQuotas=True, **parameters)
+    take(plugin, *documents)
+    return plugin
+
+
+def test_tf_9_all_limits_of_a_tenant_are_read():
+    plugin = build(
+        quotas=[
+            {
+                "tenant": "team-a",
+                "single": {
+                    "promptTokens": 8000,
+                    "outputTokens": 1000,
+                    "acceleratorMemory": "10Gi",
+                    "tflops": 100,
+                    "devices": 2,
+                    "dollars": 0.25,
+                },
+                "total": {
+                    "concurrentRequests": 50,
+                    "tokensInFlight": 100_000,
+                    "tokensPerMinute": 60_000,
+                    "acceleratorMemory": 40,
+                    "tflops": 500.5,
+                    "deviceSecondsPerDay": 3600,
+                    "dollarsPerDay": 12.5,
+                },
+                "whenExceeded": "Refuse",
+                "alertThresholdPercent": 80,
+            }
+        ],
+        requestsPerEndpoint=128,
+    )
+    assert plugin.quota_of("team-a") == Quota(
+        single=SingleLimits(
+            prompt_tokens=8000, output_tokens=1000, accelerator_bytes=10 * GIB, tflops=100, devices=2, dollars=0.25
+        ),
+        total=TotalLimits(
+            requests=50,
+            tokens=100_000,
+            tokens_per_minute=60_000,
+            accelerator_bytes=40 * GIB,
+            tflops=500.5,
+            device_seconds_per_day=3600,
+            dollars_per_day=12.5,
+        ),
+        waits=False,
+        alert_percent=80,
+        origin="quotas of quotas",
+    )
+    assert plugin.requests_per_endpoint == 128
+
+
+def test_tf_9_tenant_without_a_quota_may_take_whatever_it_wants():
+    assert build().quota_of("anybody") is None
+    assert build(quotas=[{"tenant": "team-a"}]).quota_of("team-b") is None
+
+
+def test_tf_9_default_is_for_tenants_without_an_entry_and_an_empty_entry_is_one():
+    plugin = build(quotas=[{"tenant": "vip"}], default={"total": {"concurrentRequests": 3}})
+    assert plugin.quota_of("anybody") == Quota(total=TotalLimits(requests=3), origin="default of quotas")
+    assert plugin.quota_of("vip") == Quota(origin="quotas of quotas")
+    assert (list(plugin.quotas), plugin.default) == (["vip"], plugin.quota_of("anybody"))
+
+
+@pytest.mark.parametrize("nothing", [0, 0.0, "0", "0Gi"])
+def test_tf_9_zero_is_no_limit(nothing):
+    quota = build(default={"total": {"concurrentRequests": 0, "acceleratorMemory": nothing}}).quota_of("a")
+    assert quota is not None
+    assert quota.total == TotalLimits()
+
+
+@pytest.mark.parametrize(
+    ("default", "message"),
+    [
+        ({"single": {"promptTokens": -1}}, "promptTokens is -1"),
+        ({"single": {"dollars": float("nan")}}, "dollars is nan"),
+        ({"single": {"devices": 1.5}}, "devices is 1.5; it must be a whole number"),
+        ({"single": {"tokens": 1}}, "unknown key"),
+        ({"total": {"concurrentRequests": 10**7}}, "concurrentRequests is 10000000; it must be between 0 and 1000000"),
+        ({"total": {"acceleratorMemory": "-1Gi"}}, "acceleratorMemory is '-1Gi': write a quantity such as 40Gi"),
+        ({"total": {"acceleratorMemory": "40 GB"}}, "acceleratorMemory is '40 GB': write a quantity such as 40Gi"),
+        ({"total": {"acceleratorMemory": 2**60}}, "write a quantity such as 40Gi"),
+        ({"total": {"acceleratorMemory": float("inf")}}, "write a quantity such as 40Gi"),
+        ({"alertThresholdPercent": 0}, "alertThresholdPercent is 0; it must be above 0 and at most 100"),
+        ({"alertThresholdPercent": 101}, "alertThresholdPercent is 101"),
+        ({"whenExceeded": "Queue"}, "'Queue' is not known; use 'Wait', 'Refuse'"),
+        ({"tenant": "a"}, "unknown key"),
+    ],
+)
+def test_tf_9_limit_that_makes_no_sense_is_refused_by_name(default, message):
+    with pytest.raises(ConfigurationError) as caught:
+        build(default=default)
+    assert message in str(caught.value)
+
+
+def test_tf_9_two_entries_for_a_tenant_are_refused_with_the_place():
+    (mistake, *_) = mistakes_in(TenantQuotasParameters, {"quotas": [{"tenant": "a"}, {"tenant": "b"}, {"tenant": "a"}]})
+    assert mistake.path == ("quotas", 0, "tenant")
+    assert str(mistake) == "quotas[0].tenant is 'a', as that of another entry: keep one of them"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 254])
+def test_tf_9_tenant_without_a_name_is_refused(name):
+    with pytest.raises(ConfigurationError, match="tenant"):
+        build(quotas=[{"tenant": name}])
+
+
+def test_tf_9_quota_of_a_namespace_maps_to_limits_of_its_tenant():
+    plugin = of_cluster(
+        gpu_quota(
+            total={
+                "requests": {"tflops": "500", "vram": "200Gi"},
+                "limits": {"tflops": "800", "vram": "100Gi"},
+                "maxWorkers": 20,
+                "alertThresholdPercent": 90,
+            },
+            single={
+                "maxRequests": {"tflops": "200", "vram": "80Gi"},
+                "maxLimits": {"vram": "90Gi"},
+                "maxGPUCount": 4,
+            },
+        )
+    )
+    assert plugin.quota_of("team-a") == Quota(
+        single=SingleLimits(accelerator_bytes=80 * GIB, tflops=200, devices=4),
+        total=TotalLimits(requests=20, accelerator_bytes=100 * GIB, tflops=500),
+        alert_percent=90,
+        origin="GPUResourceQuota team-a/quota",
+    )
+    assert plugin.quota_of("team-b") is None
+
+
+def test_tf_9_zero_in_an_object_is_not_set_and_one_without_limits_leaves_the_default():
+    plugin = of_cluster(
+        gpu_quota(total={"requests": {"tflops": "0"}, "limits": {"tflops": "7"}, "maxWorkers": 0}),
+        gpu_quota(namespace="team-b", total={"requests": {"compute": "50"}, "maxWorkers": 0}),
+        default={"total": {"concurrentRequests": 3}},
+    )
+    of_a, of_b = plugin.quota_of("team-a"), plugin.quota_of("team-b")
+    assert of_a is not None
+    assert of_b is not None
+    assert of_a.total == TotalLimits(tflops=7)
+    assert (of_a.alert_percent, of_b.origin) == (95, "default of quotas")
+
+
+def test_tf_9_several_objects_of_a_namespace_make_the_smallest_of_each_limit():
+    plugin = of_cluster(
+        gpu_quota("one", total={"maxWorkers": 20, "limits": {"vram": "40Gi"}, "alertThresholdPercent": 80}),
+        gpu_quota("two", total={"maxWorkers": 30, "limits": {"vram": "30Gi"}}, single={"maxGPUCount": 2}),
+    )
+    quota = plugin.quota_of("team-a")
+    assert quota is not None
+    assert (quota.total, quota.single) == (
+        TotalLimits(requests=20, accelerator_bytes=30 * GIB),
+        SingleLimits(devices=2),
+    )
+    assert (quota.alert_percent, quota.origin) == (80, "GPUResourceQuota team-a/one, team-a/two")
+
+
+def test_tf_9_entry_of_the_configuration_takes_the_place_of_objects_as_a_whole():
+    plugin = of_cluster(
+        gpu_quota(total={"maxWorkers": 20}, single={"maxGPUCount": 2}),
+        quotas=[{"tenant": "team-a", "total": {"concurrentRequests": 100}}],
+    )
+    assert plugin.quota_of("team-a") == Quota(total=TotalLimits(requests=100), origin="quotas of quotas")
+
+
+def test_tf_1_objects_do_not_count_unless_the_configuration_says_so():
+    plugin = build()
+    assert plugin.kinds == ()
+    assert not plugin.can_read(KIND)
+    reading = build(gpuResourceQuotas=True)
+    assert reading.kinds == (KIND,)
+    assert reading.can_read(KIND)
+    assert not reading.can_read(ObjectKind("", "Pod"))
+
+
+def test_tf_1_rights_to_read_the_objects_of_all_namespaces_are_among_those_of_the_picker():
+    (need,) = [each for each in needs_of_picker("llm", pool_group=None) if each.resource.kind == KIND.kind]
+    assert (need.namespace, need.importance.value) == ("", "optional")
+
+
+def test_tf_1_object_that_goes_takes_its_quota_along_and_one_being_deleted_does_not_count():
+    plugin = of_cluster(gpu_quota(total={"maxWorkers": 20}))
+    take(plugin, gpu_quota(total={"maxWorkers": 20}, deletionTimestamp="2026-11-22T00:00:00Z"))
+    assert plugin.quota_of("team-a") is None
+    take(plugin, gpu_quota(total={"maxWorkers": 30}))
+    assert plugin.quota_of("team-a") is not None
+    take(plugin)
+    assert plugin.quota_of("team-a") is None
+
+
+def test_tf_1_impossible_value_of_an_object_is_left_out_and_said():
+    plugin = of_cluster(gpu_quota(total={"maxWorkers": -5, "requests": {"tflops": "70"}}))
+    quota = plugin.quota_of("team-a")
+    assert quota is not None
+    assert quota.total == TotalLimits(tflops=70)
+    (ignored,) = plugin.inputs.ignored
+    assert "spec.total.maxWorkers is -5" in str(ignored)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write objects into a file that a plugin reads."""
+    path = tmp_path / "quotas.yaml"
+
+    def write(*documents: dict | str):
+        path.write_text("---\n".join(one if isinstance(one, str) else yaml.safe_dump(one) for one in documents))
+        return str(path)
+
+    return write
+
+
+def test_tf_1_objects_in_files_count_and_their_last_good_version_stays(files):
+    plugin = build(gpuResourceQuotas=True, paths=[files(gpu_quota(total={"maxWorkers": 20}))])
+    assert plugin.quota_of("team-a") is not None
+    files(gpu_quota(total={"maxWorkers": "many"}))
+    assert asyncio.run(plugin.look())
+    quota = plugin.quota_of("team-a")
+    assert quota is not None
+    assert quota.total.requests == 20
+    (problem,) = plugin.inputs.problems
+    assert "spec.total.maxWorkers" in problem.reason
+    files(gpu_quota(total={"maxWorkers": 5}))
+    assert asyncio.run(plugin.look())
+    quota = plugin.quota_of("team-a")
+    assert quota is not None
+    assert (quota.total.requests, plugin.inputs.problems) == (5, ())
+
+
+def test_tf_1_files_of_objects_flag_are_read_where_objects_count(files):
+    path = files(gpu_quota(total={"maxWorkers": 20}))
+    plugin, other = build(gpuResourceQuotas=True), build()
+    for each in (plugin, other):
+        each.read_files([path])
+    assert plugin.quota_of("team-a") is not None
+    assert other.quota_of("team-a") is None
+
+
+def test_tf_1_object_in_a_file_counts_before_that_of_the_cluster(files):
+    path = files(gpu_quota(total={"maxWorkers": 20}))
+    plugin = of_cluster(gpu_quota(total={"maxWorkers": 10}), paths=[path])
+    quota = plugin.quota_of("team-a")
+    assert quota is not None
+    assert quota.total.requests == 20
+
+
+def test_files_without_objects_that_count_are_refused():
+    with pytest.raises(ConfigurationError, match="paths has no effect without gpuResourceQuotas"):
+        build(paths=["quotas.yaml"])
+
+
+async def test_tf_1_new_version_of_a_file_is_followed(files):
+    plugin = build(gpuResourceQuotas=True, paths=[files(gpu_quota(total={"maxWorkers": 20}))])
+    following = asyncio.create_task(plugin.follow_files())
+    try:
+        async with asyncio.timeout(60):
+            while (quota := plugin.quota_of("team-a")) is None or quota.total.requests != 7:
+                files(gpu_quota(total={"maxWorkers": 7}))
+                await asyncio.sleep(0.1)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+def test_tf_9_what_quotas_depend_on_is_known():
+    assert not build(default={"total": {"concurrentRequests": 3}}).limits_hardware
+    assert build(default={"total": {"deviceSecondsPerDay": 3}}).limits_hardware
+    dollars = build(quotas=[{"tenant": "a", "single": {"dollars": 1}}])
+    assert (dollars.limits_hardware, dollars.limits_dollars) == (False, True)
+    assert dollars.without_prices == "its limits in dollars let everything through"
+    assert build().without_prices == ""
