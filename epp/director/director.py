@@ -55,9 +55,9 @@ class Director:
         self._turns = Turns()
         self._flow: FlowControl | None = None
         self._evictions = Evictions(clock, self._observer)
-        self.quotas = Quotas(clock, observer=self._observer)
+        self.quotas = Quotas(clock, guard=self._guard, observer=self._observer)
         """What tenants have taken of what they may."""
-        self.quotas.on_release = self._quota_released
+        self.quotas.on_release(self._quota_released)
         self._router = Router(
             store,
             pipeline,
@@ -235,7 +235,7 @@ class Director:
         return entrant
 
     def _hold_back(self, entrant: InLine, blocked: Blocked, *, has_endpoints: bool = True) -> InLine:
-        """Let a request wait that does not fit into the quota of its tenant; raises QuotaExceededError if it may not."""
+        """Let a request wait for the quota of its tenant; raises QuotaExceededError where it may not."""
         if self.flow is None or not blocked.waits:
             raise blocked.error()
         self.flow.wait(entrant, has_endpoints=has_endpoints)

@@ -4,6 +4,7 @@
 from typing import Protocol
 
 from epp.framework.response import Usage
+from epp.framework.snapshot import Snapshot
 
 
 class Reservation(Protocol):
@@ -14,6 +15,9 @@ class Reservation(Protocol):
 
     def first_token(self) -> None:
         """Give back what only the prompt took: the endpoint has computed it."""
+
+    def move(self, snapshot: Snapshot, slot: int) -> None:
+        """Hold it at another endpoint from now on: the gateway went there."""
 
     def release(self, usage: Usage | None) -> None:
         """Give everything back; `usage` is what the endpoint counted, None where that is not known."""

@@ -80,19 +80,22 @@ class Router:
 
     def preempt(self, arrival: Arrival) -> bool:
         """End requests of its tenant and of lower priority so that a request fits; return whether any ends."""
-        request = arrival.request
+        request, quotas = arrival.request, self._quotas
         endable = self._evictions.endable(request.priority)
-        victims = self._quotas.victims(request, lambda victim: victim in endable)
+        if not endable:
+            return False
+        candidates = self.fitting(arrival)
+        victims = quotas.victims(request, lambda victim: victim.request in endable, candidates)
         if not victims or not self._evictions.end([endable[each.request] for each in victims], LATER_SECONDS):
             return False
-        self._quotas.nominate(request)
+        quotas.nominate(request, victims)
         return True
 
     def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | Hold:
         """Route a request that has waited, by the pipeline of now, to one of the candidates that have room.
 
-        Raises NeedsFullEndpointError where only others can serve it, BlockedError where it does not fit into the quota of
-        its tenant, or a RequestError that refuses it.
+        Raises NeedsFullEndpointError where only others can serve it, BlockedError where the quota of its tenant has to
+        have room first, or a RequestError that refuses it.
         """
         if arrival.pipeline is not self.pipeline:
             arrival.pipeline, arrival.admitters = self.pipeline, iter(self.pipeline.of(Admitter))
@@ -165,7 +168,8 @@ class Router:
 
     def _screened(self, arrival: Arrival, candidates: Candidates) -> Candidates:
         """Return the candidates that the quota of its tenant allows for, and that all screeners keep."""
-        candidates = self._within_quota(arrival.request, candidates)
+        if self._quotas.is_active:
+            candidates = self._within_quota(arrival.request, candidates)
         screeners = arrival.pipeline.of(Screener)
         if not screeners:
             return candidates
@@ -182,14 +186,33 @@ class Router:
         return left
 
     def _within_quota(self, request: Request, candidates: Candidates) -> Candidates:
-        """Return the candidates that the quota of its tenant allows for; raises BlockedError where there is none."""
-        return candidates
+        """Return the candidates that the quota of its tenant allows for.
+
+        Raises OverQuotaError where the request is too large for all of them, and BlockedError where it is not for some,
+        and none of these fits beside what is under way.
+        """
+        quotas = self._quotas
+        large = quotas.fits_single(request, candidates)
+        fits = None if large is None else quotas.fitting(request, candidates)
+        if fits is None:
+            return candidates
+        left = candidates.keep(fits)
+        if not len(left):
+            blocked = quotas.shortage(request, candidates)
+            if blocked is not None:
+                raise BlockedError(blocked)
+        return left
 
     def _assume(self, request: Request, result: SchedulingResult) -> Sequence[Reservation]:
         """Reserve what the request takes of the quota of its tenant; raises BlockedError."""
         if not self._quotas.is_active:
             return ()
-        return ()
+        primary = result.primary
+        legs = [leg.slot for leg in result.profiles.values() if leg is not None and leg.slot != primary.slot]
+        reservation = self._quotas.assume(request, primary.candidates.snapshot, primary.slot, legs)
+        if isinstance(reservation, Blocked):
+            raise BlockedError(reservation)
+        return (reservation,)
 
     def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> Awaitable[None] | None:
         try:

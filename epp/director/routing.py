@@ -196,8 +196,12 @@ class Routing:
             return
         slot, served = found
         if expected is None or not served.identity.is_another_than(expected.identity):
+            moved = slot != self._credit.slot
             self.served = served
             self._credit.move(slot)
+            if moved:
+                for reservation in self._reservations:
+                    reservation.move(self.result.primary.candidates.snapshot, slot)
 
     def needs_response(self, *, event_stream: bool) -> bool:
         """Whether plugins need the body of the response to be shown."""
