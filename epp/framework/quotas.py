@@ -71,10 +71,11 @@ class Blocked(NamedTuple):
 
     breach: Breach
     retry_after_seconds: int
+    """From 1 to 300 for requests to end and tokens of a minute; for what is of a day at most 86,400."""
     until: float | None
-    """When it fits if nothing else happens, in seconds on the clock; None where others have to end."""
+    """When it fits by time alone, in seconds on the clock; None where another request has to end before."""
     waits: bool
-    """Whether it is to wait where it can."""
+    """Whether the quota lets it wait."""
 
     def error(self) -> QuotaExceededError:
         """Return the refusal of one that does not wait."""
