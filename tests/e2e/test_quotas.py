@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 from config_files import replace
-from test_flow_control import FLOW, LONG, SECONDS, Front, Setting
+from test_flow_control import FLOW, SECONDS, Front, Setting
 from test_policies import DROPPED, OBJECTIVE
 from world import until
 
-MANY, QUOTA = 60, 15
+MANY, QUOTA = 200, 50
+SECONDS_PER_TOKEN = 0.05
+LONG = 20_000
+"""Tokens that take longer than any test, and of which many requests find room in the cache."""
 
 
 class QuotaSetting(Setting):
@@ -21,9 +24,7 @@ class QuotaSetting(Setting):
         self, quotas: dict[str, dict], *, places: int | None = MANY, eviction: bool = False, **defaults: object
     ) -> None:
         """Write the configuration; without `places` nobody waits, as flow control is off."""
-        self.configure(
-            on=places is not None, places=places or 0, **({"enableEviction": True} if eviction else {})
-        )
+        self.configure(on=places is not None, places=places or 0, **({"enableEviction": True} if eviction else {}))
         content = yaml.safe_load(self.config.read_text())
         parameters = {"quotas": [{"tenant": name, **quota} for name, quota in quotas.items()], **defaults}
         content["plugins"].append({"type": "tenant-quotas", "parameters": parameters})
@@ -32,7 +33,7 @@ class QuotaSetting(Setting):
 
 @pytest.fixture
 async def setting(simulated, tmp_path: Path) -> QuotaSetting:
-    setting = QuotaSetting(tmp_path, await simulated("a", "b"))
+    setting = QuotaSetting(tmp_path, await simulated("a", seconds_per_output_token=SECONDS_PER_TOKEN))
     setting.pool("a")
     return setting
 
