@@ -14,12 +14,14 @@ import numpy as np
 
 from epp.datastore import Change, Credit, Datastore, Ticket
 from epp.director.arrivals import Arrival, Hold, InLine, NeedsFullEndpointError
+from epp.director.attempts import Attempts
 from epp.director.held import Held
 from epp.director.line import Line, LineDriver
 from epp.director.pipeline import Parsed, Pipeline, ReadingBody
 from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite, choose_model, give_priority
 from epp.director.reading import Call, Turns, path_of, read
 from epp.director.reports import FlowReports
+from epp.director.reservations import RESERVATION_SECONDS, Reservations
 from epp.director.routing import Cause, Routing, RoutingObserver
 from epp.director.seeds import Seeds
 from epp.director.shedding import shed
@@ -41,7 +43,7 @@ from epp.framework.errors import (
     UnavailableError,
     UnmetConstraintError,
 )
-from epp.framework.headers import FAIRNESS_ID, PREFER, REQUEST_ID
+from epp.framework.headers import ATTEMPT_COUNT, FAIRNESS_ID, PREFER, REQUEST_ID
 from epp.framework.request import (
     AGENT_IDENTITY,
     DEFAULT_FLOW,
@@ -107,8 +109,14 @@ class Director:
         observer: DirectorObserver | None = None,
         use_subset: bool = True,
         seeds: Seeds | None = None,
+        reservation_seconds: float = RESERVATION_SECONDS,
     ) -> None:
+        """`reservation_seconds` is the time for an answer, after which a request counts for its endpoint no more."""
         self.clock = clock
+        self.reservations = Reservations(clock, seconds=reservation_seconds)
+        """Routed requests that have not been answered."""
+        self.attempts = Attempts()
+        """Open requests of gateways that count their attempts."""
         self._store = store
         self._pipeline = pipeline
         self._policies = NO_POLICIES
@@ -210,6 +218,8 @@ class Director:
             for plugin in pipeline.of(RequestHeaders):
                 self._guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
             request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
+            if ATTEMPT_COUNT in headers:
+                self.attempts.supersede_former(request)
             arrival = Arrival(pipeline, request, call.subset, iter(pipeline.of(Admitter)))
             outcome = self._proceed(arrival)
         except RequestError as error:
@@ -338,7 +348,12 @@ class Director:
             guard=self._guard,
             observer=self._observer,
             find=self._store.find,
+            settled=self.reservations.settle,
         )
+        self.reservations.assume(routing, started)
+        if ATTEMPT_COUNT in request.headers:
+            self.attempts.opened(routing)
+            routing.tell_end(self.attempts.ended)
         if self._evictions.started(routing):
             routing.tell_end(self._evictions.ended)
         return routing

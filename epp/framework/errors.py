@@ -10,6 +10,7 @@ RequestError
 ├── UnauthorizedError               401
 ├── ForbiddenError                  403
 ├── NotFoundError                   404
+├── SupersededError                 409: superseded
 ├── PreconditionFailedError         412
 ├── BodyTooLargeError               413
 ├── HeadersTooLargeError            431
@@ -37,9 +38,10 @@ RequestError
 │   └── PluginFailedError
 └── AdmissionDeniedError            the status of its cause
 
-Statuses, codes and reasons are those that clients of llm-d-router already match on; 413, 431 and 502 are ours, and so
-are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
-saturated. The words are for the caller: HTTP and JSON, what is wrong and what to do, no name of a plugin or of a class.
+Statuses, codes and reasons are those that clients of llm-d-router already match on; 409, 413, 431 and 502 are ours, and
+so are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
+saturated, and `superseded`. The words are for the caller: HTTP and JSON, what is wrong and what to do, no name of a
+plugin or of a class.
 """
 
 from collections.abc import Mapping
@@ -141,6 +143,19 @@ class NotFoundError(RequestError):
 
     status = 404
     code = "NotFound"
+
+
+class SupersededError(RequestError):
+    """The gateway has made another attempt at the request while this one had no answer."""
+
+    status = 409
+    code = "Conflict"
+    reason = "superseded"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the gateway in front has sent this request again, and that attempt is served instead of this one"
+        )
 
 
 class PreconditionFailedError(RequestError):

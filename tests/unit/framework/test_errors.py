@@ -24,6 +24,12 @@ TABLE = [
     (errors.ForbiddenError("no"), 403, None, "Forbidden - no"),
     (errors.NotFoundError("what?"), 404, None, "NotFound - what?"),
     (
+        errors.SupersededError(),
+        409,
+        "superseded",
+        "Conflict - the gateway in front has sent this request again, and that attempt is served instead of this one",
+    ),
+    (
         errors.PreconditionFailedError(),
         412,
         None,
