@@ -76,6 +76,7 @@ class Picker:
             readers=None if self._kubernetes is None else self._kubernetes.readers,
             poll_seconds=settings.refresh_metrics_seconds,
             gauge_seconds=settings.refresh_prometheus_seconds,
+            reservation_seconds=settings.reservation_seconds,
             use_subset=settings.use_subset,
             observers=settings.observers,
             trust=settings.endpoint_trust,

@@ -14,6 +14,7 @@ from epp.collectors import Collector, Tagging
 from epp.config import Assembly
 from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Observers
+from epp.director.reservations import RESERVATION_SECONDS, SWEEP_SECONDS
 from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectNotifications, ObjectReader
 from epp.framework.datalayer import Concerns, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
@@ -46,6 +47,7 @@ class RunningConfig:
         readers: ClusterReaders | None = None,
         poll_seconds: float = 0.05,
         gauge_seconds: float = 5.0,
+        reservation_seconds: float = RESERVATION_SECONDS,
         use_subset: bool = True,
         observers: tuple[DirectorObserver, ...] = (),
         trust: EndpointTrust | None = None,
@@ -65,7 +67,14 @@ class RunningConfig:
         self.store = Datastore(clock)
         self._source_pool = SourcePool(self.store, clock)
         observer = Observers(metrics, *observers) if observers else metrics
-        self.director = Director(self.store, assembly.pipeline, clock, observer=observer, use_subset=use_subset)
+        self.director = Director(
+            self.store,
+            assembly.pipeline,
+            clock,
+            observer=observer,
+            use_subset=use_subset,
+            reservation_seconds=reservation_seconds,
+        )
         self._supervisor = Supervisor(observer=metrics)
         self._tagging = Tagging(self.store, assembly.taggers, observer=metrics)
         self._collector = Collector(
@@ -125,6 +134,7 @@ class RunningConfig:
         self._supervisor.start("pool gauges", self._refresh_gauges)
         self._supervisor.start("endpoint report", self._report.follow)
         self._supervisor.start("prices", self._watch_prices)
+        self._supervisor.start("reservations", self._sweep_reservations)
 
     async def switch(self, assembly: Assembly) -> None:
         """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""
@@ -162,6 +172,20 @@ class RunningConfig:
         while True:
             self._metrics.refresh_pool(self.store, self.director.flow)
             await asyncio.sleep(self._gauge_seconds)
+
+    async def _sweep_reservations(self) -> None:
+        """Let endpoints be rid of requests that they have not answered for too long."""
+        reservations = self.director.reservations
+        while True:
+            await asyncio.sleep(min(SWEEP_SECONDS, reservations.seconds))
+            expired = reservations.sweep()
+            if expired:
+                _log.warning(
+                    "requests count as load no more: no response has begun, and their streams are still open",
+                    requests=expired,
+                    seconds=reservations.seconds,
+                    remedy="set a timeout in the gateway's routes, or a longer --reservation-ttl for long answers",
+                )
 
     async def _watch_prices(self) -> None:
         """Say which endpoints lack a price, once they are tagged, and after changes."""
