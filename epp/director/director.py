@@ -40,6 +40,7 @@ from epp.framework.errors import (
     ResourceExhaustedError,
     ScreenedOutError,
     ServiceUnavailableError,
+    StartingError,
     UnavailableError,
     UnmetConstraintError,
 )
@@ -125,6 +126,7 @@ class Director:
         self._use_subset = use_subset
         self._seeds = seeds or Seeds()
         self._turns = Turns()
+        self._is_closed = False
         self._flow: FlowControl | None = None
         self._evictions = Evictions(clock, self._observer)
         self._line = LineDriver(store, clock, lambda: self._flow)
@@ -165,6 +167,14 @@ class Director:
         self._flow.stop()
         return count
 
+    def close(self) -> None:
+        """Refuse all requests until `open`: too little is known to route them."""
+        self._is_closed = True
+
+    def open(self) -> None:
+        """Route requests from now on."""
+        self._is_closed = False
+
     def use_policies(self, policies: PoolPolicies) -> None:
         """Give all further requests priorities and models by other policies."""
         self._policies = policies
@@ -183,6 +193,8 @@ class Director:
         to an API that a parser reads; so may one of whose body only an `incomplete` beginning is known, or nothing, if
         that does not say enough.
         """
+        if self._is_closed:
+            raise self.refuse(headers, StartingError())
         call = Call(self._pipeline, path_of(headers), headers, len(body), subset)
         try:
             parsed = read(call, body, incomplete=incomplete)

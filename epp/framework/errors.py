@@ -32,6 +32,7 @@ RequestError
 │   ├── UnavailableError                 rejected-unavailable
 │   ├── StaleDataError                   rejected-stale
 │   ├── ClientGoneError                  rejected-context-cancelled
+│   ├── StartingError                    rejected-starting
 │   └── ShuttingDownError                rejected-shutting-down
 ├── BadResponseError                502
 ├── InternalError                   500
@@ -40,8 +41,8 @@ RequestError
 
 Statuses, codes and reasons are those that clients of llm-d-router already match on; 409, 413, 431 and 502 are ours, and
 so are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
-saturated, and `superseded`. The words are for the caller: HTTP and JSON, what is wrong and what to do, no name of a
-plugin or of a class.
+saturated, `rejected-starting` and `superseded`. The words are for the caller: HTTP and JSON, what is wrong and what to
+do, no name of a plugin or of a class.
 """
 
 from collections.abc import Mapping
@@ -384,6 +385,16 @@ class ClientGoneError(ServiceUnavailableError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"client disconnected: {detail}")
+
+
+class StartingError(ServiceUnavailableError):
+    """The picker has started, and does not yet know the endpoints and what they have under way."""
+
+    reason = "rejected-starting"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self) -> None:
+        super().__init__("the gateway is starting: retry")
 
 
 class ShuttingDownError(ServiceUnavailableError):

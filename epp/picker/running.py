@@ -20,6 +20,7 @@ from epp.framework.cluster import ObjectNotifications, ObjectReader
 from epp.framework.datalayer import Concerns, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.errors import ConfigurationError
+from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
 from epp.observability.endpoints import EndpointReport, EndpointState
 from epp.observability.metrics import Metrics
@@ -28,6 +29,10 @@ from epp.picker.source_pool import SourcePool
 from epp.supervisor import Supervisor
 
 _FAILING_SHOWN = 20
+_FIRST_REPORTS_SECONDS = 3.0
+"""Longest time to wait for the first report of each endpoint: a silent one has failed after a second, and in a pool of
+thousands the polls take their turns."""
+_LOOK_SECONDS = 0.02
 _TAGGING_SECONDS = 1.0
 """Time in which endpoints are tagged after the start, as a rule."""
 
@@ -75,6 +80,8 @@ class RunningConfig:
             use_subset=use_subset,
             reservation_seconds=reservation_seconds,
         )
+        self.director.close()
+        self._reservation_seconds = reservation_seconds
         self._supervisor = Supervisor(observer=metrics)
         self._tagging = Tagging(self.store, assembly.taggers, observer=metrics)
         self._collector = Collector(
@@ -101,6 +108,11 @@ class RunningConfig:
     def endpoint_states(self) -> Sequence[EndpointState]:
         """The states of all endpoints; may be read in any thread."""
         return self._report.states
+
+    @property
+    def inherited(self) -> int:
+        """Requests in flight that this picker found when it took over; may be read in any thread."""
+        return int(self.store.latest.column(INHERITED).sum())
 
     @property
     def has_tls_endpoints(self) -> bool:
@@ -135,6 +147,13 @@ class RunningConfig:
         self._supervisor.start("endpoint report", self._report.follow)
         self._supervisor.start("prices", self._watch_prices)
         self._supervisor.start("reservations", self._sweep_reservations)
+        await self._wait_for_first_reports()
+        self.director.open()
+
+    def take_over(self) -> None:
+        """Count what endpoints have under way as sent from here: by the picker that was in this place before."""
+        self.store.inherit(min(self._reservation_seconds, RESERVATION_SECONDS))
+        self.store.snapshot()  # for readers of the latest
 
     async def switch(self, assembly: Assembly) -> None:
         """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""
@@ -173,11 +192,23 @@ class RunningConfig:
             self._metrics.refresh_pool(self.store, self.director.flow)
             await asyncio.sleep(self._gauge_seconds)
 
+    async def _wait_for_first_reports(self) -> None:
+        """Wait until each endpoint has been asked for its load once, whatever came of it, but not long."""
+        until = self._clock.now() + _FIRST_REPORTS_SECONDS
+        while untried := self._collector.untried:
+            if self._clock.now() >= until:
+                _log.warning(
+                    "start without the first report of all endpoints: the load of some is unknown", endpoints=untried
+                )
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
     async def _sweep_reservations(self) -> None:
         """Let endpoints be rid of requests that they have not answered for too long."""
         reservations = self.director.reservations
         while True:
             await asyncio.sleep(min(SWEEP_SECONDS, reservations.seconds))
+            self.store.sweep_inherited()
             expired = reservations.sweep()
             if expired:
                 _log.warning(
