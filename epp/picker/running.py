@@ -29,8 +29,8 @@ from epp.picker.source_pool import SourcePool
 from epp.supervisor import Supervisor
 
 _FAILING_SHOWN = 20
-_FIRST_REPORTS_SECONDS = 3.0
-"""Longest time to wait for the first report of each endpoint: a silent one has failed after a second, and in a pool of
+_FIRST_LOOKS = 150
+"""Looks for the first report of each endpoint, 3 s together: a silent one has failed after a second, and in a pool of
 thousands the polls take their turns."""
 _LOOK_SECONDS = 0.02
 _TAGGING_SECONDS = 1.0
@@ -194,14 +194,12 @@ class RunningConfig:
 
     async def _wait_for_first_reports(self) -> None:
         """Wait until each endpoint has been asked for its load once, whatever came of it, but not long."""
-        until = self._clock.now() + _FIRST_REPORTS_SECONDS
-        while untried := self._collector.untried:
-            if self._clock.now() >= until:
-                _log.warning(
-                    "start without the first report of all endpoints: the load of some is unknown", endpoints=untried
-                )
+        for _ in range(_FIRST_LOOKS):  # not for a time, in which this program may have been busy with its own start
+            if not self._collector.untried:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
+        untried = self._collector.untried
+        _log.warning("start without the first reports of all endpoints: the load of some is unknown", endpoints=untried)
 
     async def _sweep_reservations(self) -> None:
         """Let endpoints be rid of requests that they have not answered for too long."""
