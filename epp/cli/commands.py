@@ -86,6 +86,14 @@ class PickerFlags:
             "Envoy has to allow that (allow_mode_override), and does not while bodies are in full duplex."
         ),
     ] = "auto"
+    reservation_ttl: Annotated[
+        float,
+        duration_option(
+            "Time in which an endpoint is to begin its response, after which a request counts as its load no more, "
+            "though its stream is open; 0 for no limit. Without streaming, responses begin when all of their tokens "
+            "are there. It holds where the gateway shows the headers of responses."
+        ),
+    ] = Seconds(600)
     v: Verbosity = 2
     transport: Annotated[
         Literal["asyncio", "grpcio"],

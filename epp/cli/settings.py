@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of a picker, from the flags that `epp serve` and `epp gateway` share."""
 
+import math
+
 from epp.cli import heap
 from epp.cli.commands import PickerFlags, Serve
 from epp.cli.file_pool import is_in_files, read_file_pool
@@ -35,6 +37,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),
         refresh_metrics_seconds=flags.refresh_metrics_interval,
         refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,
+        reservation_seconds=flags.reservation_ttl or math.inf,
         plain_errors=bool(flags.plain_errors),
         max_body_bytes=flags.max_request_body,
         observers=request_log(flags.v),

@@ -23,6 +23,7 @@ from epp.framework.snapshot import (
     FAILED,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
+    INHERITED,
     LAST_PICKED,
     METRICS_AT,
     REACHABLE,
@@ -32,7 +33,7 @@ from epp.framework.snapshot import (
 )
 from epp.scheduling import Profile
 
-_OWN_COLUMNS = (IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED, FAILED, LAST_PICKED, METRICS_AT, REACHABLE)
+_OWN_COLUMNS = (IN_FLIGHT, INHERITED, IN_FLIGHT_TOKENS, SERVED, FAILED, LAST_PICKED, METRICS_AT, REACHABLE)
 """Columns that the picker itself fills for every endpoint."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from epp.datastore.inheritance import Inheritance
 from epp.datastore.ledger import Ledger
 from epp.datastore.table import ColumnTable
 from epp.framework.arrays import Floats, Positions, read_only
@@ -70,6 +71,7 @@ class Datastore:
         for attribute in CORE_ATTRIBUTES:
             self._add_attribute(attribute)
         self.ledger = Ledger(self._table, on_release=self._tell_news)
+        self._inheritance = Inheritance(self._table)
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -140,8 +142,23 @@ class Datastore:
             self._reports[slot] = report
             self._has_core[slot] = any(column.name in _CORE_NAMES for column in report.columns)
         if self._has_core[slot]:
-            self._table.put(METRICS_AT, slot, self._clock.now())
+            now = self._clock.now()
+            self._table.put(METRICS_AT, slot, now)
+            self._inheritance.reported(slot, now)
         self._tell_news()
+
+    def inherit(self, seconds: float) -> None:
+        """Count what endpoints have under way as in flight, for so long at most: another picker was here before.
+
+        Endpoints that join later inherit nothing: no request was sent there from here.
+        """
+        self._inheritance.begin(self._slots.values(), self._clock.now(), seconds)
+        self._tell_news()
+
+    def sweep_inherited(self) -> None:
+        """Count requests as inherited no more when their time is up."""
+        if self._inheritance.sweep(self._clock.now()):
+            self._tell_news()
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
         """Write what the endpoint's labels say of it; METRICS_AT stays, and all is ignored once the endpoint left."""
@@ -299,6 +316,7 @@ class Datastore:
         heapq.heappush(self._free, slot)
         self._table.reset(slot)
         self.ledger.forget(slot)
+        self._inheritance.forget(slot)
         for name, (attribute, records) in self._attributes.items():
             if records[slot] != attribute.unknown:
                 records[slot] = attribute.unknown

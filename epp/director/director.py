@@ -8,6 +8,7 @@ from functools import partial
 
 from epp.datastore import Change, Datastore
 from epp.director.arrivals import Arrival, BlockedError, Hold, InLine, NeedsFullEndpointError
+from epp.director.attempts import Attempts
 from epp.director.held import Held
 from epp.director.line import Line, LineDriver
 from epp.director.observers import DirectorObserver, Refusal
@@ -15,6 +16,7 @@ from epp.director.pipeline import Parsed, Pipeline, ReadingBody
 from epp.director.policies import NO_POLICIES, PoolPolicies, choose_model, give_priority
 from epp.director.reading import Call, Turns, path_of, read
 from epp.director.reports import FlowReports
+from epp.director.reservations import RESERVATION_SECONDS, Reservations
 from epp.director.router import Router, none_eligible
 from epp.director.routing import Cause, Routing
 from epp.director.seeds import Seeds
@@ -23,8 +25,8 @@ from epp.flow_control import Evictions, FlowControl, guarded
 from epp.framework.addresses import Subset
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.errors import AdmissionDeniedError, ClientGoneError, ModelMissingError, RequestError
-from epp.framework.headers import FAIRNESS_ID, REQUEST_ID
+from epp.framework.errors import AdmissionDeniedError, ClientGoneError, ModelMissingError, RequestError, StartingError
+from epp.framework.headers import ATTEMPT_COUNT, FAIRNESS_ID, REQUEST_ID
 from epp.framework.quotas import Blocked, QuotaSource
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers, Request
 from epp.framework.roles import Admitter, EndpointObserver, RequestHeaders
@@ -44,8 +46,14 @@ class Director:
         observer: DirectorObserver | None = None,
         use_subset: bool = True,
         seeds: Seeds | None = None,
+        reservation_seconds: float = RESERVATION_SECONDS,
     ) -> None:
+        """`reservation_seconds` is the time for an answer, after which a request counts for its endpoint no more."""
         self.clock = clock
+        self.reservations = Reservations(clock, seconds=reservation_seconds)
+        """Routed requests that have not been answered."""
+        self.attempts = Attempts()
+        """Open requests of gateways that count their attempts."""
         self._store = store
         self._pipeline = pipeline
         self._policies = NO_POLICIES
@@ -53,6 +61,7 @@ class Director:
         self._guard = Guard(self._observer)
         self._seeds = seeds or Seeds()
         self._turns = Turns()
+        self._is_closed = False
         self._flow: FlowControl | None = None
         self._evictions = Evictions(clock, self._observer)
         self.quotas = Quotas(clock, guard=self._guard, observer=self._observer)
@@ -66,6 +75,8 @@ class Director:
             guard=self._guard,
             evictions=self._evictions,
             quotas=self.quotas,
+            reservations=self.reservations,
+            attempts=self.attempts,
             use_subset=use_subset,
         )
         self._line = LineDriver(store, clock, lambda: self._flow)
@@ -107,6 +118,14 @@ class Director:
         self._flow.stop()
         return count
 
+    def close(self) -> None:
+        """Refuse all requests until `open`: too little is known to route them."""
+        self._is_closed = True
+
+    def open(self) -> None:
+        """Route requests from now on."""
+        self._is_closed = False
+
     def use_policies(self, policies: PoolPolicies) -> None:
         """Give all further requests priorities and models by other policies."""
         self._policies = policies
@@ -125,6 +144,8 @@ class Director:
         to an API that a parser reads; so may one of whose body only an `incomplete` beginning is known, or nothing, if
         that does not say enough.
         """
+        if self._is_closed:
+            raise self.refuse(headers, StartingError())
         call = Call(self._pipeline, path_of(headers), headers, len(body), subset)
         try:
             parsed = read(call, body, incomplete=incomplete)
@@ -160,6 +181,8 @@ class Director:
             for plugin in pipeline.of(RequestHeaders):
                 self._guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
             request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
+            if ATTEMPT_COUNT in headers:
+                self.attempts.supersede_former(request)
             if self.quotas.is_active:
                 self.quotas.check_single(request)
             arrival = Arrival(pipeline, request, call.subset, iter(pipeline.of(Admitter)))

@@ -3,8 +3,14 @@
 
 from typing import Protocol
 
+from epp.framework.clock import Clock
 from epp.framework.response import Usage
 from epp.framework.snapshot import Snapshot
+
+RESERVATION_SECONDS = 600.0
+"""Time without an answer after which an endpoint is not believed to work on a request any more."""
+SWEEP_SECONDS = 30.0
+"""Time between two looks for such requests."""
 
 
 class Reservation(Protocol):
@@ -21,3 +27,46 @@ class Reservation(Protocol):
 
     def release(self, usage: Usage | None) -> None:
         """Give everything back; `usage` is what the endpoint counted, None where that is not known."""
+
+
+class Assumed(Protocol):
+    """A routed request that no endpoint has answered yet."""
+
+    def expire(self) -> bool:
+        """Release what it holds, unless its answer would not be seen; return whether that was done."""
+
+
+class Reservations:
+    """The book of assumed requests; it holds open ones alone, and each costs one entry until it is answered.
+
+    An exchange may stay open for ever although nobody works on its request: a gateway without a timeout waits for a
+    server that has gone without a word. Its share of the endpoint's load comes back after a while.
+    """
+
+    def __init__(self, clock: Clock, *, seconds: float = RESERVATION_SECONDS) -> None:
+        """`seconds` is the time for an answer; infinite for no limit."""
+        self._clock = clock
+        self.seconds = seconds
+        self._assumed: dict[Assumed, float] = {}
+        """When each was picked for, the first one first."""
+
+    def __len__(self) -> int:
+        return len(self._assumed)
+
+    def assume(self, assumed: Assumed, at: float) -> None:
+        """Note a request that is picked for now."""
+        self._assumed[assumed] = at
+
+    def settle(self, assumed: Assumed) -> None:
+        """Note that it was answered, or has ended."""
+        self._assumed.pop(assumed, None)
+
+    def sweep(self) -> int:
+        """Expire what was not answered in time; return how many."""
+        due = self._clock.now() - self.seconds
+        overdue = []
+        for assumed, at in self._assumed.items():
+            if at > due:
+                break
+            overdue.append(assumed)
+        return sum(assumed.expire() for assumed in overdue)

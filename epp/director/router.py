@@ -10,9 +10,10 @@ import numpy as np
 
 from epp.datastore import Credit, Datastore, Ticket
 from epp.director.arrivals import Arrival, BlockedError, Hold, NeedsFullEndpointError
+from epp.director.attempts import Attempts
 from epp.director.observers import DirectorObserver
 from epp.director.pipeline import Pipeline
-from epp.director.reservations import Reservation
+from epp.director.reservations import Reservation, Reservations
 from epp.director.routing import Routing
 from epp.flow_control import Evictions
 from epp.framework.addresses import Subset
@@ -31,7 +32,7 @@ from epp.framework.errors import (
     UnavailableError,
     UnmetConstraintError,
 )
-from epp.framework.headers import PREFER
+from epp.framework.headers import ATTEMPT_COUNT, PREFER
 from epp.framework.quotas import Blocked
 from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, DataKey, Headers, Request
 from epp.framework.result import SchedulingResult
@@ -57,6 +58,8 @@ class Router:
         guard: Guard,
         evictions: Evictions,
         quotas: Quotas,
+        reservations: Reservations,
+        attempts: Attempts,
         use_subset: bool,
     ) -> None:
         self.pipeline = pipeline
@@ -67,6 +70,8 @@ class Router:
         self._guard = guard
         self._evictions = evictions
         self._quotas = quotas
+        self._reservations = reservations
+        self._attempts = attempts
         self._use_subset = use_subset
 
     def candidates(self, arrival: Arrival) -> Candidates:
@@ -153,8 +158,13 @@ class Router:
             guard=self._guard,
             observer=self._observer,
             find=self._store.find,
+            settled=self._reservations.settle,
             reservations=reservations,
         )
+        self._reservations.assume(routing, started)
+        if ATTEMPT_COUNT in request.headers:
+            self._attempts.opened(routing)
+            routing.tell_end(self._attempts.ended)
         if self._evictions.started(routing):
             routing.tell_end(self._evictions.ended)
         return routing

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Protocol
 
 from epp.bodies import UsageReader
 from epp.datastore import Credit
@@ -11,7 +11,7 @@ from epp.director.decision import Decision
 from epp.director.pipeline import Pipeline
 from epp.director.reservations import Reservation
 from epp.framework.endpoint import Endpoint
-from epp.framework.errors import RequestError
+from epp.framework.errors import RequestError, SupersededError
 from epp.framework.request import Headers, Request
 from epp.framework.response import Response, Usage
 from epp.framework.result import SchedulingResult
@@ -33,6 +33,8 @@ class Cause(StrEnum):
     """The gateway closed the exchange after the headers of a response whose body it does not show: complete or cut."""
     EVICTED = "evicted"
     """It was ended to make room for a request of higher priority."""
+    SUPERSEDED = "superseded"
+    """The gateway sent it again."""
     ERROR = "error"
     """The exchange broke, or this program failed."""
 
@@ -48,8 +50,23 @@ class RoutingObserver(PluginObserver):
     def first_piece(self, routing: "Routing") -> None:
         """Record the first piece of the body of a response."""
 
+    def expired(self, routing: "Routing") -> None:
+        """Record that a routed request counts for its endpoint no more, since that has not answered for too long."""
+
     def completed(self, routing: "Routing", cause: Cause) -> None:
         """Record the end of a routed request."""
+
+
+class ShowsHeaders(Protocol):
+    """A gateway, as far as it is known."""
+
+    @property
+    def shows_response_headers(self) -> bool:
+        """Whether it has shown those of any response."""
+
+
+def _unnoted(_: object) -> None:
+    pass
 
 
 class Routing:
@@ -61,8 +78,8 @@ class Routing:
         "_evict",
         "_eviction",
         "_find",
+        "_gateway",
         "_guard",
-        "_is_committed",
         "_is_unseen",
         "_observer",
         "_on_end",
@@ -70,8 +87,10 @@ class Routing:
         "_reservations",
         "_response_headers",
         "_served_address",
+        "_settled",
         "_usage",
         "first_byte_at",
+        "is_committed",
         "request",
         "response_bytes",
         "result",
@@ -90,8 +109,12 @@ class Routing:
         observer: RoutingObserver,
         find: Callable[[str], tuple[int, Endpoint] | None],
         reservations: Sequence[Reservation] = (),
+        settled: "Callable[[Routing], None]" = _unnoted,
     ) -> None:
-        """`reservations` are told what happens, and released with the credit."""
+        """`reservations` are told what happens, and released with the credit.
+
+        `settled` is called once or more, first as the endpoint has answered, or as the request is given up or ends.
+        """
         self.request = request
         self.result = result
         self.status = 0
@@ -101,8 +124,12 @@ class Routing:
         """Seconds on the clock."""
         self.served: Endpoint = result.targets[0]
         """The endpoint that serves it, as far as is known."""
+        self.is_committed = False
+        """Whether the endpoint has answered."""
         self._credit = credit
         self._reservations = reservations
+        self._settled = settled
+        self._gateway: ShowsHeaders | None = None
         self._pipeline = pipeline
         self._guard = guard
         self._observer = observer
@@ -111,7 +138,6 @@ class Routing:
         self._response_headers = _NO_HEADERS
         self._usage: UsageReader | None = None
         self._completed = False
-        self._is_committed = False
         self._is_unseen = False
         self._on_end: tuple[Callable[[Routing], None], ...] = ()
         self._evict: Callable[[], None] | None = None
@@ -151,6 +177,25 @@ class Routing:
         self._eviction = error, even_if_answered
         if self._evict is not None:
             self._evict()
+        return True
+
+    def supersede(self, error: SupersededError) -> None:
+        """Release what it holds at once, and end it soon: the gateway has sent it again."""
+        self._release(failed=False)
+        self.evict(error, even_if_answered=True)
+
+    def let_expire(self, gateway: ShowsHeaders) -> None:
+        """Let the request expire only once the gateway is known to show the headers of responses."""
+        self._gateway = gateway
+
+    def expire(self) -> bool:
+        """Release what it holds while its exchange is open; return False where its answer may have been missed."""
+        if self._gateway is not None and not self._gateway.shows_response_headers:
+            return False
+        self._settled(self)
+        self._release(failed=False)
+        self._observer.expired(self)
+        self._tell_end()
         return True
 
     @property
@@ -272,16 +317,19 @@ class Routing:
         if self._completed:
             return
         self._completed = True
-        if cause is Cause.EVICTED and self._eviction is not None and not self.status:
+        if not self.is_committed:
+            self._settled(self)
+        if cause in (Cause.EVICTED, Cause.SUPERSEDED) and self._eviction is not None and not self.status:
             self.status = self._eviction[0].status
         self._release(failed=self.status >= SERVER_ERROR)
         self._observer.completed(self, cause)
         self._tell_end()
 
     def _commit(self) -> None:
-        if self._is_committed:
+        if self.is_committed:
             return
-        self._is_committed = True
+        self.is_committed = True
+        self._settled(self)
         for reservation in self._reservations:
             reservation.commit()
 

@@ -36,12 +36,14 @@ _TELLING_EXCHANGES = 10
 class GatewayTraits:
     """Observed behaviour of one gateway, shared by its streams."""
 
-    __slots__ = ("_exchanges_without_headers", "streams_body_unprompted")
+    __slots__ = ("_exchanges_without_headers", "shows_response_headers", "streams_body_unprompted")
 
     def __init__(self) -> None:
         self._exchanges_without_headers: int | None = 0  # None once it is known what the gateway shows
         self.streams_body_unprompted = False
         """Whether it has sent a body before its headers were answered: such a gateway never waits for that answer."""
+        self.shows_response_headers = False
+        """Whether it has shown those of any response: until it has, a response may have come unseen."""
 
     def end_of_exchange(self, *, headers_shown: bool) -> bool:
         """Count an exchange that ended; return True once, as it becomes plain that no response headers are shown.

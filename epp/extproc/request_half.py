@@ -200,6 +200,7 @@ class RequestHalf:
     def _routed(self, routing: Routing, answer: Callable[[Routing], Sequence[bytes]]) -> Sequence[bytes]:
         self.routing = routing
         answers = answer(routing)
+        routing.let_expire(self._traits)
         routing.let_evict(self._evict)
         return answers
 

@@ -80,7 +80,7 @@ class ResponseHalf:
         if self.progress is not _EXPECTED:
             expect("response_headers", self.progress, _EXPECTED)
         self.progress = _ENDED if message.end_of_stream else _BODY
-        self._headers_shown = True
+        self._headers_shown = self._traits.shows_response_headers = True
         if are_too_large(message.headers):
             error = BadResponseError(MOST_FIELDS, MOST_BYTES)
             endpoint = None if routing is None or routing.served is None else routing.served.id

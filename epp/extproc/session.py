@@ -20,7 +20,7 @@ from epp.extproc.request_half import RequestHalf, ignore
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest
 from epp.framework import Headers, RequestError
-from epp.framework.errors import InternalError
+from epp.framework.errors import InternalError, SupersededError
 
 _log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ class Session:
         self._request: RequestHalf | None = None
         self._response: ResponseHalf | None = None
         self.on_eviction: Callable[[], None] = ignore
-        """Called when the request has to make room for another: call `evict` soon, outside of any other call."""
+        """Called when the request is to be ended before its response is: call `evict` soon, outside of other calls."""
 
     @property
     def is_evictable(self) -> bool:
@@ -111,7 +111,7 @@ class Session:
             return self._failed(error)
 
     def evict(self) -> Sequence[bytes]:
-        """End the exchange of a request that has to make room; return the answer for its client.
+        """End the exchange of a request that has to make room, or was sent again; return the answer for its client.
 
         A gateway that has sent response headers already cuts the response instead. Nothing where the request has ended,
         or is answered in part and to be spared then.
@@ -120,7 +120,7 @@ class Session:
         error = None if routing is None else routing.eviction
         if self._request is None or error is None:
             return ()
-        self.close(Cause.EVICTED)
+        self.close(Cause.SUPERSEDED if isinstance(error, SupersededError) else Cause.EVICTED)
         return (refusal(error, self._request.headers, plain=self._settings.plain_errors),)
 
     def close(self, cause: Cause = Cause.CLIENT_DISCONNECT) -> None:

@@ -10,6 +10,7 @@ RequestError
 ├── UnauthorizedError               401
 ├── ForbiddenError                  403
 ├── NotFoundError                   404
+├── SupersededError                 409: superseded
 ├── PreconditionFailedError         412
 ├── BodyTooLargeError               413
 ├── HeadersTooLargeError            431
@@ -33,16 +34,17 @@ RequestError
 │   ├── UnavailableError                 rejected-unavailable
 │   ├── StaleDataError                   rejected-stale
 │   ├── ClientGoneError                  rejected-context-cancelled
+│   ├── StartingError                    rejected-starting
 │   └── ShuttingDownError                rejected-shutting-down
 ├── BadResponseError                502
 ├── InternalError                   500
 │   └── PluginFailedError
 └── AdmissionDeniedError            the status of its cause
 
-Statuses, codes and reasons are those that clients of llm-d-router already match on; 413, 431 and 502 are ours, and so
-are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
-saturated, and `rejected-quota`. The words are for the caller: HTTP and JSON, what is wrong and what to do, no name of a
-plugin or of a class.
+Statuses, codes and reasons are those that clients of llm-d-router already match on; 409, 413, 431 and 502 are ours, and
+so are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
+saturated, `rejected-quota`, `rejected-starting` and `superseded`. The words are for the caller: HTTP and JSON, what is
+wrong and what to do, no name of a plugin or of a class.
 """
 
 from collections.abc import Mapping
@@ -145,6 +147,19 @@ class NotFoundError(RequestError):
 
     status = 404
     code = "NotFound"
+
+
+class SupersededError(RequestError):
+    """The gateway has made another attempt at the request while this one had no answer."""
+
+    status = 409
+    code = "Conflict"
+    reason = "superseded"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the gateway in front has sent this request again, and that attempt is served instead of this one"
+        )
 
 
 class PreconditionFailedError(RequestError):
@@ -412,6 +427,16 @@ class ClientGoneError(ServiceUnavailableError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"client disconnected: {detail}")
+
+
+class StartingError(ServiceUnavailableError):
+    """The picker has started, and does not yet know the endpoints and what they have under way."""
+
+    reason = "rejected-starting"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self) -> None:
+        super().__init__("the gateway is starting: retry")
 
 
 class ShuttingDownError(ServiceUnavailableError):

@@ -27,9 +27,9 @@ import numpy as np
 
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
-from epp.framework.snapshot import IN_FLIGHT, KV_USAGE, RUNNING, WAITING, Column
+from epp.framework.snapshot import IN_FLIGHT, INHERITED, KV_USAGE, RUNNING, WAITING, Column
 
-LOAD_INPUTS: tuple[Column, ...] = (WAITING, RUNNING, IN_FLIGHT)
+LOAD_INPUTS: tuple[Column, ...] = (WAITING, RUNNING, IN_FLIGHT, INHERITED)
 """Columns that the estimates are made of; a plugin that calls one of these functions lists them in `may_read`."""
 
 _BATCH = 256.0
@@ -138,7 +138,8 @@ def _requests_with_others(candidates: Candidates) -> Floats:
     """Return the same, where those of others are guessed if there is no report."""
     requests = candidates.derive(_requests)
     silent = np.isnan(candidates.values(WAITING)) & np.isnan(candidates.values(RUNNING))
-    others = (requests - candidates.values(IN_FLIGHT))[~silent]
+    own = candidates.values(IN_FLIGHT) - candidates.values(INHERITED)  # where nothing is reported, nothing is inherited
+    others = (requests - own)[~silent]
     if not len(others):
         return requests
     guessed: Floats = requests + silent * np.sort(others)[(len(others) - 1) // 2]

@@ -61,7 +61,9 @@ PREFIX_HIT_TOKENS = Column("prefix_hit_tokens", "tokens", lasting=True)
 METRICS_AT = Column("metrics_at", "seconds on the clock")
 """When the endpoint last reported."""
 IN_FLIGHT = Column("in_flight", "requests", 0.0)
-"""Requests that this picker sent there and whose response has not ended."""
+"""Requests that this picker sent there and whose response has not ended; those that it inherited, too."""
+INHERITED = Column("inherited", "requests", 0.0)
+"""Of those, the ones that were there when this picker took over from another, or from itself before a restart."""
 IN_FLIGHT_TOKENS = Column("in_flight_tokens", "tokens", 0.0, "inflight-load-producer")
 """Uncached prompt tokens that this picker sent there and that have not brought a first token."""
 SERVED = Column("served", "requests", 0.0)
@@ -86,6 +88,7 @@ CORE_COLUMNS: tuple[Column, ...] = (
     PREFIX_HIT_TOKENS,
     METRICS_AT,
     IN_FLIGHT,
+    INHERITED,
     IN_FLIGHT_TOKENS,
     SERVED,
     FAILED,

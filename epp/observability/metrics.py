@@ -103,6 +103,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             "Ended requests by endpoint and outcome: a class of status codes, or the reason of an abort.",
             ("model_server_endpoint", "outcome"),
         )
+        self._expired = self._counter(
+            "reservations_expired_total",
+            "Requests that count as load of their endpoint no more, as no response has begun for --reservation-ttl.",
+        ).labels()
         self._scheduling_times = self._histogram(
             "scheduler_e2e_duration_seconds", "Time for producers and scheduling of one request.", _SCHEDULING_SECONDS
         ).labels()
@@ -179,6 +183,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         series.of(self._requests).inc()
         series.with_more(self._errors, refusal.error.code).inc()
         self._flow.refused(refusal.request)
+
+    def expired(self, routing: Routing) -> None:  # noqa: ARG002  their number says enough
+        """Count a routed request that no endpoint has answered for too long."""
+        self._expired.inc()
 
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Count the end of a routed request."""

@@ -13,6 +13,7 @@ from epp.framework.arrays import Floats
 from epp.framework.snapshot import (
     ACCELERATOR,
     ANSWERS,
+    INHERITED,
     KV_USAGE,
     LORA,
     MODELS,
@@ -45,6 +46,9 @@ class PoolSeries:
         self._unpriced = of_pool(
             "endpoints_without_price", "Endpoints with accelerators, or of unknown hardware, whose price is unknown."
         )
+        self._inherited = of_pool(
+            "inherited_requests", "Requests in flight that were there when this picker took over, or started."
+        )
         self._averages = {
             WAITING: of_pool("average_queue_size", "Mean number of requests waiting at an endpoint."),
             RUNNING: of_pool("average_running_requests", "Mean number of requests running at an endpoint."),
@@ -63,6 +67,7 @@ class PoolSeries:
         up = snapshot.column(REACHABLE) == ANSWERS
         self._ready.labels(self._name).set(int(up[snapshot.slots].sum()))
         self._unpriced.labels(self._name).set(len(prices_of(snapshot).missing))
+        self._inherited.labels(self._name).set(snapshot.column(INHERITED).sum())
         self._accelerators.clear()
         hardware = snapshot.records(ACCELERATOR).derive(_hardware_names)
         for name, count in Counter(map(hardware.__getitem__, snapshot.available.tolist())).items():

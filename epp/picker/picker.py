@@ -76,6 +76,7 @@ class Picker:
             readers=None if self._kubernetes is None else self._kubernetes.readers,
             poll_seconds=settings.refresh_metrics_seconds,
             gauge_seconds=settings.refresh_prometheus_seconds,
+            reservation_seconds=settings.reservation_seconds,
             use_subset=settings.use_subset,
             observers=settings.observers,
             trust=settings.endpoint_trust,
@@ -230,9 +231,13 @@ class Picker:
         await self._servers.answered(self.director.refuse_waiting())
 
     def _set_ready(self, *, ready: bool) -> None:
+        if ready:
+            self._running.take_over()
         self._servers.set_ready(ready=ready)
         if ready:
-            _log.info("ready", endpoints=len(self.store.endpoints), **self._servers.addresses)
+            inherited = self._running.inherited
+            more = {"inherited_requests": inherited} if inherited else {}
+            _log.info("ready", endpoints=len(self.store.endpoints), **more, **self._servers.addresses)
 
     async def _follow_config(self) -> None:
         """Switch to each new version of the configuration file."""
@@ -273,6 +278,7 @@ class Picker:
             "reachable": reachable,
             "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
             "config": {"generation": config.generation, "refused": config.refused or None},
+            "inherited_requests": self._running.inherited,
             **self._waiting,
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),

@@ -14,11 +14,13 @@ from epp.collectors import Collector, Tagging
 from epp.config import Assembly
 from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Observers
+from epp.director.reservations import RESERVATION_SECONDS, SWEEP_SECONDS
 from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectNotifications, ObjectReader
 from epp.framework.datalayer import Concerns, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.errors import ConfigurationError
+from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
 from epp.observability.endpoints import EndpointReport, EndpointState
 from epp.observability.metrics import Metrics
@@ -27,6 +29,10 @@ from epp.picker.source_pool import SourcePool
 from epp.supervisor import Supervisor
 
 _FAILING_SHOWN = 20
+_FIRST_LOOKS = 150
+"""Looks for the first report of each endpoint, 3 s together: a silent one has failed after a second, and in a pool of
+thousands the polls take their turns."""
+_LOOK_SECONDS = 0.02
 _TAGGING_SECONDS = 1.0
 """Time in which endpoints are tagged after the start, as a rule."""
 
@@ -46,6 +52,7 @@ class RunningConfig:
         readers: ClusterReaders | None = None,
         poll_seconds: float = 0.05,
         gauge_seconds: float = 5.0,
+        reservation_seconds: float = RESERVATION_SECONDS,
         use_subset: bool = True,
         observers: tuple[DirectorObserver, ...] = (),
         trust: EndpointTrust | None = None,
@@ -65,7 +72,16 @@ class RunningConfig:
         self.store = Datastore(clock)
         self._source_pool = SourcePool(self.store, clock)
         observer = Observers(metrics, *observers) if observers else metrics
-        self.director = Director(self.store, assembly.pipeline, clock, observer=observer, use_subset=use_subset)
+        self.director = Director(
+            self.store,
+            assembly.pipeline,
+            clock,
+            observer=observer,
+            use_subset=use_subset,
+            reservation_seconds=reservation_seconds,
+        )
+        self.director.close()
+        self._reservation_seconds = reservation_seconds
         self._supervisor = Supervisor(observer=metrics)
         self._tagging = Tagging(self.store, assembly.taggers, observer=metrics)
         self._collector = Collector(
@@ -92,6 +108,11 @@ class RunningConfig:
     def endpoint_states(self) -> Sequence[EndpointState]:
         """The states of all endpoints; may be read in any thread."""
         return self._report.states
+
+    @property
+    def inherited(self) -> int:
+        """Requests in flight that this picker found when it took over; may be read in any thread."""
+        return int(self.store.latest.column(INHERITED).sum())
 
     @property
     def has_tls_endpoints(self) -> bool:
@@ -125,6 +146,14 @@ class RunningConfig:
         self._supervisor.start("pool gauges", self._refresh_gauges)
         self._supervisor.start("endpoint report", self._report.follow)
         self._supervisor.start("prices", self._watch_prices)
+        self._supervisor.start("reservations", self._sweep_reservations)
+        await self._wait_for_first_reports()
+        self.director.open()
+
+    def take_over(self) -> None:
+        """Count what endpoints have under way as sent from here: by the picker that was in this place before."""
+        self.store.inherit(min(self._reservation_seconds, RESERVATION_SECONDS))
+        self.store.snapshot()  # for readers of the latest
 
     async def switch(self, assembly: Assembly) -> None:
         """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""
@@ -162,6 +191,30 @@ class RunningConfig:
         while True:
             self._metrics.refresh_pool(self.store, self.director.flow)
             await asyncio.sleep(self._gauge_seconds)
+
+    async def _wait_for_first_reports(self) -> None:
+        """Wait until each endpoint has been asked for its load once, whatever came of it, but not long."""
+        for _ in range(_FIRST_LOOKS):  # not for a time, in which this program may have been busy with its own start
+            if not self._collector.untried:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+        untried = self._collector.untried
+        _log.warning("start without the first reports of all endpoints: the load of some is unknown", endpoints=untried)
+
+    async def _sweep_reservations(self) -> None:
+        """Let endpoints be rid of requests that they have not answered for too long."""
+        reservations = self.director.reservations
+        while True:
+            await asyncio.sleep(min(SWEEP_SECONDS, reservations.seconds))
+            self.store.sweep_inherited()
+            expired = reservations.sweep()
+            if expired:
+                _log.warning(
+                    "requests count as load no more: no response has begun, and their streams are still open",
+                    requests=expired,
+                    seconds=reservations.seconds,
+                    remedy="set a timeout in the gateway's routes, or a longer --reservation-ttl for long answers",
+                )
 
     async def _watch_prices(self) -> None:
         """Say which endpoints lack a price, once they are tagged, and after changes."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from epp.config import LoadedConfig
 from epp.director import DirectorObserver
+from epp.director.reservations import RESERVATION_SECONDS
 from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
@@ -64,6 +65,8 @@ class PickerSettings:
     """Time between two polls of an endpoint."""
     refresh_prometheus_seconds: float = 5.0
     """Time between two updates of the pool's gauges."""
+    reservation_seconds: float = RESERVATION_SECONDS
+    """Time for an answer, after which a request counts for its endpoint no more; infinite for no limit."""
     emit_endpoint_scores: bool = False
     use_subset: bool = True
     plain_errors: bool = False

@@ -13,6 +13,7 @@ from waiting import until
 from epp.director import Cause
 from epp.extproc.overrides import ResponseUsage
 from epp.gateway import Bodies, BodyMode, GatewaySettings
+from epp.gateway.settings import HeaderMode
 
 MODES = {
     "full duplex": (GatewaySettings(), ResponseUsage.AUTO),
@@ -35,6 +36,55 @@ async def setup(request):
     with tempfile.TemporaryDirectory() as directory:
         async with stepwise(directory, settings, usage=usage) as setup:
             yield setup
+
+
+EXPIRES = {
+    "full duplex": (GatewaySettings(), True),
+    "buffered": (GatewaySettings(body_mode=Bodies.BUFFERED), True),
+    "no response headers, pieces": (
+        GatewaySettings(
+            request_body_mode=BodyMode.BUFFERED,
+            response_body_mode=BodyMode.STREAMED,
+            response_header_mode=HeaderMode.SKIP,
+        ),
+        False,
+    ),
+    "nothing of responses": (
+        GatewaySettings(
+            request_body_mode=BodyMode.BUFFERED,
+            response_body_mode=BodyMode.NONE,
+            response_header_mode=HeaderMode.SKIP,
+        ),
+        False,
+    ),
+}
+"""Gateways, and whether a request expires that is not answered: only where an answer would be seen for sure."""
+
+
+@pytest.mark.parametrize("mode", EXPIRES)
+async def test_tf_8_request_that_is_not_answered_counts_no_more_after_a_while(mode, tmp_path):
+    settings, expires = EXPIRES[mode]
+    with tempfile.TemporaryDirectory() as directory:
+        async with stepwise(directory, settings, reservation_seconds=0.5) as setup:
+            await setup.ask()
+            metrics = setup.gateway.picker.metrics.registry.get_sample_value
+            async with setup.asking(stream=True) as answered:
+                assert await answered.content.readuntil(b"\n\n") == PIECE
+                silent = asyncio.create_task(another_answer(setup, silent=True))
+                await until(lambda: setup.in_flight[0] == 2, "both are under way")
+                if expires:
+                    await until(lambda: setup.in_flight[0] == 1, "one has expired")
+                else:
+                    await asyncio.sleep(1.5)
+                    assert setup.in_flight[0] == 2
+                assert metrics("llm_d_epp_reservations_expired_total") == expires
+                setup.server.finish.set()
+                assert (await silent)[0] == 200
+                await answered.read()
+            await setup.settled()
+            await until(lambda: len(setup.endings.completed_as) == 3, "all have ended")
+            assert setup.served_and_failed == (3, 0)
+            assert len(setup.gateway.picker.director.reservations) == 0
 
 
 async def ended(setup: Setup) -> tuple[Cause, int]:
@@ -147,9 +197,9 @@ async def test_stream_under_way_while_the_configuration_changes(mode, tmp_path):
             assert setup.endings.routings[1].usage is not None  # under the new configuration
 
 
-async def another_answer(setup: Setup) -> tuple[int, bytes]:
+async def another_answer(setup: Setup, **more: object) -> tuple[int, bytes]:
     """Ask once while another request is open."""
-    async with setup.asking() as response:
+    async with setup.asking(**more) as response:
         return response.status, await response.read()
 
 

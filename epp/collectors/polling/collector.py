@@ -80,6 +80,14 @@ class Collector:
         """Number of endpoints times feeds that are polled."""
         return self._poller.count
 
+    @property
+    def untried(self) -> int:
+        """Number of endpoints that have not been asked yet how many requests they have, though a feed does ask."""
+        return sum(
+            any(not member.poll.was_tried and member.poll.reads_requests for member in members.values())
+            for members in self._members.values()
+        )
+
     def checked(self, feeds: Sequence[Feed]) -> tuple[Feed, ...]:
         """Return the feeds without duplicates; raises ValueError for an interval that is not above 0."""
         for feed in feeds:

@@ -31,6 +31,7 @@ _BACKOFF_TURNS = 4
 """Turns of others that an endpoint which fails again and again leaves out."""
 _PAGE = "page"
 _LOAD = frozenset({WAITING, RUNNING, KV_USAGE})
+_REQUESTS = frozenset({WAITING, RUNNING})
 _STALE_SECONDS, _STALE_POLLS = 2.0, 3
 """Age of numbers, and polls in vain, after which an endpoint's load is unknown."""
 
@@ -60,7 +61,7 @@ class Poll:
 
     __slots__ = (
         "_backoff_seconds", "_clock", "_delay_seconds", "_feed", "_interval_seconds", "_last", "_observer", "_problems",
-        "_reachability", "_reported_at", "_store", "changed",
+        "_reachability", "_reported_at", "_store", "changed", "was_tried",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,8 @@ class Poll:
         self._last: dict[Extractor[Any], Report] = {}
         self.changed = False
         """Whether the last page said something else than the one before."""
+        self.was_tried = False
+        """Whether a page has come, or failed to."""
 
     @property
     def source(self) -> DataSource[Any]:
@@ -102,6 +105,11 @@ class Poll:
                 return None
             names.update(extractor.series)
         return names
+
+    @property
+    def reads_requests(self) -> bool:
+        """Whether pages tell how many requests an endpoint has."""
+        return any(datum in _REQUESTS for extractor in self._feed.extractors for datum in extractor.writes)
 
     async def collect_once(self, endpoint: Endpoint, delay_seconds: float = 0.0) -> float:
         """Fetch once and settle the outcome."""
@@ -122,6 +130,7 @@ class Poll:
         """
         self._delay_seconds = delay_seconds
         self.changed = False
+        self.was_tried = True
         if isinstance(outcome, Exception):
             self._failed(endpoint, outcome)
         else:

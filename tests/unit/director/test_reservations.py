@@ -5,6 +5,7 @@ import pytest
 
 from epp.datastore import Credit, Datastore
 from epp.director import Cause, ParserTable, Pipeline, Routing
+from epp.director.reservations import RESERVATION_SECONDS, Reservations
 from epp.director.routing import RoutingObserver
 from epp.framework import (
     WAITING,
@@ -19,6 +20,7 @@ from epp.framework import (
     Usage,
 )
 from epp.framework.errors import EvictedError
+from epp.framework.snapshot import IN_FLIGHT
 from epp.framework.testing import candidates
 from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.scheduling import Guard, Scheduler
@@ -45,11 +47,45 @@ class Told:
         self.events += ["release", usage]
 
 
+class Expired(RoutingObserver):
+    """Records which requests have expired, and how often each has ended."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.causes: list[Cause] = []
+
+    def expired(self, routing: Routing) -> None:
+        self.ids.append(routing.request.id)
+
+    def completed(self, routing: Routing, cause: Cause) -> None:
+        self.causes.append(cause)
+
+
+class Gateway:
+    """One that shows response headers, or not."""
+
+    def __init__(self, *, shows: bool) -> None:
+        self.shows_response_headers = shows
+
+
 class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = Datastore(self.clock)
         self.store.replace([Endpoint("one", "10.0.0.1", 8000)])
+        self.book = Reservations(self.clock)
+        self.observed = Expired()
+
+    @property
+    def in_flight(self) -> float:
+        return self.store.snapshot().column(IN_FLIGHT).item(0)
+
+    def assumed(self, *told: Told, shows: bool = True) -> Routing:
+        """A routed request in the book, from a gateway that shows response headers, or not."""
+        routing = self.routing(*told)
+        routing.let_expire(Gateway(shows=shows))
+        self.book.assume(routing, self.clock.now())
+        return routing
 
     def routing(self, *told: Told) -> Routing:
         return Routing(
@@ -58,9 +94,10 @@ class World:
             Credit(self.store.ledger.open(0)),
             PIPELINE,
             guard=Guard(RoutingObserver()),
-            observer=RoutingObserver(),
+            observer=self.observed,
             find=self.store.find,
             reservations=told,
+            settled=self.book.settle,
         )
 
 
@@ -94,7 +131,7 @@ def test_any_end_releases_once(world, cause):
     routing.complete(cause)
     routing.complete(Cause.NATURAL)
     assert told.events == ["release", None]
-    assert world.store.in_flight("one") == 0
+    assert world.in_flight == 0
 
 
 def test_a_body_without_headers_shows_that_the_endpoint_answers(world):
@@ -114,3 +151,55 @@ def test_a_request_that_two_may_end_tells_both_of_its_end(world):
     routing.evict(EvictedError(), even_if_answered=True)
     routing.complete(Cause.EVICTED)
     assert (ended, routing.status, routing.is_evictable) == (["one", "two"], 429, False)
+
+
+def test_tf_8_request_without_an_answer_gives_its_credit_back_after_ten_minutes_and_once(world):
+    told = Told()
+    routing = world.assumed(told)
+    world.clock.advance(RESERVATION_SECONDS - 1)
+    assert (world.book.sweep(), world.in_flight) == (0, 1)
+    world.clock.advance(1)
+    assert (world.book.sweep(), world.in_flight) == (1, 0)
+    assert (told.events, world.observed.ids, len(world.book)) == (["release", None], ["r"], 0)
+    routing.response_started(200, Headers, event_stream=False)  # the server was slow, not gone
+    piece(routing, world, b"{}", last=True)
+    routing.complete(Cause.NATURAL)
+    assert (world.book.sweep(), world.in_flight) == (0, 0)
+    assert told.events == ["release", None]
+    assert world.observed.causes == [Cause.NATURAL]
+
+
+def test_tf_8_request_that_is_answered_never_expires(world):
+    told = Told()
+    routing = world.assumed(told)
+    routing.response_started(200, Headers, event_stream=True)
+    world.clock.advance(10 * RESERVATION_SECONDS)
+    assert (world.book.sweep(), len(world.book), world.in_flight) == (0, 0, 1)
+    assert told.events == ["commit"]
+
+
+def test_tf_8_sweep_takes_the_overdue_ones_alone(world):
+    world.assumed()
+    world.clock.advance(RESERVATION_SECONDS)
+    world.assumed()
+    assert (world.book.sweep(), len(world.book), world.in_flight) == (1, 1, 1)
+
+
+def test_tf_8_request_whose_answer_would_not_be_seen_never_expires(world):
+    hidden = world.assumed(shows=False)
+    world.assumed()
+    world.clock.advance(10 * RESERVATION_SECONDS)
+    assert (world.book.sweep(), world.in_flight) == (1, 1)
+    hidden.complete(Cause.CLIENT_DISCONNECT)  # as its stream closes
+    assert (len(world.book), world.in_flight) == (0, 0)
+
+
+def test_request_that_has_expired_may_not_be_evicted(world):
+    ended: list[Routing] = []
+    routing = world.assumed()
+    routing.tell_end(ended.append)
+    world.clock.advance(RESERVATION_SECONDS)
+    world.book.sweep()
+    assert (ended, routing.is_evictable) == ([routing], False)
+    routing.complete(Cause.NATURAL)
+    assert ended == [routing]

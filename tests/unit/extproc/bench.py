@@ -32,10 +32,14 @@ BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 class Endings(DirectorObserver):
     def __init__(self) -> None:
         self.causes: list[Cause] = []
+        self.expired_ids: list[str] = []
         self.refusals: list[str] = []
 
     def completed(self, routing, cause):
         self.causes.append(cause)
+
+    def expired(self, routing):
+        self.expired_ids.append(routing.request.id)
 
     def refused(self, refusal):
         self.refusals.append(type(refusal.error).__name__)
@@ -46,6 +50,12 @@ class Exchange:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.is_to_end = False
+        """Whether the session wants to be evicted."""
+        session.on_eviction = self._end_soon
+
+    def _end_soon(self) -> None:
+        self.is_to_end = True
 
     @property
     def done(self) -> bool:
@@ -60,6 +70,9 @@ class Exchange:
 
     def resume(self) -> list[ProcessingResponse | Held]:
         return decoded(self._session.resume())
+
+    def evict(self) -> list[ProcessingResponse | Held]:
+        return decoded(self._session.evict())
 
     def on_silence(self) -> list[ProcessingResponse | Held]:
         return decoded(self._session.on_silence())

@@ -24,6 +24,18 @@ TABLE = [
     (errors.ForbiddenError("no"), 403, None, "Forbidden - no"),
     (errors.NotFoundError("what?"), 404, None, "NotFound - what?"),
     (
+        errors.StartingError(),
+        503,
+        "rejected-starting",
+        "ServiceUnavailable - the gateway is starting: retry",
+    ),
+    (
+        errors.SupersededError(),
+        409,
+        "superseded",
+        "Conflict - the gateway in front has sent this request again, and that attempt is served instead of this one",
+    ),
+    (
         errors.PreconditionFailedError(),
         412,
         None,
@@ -202,6 +214,7 @@ def test_gie_10_clients_are_told_to_wait_where_that_helps_and_only_there():
         "TargetMissedError": 1,
         "StaleDataError": 1,
         "ShuttingDownError": 1,
+        "StartingError": 1,
         "UnavailableError": 5,
         "NoClustersError": 5,
         "NoEndpointsError": 5,

@@ -47,6 +47,20 @@ def test_tf_15_after_a_restart_requests_that_engines_report_count():
     assert comparable_load(candidates(waiting=[3, 0], in_flight=[0, 0]), WAITING).tolist() == [3, 0]
 
 
+def test_tf_15_inherited_requests_are_others_to_endpoints_that_report_nothing():
+    """They are in flight where they are reported, and as many are expected where nothing is, not none."""
+    # 20 run at two endpoints, all of them inherited; the third reports nothing and has none of ours
+    pool = candidates(
+        waiting=[0, 0, nan],
+        running=[20, 20, nan],
+        kv_usage=[0.2, 0.2, nan],
+        in_flight=[20, 20, 0],
+        inherited=[20, 20, 0],
+    )
+    assert comparable_load(pool, RUNNING).tolist() == [20, 20, 20]
+    assert batch_sizes(pool).tolist() == [20, 20, 20]
+
+
 def test_fewer_requests_are_less_load_in_proportion():
     pool = reporting([10], [2], [8], [0.4], 5)
     assert [comparable_load(pool, column)[1] for column in COLUMNS] == [1, 4, 0.2]

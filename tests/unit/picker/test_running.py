@@ -9,12 +9,22 @@ from waiting import until
 from epp.config import Builder, assemble, load_text
 from epp.discovery import StaticDiscovery
 from epp.discovery.targets import Target
-from epp.framework import ConfigurationError, Headers, ManualClock, Parameters
-from epp.framework.datalayer import Discovery, FollowingTagger, Report, every_endpoint
+from epp.framework import RUNNING, Clock, ConfigurationError, Headers, ManualClock, Parameters, SystemClock
+from epp.framework.datalayer import (
+    DataSource,
+    Discovery,
+    Extractor,
+    FollowingTagger,
+    PageError,
+    Report,
+    every_endpoint,
+)
+from epp.framework.errors import StartingError
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import TOPOLOGY, Topology
 from epp.observability.metrics import Metrics
+from epp.picker import running as running_module
 from epp.picker.running import RunningConfig
 
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
@@ -71,6 +81,48 @@ class Zone(FollowingTagger):
         await asyncio.Event().wait()
 
 
+class Pages(DataSource):
+    """Answers when a test says so: the first poll of each endpoint; later ones are not answered."""
+
+    plugin_type = "pages"
+    port = None
+    interval_seconds = None
+
+    def setup(self):
+        self.asked: dict[str, asyncio.Future[bytes]] = {}
+
+    async def fetch(self, endpoint):
+        if endpoint.address in self.asked:
+            return await asyncio.Future()
+        future = self.asked[endpoint.address] = asyncio.get_running_loop().create_future()
+        return await future
+
+    async def close(self):
+        pass
+
+
+class Counts(Extractor):
+    """Reads the number of running requests."""
+
+    plugin_type = "counts"
+    writes = (RUNNING,)
+
+    def extract(self, page, endpoint):
+        return Report({RUNNING: float(page)})
+
+
+SLOW_PAGES = (
+    HEAD
+    + """
+plugins: [{type: hosts, parameters: {hosts: [10.0.0.1, 10.0.0.2]}}, {type: pages}, {type: counts}]
+dataLayer:
+  injectDefaults: false
+  discovery: {pluginRef: hosts}
+  sources: [{pluginRef: pages, extractors: [{pluginRef: counts}]}]
+"""
+)
+
+
 def pool(*hosts: str, fails: str = "false", more: str = "") -> str:
     return HEAD + (
         f"plugins: [{{type: hosts, parameters: {{hosts: [{', '.join(hosts)}], fails: {fails}}}}}{more}]\n"
@@ -79,12 +131,13 @@ def pool(*hosts: str, fails: str = "false", more: str = "") -> str:
 
 
 class World:
-    def __init__(self, text: str, **options) -> None:
-        self.clock = ManualClock()
+    def __init__(self, text: str, clock: Clock | None = None, **options) -> None:
+        self.clock = clock or ManualClock()
         self.metrics = Metrics("pool", self.clock)
         self.registry = Registry()
         self.registry.register(Hosts)
-        self.registry.register(Zone)
+        for plugin in (Zone, Pages, Counts):
+            self.registry.register(plugin)
         self.running = RunningConfig(self.assembly(text), self.clock, self.metrics, **options)
 
     def assembly(self, text: str):
@@ -106,6 +159,43 @@ class World:
 
     async def __aexit__(self, *_):
         await self.running.stop()
+
+
+async def test_tf_15_requests_are_refused_until_the_pool_is_known():
+    world = World(pool("10.0.0.1"))
+    with pytest.raises(StartingError) as refused:
+        world.running.director.route(Headers(), BODY, None)
+    assert (refused.value.status, refused.value.retry_after_seconds) == (503, 1)
+    async with world:
+        assert world.targets() == {"10.0.0.1"}
+
+
+async def test_tf_15_start_waits_for_the_first_report_of_each_endpoint_and_for_no_other():
+    world = World(SLOW_PAGES, clock=SystemClock())
+    (pages,) = [plugin for plugin in world.running.assembly.plugins if isinstance(plugin, Pages)]
+    starting = asyncio.create_task(world.running.start())
+    try:
+        await until(lambda: len(pages.asked) == 2, "both are asked")
+        pages.asked["10.0.0.1"].set_result(b"7")
+        await asyncio.sleep(0.1)
+        assert not starting.done()
+        with pytest.raises(StartingError):
+            world.running.director.route(Headers(), BODY, None)
+        pages.asked["10.0.0.2"].set_exception(PageError("no page"))  # as good as a report
+        await starting
+        world.running.take_over()
+        assert world.running.inherited == 7
+    finally:
+        starting.cancel()
+        await world.running.stop()
+
+
+async def test_tf_15_start_does_not_wait_long_for_an_endpoint_that_says_nothing(monkeypatch):
+    monkeypatch.setattr(running_module, "_FIRST_LOOKS", 3)
+    async with World(SLOW_PAGES, clock=SystemClock()) as world:
+        assert world.targets() == {"10.0.0.1", "10.0.0.2"}
+        world.running.take_over()
+        assert world.running.inherited == 0
 
 
 async def test_switch_changes_the_pool_between_two_requests():

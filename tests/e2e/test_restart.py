@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A picker that starts: it serves nobody before it knows its endpoints, and then knows what they have under way."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+import aiohttp
+import grpc
+import msgspec
+import pytest
+from bench import BODY, request_body
+from commands import command
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from held_pages import CONFIG, HeldPages
+from rig.ports import reserved_ports
+from serving import PLAIN, destination_of, exchange, first_message, metrics_on, served_by
+from transports import server_settings
+from world import ANY_PORT, MODEL, until
+
+from epp.config import load_text
+from epp.discovery import StaticDiscovery, parse_targets
+from epp.framework import Endpoint
+from epp.gateway import ClusterType, EnvoyProcess, FailureMode
+from epp.gateway.eds_file import discovery_response
+from epp.picker import Picker, PickerSettings
+from epp.picker import running as running_config
+from epp.sim import RunningSim
+
+LONG = 150_000
+"""Tokens that take much longer than any test."""
+ROOM_FOR_TWO = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: queue-scorer}, {type: concurrency-detector, parameters: {maxConcurrency: 2}}]
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: concurrency-detector}, {pluginRef: queue-scorer}]}
+"""
+
+
+async def refused(channel: grpc.aio.Channel) -> tuple[int, str]:
+    """Send a request; return the status and the reason of its refusal."""
+    call = exchange(channel)
+    await call.write(first_message())
+    await call.write(request_body(BODY, end=True))
+    refusal = (await call.read()).immediate_response
+    fields = {field.header.key: field.header.raw_value.decode() for field in refusal.headers.set_headers}
+    return refusal.status.code, fields["x-llm-d-request-dropped-reason"]
+
+
+async def health(channel: grpc.aio.Channel, name: str = "readiness") -> int:
+    return (await HealthStub(channel).Check(HealthCheckRequest(service=name))).status
+
+
+async def test_tf_15_picker_is_not_ready_and_refuses_until_its_endpoints_have_reported(monkeypatch):
+    monkeypatch.setattr(running_config, "_FIRST_LOOKS", 100_000)  # however slow this machine is
+    picker = Picker(
+        PickerSettings(
+            server=server_settings("127.0.0.1:0"),
+            config=load_text(CONFIG),
+            plugin_modules=("held_pages",),
+            discovery=StaticDiscovery(parse_targets("127.0.0.1:9")),
+        )
+    )
+    starting = asyncio.create_task(picker.start())
+    try:
+        await until(lambda: picker.port > 0, "it listens")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{picker.port}") as channel:
+            assert await health(channel, "liveness") == HealthCheckResponse.SERVING
+            assert await health(channel) == HealthCheckResponse.NOT_SERVING
+            assert await refused(channel) == (503, "rejected-starting")
+            assert not starting.done()
+            pages = picker.plugins["pages"]
+            assert isinstance(pages, HeldPages)
+            pages.told.set()
+            await starting
+            assert await health(channel) == HealthCheckResponse.SERVING
+            assert await destination_of(channel) == "127.0.0.1:9"
+    finally:
+        starting.cancel()
+        await picker.stop(drain_seconds=0)
+
+
+@dataclass
+class Client:
+    """A client of the gateway."""
+
+    url: str
+    http: aiohttp.ClientSession
+
+    def asking(self, tokens: int, *, stream: bool = False):
+        """The context of one request and its response."""
+        messages = [{"role": "user", "content": "hello"}]
+        body = {"model": MODEL, "messages": messages, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
+        return self.http.post(f"{self.url}/v1/chat/completions", json=body)
+
+    async def ask(self) -> tuple[int, str]:
+        """Return the status of a short request, and the server of one that the picker sent there."""
+        async with self.asking(2) as response:
+            await response.read()
+            picked = "x-went-into-resp-headers" in response.headers
+            return response.status, response.headers.get("x-sim-server", "") if picked else ""
+
+    async def stream(self) -> aiohttp.ClientResponse:
+        """Begin a stream that does not end."""
+        response = await self.asking(LONG, stream=True)
+        assert response.status == 200
+        assert await response.content.readline()
+        return response
+
+
+@contextlib.asynccontextmanager
+async def gateway(sims: Mapping[str, RunningSim], port: int, tmp_path) -> AsyncIterator[Client]:
+    """Envoy in front of a picker on that port; what is under way goes on without it."""
+    eds_file = tmp_path / "endpoints.json"
+    eds_file.write_bytes(discovery_response([Endpoint(name, sim.host, sim.port) for name, sim in sims.items()]))
+    settings = msgspec.structs.replace(
+        ANY_PORT,
+        picker_address=f"127.0.0.1:{port}",
+        cluster_type=ClusterType.OVERRIDE_HOST,
+        failure_mode=FailureMode.FAIL_OPEN,
+        eds_file=eds_file,
+    )
+    async with await EnvoyProcess.start(settings) as envoy, aiohttp.ClientSession() as http:
+        yield Client(f"http://{envoy.address}", http)
+
+
+async def page_of_health(port: int) -> dict:
+    async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/healthz") as page:
+        return await page.json()
+
+
+async def test_tf_15_after_a_restart_a_full_server_is_avoided_until_its_old_requests_have_ended(simulated, tmp_path):
+    sims = await simulated("a", "b")
+    config = tmp_path / "config.yaml"
+    config.write_text(ROOM_FOR_TWO)
+    with reserved_ports(1) as (port,):
+        flags = (
+            "serve",
+            f"--endpoints={','.join(f'{name}={sim.address}' for name, sim in sims.items())}",
+            f"--config-file={config}",
+            f"--grpc-port={port}",
+            "--grpc-health-port=0",
+            "--metrics-port=0",
+            "--health-checking",
+            PLAIN,
+        )
+        async with gateway(sims, port, tmp_path) as client:
+            async with command(*flags) as picker:
+                await served_by(picker)
+                await until(lambda: answered(client), "Envoy asks the picker")
+                streams = [await client.stream() for _ in range(4)]
+                old = {name: [s for s in streams if s.headers["x-sim-server"] == name] for name in sims}
+                assert {name: len(those) for name, those in old.items()} == {"a": 2, "b": 2}
+                assert (await client.ask())[0] == 429
+                picker.kill()
+                await picker.end()
+            for stream in old["b"]:
+                stream.close()
+            async with command(*flags) as picker:
+                served = await served_by(picker)
+                page = await page_of_health(served.metrics_port)
+                assert (page["ready"], page["inherited_requests"] >= 2) == (True, True)
+                await until(lambda: answered(client), "Envoy asks the picker again, and b is empty")
+                assert [await client.ask() for _ in range(6)] == [(200, "b")] * 6
+                new = [await client.stream() for _ in range(2)]
+                assert [stream.headers["x-sim-server"] for stream in new] == ["b", "b"]
+                assert (await client.ask())[0] == 429  # b is full of ours, a of what was there before
+                samples = await metrics_on(served.metrics_port)
+                assert sum(samples["llm_d_epp_reservations_expired_total"].values()) == 0
+                for stream in old["a"]:
+                    assert await stream.content.readline()  # they still go on
+                    stream.close()
+
+                async def none_inherited() -> bool:
+                    return (await page_of_health(served.metrics_port))["inherited_requests"] == 0
+
+                await until(none_inherited, "the old requests have ended")
+                assert [await client.ask() for _ in range(2)] == [(200, "a")] * 2
+                for stream in new:
+                    stream.close()
+
+
+async def answered(client: Client) -> bool:
+    status, server = await client.ask()
+    return status == 200 and bool(server)
+
+
+@pytest.mark.parametrize("ttl", ["0", "1h"])
+async def test_tf_8_time_to_live_of_reservations_is_a_flag(simulated, ttl):
+    sims = await simulated("a")
+    async with command(
+        "serve", f"--endpoints={sims['a'].address}", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", PLAIN,
+        f"--reservation-ttl={ttl}",
+    ) as picker:  # fmt: skip
+        served = await served_by(picker)
+        async with served.channel() as channel:
+            assert await destination_of(channel) == sims["a"].address
