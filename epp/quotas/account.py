@@ -17,6 +17,10 @@ from epp.quotas.reservation import Reservation, Spent
 
 _RELEASES = 16
 """Latest releases, from which their rate is measured."""
+_LEARNT_SECONDS = 600.0
+"""How long the means of a tenant are kept that sends nothing."""
+_LEARNT_WEIGHT = 1e-6
+"""How much they matter beside what was taken."""
 _MOST_TOKENS = 2**32
 """Of one request, however many a model server says."""
 
@@ -96,8 +100,8 @@ class Account:
             self.minute.add(need.minute_tokens, limits.tokens_per_minute, now)
         reservation.expected_device_seconds = need.device_seconds
         reservation.expected_dollars = need.dollars
-        self.device_seconds.expected += need.device_seconds
-        self.dollars.expected += need.dollars
+        self.device_seconds.expect(need.device_seconds)
+        self.dollars.expect(need.dollars)
         self._by_priority.setdefault(reservation.priority, {})[reservation] = None
 
     def recharge(self, reservation: Reservation, amounts: Amounts) -> None:
@@ -109,14 +113,13 @@ class Account:
 
     def spend(self, reservation: Reservation, spent: Spent, today: int) -> None:
         """Charge to the day what a request has had of an endpoint."""
-        reservation.spent.add(spent)
         self.device_seconds.add(spent.device_seconds, today)
         self.dollars.add(spent.dollars, today)
         left = max(0.0, reservation.expected_device_seconds - spent.device_seconds)
-        self.device_seconds.expected -= reservation.expected_device_seconds - left
+        self.device_seconds.expect(left - reservation.expected_device_seconds)
         reservation.expected_device_seconds = left
         left = max(0.0, reservation.expected_dollars - spent.dollars)
-        self.dollars.expected -= reservation.expected_dollars - left
+        self.dollars.expect(left - reservation.expected_dollars)
         reservation.expected_dollars = left
 
     def give_back(self, reservation: Reservation, usage: Usage | None, now: float, *, unserved: bool) -> None:
@@ -136,10 +139,8 @@ class Account:
             self.tokens = max(0.0, self.tokens - amounts.tokens)
             self.accelerator_bytes = max(0.0, self.accelerator_bytes - amounts.accelerator_bytes)
             self.tflops = max(0.0, self.tflops - amounts.tflops)
-            days = self.device_seconds, self.dollars
-            expected = reservation.expected_device_seconds, reservation.expected_dollars
-            for day, amount in zip(days, expected, strict=True):
-                day.expected = max(0.0, day.expected - amount)
+            self.device_seconds.expect(-reservation.expected_device_seconds)
+            self.dollars.expect(-reservation.expected_dollars)
         else:  # to the last bit, which sums of floats may miss
             self.requests, self.tokens, self.accelerator_bytes, self.tflops = 0, 0.0, 0.0, 0.0
             self.device_seconds.expected = self.dollars.expected = 0.0
@@ -182,16 +183,22 @@ class Account:
         if limits.dollars_per_day > 0:
             yield LimitKey.TOTAL_DOLLARS, self.dollars.taken(today), limits.dollars_per_day
 
-    def lasting_share(self, now: float, today: int) -> float:
-        """Return the largest share of a limit that is used beyond the end of requests; 0 where nothing is."""
-        limits, shares = self.quota.total, [0.0]
+    def weight(self, now: float, today: int) -> float:
+        """Return the largest share of a limit that is used beyond the end of requests; 0 where nothing is to be kept.
+
+        What was learnt of requests counts a little for a while, where a limit needs it.
+        """
+        limits, share = self.quota.total, 0.0
         if limits.tokens_per_minute > 0:
-            shares.append(self.minute.taken(limits.tokens_per_minute, now) / limits.tokens_per_minute)
+            share = self.minute.taken(limits.tokens_per_minute, now) / limits.tokens_per_minute
         if limits.device_seconds_per_day > 0:
-            shares.append(self.device_seconds.taken(today) / limits.device_seconds_per_day)
+            share = max(share, self.device_seconds.taken(today) / limits.device_seconds_per_day)
         if limits.dollars_per_day > 0:
-            shares.append(self.dollars.taken(today) / limits.dollars_per_day)
-        return max(shares)
+            share = max(share, self.dollars.taken(today) / limits.dollars_per_day)
+        if share <= 0 and self._releases and now - self._releases[-1] < _LEARNT_SECONDS:
+            needs_means = limits.tokens, limits.tokens_per_minute, limits.device_seconds_per_day, limits.dollars_per_day
+            return _LEARNT_WEIGHT if max(needs_means) > 0 else 0.0
+        return share
 
     def _add(self, amounts: Amounts) -> None:
         self.requests += amounts.requests

@@ -34,7 +34,7 @@ class Alerts:
         """Begin alerts, as a request has been charged."""
         share = account.quota.alert_percent / _PERCENT
         for key, used, limit in account.uses(now, today):
-            if used >= limit * share:
+            if used >= limit * share and used > 0:
                 self._alerting[account.tenant] = account
                 if key not in account.alerts:
                     self._observer.alert(account.tenant, key.value, used, limit, is_over=False)

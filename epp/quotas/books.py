@@ -43,11 +43,10 @@ class Books:
         self.on_release: Callable[[str], None] | None = None
         """Is told a tenant of whom something came back."""
         self._times = SharedTimes()
-        self._requests_per_endpoint: dict[Reservation, int] = {}
         self._unanswered: OrderedDict[Reservation, None] = OrderedDict()
         self._unsettled: OrderedDict[Reservation, None] = OrderedDict()
         """Those whose time is charged to a day, the one that was charged last at the end."""
-        self.shared = 0
+        self.requests = 0
         """Requests under way, those of tenants without a quota too."""
 
     @property
@@ -77,7 +76,7 @@ class Books:
         now = self._clock.now()
         if allowance is None:
             reservation = Reservation(self, request, [self._place(snapshot, slot, 0, now) for slot in slots], now)
-            self.shared += 1
+            self.requests += 1
             return reservation
         quota, sharers = allowance
         account = self.account_of(request.fairness_id, quota) or Account(request.fairness_id, quota)
@@ -89,8 +88,8 @@ class Books:
         if refusal is not None:
             return refusal
         reservation = Reservation(self, request, [self._place(snapshot, slot, sharers, now) for slot in slots], now)
-        self.shared += 1
-        self._requests_per_endpoint[reservation] = sharers
+        self.requests += 1
+        reservation.requests_per_endpoint = sharers
         account.nominations.forget(request)
         account.charge(reservation, need, now)
         self.accounts.busy(account)
@@ -115,23 +114,23 @@ class Books:
     def moved(self, reservation: Reservation, snapshot: Snapshot, slot: int) -> None:
         """Charge another endpoint than the target, even where that goes beyond a limit: the request is there."""
         now = self._clock.now()
-        sharers = self._requests_per_endpoint.get(reservation, 0)
-        place = self._place(snapshot, slot, sharers, now)
+        place = self._place(snapshot, slot, reservation.requests_per_endpoint, now)
         self._leave(reservation, reservation.places[:1])
         reservation.places.insert(0, place)
         self._recharge(reservation)
 
     def released(self, reservation: Reservation, usage: Usage | None, *, unserved: bool) -> None:
         """Give everything back, once."""
-        self.shared -= 1
+        self.requests -= 1
         self._unanswered.pop(reservation, None)
         self._unsettled.pop(reservation, None)
-        self._requests_per_endpoint.pop(reservation, None)
         self._leave(reservation, list(reservation.places))
         account = self._account(reservation)
         if account is None:
             return
-        account.give_back(reservation, usage, self._clock.now(), unserved=unserved)
+        now = self._clock.now()
+        account.give_back(reservation, usage, now, unserved=unserved)
+        self.alerts.look(account, now, self.calendar.today())
         if not account.requests:
             self.accounts.rest(account)
         self._observer.released(reservation)
@@ -156,7 +155,10 @@ class Books:
             account = self._account(reservation)
             if account is not None:
                 for place in reservation.places:
-                    account.spend(reservation, place.spend(now), today)
+                    spent = place.spend(now)
+                    reservation.spent.add(spent)
+                    account.spend(reservation, spent, today)
+                self.alerts.look(account, now, today)
         self.alerts.sweep(now, today)
         self.accounts.tidy(_MOST_SETTLED)
 
@@ -176,6 +178,7 @@ class Books:
         for place in places:
             reservation.places.remove(place)
             spent.add(place.leave(now))
+        reservation.spent.add(spent)
         account = self._account(reservation)
         if account is not None:
             account.spend(reservation, spent, self.calendar.today())
@@ -194,7 +197,7 @@ class Books:
         account.nominations.forget_before(now)
         if len(account.nominations):
             return 1.0
-        return max(account.lasting_share(now, self.calendar.today()), _ALERT_WEIGHT if account.alerts else 0.0)
+        return max(account.weight(now, self.calendar.today()), _ALERT_WEIGHT if account.alerts else 0.0)
 
 
 def _note_uncounted(account: Account, reservation: Reservation) -> None:

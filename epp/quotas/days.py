@@ -57,3 +57,7 @@ class DayUse:
     def add(self, amount: float, today: int) -> None:
         """Take some today."""
         self._taken = self.taken(today) + amount
+
+    def expect(self, amount: float) -> None:
+        """Expect more of requests under way, or less."""
+        self.expected = max(0.0, self.expected + amount)

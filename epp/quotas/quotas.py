@@ -58,6 +58,21 @@ class Quotas:
         """Tell a listener each tenant of whom something came back."""
         self._books.on_release = listener
 
+    @property
+    def requests(self) -> int:
+        """Number of requests under way, those of tenants without a quota too."""
+        return self._books.requests
+
+    @property
+    def tenants(self) -> int:
+        """Number of tenants that anything is charged to."""
+        return len(self._books.accounts)
+
+    @property
+    def endpoints(self) -> int:
+        """Number of endpoints that requests under way share."""
+        return self._books.endpoints
+
     def check_single(self, request: Request) -> None:
         """Refuse a request that is too large for its tenant, whatever else is under way; raises OverQuotaError."""
         allowance = self._allowances.of(request.fairness_id)

@@ -94,6 +94,7 @@ class Reservation:
         "minute_tokens",
         "places",
         "request",
+        "requests_per_endpoint",
         "spent",
         "tenant",
     )
@@ -112,6 +113,8 @@ class Reservation:
         self.expected_device_seconds = 0.0
         """What it is still expected to take of the day, as is the price."""
         self.expected_dollars = 0.0
+        self.requests_per_endpoint = 0
+        """Of which it is one, as its share of memory and TFLOPS is reckoned; 0 where it is not limited."""
         self.places = list(places)
         """Its target, then those of its other legs; none once it is released."""
         self.spent = Spent()

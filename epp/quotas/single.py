@@ -29,8 +29,8 @@ class Bound(NamedTuple):
 
     @property
     def mask(self) -> Mask:
-        """The candidates where it fits."""
-        fits: Mask = self.needs <= self.limit * _ROUNDING - self.used
+        """The candidates where it fits: those where it takes nothing even if more than the limit is used."""
+        fits: Mask = self.needs <= max(0.0, self.limit * _ROUNDING - self.used)
         return fits
 
 

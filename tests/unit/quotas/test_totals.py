@@ -3,9 +3,10 @@
 
 import asyncio
 
-from desk import Desk, quota
+import pytest
+from desk import GIB, Desk, Failing, Listed, quota, tag, usage
 
-from epp.quotas import Reservation
+from epp.quotas import Blocked, Reservation
 
 
 async def test_tf_10_two_hundred_requests_on_a_quota_of_fifty_leave_exactly_fifty():
@@ -49,3 +50,152 @@ def test_without_sources_nothing_is_active_until_a_quota_is_set():
     assert desk.quotas.is_active
     desk.quotas.adjust("a", None)
     assert not desk.quotas.is_active
+
+
+def test_tf_9_vector_of_tensorfusion_ninety_more_tflops_fit_and_ninety_two_do_not():
+    # of 500 TFLOPS 310 are used and 100 assumed; 45 x 2 make 500, 46 x 2 would make 502
+    endpoints = [tag(tflops=310), tag(tflops=100), tag(tflops=45, devices=2), tag(tflops=46, devices=2)]
+    desk = Desk(tflops=500, endpoints=endpoints)
+    desk.take(slot=0).commit()
+    desk.take(slot=1)
+    assert list(desk.quotas.fitting(desk.request(), desk.pool)) == [False, False, True, False]
+    blocked = desk.take(slot=3)
+    assert isinstance(blocked, Blocked)
+    assert (blocked.breach.key, blocked.breach.requested, blocked.breach.limit) == (
+        "total.max.tflops.request",
+        502,
+        500,
+    )
+    assert isinstance(desk.take(slot=2), Reservation)
+    assert desk.used("total.max.tflops.request") == 500
+
+
+def test_tf_9_limit_that_is_lowered_below_its_use_refuses_new_requests_and_lets_the_others_end():
+    desk = Desk(requests=3)
+    begun = [desk.take() for _ in range(3)]
+    desk.source.quotas = {"a": quota(requests=1)}
+    for each in begun[:2]:
+        assert isinstance(desk.take(), Blocked)
+        each.release()
+    assert isinstance(desk.take(), Blocked)  # one is left, and one is the most
+    begun[2].release()
+    assert isinstance(desk.take(), Reservation)
+
+
+def test_tenants_do_not_share_a_quota():
+    desk = Desk({"a": quota(requests=1), "b": quota(requests=1)})
+    assert isinstance(desk.take("a"), Reservation)
+    assert isinstance(desk.take("b"), Reservation)
+    assert desk.take("a").breach.tenant == "a"
+
+
+def test_the_first_source_that_knows_a_tenant_counts_and_one_that_fails_does_not():
+    sources = [Failing(), Listed({"a": quota(requests=1)}), Listed({"a": quota(requests=9), "b": quota(requests=2)})]
+    desk = Desk(sources=sources)
+    assert [desk.quotas.quota_of(each).total.requests for each in "ab"] == [1, 2]
+    assert desk.quotas.quota_of("c") is None
+    assert "no idea" in desk.told.failed[0]
+
+
+def test_what_a_source_returns_instead_of_a_quota_is_reported_and_limits_nothing():
+    desk = Desk({"a": {"requests": 1}})
+    assert desk.quotas.quota_of("a") is None
+    assert "dict instead of a Quota" in desk.told.failed[0]
+
+
+def test_tokens_in_flight_are_those_of_prompts_and_of_the_longest_answers():
+    desk = Desk(tokens=1000)
+    first = desk.take(prompt=300, output=500)
+    blocked = desk.take(prompt=100, output=101)
+    assert (blocked.breach.key, blocked.breach.requested) == ("total.max.tokens", 1001)
+    assert isinstance(desk.take(prompt=100, output=100), Reservation)
+    first.release(usage(300, 7))
+    assert desk.used("total.max.tokens") == 200
+
+
+def test_an_answer_without_a_limit_counts_as_long_as_the_mean_one_of_the_tenant():
+    desk = Desk(tokens=10_000)
+    desk.take(prompt=10, output=None).release(usage(10, 40))
+    desk.take(prompt=10, output=None).release(usage(10, 60))
+    desk.take(prompt=10, output=None)
+    desk.take("b")
+    assert (
+        desk.used("total.max.tokens") == 60
+    )  # of the first answers the mean is 50; without an account it would be 200
+
+
+def test_the_mean_answer_of_an_idle_tenant_is_forgotten_after_a_while():
+    desk = Desk(tokens=10_000)
+    desk.take(prompt=10, output=None).release(usage(10, 40))
+    desk.clock.advance(601)
+    desk.quotas.sweep()
+    assert desk.quotas.tenants == 0
+    desk.take(prompt=10, output=None)
+    assert desk.used("total.max.tokens") == 210
+
+
+def test_an_expected_answer_never_makes_a_request_impossible():
+    desk = Desk(tokens=150, tokens_per_minute=150)  # 200 tokens are expected of an answer
+    request = desk.request(prompt=100, output=None)
+    desk.quotas.check_single(request)
+    assert isinstance(desk.quotas.assume(request, desk.pool.snapshot, 0), Reservation)
+    assert desk.used("total.max.tokens") == 150
+
+
+def test_retry_after_follows_the_rate_at_which_the_tenants_requests_end():
+    desk = Desk(requests=4)
+    under_way = [desk.take() for _ in range(4)]
+    assert desk.take().retry_after_seconds == 1  # nothing is known yet
+    for _ in range(4):
+        desk.clock.advance(10)
+        under_way.pop(0).release()
+        under_way.append(desk.take())
+    blocked = desk.take()
+    assert blocked.retry_after_seconds == 10
+    assert blocked.until is None  # one has to end
+    desk.clock.advance(10**9)
+    assert desk.take().retry_after_seconds == 300
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_blocked_request_waits_where_its_quota_says_so(waits):
+    desk = Desk({"a": quota(requests=1, waits=waits)})
+    desk.take()
+    assert desk.take().waits is waits
+
+
+def test_of_several_limits_the_one_that_lasts_longest_is_named():
+    desk = Desk(requests=1, tokens_per_minute=60)
+    desk.take(prompt=30, output=0)
+    blocked = desk.take(prompt=60, output=0)
+    assert blocked.breach.key == "total.max.tokensPerMinute"
+    assert blocked.retry_after_seconds == 30
+    assert blocked.until is None  # the other request has to end too
+
+
+def test_sums_of_fractions_are_zero_again_to_the_last_bit():
+    desk = Desk(accelerator_bytes=1000 * GIB, tflops=1e6, requests=100, endpoints=[tag(gib=80, tflops=989.4)] * 3)
+    desk.source.requests_per_endpoint = 7
+    begun = [desk.take(slot=count % 3) for count in range(30)]
+    for each in begun[::2] + begun[1::2]:
+        each.release()
+    assert [line.used for line in desk.quotas.report("a")] == [0, 0, 0]
+    assert desk.quotas.tenants == desk.quotas.requests == desk.quotas.endpoints == 0
+
+
+def test_tenant_is_told_when_something_comes_back():
+    desk = Desk(requests=1)
+    first = desk.take()
+    assert desk.came_back == []
+    first.release()
+    first.release()
+    assert desk.came_back == ["a"]
+
+
+def test_a_listener_may_begin_the_next_request_at_once():
+    desk = Desk(requests=1)
+    begun = []
+    desk.quotas.on_release(lambda _tenant: begun.append(desk.take()))
+    desk.take().release()
+    assert isinstance(begun[0], Reservation)
+    assert desk.used("total.max.workers.limit") == 1
