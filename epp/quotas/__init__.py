@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quotas: what the requests of a tenant may take, each by itself and all together."""
 
+from epp.framework.quotas import Blocked
 from epp.quotas.keys import LimitKey
 from epp.quotas.observer import QuotaObserver
 from epp.quotas.quotas import NOMINATION_SECONDS, Quotas
@@ -10,6 +11,7 @@ from epp.quotas.reservation import Reservation
 __all__ = [
     "NOMINATION_SECONDS",
     "Adjustment",
+    "Blocked",
     "LimitKey",
     "Line",
     "QuotaObserver",

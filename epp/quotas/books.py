@@ -148,7 +148,6 @@ class Books:
             oldest = next(iter(self._unanswered))
             if now - oldest.assumed_at < UNANSWERED_SECONDS:
                 break
-            self._observer.expired(oldest)
             oldest.release()
         for reservation in list(islice(self._unsettled, _MOST_SETTLED)):
             self._unsettled.move_to_end(reservation)

@@ -20,8 +20,5 @@ class QuotaObserver:
     def over_quota(self, request: Request, breach: Breach) -> None:
         """Record a request that is larger than its tenant may send."""
 
-    def expired(self, reservation: Reservation) -> None:
-        """Record that a request was given back since no response came for too long; `released` is told too."""
-
     def alert(self, tenant: str, key: str, used: float, limit: float, *, is_over: bool) -> None:
         """Record that a limit is almost used up, or that this is over."""
