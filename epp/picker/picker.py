@@ -223,7 +223,7 @@ class Picker:
         await self._running.stop()
         if self._kubernetes is not None:
             await self._kubernetes.stop()
-        await self._servers.close_page()
+        await self._servers.close_pages()
 
     async def refuse_waiting(self) -> None:
         """Refuse all that waits for room, now and from now on; wait a moment for gateways to have read that."""

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The admin port: HTTP with which operators ask for state that is not for everybody, and change it."""
+
+from epp.admin.port import AdminPort, AdminSettings
+from epp.admin.routes import Route
+
+__all__ = ["AdminPort", "AdminSettings", "Route"]
