@@ -25,6 +25,7 @@ from epp.framework.datalayer import Discovery, Feed, Tagger
 from epp.framework.errors import ConfigurationError
 from epp.framework.headers import RESERVED
 from epp.framework.plugin import Plugin, all_roles
+from epp.framework.quotas import QuotaSource
 from epp.framework.roles import Parser, Producer, ResponseReporter, ResponseTiming
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.scheduling import Scheduler, SchedulingObserver
@@ -107,7 +108,9 @@ def _response_needs(instances: Instances) -> ResponseNeeds:
     timing, reporters = instances.of(ResponseTiming), instances.of(ResponseReporter)
     reading = [each for each in timing if each.reads_response_body]
     return ResponseNeeds(
-        body=not all(each.only_streams for each in reading) or any(each.reads_response_body for each in reporters),
+        body=not all(each.only_streams for each in reading)
+        or any(each.reads_response_body for each in reporters)
+        or bool(instances.of(QuotaSource)),  # for the tokens that model servers count
         streams=bool(reading) or any(IN_FLIGHT_TOKENS in (*plugin.reads, *plugin.may_read) for plugin in instances),
     )
 

@@ -2,9 +2,9 @@
 """One request: from headers and body to its destination, and on to the end of its response."""
 
 from epp.director.decision import Decision, top_values
-from epp.director.director import Director, DirectorObserver, Refusal
+from epp.director.director import Director
 from epp.director.held import Held
-from epp.director.observers import Observers
+from epp.director.observers import DirectorObserver, Observers, Refusal
 from epp.director.pipeline import ParserTable, Pipeline, ResponseNeeds
 from epp.director.policies import PoolPolicies, Rewrite
 from epp.director.routing import Cause, Routing

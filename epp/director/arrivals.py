@@ -15,6 +15,7 @@ from epp.framework.addresses import Subset
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.errors import RequestError
+from epp.framework.quotas import Blocked
 from epp.framework.request import Request
 from epp.framework.roles import Admitter
 
@@ -48,12 +49,29 @@ class Router(Protocol):
     def fitting(self, arrival: Arrival) -> Candidates:
         """Return the endpoints that could serve a request if they had room."""
 
+    def blocked(self, arrival: Arrival) -> Blocked | None:
+        """Return why a request does not fit into the quota of its tenant, wherever it goes; None where it does."""
+
+    def preempt(self, arrival: Arrival) -> bool:
+        """End requests of its tenant and of lower priority so that a request fits; return whether any ends."""
+
     def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | Hold:
-        """Route a request to one of the candidates where the mask is true; raises NeedsFullEndpointError."""
+        """Route a request to one of the candidates where the mask is true.
+
+        Raises NeedsFullEndpointError or BlockedError.
+        """
 
 
 class NeedsFullEndpointError(Exception):
     """Only endpoints that are full can serve a request."""
+
+
+class BlockedError(Exception):
+    """A request does not fit into the quota of its tenant, wherever it goes."""
+
+    def __init__(self, blocked: Blocked) -> None:
+        super().__init__(str(blocked.breach))
+        self.blocked = blocked
 
 
 class InLine(Entrant):
@@ -76,12 +94,25 @@ class InLine(Entrant):
         """Return the endpoints that could serve it if they had room."""
         return self._router.fitting(self.arrival)
 
-    def go(self, candidates: Candidates, room: Mask) -> bool:
+    def blocked(self) -> Blocked | None:
+        """Return what quota it waits for; None for one that is to be refused instead of waiting, too."""
+        blocked = self._router.blocked(self.arrival)
+        return blocked if blocked is not None and blocked.waits else None
+
+    def preempt(self) -> bool:
+        """End others so that it fits into the quota of its tenant."""
+        return self._router.preempt(self.arrival)
+
+    def go(self, candidates: Candidates, room: Mask) -> bool | Blocked:
         """Route it, or settle it with the error of the attempt."""
         try:
             outcome = self._router.go(self.arrival, candidates, room)
         except NeedsFullEndpointError:
             return False
+        except BlockedError as error:
+            if error.blocked.waits:
+                return error.blocked
+            self._settle(error.blocked.error())
         except Exception as error:  # noqa: BLE001  raised again where the request is awaited
             self._settle(error)
         else:

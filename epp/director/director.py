@@ -1,98 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The director: parses a request, narrows the candidates, runs admission and scheduler, credits the endpoint."""
+"""The director: reads a request, gives it priority, model and flow, and lets it be routed, wait or be refused."""
 
 import asyncio
-import re
 import uuid
-from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable
 from functools import partial
-from types import MappingProxyType
-from typing import Any
 
-import numpy as np
-
-from epp.datastore import Change, Credit, Datastore, Ticket
-from epp.director.arrivals import Arrival, Hold, InLine, NeedsFullEndpointError
+from epp.datastore import Change, Datastore
+from epp.director.arrivals import Arrival, BlockedError, Hold, InLine, NeedsFullEndpointError
 from epp.director.held import Held
 from epp.director.line import Line, LineDriver
+from epp.director.observers import DirectorObserver, Refusal
 from epp.director.pipeline import Parsed, Pipeline, ReadingBody
-from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite, choose_model, give_priority
+from epp.director.policies import NO_POLICIES, PoolPolicies, choose_model, give_priority
 from epp.director.reading import Call, Turns, path_of, read
 from epp.director.reports import FlowReports
-from epp.director.routing import Cause, Routing, RoutingObserver
+from epp.director.router import Router, none_eligible
+from epp.director.routing import Cause, Routing
 from epp.director.seeds import Seeds
 from epp.director.shedding import shed
-from epp.flow_control import EvictionObserver, Evictions, FlowControl, FlowObserver, guarded
+from epp.flow_control import Evictions, FlowControl, guarded
 from epp.framework.addresses import Subset
-from epp.framework.arrays import Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.errors import (
-    AdmissionDeniedError,
-    ClientGoneError,
-    ModelMissingError,
-    NoEndpointsError,
-    PreconditionFailedError,
-    RequestError,
-    ResourceExhaustedError,
-    ScreenedOutError,
-    ServiceUnavailableError,
-    UnavailableError,
-    UnmetConstraintError,
-)
-from epp.framework.headers import FAIRNESS_ID, PREFER, REQUEST_ID
-from epp.framework.request import (
-    AGENT_IDENTITY,
-    DEFAULT_FLOW,
-    IN_FLIGHT_COST,
-    PREFIX_MATCH,
-    DataKey,
-    Headers,
-    Request,
-)
-from epp.framework.result import SchedulingResult
-from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders, Screener
-from epp.framework.snapshot import Snapshot
-from epp.scheduling import Failure, Guard
-
-_IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
-_NO_COSTS: Mapping[str, int] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A request that is not routed: it is refused, or its client has left."""
-
-    error: RequestError
-    headers: Headers = field(default_factory=Headers)
-    model: str = ""
-    """Empty where the body names none, or was not read."""
-    seconds: float = 0.0
-    """Time from the complete request to this."""
-    request: Request | None = None
-    """None where it could not be read."""
-
-
-class DirectorObserver(RoutingObserver, EvictionObserver, FlowObserver):
-    """No-op callbacks; override those of interest."""
-
-    __slots__ = ()
-
-    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
-        """Record that a rule chose the model to ask for."""
-
-    def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
-        """Record how many endpoints the gateway's subset has, and how many of them screeners left."""
-
-    def held(self, request: Request, plugin: str) -> None:
-        """Record that an admitter lets a request wait."""
-
-    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
-        """Record a routed request."""
-
-    def refused(self, refusal: Refusal) -> None:
-        """Record a request that is not routed."""
+from epp.framework.errors import AdmissionDeniedError, ClientGoneError, ModelMissingError, RequestError
+from epp.framework.headers import FAIRNESS_ID, REQUEST_ID
+from epp.framework.quotas import Blocked, QuotaSource
+from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers, Request
+from epp.framework.roles import Admitter, EndpointObserver, RequestHeaders
+from epp.quotas import Quotas
+from epp.scheduling import Guard
 
 
 class Director:
@@ -114,18 +51,31 @@ class Director:
         self._policies = NO_POLICIES
         self._observer = observer or DirectorObserver()
         self._guard = Guard(self._observer)
-        self._use_subset = use_subset
         self._seeds = seeds or Seeds()
         self._turns = Turns()
         self._flow: FlowControl | None = None
         self._evictions = Evictions(clock, self._observer)
+        self.quotas = Quotas(clock, guard=self._guard, observer=self._observer)
+        """What tenants have taken of what they may."""
+        self.quotas.on_release(self._quota_released)
+        self._router = Router(
+            store,
+            pipeline,
+            clock,
+            observer=self._observer,
+            guard=self._guard,
+            evictions=self._evictions,
+            quotas=self.quotas,
+            use_subset=use_subset,
+        )
         self._line = LineDriver(store, clock, lambda: self._flow)
         self.use(pipeline)
         store.subscribe(self._pool_changed)
 
     def use(self, pipeline: Pipeline) -> None:
         """Route further requests by another pipeline, and those that wait for room; those on their way keep theirs."""
-        self._pipeline = pipeline
+        self._pipeline = self._router.pipeline = pipeline
+        self.quotas.use(pipeline.of(QuotaSource))
         if pipeline.flow_control is None:
             if self._flow is not None:
                 self._evictions.use(None)
@@ -210,6 +160,8 @@ class Director:
             for plugin in pipeline.of(RequestHeaders):
                 self._guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
             request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
+            if self.quotas.is_active:
+                self.quotas.check_single(request)
             arrival = Arrival(pipeline, request, call.subset, iter(pipeline.of(Admitter)))
             outcome = self._proceed(arrival)
         except RequestError as error:
@@ -236,129 +188,64 @@ class Director:
                 raise ModelMissingError
         return request
 
-    def candidates(self, arrival: Arrival) -> Candidates:
-        """Return the endpoints that the gateway allows for a request, as things are now."""
-        snapshot = self._store.snapshot()
-        return Candidates(snapshot, self._eligible(snapshot, arrival.subset), now=self.clock.now())
-
-    def go(self, arrival: Arrival, candidates: Candidates, room: Mask) -> Routing | Hold:
-        """Route a request that has waited, by the pipeline of now, to one of the candidates that have room.
-
-        Raises NeedsFullEndpointError where only others can serve it, or a RequestError that refuses it.
-        """
-        if arrival.pipeline is not self._pipeline:
-            arrival.pipeline, arrival.admitters = self._pipeline, iter(self._pipeline.of(Admitter))
-        arrival.admitted = True
-        if room.all():
-            return self._schedule(arrival, candidates)
-        try:
-            return self._schedule(arrival, candidates.keep(room))
-        except (UnmetConstraintError, ResourceExhaustedError, ServiceUnavailableError) as error:
-            self._check_others(arrival, candidates, error)
-            raise NeedsFullEndpointError from error
-
-    def fitting(self, arrival: Arrival) -> Candidates:
-        """Return the endpoints that could serve a request if they had room."""
-        candidates = self.candidates(arrival)
-        if not len(candidates):
-            return candidates
-        try:
-            candidates = self._screened(arrival, candidates)
-            for producer in arrival.pipeline.of(Producer):
-                self._guard.call(Producer.role, producer, producer.produce, arrival.request, candidates)
-            return arrival.pipeline.scheduler.schedule(arrival.request, candidates).primary.candidates
-        except ResourceExhaustedError:  # filters drop those that are full
-            return candidates
-        except RequestError:
-            return candidates.keep(np.zeros(len(candidates), dtype=np.bool_))
-
-    def _check_others(self, arrival: Arrival, candidates: Candidates, error: RequestError) -> None:
-        """Raise the error unless a request could be scheduled if all candidates had room."""
-        try:
-            arrival.pipeline.scheduler.schedule(arrival.request, self._screened(arrival, candidates))
-        except RequestError:
-            raise error from None
-
     def _proceed(self, arrival: Arrival) -> Routing | Hold | InLine:
         """Return the routing, or what to wait for."""
-        candidates = self.candidates(arrival)
+        candidates, flow = self._router.candidates(arrival), self.flow
         if arrival.admitted:
-            return self._schedule(arrival, candidates)
-        if self.flow is None:
+            return self._route_or_wait(arrival, candidates)
+        if flow is None:
             if len(candidates):
                 shed(arrival.request, candidates)
             arrival.admitted = True
-            return self._schedule(arrival, candidates)
+            return self._route_or_wait(arrival, candidates)
         if arrival.subset is not None and not len(candidates) and len(candidates.snapshot.available):
-            raise _none_eligible(candidates.snapshot)  # room at other endpoints is of no use to it
-        return self._enter(self.flow, arrival, candidates)
+            raise none_eligible(candidates.snapshot)  # room at other endpoints is of no use to it
+        return self._enter(flow, arrival, candidates)
+
+    def _route_or_wait(self, arrival: Arrival, candidates: Candidates) -> Routing | Hold | InLine:
+        """Return the routing, or what to wait for, of a request that does not wait for room."""
+        blocked = self._router.blocked(arrival)
+        if blocked is None:
+            try:
+                return self._router.schedule(arrival, candidates)
+            except BlockedError as error:
+                blocked = error.blocked
+        return self._hold_back(InLine(arrival, self._router), blocked)
 
     def _enter(self, flow: FlowControl, arrival: Arrival, candidates: Candidates) -> Routing | Hold | InLine:
         """Return the routing where there is room, or what to wait for."""
-        entrant = InLine(arrival, self)
-        if not len(candidates):
+        entrant = InLine(arrival, self._router)
+        has_endpoints = bool(len(candidates))
+        blocked = self._router.blocked(arrival)
+        if blocked is not None:
+            return self._hold_back(entrant, blocked, has_endpoints=has_endpoints)
+        if not has_endpoints:
             flow.pool_changed(has_endpoints=bool(len(candidates.snapshot.available)))
         room = flow.enter(entrant, candidates)
         if room is not None:
             try:
-                return self.go(arrival, candidates, room)
+                return self._router.go(arrival, candidates, room)
             except NeedsFullEndpointError:
                 flow.wait(entrant)
+            except BlockedError as error:
+                return self._hold_back(entrant, error.blocked)
         elif entrant.outcome is not None:
             return entrant.result()
         self._line.arm()
         return entrant
 
-    def _schedule(self, arrival: Arrival, candidates: Candidates) -> Routing | Hold:
-        """Return the routing to one of these candidates, or what an admitter has it wait for."""
-        snapshot, started, request = candidates.snapshot, candidates.now, arrival.request
-        if not len(candidates):
-            raise _none_eligible(snapshot)
-        eligible = len(candidates)
-        candidates = self._screened(arrival, candidates)
-        self._observer.candidates_found(request, snapshot, eligible, len(candidates))
-        for producer in arrival.pipeline.of(Producer):
-            self._guard.call(Producer.role, producer, producer.produce, request, candidates)
-        for admitter in arrival.admitters:
-            awaited = self._admit(admitter, request, candidates)
-            if awaited is not None:
-                self._observer.held(request, admitter.name)
-                return Hold(admitter, awaited)
-        result = arrival.pipeline.scheduler.schedule(request, candidates)
-        if _prefers_cached(request.headers) and not _is_cached(arrival.pipeline, request, result):
-            raise PreconditionFailedError
-        for plugin in arrival.pipeline.of(PreRequest):
-            self._guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
-        self._observer.routed(request, result, self.clock.now() - started)
-        routing = Routing(
-            request,
-            result,
-            self._credit(request, result),
-            arrival.pipeline,
-            guard=self._guard,
-            observer=self._observer,
-            find=self._store.find,
-        )
-        if self._evictions.started(routing):
-            routing.tell_end(self._evictions.ended)
-        return routing
+    def _hold_back(self, entrant: InLine, blocked: Blocked, *, has_endpoints: bool = True) -> InLine:
+        """Let a request wait for the quota of its tenant; raises QuotaExceededError where it may not."""
+        if self.flow is None or not blocked.waits:
+            raise blocked.error()
+        self.flow.wait(entrant, has_endpoints=has_endpoints)
+        self._line.arm()
+        return entrant
 
-    def _screened(self, arrival: Arrival, candidates: Candidates) -> Candidates:
-        """Return the candidates that all screeners keep."""
-        screeners = arrival.pipeline.of(Screener)
-        if not screeners:
-            return candidates
-        masks = [
-            self._guard.call(Screener.role, screener, screener.mask, arrival.request, candidates)
-            for screener in screeners
-        ]
-        kept = [mask for mask in masks if not isinstance(mask, Failure)]
-        if not kept:
-            return candidates
-        left = candidates.keep(np.logical_and.reduce(kept))
-        if not len(left):
-            raise ScreenedOutError
-        return left
+    def _quota_released(self, tenant: str) -> None:
+        if self._flow is not None:
+            self._flow.resume(tenant)
+            self._line.hear()
 
     async def _wait(self, arrival: Arrival, hold: Hold | InLine) -> Routing:
         """Proceed each time that the request is released: on a new snapshot, since the old one has aged."""
@@ -395,37 +282,11 @@ class Director:
         seconds = self.clock.now() - request.received_at
         self._observer.refused(Refusal(error, request.headers, request.body.model, seconds, request))
 
-    def _admit(self, admitter: Admitter[Any], request: Request, candidates: Candidates) -> Awaitable[None] | None:
-        try:
-            awaited = self._guard.call(Admitter.role, admitter, admitter.admit, request, candidates)
-        except RequestError as error:
-            raise AdmissionDeniedError(error) from error
-        return None if isinstance(awaited, Failure) else awaited
-
     async def _released(self, hold: Hold) -> None:
         try:
             await self._guard.wait(Admitter.role, hold.admitter, _end_of(hold.awaited))
         except RequestError as error:
             raise AdmissionDeniedError(error) from error
-
-    def _credit(self, request: Request, result: SchedulingResult) -> Credit:
-        """Credit the request to its target, and to the targets of the other legs."""
-        costs = request.get(IN_FLIGHT_COST) or _NO_COSTS
-        ledger = self._store.ledger
-        primary = result.primary
-        slot = primary.slot
-        legs: Sequence[Ticket] = ()
-        if len(result.profiles) > 1:
-            legs = [
-                ledger.open(leg.slot, costs.get(profile, 0))
-                for profile, leg in result.profiles.items()
-                if leg is not None and leg.slot != slot
-            ]
-        return Credit(ledger.open(slot, costs.get(primary.profile, 0)), legs)
-
-    def _eligible(self, snapshot: Snapshot, subset: Subset | None) -> Positions:
-        slots = snapshot.available
-        return slots if subset is None or not self._use_subset else slots[subset.mask(snapshot, slots)]
 
     def _pool_changed(self, change: Change) -> None:
         slots = [slot for slot, _ in change.removed]
@@ -433,13 +294,6 @@ class Director:
             self._evictions.forget(slots)
             for observer in self._pipeline.of(EndpointObserver):
                 observer.slots_removed(slots)
-
-
-def _none_eligible(snapshot: Snapshot) -> RequestError:
-    """Return the refusal for want of candidates: those of the gateway's subset, or all of the pool."""
-    if len(snapshot.slots) and not len(snapshot.available):
-        return UnavailableError(detail=f"none of {len(snapshot.slots)} endpoints can be reached")
-    return NoEndpointsError()
 
 
 async def _end_of(awaited: Awaitable[None]) -> None:
@@ -451,17 +305,3 @@ async def _end_of(awaited: Awaitable[None]) -> None:
         if task is None or task.cancelling():
             raise
         raise RuntimeError("what held the request was cancelled") from None
-
-
-def _prefers_cached(headers: Headers) -> bool:
-    """Return whether the preferences contain `if-available`, with or without a value and parameters."""
-    if headers.first_of(PREFER) is None:
-        return False
-    return any(_IF_AVAILABLE.search(value) for name, value in headers.fields() if name == PREFER)
-
-
-def _is_cached(pipeline: Pipeline, request: Request, result: SchedulingResult) -> bool:
-    """Return whether the target is expected to hold the beginning of the prompt, by any producer of matches."""
-    keys = {datum for producer in pipeline.of(Producer) for datum in producer.writes if isinstance(datum, DataKey)}
-    matches = [request.get(key) for key in keys if key.name == PREFIX_MATCH.name]
-    return any(match is not None and match.matched_blocks[result.primary.slot] > 0 for match in matches)

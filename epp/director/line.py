@@ -54,11 +54,11 @@ class LineDriver:
         self.latest = Line(queues.requests, queues.size_bytes, min(oldest, default=None))
         deadline = flow.next_deadline()
         seconds = _LONGEST_SECONDS if deadline is None else min(_LONGEST_SECONDS, deadline - self._clock.now())
-        self._store.call_on_news(self._hear)
+        self._store.call_on_news(self.hear)
         self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._look)
 
-    def _hear(self) -> None:
-        """Look in the next turn of the event loop: much may change in this one."""
+    def hear(self) -> None:
+        """Look in the next turn of the event loop, since there may be room: much may change in this one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(0, self._look)
@@ -70,6 +70,8 @@ class LineDriver:
                 flow.pool_changed(has_endpoints=bool(len(self._store.snapshot().available)))
                 is_soon = flow.dispatch()
         finally:  # whatever went wrong is logged by the event loop, and others still wait
+            if self._timer is not None:  # it may have been set meanwhile
+                self._timer.cancel()
             if is_soon:
                 self._timer = asyncio.get_running_loop().call_later(0, self._look)
             else:

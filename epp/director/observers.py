@@ -1,9 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several observers of a director as one."""
+"""Observers of a director, and several of them as one."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from epp.director.director import DirectorObserver
+from epp.director.policies import Rewrite
+from epp.director.routing import RoutingObserver
+from epp.flow_control import EvictionObserver, FlowObserver
+from epp.framework.errors import RequestError
+from epp.framework.request import Headers, Request
+from epp.framework.result import SchedulingResult
+from epp.framework.snapshot import Snapshot
+from epp.quotas import QuotaObserver
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that is not routed: it is refused, or its client has left."""
+
+    error: RequestError
+    headers: Headers = field(default_factory=Headers)
+    model: str = ""
+    """Empty where the body names none, or was not read."""
+    seconds: float = 0.0
+    """Time from the complete request to this."""
+    request: Request | None = None
+    """None where it could not be read."""
+
+
+class DirectorObserver(RoutingObserver, EvictionObserver, FlowObserver, QuotaObserver):
+    """No-op callbacks; override those of interest."""
+
+    __slots__ = ()
+
+    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
+        """Record that a rule chose the model to ask for."""
+
+    def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
+        """Record how many endpoints the gateway's subset has, and how many of them screeners left."""
+
+    def held(self, request: Request, plugin: str) -> None:
+        """Record that an admitter lets a request wait."""
+
+    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
+        """Record a routed request."""
+
+    def refused(self, refusal: Refusal) -> None:
+        """Record a request that is not routed."""
+
 
 _EVENTS = [name for name in dir(DirectorObserver) if not name.startswith("_")]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A routed request: its destination, and its ledger entries, which are closed exactly once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Literal
 
@@ -9,8 +9,9 @@ from epp.bodies import UsageReader
 from epp.datastore import Credit
 from epp.director.decision import Decision
 from epp.director.pipeline import Pipeline
+from epp.director.reservations import Reservation
 from epp.framework.endpoint import Endpoint
-from epp.framework.errors import EvictedError
+from epp.framework.errors import RequestError
 from epp.framework.request import Headers, Request
 from epp.framework.response import Response, Usage
 from epp.framework.result import SchedulingResult
@@ -61,10 +62,12 @@ class Routing:
         "_eviction",
         "_find",
         "_guard",
+        "_is_committed",
         "_is_unseen",
         "_observer",
         "_on_end",
         "_pipeline",
+        "_reservations",
         "_response_headers",
         "_served_address",
         "_usage",
@@ -86,7 +89,9 @@ class Routing:
         guard: Guard,
         observer: RoutingObserver,
         find: Callable[[str], tuple[int, Endpoint] | None],
+        reservations: Sequence[Reservation] = (),
     ) -> None:
+        """`reservations` are told what happens, and released with the credit."""
         self.request = request
         self.result = result
         self.status = 0
@@ -97,6 +102,7 @@ class Routing:
         self.served: Endpoint = result.targets[0]
         """The endpoint that serves it, as far as is known."""
         self._credit = credit
+        self._reservations = reservations
         self._pipeline = pipeline
         self._guard = guard
         self._observer = observer
@@ -105,10 +111,11 @@ class Routing:
         self._response_headers = _NO_HEADERS
         self._usage: UsageReader | None = None
         self._completed = False
+        self._is_committed = False
         self._is_unseen = False
-        self._on_end: Callable[[Routing], None] | None = None
+        self._on_end: tuple[Callable[[Routing], None], ...] = ()
         self._evict: Callable[[], None] | None = None
-        self._eviction: tuple[EvictedError, bool] | None = None
+        self._eviction: tuple[RequestError, bool] | None = None
 
     @property
     def slot(self) -> int:
@@ -121,23 +128,23 @@ class Routing:
         return self.first_byte_at is not None or self._is_unseen
 
     def tell_end(self, on_end: "Callable[[Routing], None]") -> None:
-        """Call `on_end` as the request ends; it may be evicted until then."""
-        self._on_end = on_end
+        """Call `on_end` as the request ends, besides others that want to know; it may be evicted until then."""
+        self._on_end = (*self._on_end, on_end)
 
     @property
     def is_evictable(self) -> bool:
         """Whether it may be evicted until it ends."""
-        return self._on_end is not None and not self._completed
+        return bool(self._on_end) and not self._completed
 
     def let_evict(self, evict: Callable[[], None]) -> None:
-        """Call `evict` if the request is to be ended to make room, once: the error is in `eviction` then."""
+        """Call `evict` if the request is to be ended before its response is, once: the error is in `eviction` then."""
         if not self.is_evictable:
             return
         self._evict = evict
         if self._eviction is not None:
             evict()
 
-    def evict(self, error: EvictedError, *, even_if_answered: bool) -> bool:
+    def evict(self, error: RequestError, *, even_if_answered: bool) -> bool:
         """End the request with an error soon; return False where it has ended."""
         if self._completed:
             return False
@@ -147,7 +154,7 @@ class Routing:
         return True
 
     @property
-    def eviction(self) -> EvictedError | None:
+    def eviction(self) -> RequestError | None:
         """The error to end the request with; None where it has ended, or is answered and to be spared then."""
         if self._eviction is None or self._completed:
             return None
@@ -189,8 +196,12 @@ class Routing:
             return
         slot, served = found
         if expected is None or not served.identity.is_another_than(expected.identity):
+            moved = slot != self._credit.slot
             self.served = served
             self._credit.move(slot)
+            if moved:
+                for reservation in self._reservations:
+                    reservation.move(self.result.primary.candidates.snapshot, slot)
 
     def needs_response(self, *, event_stream: bool) -> bool:
         """Whether plugins need the body of the response to be shown."""
@@ -205,6 +216,7 @@ class Routing:
         `headers` reads those of the response: only once, and only where a plugin sees responses.
         """
         self.status = status
+        self._commit()
         if self._pipeline.sees_responses:
             self._response_headers = headers()
         if count_tokens and not self.request.body.skip_response:
@@ -237,7 +249,7 @@ class Routing:
         self.response_bytes += len(piece)
         if self.first_byte_at is None and piece:
             self.first_byte_at = at = now()
-            self._credit.first_token()
+            self._first_token()
             self._time("first_token", at - self.request.received_at)
             self._observer.first_piece(self)
         if self._usage is not None:
@@ -253,19 +265,43 @@ class Routing:
         self._is_unseen = True
         if not event_stream:
             self.first_byte_at = now
-        self._credit.first_token()
+        self._first_token()
 
     def complete(self, cause: Cause) -> None:
-        """Release the credit of the endpoints; only the first call counts."""
+        """Release the credit of the endpoints and all reservations; only the first call counts."""
         if self._completed:
             return
         self._completed = True
-        if cause is Cause.EVICTED and not self.status:
-            self.status = EvictedError.status
-        self._credit.close(failed=self.status >= SERVER_ERROR)
+        if cause is Cause.EVICTED and self._eviction is not None and not self.status:
+            self.status = self._eviction[0].status
+        self._release(failed=self.status >= SERVER_ERROR)
         self._observer.completed(self, cause)
-        if self._on_end is not None:
-            self._on_end(self)
+        self._tell_end()
+
+    def _commit(self) -> None:
+        if self._is_committed:
+            return
+        self._is_committed = True
+        for reservation in self._reservations:
+            reservation.commit()
+
+    def _first_token(self) -> None:
+        self._commit()
+        self._credit.first_token()
+        for reservation in self._reservations:
+            reservation.first_token()
+
+    def _release(self, *, failed: bool) -> None:
+        self._credit.close(failed=failed)
+        if self._reservations:
+            reservations, self._reservations = self._reservations, ()
+            for reservation in reservations:
+                reservation.release(self.usage)
+
+    def _tell_end(self) -> None:
+        listeners, self._on_end = self._on_end, ()
+        for on_end in listeners:
+            on_end(self)
 
     def _time(self, event: Literal["first_token", "ended"], seconds: float) -> None:
         for plugin in self._pipeline.of(ResponseTiming):

@@ -8,9 +8,11 @@ from itertools import islice
 import msgspec
 
 from epp.flow_control.entrant import Entrant
+from epp.flow_control.held import HeldFlows
 from epp.flow_control.settings import BandSettings
 from epp.framework.flow_control import Queued
 from epp.framework.heap import Heap
+from epp.framework.quotas import Blocked
 
 
 class Waiting(msgspec.Struct, eq=False):
@@ -33,21 +35,26 @@ class Band:
     """Queues of one priority.
 
     A request that cannot go although others can, since it needs an endpoint that is full, is set aside: it keeps its
-    place in the limits and its patience, and is in nobody's way.
+    place in the limits and its patience, and is in nobody's way. A flow whose first request does not fit into the quota
+    of its tenant is held back likewise.
     """
 
-    __slots__ = ("_arrivals", "_aside", "_flows", "_order", "settings", "size_bytes")
+    __slots__ = ("_arrivals", "_aside", "_flows", "_held", "_order", "held_requests", "settings", "size_bytes")
 
     def __init__(self, settings: BandSettings) -> None:
         self.settings = settings
         self.size_bytes = 0
         """Of the bodies that wait."""
+        self.held_requests = 0
+        """Requests in the queues of flows that are held back."""
         self._arrivals: OrderedDict[int, Waiting] = OrderedDict()
         """All that wait, by number, oldest first."""
         self._aside: OrderedDict[int, Waiting] = OrderedDict()
         """Those of them that are set aside, in the order in which they were tried."""
         self._flows: dict[str, Heap[Waiting]] = {}
         """All others, by flow."""
+        self._held = HeldFlows()
+        """Those of them that are not in the order."""
         self._order = settings.fairness.order()
 
     def __len__(self) -> int:
@@ -67,7 +74,7 @@ class Band:
     @property
     def first(self) -> Waiting | None:
         """The request that is next; None where none is in a queue."""
-        if not self._flows:
+        if len(self._flows) == len(self._held):
             return None
         found = self._flows[self._order.first()].first()
         return None if found is None else found[1]
@@ -96,6 +103,41 @@ class Band:
         waiting.is_aside = True
         self._aside[waiting.number] = waiting
 
+    @property
+    def next_end_of_hold(self) -> float:
+        """When a flow that is held back may go on by itself, in seconds on the clock; infinite for never."""
+        return self._held.next_end
+
+    def holds(self, flow: str) -> bool:
+        """Return whether a flow is held back."""
+        return flow in self._held
+
+    def why_held(self, waiting: Waiting) -> Blocked | None:
+        """Return what a request is held back for; None for one that is not."""
+        return None if waiting.is_aside else self._held.why(waiting.flow)
+
+    def some_held(self, most: int) -> list[Waiting]:
+        """Return the first requests of some flows that are held back, of others each time."""
+        heads = [self._flows[flow].first() for flow in self._held.some(most)]
+        return [head[1] for head in heads if head is not None]
+
+    def hold(self, flow: str, blocked: Blocked) -> None:
+        """Hold back a flow, the next one say, until it is resumed."""
+        self._held.add(flow, blocked)
+        self.held_requests += len(self._flows[flow])
+        self._order.empty(flow)
+
+    def resume(self, flow: str) -> None:
+        """Let a flow go on; nothing where it is not held back."""
+        if self._held.discard(flow):
+            self.held_requests -= len(self._flows[flow])
+            self._head(flow)
+
+    def resume_due(self, now: float) -> None:
+        """Let flows go on that may by now."""
+        for flow in self._held.due(now):
+            self.resume(flow)
+
     def aside(self, most: int) -> list[Waiting]:
         """Return some of the requests that are set aside, those first that were tried longest ago."""
         return list(islice(self._aside.values(), most))
@@ -104,7 +146,7 @@ class Band:
         """Return how many of these go before a request that comes to a flow, at the least."""
         if not self.settings.ordering.in_order_of_arrival:
             return 0
-        queued = len(self._arrivals) - len(self._aside)
+        queued = len(self._arrivals) - len(self._aside) - self.held_requests
         if self.settings.fairness.in_order_of_arrival:
             return queued
         return len(self._flows[flow]) if flow in self._flows else 0
@@ -119,18 +161,36 @@ class Band:
             flow = self._flows[waiting.flow] = Heap()
         flow.push(self.settings.ordering.key(waiting.queued), waiting.number, waiting)
         first = flow.first()
-        if first is not None and first[1] is waiting:
-            self._order.head(waiting.flow, first[0], waiting.queued)
+        is_first = first is not None and first[1] is waiting
+        if waiting.flow in self._held:
+            self.held_requests += 1
+            if is_first:  # which may be a smaller one
+                self.resume(waiting.flow)
+        elif is_first:
+            self._head(waiting.flow)
 
     def _dequeue(self, waiting: Waiting, *, in_turn: bool) -> None:
+        name = waiting.flow
         if in_turn:
-            self._order.dispatched(waiting.flow)
-        flow = self._flows[waiting.flow]
+            self._order.dispatched(name)
+        flow = self._flows[name]
         was = flow.first()
         flow.discard(waiting.number)
-        first = flow.first()
-        if first is None:
-            del self._flows[waiting.flow]
-            self._order.empty(waiting.flow)
+        is_held = name in self._held
+        self.held_requests -= is_held
+        if not len(flow):
+            del self._flows[name]
+            if is_held:
+                self._held.discard(name)
+            else:
+                self._order.empty(name)
         elif was is not None and was[1] is waiting:
-            self._order.head(waiting.flow, first[0], first[1].queued)
+            if is_held:
+                self.resume(name)
+            else:
+                self._head(name)
+
+    def _head(self, flow: str) -> None:
+        first = self._flows[flow].first()
+        assert first is not None  # noqa: S101  a flow without requests is dropped
+        self._order.head(flow, first[0], first[1].queued)

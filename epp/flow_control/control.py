@@ -30,6 +30,7 @@ from epp.framework.errors import (
     TargetMissedError,
 )
 from epp.framework.flow_control import Queued
+from epp.framework.quotas import Blocked
 from epp.framework.request import Request
 
 _TRIED_AGAIN = 4
@@ -113,7 +114,8 @@ class FlowControl:
         wait.
         """
         request = entrant.request
-        if not self._queues.requests:
+        queues = self._queues
+        if not queues.requests or (queues.all_held and not queues.holds(request.fairness_id)):
             room = self.room(candidates, request.priority)
             if room.any():
                 self._observer.left(request, Outcome.DISPATCHED, 0.0)
@@ -174,6 +176,7 @@ class FlowControl:
             if self._has_ended:
                 return self._let_go()
             self._expire()
+            self._resume_due()
             released = 0
             for priority in self._queues.priorities:
                 found = self._dispatch_band(priority, _RELEASED - released)
@@ -191,7 +194,12 @@ class FlowControl:
     def next_deadline(self) -> float | None:
         """Return when the next request will have waited too long; None where none will."""
         ends = [self._end_of_patience(band.oldest) for band in self._queues.bands.values() if band.oldest is not None]
-        return min(*ends, self._targets.next) if ends else None
+        holds = [band.next_end_of_hold for band in self._queues.bands.values()]
+        return min(*ends, *holds, self._targets.next) if ends else None
+
+    def resume(self, flow: str) -> None:
+        """Let a flow go on that is held back: its tenant has something left."""
+        self._queues.resume(flow)
 
     def pool_changed(self, *, has_endpoints: bool) -> None:
         """Note whether the pool is empty."""
@@ -228,41 +236,56 @@ class FlowControl:
             waiting = queues.bands[queues.priorities[0]].oldest
             assert waiting is not None  # noqa: S101  a band without requests is dropped
             candidates = waiting.entrant.candidates()
-            waiting.entrant.go(candidates, np.ones(len(candidates), dtype=np.bool_))
-            self._take_out(waiting, Outcome.DISPATCHED)
+            went = waiting.entrant.go(candidates, np.ones(len(candidates), dtype=np.bool_))
+            if isinstance(went, Blocked):
+                self._refuse(waiting, went.error(), Outcome.EVICTED_OTHER)
+            else:
+                self._take_out(waiting, Outcome.DISPATCHED)
         return bool(queues.requests)
 
     def _dispatch_band(self, priority: int, most: int) -> int | None:
-        """Release what can go at a priority; return how many, or None where the pool is full, for lower ones too."""
+        """Release what can go at a priority, and hold back flows; return how many of both.
+
+        None where the pool is full, for lower priorities too.
+        """
         band = self._queues.bands.get(priority)
         if band is None:
             return 0
-        released = set_aside = 0
+        done = set_aside = 0
         for tried in band.aside(min(most, _TRIED_AGAIN)):
-            if self._try(tried):
-                released += 1
+            if tried.entrant.blocked() is None and self._try(tried) is True:
+                done += 1
             else:
                 band.set_aside(tried)
-        while released < most and set_aside < _SET_ASIDE and (waiting := band.first) is not None:
+        while done < most and set_aside < _SET_ASIDE and (waiting := band.first) is not None:
+            blocked = waiting.entrant.blocked()
+            if blocked is not None:
+                band.hold(waiting.flow, blocked)
+                done += 1
+                continue
             candidates = waiting.entrant.candidates()
             room = self.room(candidates, priority)
             if not room.any() and not waiting.entrant.is_restricted:
                 return None
-            if self._go(waiting, candidates, room):
-                released += 1
-            else:
+            went = self._go(waiting, candidates, room)
+            if went is False:
                 band.set_aside(waiting)
                 set_aside += 1
-        return released
+                continue
+            if isinstance(went, Blocked):
+                band.hold(waiting.flow, went)
+            done += 1
+        return done
 
-    def _try(self, waiting: Waiting) -> bool:
+    def _try(self, waiting: Waiting) -> bool | Blocked:
         candidates = waiting.entrant.candidates()
         return self._go(waiting, candidates, self.room(candidates, waiting.priority))
 
-    def _go(self, waiting: Waiting, candidates: Candidates, room: Mask) -> bool:
-        """Return whether a request was released, or has ended."""
-        if not room.any() or not waiting.entrant.go(candidates, room):
-            return False
+    def _go(self, waiting: Waiting, candidates: Candidates, room: Mask) -> bool | Blocked:
+        """Return whether a request was released, or has ended; Blocked where it may not go at all."""
+        went = room.any() and waiting.entrant.go(candidates, room)
+        if went is not True:
+            return went if isinstance(went, Blocked) else False
         now = self._clock.now()
         self._drain.dispatched(now, waiting.priority)
         self._take_out(waiting, Outcome.DISPATCHED, in_turn=not waiting.is_aside)
@@ -278,6 +301,10 @@ class FlowControl:
             first = [] if band.first is None else [band.first]
             for waiting in (*first, *band.aside(_TRIED_AGAIN)):
                 if self._evict_for(waiting):
+                    return
+                tried += 1
+            for waiting in band.some_held(_TRIED_AGAIN):
+                if waiting.entrant.preempt():
                     return
                 tried += 1
             if tried >= _TRIED_AGAIN:
@@ -335,6 +362,11 @@ class FlowControl:
             error.retry_after_seconds = self._retry_after(victim.priority, LATER_SECONDS)
             self._refuse(victim, error, Outcome.EVICTED_OTHER)
 
+    def _resume_due(self) -> None:
+        now = self._clock.now()
+        for band in self._queues.bands.values():
+            band.resume_due(now)
+
     def _expire(self) -> None:
         now = self._clock.now()
         for priority in self._queues.priorities:
@@ -342,7 +374,10 @@ class FlowControl:
             while (oldest := band.oldest) is not None and self._end_of_patience(oldest) <= now:
                 waited = f"{now - oldest.queued.enqueued_at:.0f} s"
                 error: RequestError
-                if self._has_endpoints:
+                blocked = band.why_held(oldest)
+                if blocked is not None:
+                    error, outcome = blocked.error(), Outcome.EVICTED_TTL
+                elif self._has_endpoints:
                     error, outcome = QueueTimeoutError(waited), Outcome.EVICTED_TTL
                     error.retry_after_seconds = self._retry_after(priority, SOON_SECONDS)
                 else:

@@ -2,7 +2,7 @@
 """Ends requests under way at an endpoint that one of higher priority needs, as few as possible."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, KeysView
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any, Protocol
@@ -227,6 +227,23 @@ class Evictions:
         if issued:
             self._decided_at = self._clock.now()
             self._observer.revoked(target, issued, len(self._pending))
+        return issued
+
+    def endable(self, priority: int) -> Mapping[Request, Evictable]:
+        """Return the requests of lower priority that may be ended now; asked for after `may_decide`."""
+        spares = self._spares_answered
+        return {
+            evictable.request: evictable
+            for evictable, entry in self._entries.items()
+            if entry.priority < priority and not entry.is_revoked and not (spares and evictable.is_answered)
+        }
+
+    def end(self, evictables: Sequence[Evictable], retry_after_seconds: int) -> int:
+        """End requests that may be ended, wherever they are; return how many are told to."""
+        issued = sum(self._revoke(self._entries[each], retry_after_seconds) for each in evictables)
+        if issued:
+            self._decided_at = self._clock.now()
+            self._observer.revoked(len(evictables), issued, len(self._pending))
         return issued
 
     def _revoke(self, entry: _Entry, retry_after_seconds: int) -> bool:

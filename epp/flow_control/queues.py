@@ -42,13 +42,27 @@ class Queues:
         band = self._bands.get(priority)
         return self._settings_of(priority) if band is None else band.settings
 
+    @property
+    def all_held(self) -> bool:
+        """Whether nothing waits but what is held back."""
+        return self.requests == sum(band.held_requests for band in self._bands.values())
+
+    def holds(self, flow: str) -> bool:
+        """Return whether a flow is held back at any priority."""
+        return any(band.holds(flow) for band in self._bands.values())
+
+    def resume(self, flow: str) -> None:
+        """Let a flow go on at every priority."""
+        for band in self._bands.values():
+            band.resume(flow)
+
     def at_least(self, priority: int) -> int:
-        """Return how many requests of this priority or a higher one wait."""
-        return sum(len(band) for each, band in self._bands.items() if each >= priority)
+        """Return how many requests of this priority or a higher one wait, and are not held back."""
+        return sum(len(band) - band.held_requests for each, band in self._bands.items() if each >= priority)
 
     def ahead_of(self, priority: int, flow: str) -> int:
         """Return how many requests go before one that comes to a flow of a priority, at the least."""
-        higher = sum(len(band) for each, band in self._bands.items() if each > priority)
+        higher = sum(len(band) - band.held_requests for each, band in self._bands.items() if each > priority)
         band = self._bands.get(priority)
         return higher if band is None else higher + band.ahead_of(flow)
 

@@ -4,9 +4,11 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
+from epp.framework.errors import Breach, QuotaExceededError
 from epp.framework.plugin import P, Plugin, Role
 
 ALERT_PERCENT = 95.0
@@ -62,6 +64,22 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """Share of a limit from which its use is reported."""
     origin: str = ""
     """Who says so, for people."""
+
+
+class Blocked(NamedTuple):
+    """A request that does not fit into the quota of its tenant now."""
+
+    breach: Breach
+    retry_after_seconds: int
+    """From 1 to 300 for requests to end and tokens of a minute; for what is of a day at most 86,400."""
+    until: float | None
+    """When it fits by time alone, in seconds on the clock; None where another request has to end before."""
+    waits: bool
+    """Whether the quota lets it wait."""
+
+    def error(self) -> QuotaExceededError:
+        """Return the refusal of one that does not wait."""
+        return QuotaExceededError(self.breach, self.retry_after_seconds)
 
 
 class QuotaSource(Plugin[P], role=Role(title="Quotas")):

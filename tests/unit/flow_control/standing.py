@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests in front of endpoints with places, without a director: what flow control asks of its surroundings."""
 
+from collections import Counter
 from collections.abc import Sequence
 from math import inf
 from typing import Any
@@ -9,8 +10,9 @@ import numpy as np
 
 from epp.flow_control import NO_LIMITS, BandSettings, Entrant, FlowControl, FlowControlSettings, FlowObserver, Limits
 from epp.framework import Candidates, ManualClock, Parameters, Request
-from epp.framework.errors import RequestError
+from epp.framework.errors import Breach, RequestError
 from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector
+from epp.framework.quotas import Blocked
 from epp.framework.testing import candidates
 from epp.plugins.flow_control.fairness import GlobalStrictFairness
 from epp.plugins.flow_control.ordering import FcfsOrdering
@@ -26,6 +28,11 @@ class Places(SaturationDetector[Parameters]):
         super().__init__()
         self.places = list(places)
         self.taken = [0] * len(places)
+        self.shares: dict[str, int] = {}
+        """Most places that the requests of a flow may take at once, where that is limited."""
+        self.shares_end: float | None = None
+        self.users: Counter[str] = Counter()
+        """Places taken by flow."""
 
     def candidates(self) -> Candidates:
         return candidates(waiting=[0.0] * len(self.places))
@@ -58,7 +65,19 @@ class Standing(Entrant):
             found = found.keep(np.isin(found.slots, self.only))
         return found
 
-    def go(self, candidates: Candidates, room: Any) -> bool:
+    def blocked(self) -> Blocked | None:
+        flow = self.request.fairness_id
+        share = self._places.shares.get(flow)
+        if share is None or self._places.users[flow] < share:
+            return None
+        return Blocked(
+            Breach(flow, "total.max.workers.limit", share + 1, share), 7, self._places.shares_end, waits=True
+        )
+
+    def go(self, candidates: Candidates, room: Any) -> bool | Blocked:
+        blocked = self.blocked()
+        if blocked is not None:
+            return blocked
         usable = [slot for slot in candidates.slots[room].tolist() if self.only is None or slot in self.only]
         if not usable:
             return False
@@ -66,6 +85,7 @@ class Standing(Entrant):
         assert self.error is None
         self.place = usable[0]
         self._places.taken[self.place] += 1
+        self._places.users[self.request.fairness_id] += 1
         return True
 
     def refuse(self, error: RequestError) -> None:
@@ -120,6 +140,10 @@ class Front:
         request = Request(name, fairness_id=flow, priority=priority, size_bytes=size, **more)
         standing = of(self.places, request, only, restricted=only is not None)
         found = standing.candidates()
+        if standing.blocked() is not None:
+            self.flow.wait(standing)
+            self.flow.dispatch()
+            return standing
         room = self.flow.enter(standing, found)
         if room is not None and not standing.go(found, room):
             self.flow.wait(standing)
@@ -129,6 +153,8 @@ class Front:
         """Free the place of a request."""
         assert standing.place is not None
         self.places.taken[standing.place] -= 1
+        self.places.users[standing.request.fairness_id] -= 1
+        self.flow.resume(standing.request.fairness_id)
         self.flow.dispatch()
 
 

@@ -25,10 +25,12 @@ class FlowControlMachine(RuleBasedStateMachine):
         self.inside: list[Standing] = []
         """Those that wait or have a place."""
 
-    @initialize(fair=st.booleans())
-    def begin(self, fair):
+    @initialize(fair=st.booleans(), share=st.sampled_from([None, None, 0, 1, 2]))
+    def begin(self, fair, share):
         fairness = RoundRobinFairness() if fair else GlobalStrictFairness()
         self.front = Front(*PLACES, band=BAND, limits=LIMITS, ttl=20.0, fairness=fairness)
+        if share is not None:
+            self.front.places.shares["a"] = share
 
     @rule(
         requests=st.lists(
@@ -57,7 +59,8 @@ class FlowControlMachine(RuleBasedStateMachine):
         self.inside.remove(standing)
         before = self.waiting()
         self.front.end(standing)
-        if isinstance(self.front.settings.default_band.fairness, GlobalStrictFairness):
+        strict = isinstance(self.front.settings.default_band.fairness, GlobalStrictFairness)
+        if strict and not self.front.places.shares:
             self.nobody_was_overtaken(before)
 
     def nobody_was_overtaken(self, before: list[Standing]) -> None:
@@ -91,6 +94,18 @@ class FlowControlMachine(RuleBasedStateMachine):
     def waiting(self) -> list[Standing]:
         return [each for each in self.inside if each.place is None and each.error is None]
 
+    @rule(share=st.integers(0, 2))
+    def other_share(self, share):
+        if self.front.places.shares:
+            self.front.places.shares["a"] = share
+            self.front.flow.resume("a")
+
+    @invariant()
+    def held_requests_are_counted(self):
+        for band in self.front.flow.queues.bands.values():
+            in_queues = [each for each in band.newest() if not each.is_aside]
+            assert band.held_requests == sum(band.holds(each.flow) for each in in_queues)
+
     @invariant()
     def everybody_is_somewhere(self):
         self.inside = [each for each in self.inside if each.error is None]
@@ -113,7 +128,7 @@ class FlowControlMachine(RuleBasedStateMachine):
         for _ in range(8):  # a round sets few aside
             self.front.flow.dispatch()
         free = any(taken < places for taken, places in zip(self.front.places.taken, PLACES, strict=True))
-        assert not (free and any(each.only is None for each in self.waiting()))
+        assert not (free and any(each.only is None and each.blocked() is None for each in self.waiting()))
 
     def teardown(self):
         for each in [one for one in self.inside if one.place is not None]:

@@ -197,6 +197,7 @@ def test_gie_10_clients_are_told_to_wait_where_that_helps_and_only_there():
         "AllBusyError": 1,
         "SheddableDroppedError": 1,
         "QueueFullError": 1,
+        "QuotaExceededError": 2,
         "QueueTimeoutError": 1,
         "TargetMissedError": 1,
         "StaleDataError": 1,

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Charges requests to the accounts of their tenants, and gives back what they took."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
+
+from epp.framework.clock import Clock
+from epp.framework.quotas import Blocked, Quota
+from epp.framework.request import Request
+from epp.framework.response import Usage
+from epp.framework.snapshot import ACCELERATOR, Snapshot
+from epp.quotas.account import Account
+from epp.quotas.accounts import Accounts
+from epp.quotas.alerts import Alerts
+from epp.quotas.allowances import Allowance
+from epp.quotas.amounts import NOTHING, Amounts
+from epp.quotas.days import Calendar
+from epp.quotas.hardware import devices, dollars_per_second, memory_share, tflops_share
+from epp.quotas.keys import LimitKey
+from epp.quotas.observer import QuotaObserver
+from epp.quotas.reservation import Place, Reservation, Spent
+from epp.quotas.shared_time import SharedTimes
+from epp.quotas.shortfall import blocked
+
+UNANSWERED_SECONDS = 600.0
+"""Time after which a request without a response is given back: its end was lost."""
+_MOST_SETTLED = 2_000
+"""Requests under way whose time is charged in one sweep, and accounts at rest that are looked at."""
+_ALERT_WEIGHT = 1e-3
+"""How much an account matters that has nothing but an alert."""
+
+
+class Books:
+    """Of all tenants; it keeps the reservations that it gives out."""
+
+    def __init__(self, clock: Clock, observer: QuotaObserver) -> None:
+        self._clock = clock
+        self._observer = observer
+        self.calendar = Calendar(clock)
+        self.alerts = Alerts(observer)
+        self.accounts = Accounts(self._weigh, self.alerts.forget)
+        self.on_release: Callable[[str], None] | None = None
+        """Is told a tenant of whom something came back."""
+        self._times = SharedTimes()
+        self._requests_per_endpoint: dict[Reservation, int] = {}
+        self._unanswered: OrderedDict[Reservation, None] = OrderedDict()
+        self._unsettled: OrderedDict[Reservation, None] = OrderedDict()
+        """Those whose time is charged to a day, the one that was charged last at the end."""
+        self.shared = 0
+        """Requests under way, those of tenants without a quota too."""
+
+    @property
+    def endpoints(self) -> int:
+        """Number of endpoints whose time is shared now."""
+        return len(self._times)
+
+    def account_of(self, tenant: str, quota: Quota) -> Account | None:
+        """Return the account of a tenant, if there is one, under the quota that it has now."""
+        account = self.accounts.get(tenant)
+        if account is not None and account.quota is not quota:
+            account.quota = quota
+        return account
+
+    def held(self, account: Account, request: Request, now: float) -> Amounts:
+        """Return what is held for requests of higher priority of the tenant."""
+        nominations = account.nominations
+        if not len(nominations):
+            return NOTHING
+        nominations.forget_before(now)
+        return nominations.held_against(request, now)
+
+    def assume(
+        self, request: Request, allowance: Allowance | None, snapshot: Snapshot, slots: tuple[int, ...]
+    ) -> Reservation | Blocked:
+        """Charge a request that goes to these slots, the target first, if it fits; all in one step."""
+        now = self._clock.now()
+        if allowance is None:
+            reservation = Reservation(self, request, [self._place(snapshot, slot, 0, now) for slot in slots], now)
+            self.shared += 1
+            return reservation
+        quota, sharers = allowance
+        account = self.account_of(request.fairness_id, quota) or Account(request.fairness_id, quota)
+        tags = [snapshot.records(ACCELERATOR).values[slot] for slot in slots]
+        memory = sum([memory_share(tag, sharers) for tag in tags])
+        tflops = sum([tflops_share(tag, sharers) for tag in tags])
+        need = account.need(request, memory, tflops)
+        refusal = blocked(account, need, self.held(account, request, now), now, self.calendar)
+        if refusal is not None:
+            return refusal
+        reservation = Reservation(self, request, [self._place(snapshot, slot, sharers, now) for slot in slots], now)
+        self.shared += 1
+        self._requests_per_endpoint[reservation] = sharers
+        account.nominations.forget(request)
+        account.charge(reservation, need, now)
+        self.accounts.busy(account)
+        self._unanswered[reservation] = None
+        if quota.total.device_seconds_per_day > 0 or quota.total.dollars_per_day > 0:
+            self._unsettled[reservation] = None
+        _note_uncounted(account, reservation)
+        self.alerts.look(account, now, self.calendar.today())
+        self._observer.charged(reservation)
+        return reservation
+
+    def committed(self, reservation: Reservation) -> None:
+        """Note that its request has an answer."""
+        self._unanswered.pop(reservation, None)
+
+    def answered(self, reservation: Reservation) -> None:
+        """Give back what the legs before the answer took."""
+        if len(reservation.places) > 1:
+            self._leave(reservation, reservation.places[1:])
+            self._recharge(reservation)
+
+    def moved(self, reservation: Reservation, snapshot: Snapshot, slot: int) -> None:
+        """Charge another endpoint than the target, even where that goes beyond a limit: the request is there."""
+        now = self._clock.now()
+        sharers = self._requests_per_endpoint.get(reservation, 0)
+        place = self._place(snapshot, slot, sharers, now)
+        self._leave(reservation, reservation.places[:1])
+        reservation.places.insert(0, place)
+        self._recharge(reservation)
+
+    def released(self, reservation: Reservation, usage: Usage | None, *, unserved: bool) -> None:
+        """Give everything back, once."""
+        self.shared -= 1
+        self._unanswered.pop(reservation, None)
+        self._unsettled.pop(reservation, None)
+        self._requests_per_endpoint.pop(reservation, None)
+        self._leave(reservation, list(reservation.places))
+        account = self._account(reservation)
+        if account is None:
+            return
+        account.give_back(reservation, usage, self._clock.now(), unserved=unserved)
+        if not account.requests:
+            self.accounts.rest(account)
+        self._observer.released(reservation)
+        self.came_back(account.tenant)
+
+    def came_back(self, tenant: str) -> None:
+        """Tell that something came back."""
+        if self.on_release is not None:
+            self.on_release(tenant)
+
+    def sweep(self) -> None:
+        """Give back what got no response, charge the time of long requests, end alerts, drop idle accounts."""
+        now, today = self._clock.now(), self.calendar.today()
+        while self._unanswered:
+            oldest = next(iter(self._unanswered))
+            if now - oldest.assumed_at < UNANSWERED_SECONDS:
+                break
+            self._observer.expired(oldest)
+            oldest.release()
+        for reservation in list(islice(self._unsettled, _MOST_SETTLED)):
+            self._unsettled.move_to_end(reservation)
+            account = self._account(reservation)
+            if account is not None:
+                for place in reservation.places:
+                    account.spend(reservation, place.spend(now), today)
+        self.alerts.sweep(now, today)
+        self.accounts.tidy(_MOST_SETTLED)
+
+    def _account(self, reservation: Reservation) -> Account | None:
+        return self.accounts.get(reservation.tenant) if reservation.is_limited else None
+
+    def _place(self, snapshot: Snapshot, slot: int, sharers: int, now: float) -> Place:
+        endpoint, tag = snapshot.endpoints.values[slot], snapshot.records(ACCELERATOR).values[slot]
+        time = self._times.of("" if endpoint is None else endpoint.id)
+        if not sharers:
+            return Place(time, tag, 0.0, 0.0, now)
+        return Place(time, tag, memory_share(tag, sharers), tflops_share(tag, sharers), now)
+
+    def _leave(self, reservation: Reservation, places: list[Place]) -> None:
+        """Take a request from endpoints, and charge what it has had of them."""
+        now, spent = self._clock.now(), Spent()
+        for place in places:
+            reservation.places.remove(place)
+            spent.add(place.leave(now))
+        account = self._account(reservation)
+        if account is not None:
+            account.spend(reservation, spent, self.calendar.today())
+
+    def _recharge(self, reservation: Reservation) -> None:
+        account = self._account(reservation)
+        if account is None:
+            return
+        memory = sum(place.accelerator_bytes for place in reservation.places)
+        tflops = sum(place.tflops for place in reservation.places)
+        account.recharge(reservation, reservation.amounts._replace(accelerator_bytes=memory, tflops=tflops))
+        self.came_back(account.tenant)
+
+    def _weigh(self, account: Account) -> float:
+        now = self._clock.now()
+        account.nominations.forget_before(now)
+        if len(account.nominations):
+            return 1.0
+        return max(account.lasting_share(now, self.calendar.today()), _ALERT_WEIGHT if account.alerts else 0.0)
+
+
+def _note_uncounted(account: Account, reservation: Reservation) -> None:
+    """Count a request for which a limit cannot be held, as nothing is known of its endpoint."""
+    single, total = account.quota.single, account.quota.total
+    place = reservation.places[0]
+    if not place.accelerator_bytes and total.accelerator_bytes > 0:
+        account.note_uncounted(LimitKey.TOTAL_ACCELERATOR_BYTES)
+    if not place.tflops and total.tflops > 0:
+        account.note_uncounted(LimitKey.TOTAL_TFLOPS)
+    if total.device_seconds_per_day > 0 and not devices(place.tag):
+        account.note_uncounted(LimitKey.TOTAL_DEVICE_SECONDS)
+    if (total.dollars_per_day > 0 or single.dollars > 0) and not dollars_per_second(place.tag):
+        account.note_uncounted(LimitKey.TOTAL_DOLLARS)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tenants that take what their quota allows and no more, behind a real Envoy."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import yaml
+from config_files import replace
+from test_flow_control import FLOW, LONG, SECONDS, Front, Setting
+from test_policies import DROPPED, OBJECTIVE
+from world import until
+
+MANY, QUOTA = 60, 15
+
+
+class QuotaSetting(Setting):
+    """The files of a gateway whose tenants have quotas, and the servers behind it."""
+
+    def limit(
+        self, quotas: dict[str, dict], *, places: int | None = MANY, eviction: bool = False, **defaults: object
+    ) -> None:
+        """Write the configuration; without `places` nobody waits, as flow control is off."""
+        self.configure(
+            on=places is not None, places=places or 0, **({"enableEviction": True} if eviction else {})
+        )
+        content = yaml.safe_load(self.config.read_text())
+        parameters = {"quotas": [{"tenant": name, **quota} for name, quota in quotas.items()], **defaults}
+        content["plugins"].append({"type": "tenant-quotas", "parameters": parameters})
+        replace(self.config, yaml.safe_dump(content))
+
+
+@pytest.fixture
+async def setting(simulated, tmp_path: Path) -> QuotaSetting:
+    setting = QuotaSetting(tmp_path, await simulated("a", "b"))
+    setting.pool("a")
+    return setting
+
+
+async def running(front: Front, count: int) -> None:
+    """Wait until so many requests are under way."""
+
+    async def counted() -> bool:
+        samples = (await front.gateway.metrics()).get("llm_d_epp_request_running", {})
+        return sum(samples.values()) == count
+
+    await until(counted, f"{count} requests are under way", seconds=SECONDS)
+
+
+async def test_tf_10_of_many_at_once_exactly_the_quota_is_served_and_all_others_are_refused(setting):
+    setting.limit({"a": {"total": {"concurrentRequests": QUOTA}}}, places=None)
+    async with setting.front() as front:
+        asked = [front.ask(f"{number}", tokens=LONG, **{FLOW: "a"}) for number in range(MANY)]
+        await running(front, QUOTA)
+        refused, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        await until(lambda: sum(each.done() for each in asked) == MANY - QUOTA, "all others are refused")
+        for status, headers, answer in [each.result() for each in asked if each.done()]:
+            assert (status, headers[DROPPED]) == (429, "rejected-quota")
+            assert int(headers["retry-after"]) >= 1
+            assert "total.max.workers.limit of 'a'" in answer["error"]["message"]
+        assert len(await setting.served()) == QUOTA
+        assert refused
+        assert (await front.ask("other", **{FLOW: "b"}))[0] == 200
+
+
+async def test_tf_9_requests_over_a_quota_wait_while_those_of_others_go(setting):
+    setting.limit({"a": {"total": {"concurrentRequests": QUOTA}}})
+    async with setting.front() as front:
+        asked = [front.ask(f"{number}", tokens=LONG, **{FLOW: "a"}) for number in range(MANY)]
+        await running(front, QUOTA)
+        await front.waiting(MANY - QUOTA)
+        assert (await front.ask("other", **{FLOW: "b"}))[0] == 200
+        names = await setting.served()
+        assert len(names) == QUOTA + 1
+        asked[int(names[0])].cancel()  # each end lets one of the others go
+        await front.waiting(MANY - QUOTA - 1)
+        await running(front, QUOTA)
+
+
+async def test_all_that_wait_for_a_quota_are_served_in_the_end(setting):
+    setting.limit({"a": {"total": {"concurrentRequests": 2}}})
+    async with setting.front() as front:
+        asked = [front.ask(f"{number}", **{FLOW: "a"}) for number in range(MANY)]
+        assert [status for status, *_ in await asyncio.gather(*asked)] == [200] * MANY
+        assert len(await setting.served()) == MANY
+        await running(front, 0)
+
+
+async def test_tf_9_a_request_beyond_what_one_may_take_is_refused_for_good(setting):
+    setting.limit({"a": {"single": {"promptTokens": 5, "outputTokens": 10}}}, places=None)
+    async with setting.front() as front:
+        status, headers, answer = await front.ask("one two three four five six seven eight nine ten", **{FLOW: "a"})
+        assert (status, headers[DROPPED]) == (413, "rejected-quota")
+        assert "retry-after" not in headers
+        assert "single.max.promptTokens" in answer["error"]["message"]
+        status, _, answer = await front.ask("long", tokens=11, **{FLOW: "a"})
+        assert status == 400
+        assert "single.max.outputTokens of 'a' is 10, and with this request 11" in answer["error"]["message"]
+        assert (await front.ask("fits", tokens=10, **{FLOW: "a"}))[0] == 200
+        assert (await front.ask("anybody's", tokens=11))[0] == 200
+
+
+async def test_tokens_a_minute_are_refused_with_a_time_to_come_back(setting):
+    setting.limit({"a": {"total": {"tokensPerMinute": 600}, "whenExceeded": "Refuse"}})
+    async with setting.front() as front:
+        assert (await front.ask("first", tokens=590, **{FLOW: "a"}))[0] == 200
+        status, headers, answer = await front.ask("second", tokens=110, **{FLOW: "a"})
+        assert (status, headers[DROPPED]) == (429, "rejected-quota")
+        assert 5 <= int(headers["retry-after"]) <= 12  # ten tokens a second come back
+        assert "total.max.tokensPerMinute" in answer["error"]["message"]
+
+
+async def test_a_larger_quota_counts_for_those_that_wait_once_the_file_says_so(setting):
+    setting.limit({"a": {"total": {"concurrentRequests": 1}}})
+    async with setting.front() as front:
+        for number in range(3):
+            front.ask(f"{number}", tokens=LONG, **{FLOW: "a"})
+        await running(front, 1)
+        await front.waiting(2)
+        setting.limit({"a": {"total": {"concurrentRequests": 3}}})
+        await running(front, 3)
+        await front.waiting(0)
+
+
+async def test_tf_11_a_request_of_high_priority_takes_the_place_of_a_low_one_of_its_tenant(setting):
+    setting.limit({"a": {"total": {"concurrentRequests": 2}}}, eviction=True)
+    async with setting.front("--allow-experimental-plugins") as front:
+        holder = front.ask("normal", tokens=LONG, **{FLOW: "a"})
+        await running(front, 1)
+        low = front.ask("low", tokens=LONG, **{FLOW: "a", OBJECTIVE: "low"})
+        of_another = front.ask("another's", tokens=LONG, **{FLOW: "b", OBJECTIVE: "low"})
+        await running(front, 3)
+        assert (await front.ask("high", **{FLOW: "a", OBJECTIVE: "high"}))[0] == 200
+        status, headers, _ = await low
+        assert (status, headers[DROPPED]) == (429, "evicted")
+        assert not holder.done()
+        assert not of_another.done()
