@@ -2,13 +2,14 @@
 """A picker: servers, a running configuration, and the file that it follows."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import structlog
 
+from epp.admin import AdminPort, LoopCalls, Route, quota_routes
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Director
@@ -19,6 +20,7 @@ from epp.framework import SystemClock
 from epp.framework.cluster import ObjectReader
 from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
+from epp.framework.quotas import QuotaSource
 from epp.framework.registry import Registry
 from epp.observability.accelerator_names import UnknownAccelerators
 from epp.observability.cluster_scores import cluster_scores
@@ -97,7 +99,14 @@ class Picker:
         page = OperatorPage(
             self.metrics.registry, self._health, scores=self._cluster_scores, explanations=self._explanations
         )
-        self._servers = Servers(self._session, page, settings.server, metrics_address=settings.metrics_address)
+        self._servers = Servers(
+            self._session,
+            page,
+            settings.server,
+            metrics_address=settings.metrics_address,
+            admin=None if settings.admin is None else AdminPort(settings.admin),
+            admin_routes=self._admin_routes,
+        )
 
     @property
     def store(self) -> Datastore:
@@ -274,6 +283,7 @@ class Picker:
             "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
             "config": {"generation": config.generation, "refused": config.refused or None},
             **self._waiting,
+            **self._quota_alerts,
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
@@ -299,6 +309,12 @@ class Picker:
         shown = {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": round(longest, 1)}
         return {"queued": shown}
 
+    @property
+    def _quota_alerts(self) -> dict[str, object]:
+        """Limits of quotas that are almost used up, as a part of `/healthz`; nothing where there are none."""
+        alerts = self.metrics.quota_alerts
+        return {"quota_alerts": alerts[:MAX_ROWS], "quotas_almost_used_up": len(alerts)} if alerts else {}
+
     def _cluster_scores(self, local: str) -> Mapping[str, object]:
         """Return the room for requests in each cluster; called in any thread."""
         snapshot = self._running.store.latest
@@ -307,6 +323,16 @@ class Picker:
     def _explanations(self) -> Mapping[str, object]:
         """Return how placements chose, by name; called in any thread."""
         return {name: each for plugin in self._running.assembly.plugins for name, each in plugin.explanations.items()}
+
+    def _admin_routes(self) -> Sequence[Route]:
+        """Return the routes of the admin port, for the event loop that runs now."""
+        loop = LoopCalls(asyncio.get_running_loop())
+        return quota_routes(loop, lambda: self.director.quotas, self._tenants)
+
+    def _tenants(self) -> Iterator[str]:
+        """Yield the tenants whose quotas have their names in the configuration, or in objects."""
+        for source in self._running.assembly.instances.of(QuotaSource):
+            yield from source.named_quotas
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""

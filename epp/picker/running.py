@@ -161,6 +161,7 @@ class RunningConfig:
     async def _refresh_gauges(self) -> None:
         while True:
             self._metrics.refresh_pool(self.store, self.director.flow)
+            self._metrics.refresh_quotas(self.director.quotas)
             await asyncio.sleep(self._gauge_seconds)
 
     async def _watch_prices(self) -> None:
