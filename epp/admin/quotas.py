@@ -4,6 +4,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from itertools import islice
+from typing import NamedTuple
 
 import structlog
 from msgspec import UNSET, UnsetType
@@ -14,7 +15,7 @@ from epp.admin.routes import Route, read_object, read_switch
 from epp.framework.errors import Breach, ConfigurationError
 from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
-from epp.framework.printable import quoted
+from epp.framework.printable import printable, quoted
 from epp.framework.quotas import Quota
 from epp.observability.http_request import HttpRequest
 from epp.observability.http_thread import Answer
@@ -25,7 +26,9 @@ PATH = "/api/quota"
 SET_HERE = "set at run time"
 """Origin of a quota that was set here."""
 _MOST_SHOWN = 200
-"""Tenants in one answer: those with requests first; any other can be asked for by its name."""
+"""Tenants in one answer; any other can be asked for by its name."""
+_MOST_NAMED = 100
+"""Of these, those of configuration and objects, which come before tenants that clients name."""
 _EXCEEDED = "ScalingQuotaExceeded"
 
 _log = structlog.get_logger()
@@ -39,6 +42,12 @@ class _AdjustBody(Parameters, frozen=True, kw_only=True):
     """None to take back what was set here."""
     force: bool = False
     """Whether limits may be set that are below what is used."""
+
+
+class _Found(NamedTuple):
+    tenant: str
+    quota: Quota
+    lines: tuple[Line, ...]
 
 
 def quota_routes(
@@ -62,20 +71,21 @@ class _QuotaPages:
     async def all(self, _request: HttpRequest, _rest: str) -> Answer:
         """Answer with the quotas of all tenants, of many with some."""
 
-        def found() -> list[dict[str, object]]:
+        def found() -> list[_Found]:
             quotas = self._quotas()
             with_use = (line.tenant for line in quotas.report(most=_MOST_SHOWN))
-            tenants = dict.fromkeys((*with_use, *islice(self._named(), _MOST_SHOWN)))
-            return [shown for each in islice(tenants, _MOST_SHOWN) if (shown := _shown(quotas, each)) is not None]
+            tenants = dict.fromkeys((*islice(self._named(), _MOST_NAMED), *with_use))
+            each = (_found(quotas, tenant) for tenant in islice(tenants, _MOST_SHOWN))
+            return [one for one in each if one is not None]
 
-        return as_json({"quotas": await self._loop.call(found)})
+        return as_json({"quotas": [_shown(*each) for each in await self._loop.call(found)]})
 
     async def one(self, _request: HttpRequest, tenant: str) -> Answer:
         """Answer with the quota of one tenant."""
-        shown = await self._loop.call(lambda: _shown(self._quotas(), tenant))
-        if shown is None:
+        found = await self._loop.call(lambda: _found(self._quotas(), tenant))
+        if found is None:
             raise _no_quota(tenant)
-        return as_json(shown)
+        return as_json(_shown(*found))
 
     async def adjust(self, request: HttpRequest, _rest: str) -> Answer:
         """Set the quota of a tenant, take it back, or say what that would mean."""
@@ -97,7 +107,7 @@ class _QuotaPages:
         )
         if made.is_applied:
             limits = None if made.after is None else written(made.after)
-            _log.info("quota changed at run time", tenant=tenant, quota=limits, taken_back=quota is None)
+            _log.info("quota changed at run time", tenant=printable(tenant), quota=limits, taken_back=quota is None)
         outcome = _outcome(made, dry_run=dry_run)
         if is_exceeded:
             refusal = AdminError(
@@ -132,17 +142,19 @@ def _origin(quotas: Quotas, tenant: str) -> str:
     return "" if quota is None else quota.origin
 
 
-def _shown(quotas: Quotas, tenant: str) -> dict[str, object] | None:
+def _found(quotas: Quotas, tenant: str) -> _Found | None:
     """Return the quota of a tenant and its use, None for none."""
     quota = quotas.quota_of(tenant)
-    if quota is None:
-        return None
+    return None if quota is None else _Found(tenant, quota, quotas.report(tenant))
+
+
+def _shown(tenant: str, quota: Quota, lines: Iterable[Line]) -> dict[str, object]:
     return {
         "tenant": tenant,
         "origin": quota.origin,
         "override": quota.origin == SET_HERE,
         "quota": written(quota),
-        "use": [_use(line) for line in quotas.report(tenant)],
+        "use": [_use(line) for line in lines],
     }
 
 

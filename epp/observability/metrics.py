@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics under the names of llm-d-router, updated by director, scheduler, collector and configuration."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -283,9 +283,9 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             if name not in names:
                 self._endpoint_responses.remove(name, outcome)
 
-    def refresh_quotas(self, quotas: Quotas) -> None:
-        """Update the gauges of quotas."""
-        self._quotas.show(quotas)
+    def refresh_quotas(self, quotas: Quotas, named: Iterable[str] = ()) -> None:
+        """Update the gauges of quotas, those of the tenants of the configuration before others."""
+        self._quotas.show(quotas, named)
 
     @property
     def quota_alerts(self) -> Sequence[Mapping[str, object]]:

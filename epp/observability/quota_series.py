@@ -2,13 +2,15 @@
 """Quotas of tenants for operators: metrics, log lines of alerts, and what `/healthz` says of these."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 import structlog
 from prometheus_client.registry import CollectorRegistry
 
 from epp.framework.clock import Clock
 from epp.framework.errors import OverQuotaError, QuotaExceededError, RequestError
+from epp.framework.printable import printable
 from epp.observability.families import Counters, Gauges
 from epp.observability.request_series import OTHER, shortened
 from epp.quotas import Quotas
@@ -66,25 +68,35 @@ class QuotaSeries:
         if not self._may_say():
             self._unsaid += 1
         elif is_over:
-            _log.info("quota no longer almost used up", tenant=tenant, limit=key)
+            _log.info("quota no longer almost used up", tenant=printable(tenant), limit=key)
         else:
-            _log.warning("quota almost used up", tenant=tenant, limit=key, used=used, most=limit)
+            _log.warning("quota almost used up", tenant=printable(tenant), limit=key, used=used, most=limit)
 
     @property
     def alerts(self) -> Sequence[Mapping[str, object]]:
         """Limits that are almost used up, with the use as the alert began."""
         return [
-            {"tenant": tenant, "limit": key, "used": used, "most": limit}
+            {"tenant": printable(tenant), "limit": key, "used": used, "most": limit}
             for (tenant, key), (used, limit) in list(self._alerts.items())
         ]
 
-    def show(self, quotas: Quotas) -> None:
-        """Set the gauges to limits and use now."""
+    def show(self, quotas: Quotas, named: Iterable[str]) -> None:
+        """Set the gauges to limits and use now: of the named tenants first, so that clients cannot displace them."""
         for gauge in (self._limit, self._used, self._alert):
             gauge.clear()
         if not quotas.is_active:
             return
+        first = dict.fromkeys(islice(named, _MOST_TENANTS))
+        lines = [line for tenant in first for line in quotas.report(tenant)]
+        others: set[str] = set()
         for line in quotas.report(most=_MOST_TENANTS):
+            if line.tenant in first:
+                continue
+            if line.tenant not in others and len(first) + len(others) >= _MOST_TENANTS:
+                break
+            others.add(line.tenant)
+            lines.append(line)
+        for line in lines:
             labels = shortened(line.tenant), line.key
             self._limit.labels(*labels).set(line.limit)
             self._used.labels(*labels).set(line.used)

@@ -2,7 +2,7 @@
 """A picker: servers, a running configuration, and the file that it follows."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -20,7 +20,6 @@ from epp.framework import SystemClock
 from epp.framework.cluster import ObjectReader
 from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
-from epp.framework.quotas import QuotaSource
 from epp.framework.registry import Registry
 from epp.observability.accelerator_names import UnknownAccelerators
 from epp.observability.cluster_scores import cluster_scores
@@ -327,12 +326,7 @@ class Picker:
     def _admin_routes(self) -> Sequence[Route]:
         """Return the routes of the admin port, for the event loop that runs now."""
         loop = LoopCalls(asyncio.get_running_loop())
-        return quota_routes(loop, lambda: self.director.quotas, self._tenants)
-
-    def _tenants(self) -> Iterator[str]:
-        """Yield the tenants whose quotas have their names in the configuration, or in objects."""
-        for source in self._running.assembly.instances.of(QuotaSource):
-            yield from source.named_quotas
+        return quota_routes(loop, lambda: self.director.quotas, lambda: self._running.tenants)
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""

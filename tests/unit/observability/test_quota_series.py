@@ -80,6 +80,18 @@ def test_tenants_with_series_are_bounded_however_many_clients_name(quotas, metri
     assert len(family.samples) == 100
 
 
+def test_tenants_of_the_configuration_are_shown_whomever_clients_name(quotas, metrics, value):
+    of = quotas(
+        quotas=[{"tenant": "team-a", "total": {"concurrentRequests": 9}}], default={"total": {"concurrentRequests": 4}}
+    )
+    for number in range(500):
+        take(of, f"tenant {number}")
+    metrics.refresh_quotas(of, ["team-a"])
+    assert (value("limit", "team-a"), value("used", "team-a")) == (9, 0)
+    (family,) = [each for each in metrics.registry.collect() if each.name == "llm_d_epp_quota_used"]
+    assert len(family.samples) == 100
+
+
 def test_quotas_that_are_gone_are_not_shown(quotas, metrics, value):
     of = quotas(default={"total": {"concurrentRequests": 4}})
     take(of, "a")
@@ -139,6 +151,14 @@ def test_alert_is_logged_as_it_begins_and_shown_until_it_ends(quotas, metrics, c
         of.sweep()
     assert [log["event"] for log in logs] == ["quota no longer almost used up"]
     assert metrics.quota_alerts == []
+
+
+def test_hostile_name_of_a_tenant_is_short_and_printable_in_log_and_health(metrics):
+    with capture_logs() as logs:
+        metrics.alert("\x1b[31m" + "x" * 5000, WORKERS, 4, 4, is_over=False)
+    for shown in (logs[0]["tenant"], metrics.quota_alerts[0]["tenant"]):
+        assert shown.isprintable()
+        assert len(shown) <= 64
 
 
 def test_log_lines_of_alerts_are_few_however_many_tenants_there_are(metrics, clock):
