@@ -14,6 +14,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from epp.cli.options import (
+    AdminHost,
+    AdminPort,
+    AdminTokenFile,
     Bytes,
     ConfigFile,
     DrainTimeout,
@@ -68,6 +71,10 @@ class PickerFlags:
     pool_name: PoolName = None
     metrics_port: MetricsPort = None
     """None for no page."""
+    admin_port: AdminPort = None
+    """None for no admin API."""
+    admin_host: AdminHost = "127.0.0.1"
+    admin_token_file: AdminTokenFile = None
     max_request_body: Annotated[int, size_option("Largest request body accepted.")] = Bytes(32 * 1024 * 1024)
     plain_errors: Annotated[Switch, switch_option("Send errors as plain text instead of the API's JSON.")] = (
         Switch.FALSE

@@ -58,11 +58,9 @@ def read_trust(ca_file: Path | None, *, skip_verify: bool) -> EndpointTrust:
     return EndpointTrust(None if ca_file is None else ca_file.absolute(), verify=not skip_verify)
 
 
-def read_bind_address(text: str) -> str:
-    """Return the IP address of --bind-address; raises ConfigurationError."""
+def read_bind_address(text: str, flag: str = "--bind-address") -> str:
+    """Return the IP address of a flag; raises ConfigurationError."""
     host = "127.0.0.1" if text == "localhost" else text.removeprefix("[").removesuffix("]")
     if not is_ip(host):
-        raise ConfigurationError(
-            f"--bind-address: {text!r} is not an IP address: write one of this machine, without a port"
-        )
+        raise ConfigurationError(f"{flag}: {text!r} is not an IP address: write one of this machine, without a port")
     return parse_host(host)

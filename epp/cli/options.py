@@ -147,6 +147,26 @@ Listen = Annotated[
 MetricsPort = Annotated[
     int | None, port_option("Port of the metrics page on --bind-address; 0 for any free one, no page without a port.")
 ]
+AdminPort = Annotated[
+    int | None,
+    port_option(
+        "Port of the admin API, which shows and changes quotas; 0 for any free one, no admin API without a port."
+    ),
+]
+AdminHost = Annotated[
+    str,
+    typer.Option(
+        metavar="IP", help="Address that the admin API listens on; other than 127.0.0.1 and ::1 with a token alone."
+    ),
+]
+AdminTokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with the token that clients of the admin API have to send, as Authorization: Bearer; it is read "
+        "again when it changes.",
+    ),
+]
 DrainTimeout = Annotated[
     float, duration_option("Longest time for open requests to finish after SIGTERM or Ctrl-C; a second one cuts them.")
 ]

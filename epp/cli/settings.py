@@ -3,14 +3,16 @@
 
 import math
 
+from epp.admin import AdminSettings
 from epp.cli import heap
 from epp.cli.commands import PickerFlags, Serve
 from epp.cli.file_pool import is_in_files, read_file_pool
-from epp.cli.inputs import read_config, read_endpoints, read_policies, split_list
+from epp.cli.inputs import read_bind_address, read_config, read_endpoints, read_policies, split_list
 from epp.cli.kubernetes import read_source
 from epp.discovery import PodTarget
 from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
+from epp.framework import ConfigurationError
 from epp.observability import logs
 from epp.observability.log_writer import LogWriter
 from epp.observability.request_log import request_log
@@ -35,6 +37,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         policies=read_policies(flags.objects, flags.pool_name),
         pool_name=flags.pool_name or DEFAULT_POOL_NAME,
         metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),
+        admin=_admin(flags),
         refresh_metrics_seconds=flags.refresh_metrics_interval,
         refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,
         reservation_seconds=flags.reservation_ttl or math.inf,
@@ -47,3 +50,13 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         terminal=logs.terminal(log),
         before_ready=heap.freeze,
     )
+
+
+def _admin(flags: PickerFlags) -> AdminSettings | None:
+    """Return the settings of the admin API; None without a port. Raises ConfigurationError."""
+    if flags.admin_port is None:
+        if flags.admin_token_file is not None:
+            raise ConfigurationError("--admin-token-file has no effect without --admin-port: add it")
+        return None
+    host = read_bind_address(flags.admin_host, "--admin-host")
+    return AdminSettings(host=host, port=flags.admin_port, token_file=flags.admin_token_file)

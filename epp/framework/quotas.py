@@ -89,12 +89,12 @@ class QuotaSource(Plugin[P], role=Role(title="Quotas")):
     """Requests that an endpoint serves at once: one of them takes this part of its memory and TFLOPS."""
 
     @property
-    def quotas(self) -> Mapping[str, Quota]:
+    def named_quotas(self) -> Mapping[str, Quota]:
         """Quotas of the tenants that it knows by name, for operators."""
         return MappingProxyType({})
 
     @property
-    def default(self) -> Quota | None:
+    def default_quota(self) -> Quota | None:
         """Quota of all others; None for none, or where they differ."""
         return None
 
@@ -119,7 +119,7 @@ class QuotaSource(Plugin[P], role=Role(title="Quotas")):
 
     @property
     def _all(self) -> tuple[Quota, ...]:
-        return (*self.quotas.values(), *(() if self.default is None else (self.default,)))
+        return (*self.named_quotas.values(), *(() if self.default_quota is None else (self.default_quota,)))
 
     @abstractmethod
     def quota_of(self, tenant: str) -> Quota | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads of HTTP/1 requests and responses, as bytes."""
+"""HTTP/1 requests, and heads of responses, as bytes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,25 @@ _LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S+) HTTP/1\.([01])")
 _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*")
 _MOST_FIELDS = 100
 _MOST_PARAMETERS = 1000
+_LENGTH_DIGITS = 15
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class BadHeadError(Exception):
     """The bytes are no head of an HTTP/1 request."""
 
 
+class UnreadableBodyError(Exception):
+    """A body is too large, or its size is not known."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+
+
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """The head of a request."""
+    """A request: its head, and its body where the server reads bodies."""
 
     method: str
     path: str
@@ -32,11 +42,25 @@ class HttpRequest:
     """Of HTTP/1: that of the response too."""
     keep_alive: bool
     """Whether the client may send another request on the connection."""
+    body: bytes = b""
+    unread: HTTPStatus | None = None
+    """Why its body was not read."""
 
     @property
     def has_body(self) -> bool:
         """Whether a body follows."""
         return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
+
+    def body_bytes(self, most: int) -> int:
+        """Return the size of the body; raises UnreadableBodyError with the status for one that is not to be read."""
+        if "transfer-encoding" in self.headers:
+            raise UnreadableBodyError(HTTPStatus.LENGTH_REQUIRED)
+        text = self.headers.get("content-length", "0")
+        if not (text.isascii() and text.isdecimal()):
+            raise UnreadableBodyError(HTTPStatus.BAD_REQUEST)
+        if len(text) > _LENGTH_DIGITS or int(text) > most:
+            raise UnreadableBodyError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return int(text)
 
     def parameters(self, name: str) -> Sequence[str]:
         """Return all values of a parameter of the query; none of a query of more than a thousand."""

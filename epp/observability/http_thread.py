@@ -7,7 +7,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from threading import Thread
 from typing import TypeAlias
@@ -16,7 +16,14 @@ import structlog
 
 from epp.descriptors import NO_DESCRIPTOR
 from epp.listening import listener
-from epp.observability.http_request import BadHeadError, HttpRequest, read_head, write_head
+from epp.observability.http_request import (
+    CONTINUE,
+    BadHeadError,
+    HttpRequest,
+    UnreadableBodyError,
+    read_head,
+    write_head,
+)
 
 _BACKLOG = 1024
 _CLOSE_SECONDS = 1.0
@@ -35,8 +42,10 @@ class HttpLimits:
     """Open connections. One more closes another: of the host with most, idle before busy ones, the oldest."""
     request_seconds: float = 10.0
     """Time for a request head, from the start of the connection or the end of the previous response."""
+    body_bytes: int = 0
+    """Largest request body that is read; 0 to ignore all."""
     body_seconds: float = 1.0
-    """Time for a request body, which is ignored; the connection is closed after it."""
+    """Time for a request body; the connection is closed after it."""
     response_seconds: float = 30.0
     """Time for the client to read a response."""
 
@@ -56,15 +65,17 @@ Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Answer]]
 class HttpThread:
     """Listens from its construction, which raises OSError, until `close`."""
 
-    def __init__(self, host: str, port: int, handler: Handler, limits: HttpLimits) -> None:
+    def __init__(self, host: str, port: int, handler: Handler, limits: HttpLimits, *, name: str) -> None:
+        """Listen; `name` is for log lines."""
         self._handler = handler
         self._limits = limits
+        self._name = name
         self._listener = listener(host, port, backlog=_BACKLOG)
         self._listener.settimeout(0)
         self.port: int = self._listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
-        self._thread = Thread(target=self._run, name="operator page", daemon=True)
+        self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -77,7 +88,7 @@ class HttpThread:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        connections = _Connections(self._handler, self._limits)
+        connections = _Connections(self._handler, self._limits, self._name)
         accepting = asyncio.create_task(connections.accept(self._listener))
         await self._stop.wait()
         accepting.cancel()
@@ -146,6 +157,8 @@ class _Connection(asyncio.StreamReaderProtocol):
             await self._send(writer, None, refusal, keep_alive=False)
             await self._linger(writer)
             return False
+        if self._limits.body_bytes and request.has_body:
+            request = await self._with_body(request, writer)
         self.busy, self.since = True, time.monotonic()
         try:
             answer = await self._handler(request)
@@ -156,6 +169,17 @@ class _Connection(asyncio.StreamReaderProtocol):
         if not keep_alive:
             await self._linger(writer)
         return keep_alive
+
+    async def _with_body(self, request: HttpRequest, writer: asyncio.StreamWriter) -> HttpRequest:
+        """Return the request with its body, or with the status that says why it is not read."""
+        try:
+            length = request.body_bytes(self._limits.body_bytes)
+        except UnreadableBodyError as error:
+            return replace(request, unread=error.status)
+        if request.headers.get("expect", "").lower() == "100-continue":
+            writer.write(CONTINUE)
+        async with asyncio.timeout(self._limits.body_seconds):
+            return replace(request, body=await self._reader.readexactly(length))
 
     async def _send(
         self, writer: asyncio.StreamWriter, request: HttpRequest | None, answer: Answer, *, keep_alive: bool
@@ -182,9 +206,10 @@ class _Connection(asyncio.StreamReaderProtocol):
 class _Connections:
     """Open connections, kept within limits."""
 
-    def __init__(self, handler: Handler, limits: HttpLimits) -> None:
+    def __init__(self, handler: Handler, limits: HttpLimits, name: str) -> None:
         self._handler = handler
         self._limits = limits
+        self._name = name
         self.open: dict[_Connection, None] = {}
         self.ending = False
         """Whether no further requests are answered."""
@@ -203,7 +228,7 @@ class _Connections:
             except OSError as error:
                 if error.errno in NO_DESCRIPTOR:
                     if not out_of_descriptors:
-                        _log.warning("operator page out of file descriptors", error=str(error))
+                        _log.warning(f"{self._name} out of file descriptors", error=str(error))
                     out_of_descriptors = True
                     self._close_one()
                     await asyncio.sleep(_ACCEPT_RETRY_SECONDS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics under the names of llm-d-router, updated by director, scheduler, collector and configuration."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -20,10 +20,12 @@ from epp.observability.flow_series import FlowSeries
 from epp.observability.logs import FailureLog
 from epp.observability.plugin_times import PluginTimes
 from epp.observability.pool_series import PoolSeries, served_models
+from epp.observability.quota_series import QuotaSeries
 from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Series
 from epp.observability.revocation_series import RevocationSeries
 from epp.observability.rewrite_series import RewriteSeries
 from epp.observability.selection_series import SelectionSeries
+from epp.quotas import Quotas
 from epp.scheduling import SchedulingObserver
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -161,6 +163,8 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self.left = self._flow.left  # type: ignore[method-assign]
         self.enqueued = self._flow.enqueued  # type: ignore[method-assign]
         self.cycled = self._flow.cycled  # type: ignore[method-assign]
+        self._quotas = QuotaSeries(clock, self.registry)
+        self.alert = self._quotas.alert  # type: ignore[method-assign]
 
     def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
         """Count a choice of a model."""
@@ -183,6 +187,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         series.of(self._requests).inc()
         series.with_more(self._errors, refusal.error.code).inc()
         self._flow.refused(refusal.request)
+        self._quotas.refused(refusal.error)
 
     def expired(self, routing: Routing) -> None:  # noqa: ARG002  their number says enough
         """Count a routed request that no endpoint has answered for too long."""
@@ -285,6 +290,15 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         for name, outcome in self._endpoint_responses.values():
             if name not in names:
                 self._endpoint_responses.remove(name, outcome)
+
+    def refresh_quotas(self, quotas: Quotas, named: Iterable[str] = ()) -> None:
+        """Update the gauges of quotas, those of the tenants of the configuration before others."""
+        self._quotas.show(quotas, named)
+
+    @property
+    def quota_alerts(self) -> Sequence[Mapping[str, object]]:
+        """Limits of quotas that are almost used up; may be read in any thread."""
+        return self._quotas.alerts
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counters:
         return Counters(f"llm_d_epp_{name}", text, labels, self.registry)

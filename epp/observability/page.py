@@ -75,7 +75,7 @@ class OperatorPage:
                 _log.exception("operator page failed", path=request.path)
                 return _line(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: see the log")
 
-        self._server = HttpThread(host, port, answer, self._limits)
+        self._server = HttpThread(host, port, answer, self._limits, name="operator page")
 
     def close(self) -> None:
         """Stop serving; blocks until the thread has ended."""

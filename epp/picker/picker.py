@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from epp.admin import AdminPort, LoopCalls, Route, quota_routes
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Director
@@ -98,7 +99,14 @@ class Picker:
         page = OperatorPage(
             self.metrics.registry, self._health, scores=self._cluster_scores, explanations=self._explanations
         )
-        self._servers = Servers(self._session, page, settings.server, metrics_address=settings.metrics_address)
+        self._servers = Servers(
+            self._session,
+            page,
+            settings.server,
+            metrics_address=settings.metrics_address,
+            admin=None if settings.admin is None else AdminPort(settings.admin),
+            admin_routes=self._admin_routes,
+        )
 
     @property
     def store(self) -> Datastore:
@@ -224,7 +232,7 @@ class Picker:
         await self._running.stop()
         if self._kubernetes is not None:
             await self._kubernetes.stop()
-        await self._servers.close_page()
+        await self._servers.close_pages()
 
     async def refuse_waiting(self) -> None:
         """Refuse all that waits for room, now and from now on; wait a moment for gateways to have read that."""
@@ -280,6 +288,7 @@ class Picker:
             "config": {"generation": config.generation, "refused": config.refused or None},
             "inherited_requests": self._running.inherited,
             **self._waiting,
+            **self._quota_alerts,
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
@@ -305,6 +314,12 @@ class Picker:
         shown = {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": round(longest, 1)}
         return {"queued": shown}
 
+    @property
+    def _quota_alerts(self) -> dict[str, object]:
+        """Limits of quotas that are almost used up, as a part of `/healthz`; nothing where there are none."""
+        alerts = self.metrics.quota_alerts
+        return {"quota_alerts": alerts[:MAX_ROWS], "quotas_almost_used_up": len(alerts)} if alerts else {}
+
     def _cluster_scores(self, local: str) -> Mapping[str, object]:
         """Return the room for requests in each cluster; called in any thread."""
         snapshot = self._running.store.latest
@@ -313,6 +328,11 @@ class Picker:
     def _explanations(self) -> Mapping[str, object]:
         """Return how placements chose, by name; called in any thread."""
         return {name: each for plugin in self._running.assembly.plugins for name, each in plugin.explanations.items()}
+
+    def _admin_routes(self) -> Sequence[Route]:
+        """Return the routes of the admin port, for the event loop that runs now."""
+        loop = LoopCalls(asyncio.get_running_loop())
+        return quota_routes(loop, lambda: self.director.quotas, lambda: self._running.tenants)
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""

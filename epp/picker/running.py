@@ -4,7 +4,7 @@
 import asyncio
 import io
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from epp.framework.cluster import ObjectNotifications, ObjectReader
 from epp.framework.datalayer import Concerns, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.errors import ConfigurationError
+from epp.framework.quotas import QuotaSource
 from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
 from epp.observability.endpoints import EndpointReport, EndpointState
@@ -120,6 +121,12 @@ class RunningConfig:
         in_pool = any(endpoint.tls for endpoint in self.store.endpoints)
         return in_pool or any(one.tls for one in self._discovery.unresolved)
 
+    @property
+    def tenants(self) -> Iterator[str]:
+        """The tenants whose quotas are under their names in the configuration, or in objects; may be many."""
+        for source in self.assembly.instances.of(QuotaSource):
+            yield from source.named_quotas
+
     def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
         """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
         self._collector.limit_tls(by_name=by_name, addresses=addresses)
@@ -190,6 +197,7 @@ class RunningConfig:
     async def _refresh_gauges(self) -> None:
         while True:
             self._metrics.refresh_pool(self.store, self.director.flow)
+            self._metrics.refresh_quotas(self.director.quotas, self.tenants)
             await asyncio.sleep(self._gauge_seconds)
 
     async def _wait_for_first_reports(self) -> None:
@@ -207,6 +215,7 @@ class RunningConfig:
         while True:
             await asyncio.sleep(min(SWEEP_SECONDS, reservations.seconds))
             self.store.sweep_inherited()
+            self.director.quotas.sweep()
             expired = reservations.sweep()
             if expired:
                 _log.warning(

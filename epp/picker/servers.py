@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of a picker: ext_proc with health, and the operator page."""
+"""The servers of a picker: ext_proc with health, the operator page, and the admin port."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from epp.admin import AdminPort, Route
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.server import ExtProcServer
 from epp.extproc.session import Session
@@ -28,10 +29,15 @@ class Servers:
         settings: ServerSettings,
         *,
         metrics_address: tuple[str, int] | None,
+        admin: AdminPort | None = None,
+        admin_routes: Callable[[], Sequence[Route]] = tuple,
     ) -> None:
+        """Prepare; `admin_routes` is called on the event loop of what the routes show and change."""
         self.extproc = ExtProcServer(sessions, settings)
         self._page = page
         self._metrics_address = metrics_address
+        self._admin = admin
+        self._admin_routes = admin_routes
         self._ready = False
 
     @property
@@ -45,6 +51,8 @@ class Servers:
         addresses = {**self.extproc.addresses}
         if self._metrics_address is not None and self._page.port:
             addresses["metrics"] = shown_listening(self._metrics_address[0], self._page.port)
+        if self._admin is not None and self._admin.port:
+            addresses["admin"] = shown_listening(self._admin.settings.host, self._admin.port)
         return addresses
 
     @property
@@ -55,13 +63,18 @@ class Servers:
     async def open(self) -> None:
         """Listen, without being ready; raises ConfigurationError."""
         await self.extproc.start()
-        if self._metrics_address is None:
-            return
-        host, port = self._metrics_address
-        try:
-            self._page.open(host, port)
-        except OSError as error:
-            raise ConfigurationError(f"the metrics page {refusal(HostPort(host, port), error)}") from error
+        if self._metrics_address is not None:
+            host, port = self._metrics_address
+            try:
+                self._page.open(host, port)
+            except OSError as error:
+                raise ConfigurationError(f"the metrics page {refusal(HostPort(host, port), error)}") from error
+        if self._admin is not None:
+            address = HostPort(self._admin.settings.host, self._admin.settings.port)
+            try:
+                self._admin.open(self._admin_routes())
+            except OSError as error:
+                raise ConfigurationError(f"the admin port {refusal(address, error)}") from error
 
     def set_ready(self, *, ready: bool) -> None:
         """Report to gateways whether new requests are served; open streams go on either way."""
@@ -93,6 +106,8 @@ class Servers:
         self._ready = False
         await self.extproc.stop()
 
-    async def close_page(self) -> None:
+    async def close_pages(self) -> None:
         """Stop answering operators."""
         await asyncio.to_thread(self._page.close)
+        if self._admin is not None:
+            await asyncio.to_thread(self._admin.close)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from epp.admin import AdminSettings
 from epp.config import LoadedConfig
 from epp.director import DirectorObserver
 from epp.director.reservations import RESERVATION_SECONDS
@@ -61,6 +62,8 @@ class PickerSettings:
     """Label of the pool's metrics."""
     metrics_address: tuple[str, int] | None = None
     """IP address and port of the metrics page; None for no page, `::` for all addresses, port 0 for any free one."""
+    admin: AdminSettings | None = None
+    """The admin port; None for none."""
     refresh_metrics_seconds: float = 0.05
     """Time between two polls of an endpoint."""
     refresh_prometheus_seconds: float = 5.0

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quotas as people write them: parameters of the plugin, and bodies of the admin port."""
 
+from math import ceil
 from typing import Annotated, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
 from epp.framework.accelerators.memory import parse_memory
@@ -138,3 +140,43 @@ class TenantQuotaParameters(QuotaParameters, frozen=True, kw_only=True):
 
     tenant: TenantName
     """Its name: that which the plugin `tenants` gives it, or else the fairness id of its requests."""
+
+
+def written(quota: Quota) -> dict[str, object]:
+    """Return a quota as plain data, as people write it, without what is not limited."""
+    single, total = quota.single, quota.total
+    parameters = QuotaParameters(
+        single=SingleParameters(
+            prompt_tokens=single.prompt_tokens,
+            output_tokens=single.output_tokens,
+            accelerator_memory=_quantity(single.accelerator_bytes),
+            tflops=single.tflops,
+            devices=single.devices,
+            dollars=single.dollars,
+        ),
+        total=TotalParameters(
+            concurrent_requests=total.requests,
+            tokens_in_flight=total.tokens,
+            tokens_per_minute=total.tokens_per_minute,
+            accelerator_memory=_quantity(total.accelerator_bytes),
+            tflops=total.tflops,
+            device_seconds_per_day=total.device_seconds_per_day,
+            dollars_per_day=total.dollars_per_day,
+        ),
+        when_exceeded="Wait" if quota.waits else "Refuse",
+        alert_threshold_percent=quota.alert_percent,
+    )
+    plain: dict[str, object] = msgspec.to_builtins(parameters)
+    for part in ("single", "total"):
+        limits: dict[str, object] = msgspec.to_builtins(getattr(parameters, part))
+        plain[part] = {name: value for name, value in limits.items() if value}
+    return plain
+
+
+def _quantity(size_bytes: float) -> Memory:
+    """Return a size with the largest binary unit of which it is a whole number; less than a Ki counts as one."""
+    whole = ceil(size_bytes)
+    for unit, factor in (("Gi", 2**30), ("Mi", 2**20)):
+        if whole % factor == 0 and whole:
+            return f"{whole // factor}{unit}"
+    return f"{ceil(whole / 2**10)}Ki" if whole else 0

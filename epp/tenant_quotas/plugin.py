@@ -103,12 +103,12 @@ class TenantQuotas(
         return self._quotas.get(tenant, self._default)
 
     @property
-    def quotas(self) -> Mapping[str, Quota]:
+    def named_quotas(self) -> Mapping[str, Quota]:
         """Quotas by tenant, without the default."""
         return self._quotas
 
     @property
-    def default(self) -> Quota | None:
+    def default_quota(self) -> Quota | None:
         """The quota of all other tenants."""
         return self._default
 

@@ -25,6 +25,7 @@ CLUSTERS = "docs/clusters.md"
 FILES = "docs/files-and-prices.md"
 MULTI_CLUSTER = "docs/multi-cluster.md"
 FLOW_CONTROL = "docs/flow-control.md"
+ADMIN_PORT = "docs/admin-port.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
@@ -32,6 +33,7 @@ NOT_RUN = {
     CLUSTERS: (),
     MULTI_CLUSTER: (),
     FLOW_CONTROL: (),
+    ADMIN_PORT: ("kubectl ",),
     FILES: ("kubectl ",),
 }
 """Commands that install packages, as the text beside them says, the bench, which has a test of its own, and those for a
@@ -43,6 +45,7 @@ PROJECT_FILES = {
     CLUSTERS: (),
     MULTI_CLUSTER: (),
     FLOW_CONTROL: (),
+    ADMIN_PORT: (),
     FILES: (),
 }
 """What a document needs of the checkout."""
@@ -213,6 +216,17 @@ def test_flow_control_works_as_it_is_written(walk):
     assert "x-llm-d-request-dropped-reason: rejected-ttl-expired" in expired
     assert "HTTP/1.1 200 OK" in served
     assert float(re.search(r"^after ([\d.]+) s$", served, re.MULTILINE)[1]) >= 1
+
+
+def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_for_holders_of_the_token(walk):
+    *_, tried, made, shown, back, gone, _, refused, answered, _ = walk(ADMIN_PORT).values()
+    for each in (tried, made):
+        assert '"headroom":{"total.max.workers.limit":50}' in each
+    assert '"total":{"concurrentRequests":50}' in shown
+    assert '"quota":null' in back
+    assert "has no quota" in gone
+    assert "Unauthorized" in refused
+    assert '{"quotas":[]}' in answered
 
 
 def test_commands_that_are_not_run_are_in_the_documents():

@@ -103,7 +103,7 @@ def test_tf_9_default_is_for_tenants_without_an_entry_and_an_empty_entry_is_one(
     plugin = build(quotas=[{"tenant": "vip"}], default={"total": {"concurrentRequests": 3}})
     assert plugin.quota_of("anybody") == Quota(total=TotalLimits(requests=3), origin="default of quotas")
     assert plugin.quota_of("vip") == Quota(origin="quotas of quotas")
-    assert (list(plugin.quotas), plugin.default) == (["vip"], plugin.quota_of("anybody"))
+    assert (list(plugin.named_quotas), plugin.default_quota) == (["vip"], plugin.quota_of("anybody"))
 
 
 @pytest.mark.parametrize("nothing", [0, 0.0, "0", "0Gi"])

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may ask the admin port: holders of the token, or else programs of this machine, and no page of another site."""
+
+import ipaddress
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from epp.admin.answers import AdminError, BadAdminRequestError
+from epp.admin.token_file import TokenFile
+from epp.observability.http_request import HttpRequest
+
+_OWN_SITES = frozenset({"same-origin", "none"})
+"""Values of Sec-Fetch-Site for requests that no other site made."""
+_SCHEME = "bearer "
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an IP address, or the name localhost, is of this machine alone."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Access:
+    """Refuses requests that may not be answered."""
+
+    def __init__(self, token: TokenFile | None) -> None:
+        """Prepare; without a token, for a port of this machine alone."""
+        self._token = token
+
+    def check(self, request: HttpRequest) -> None:
+        """Raise AdminError for a request that is not to be answered."""
+        host = request.headers.get("host", "")
+        self._check_host(host)
+        origin = request.headers.get("origin")
+        site = request.headers.get("sec-fetch-site", "none").lower()
+        if site not in _OWN_SITES or (origin is not None and origin.lower() != f"http://{host.lower()}"):
+            raise AdminError(
+                HTTPStatus.FORBIDDEN, "Forbidden", "this request is of a page of another site: ask from a program"
+            )
+        if self._token is not None and not self._token.matches(_bearer(request)):
+            raise AdminError(
+                HTTPStatus.UNAUTHORIZED,
+                "Unauthorized",
+                "the token is missing or wrong: send `Authorization: Bearer` with the content of --admin-token-file",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    def _check_host(self, host: str) -> None:
+        """Refuse a name that anyone may point at this machine, where no token tells friends from others."""
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            name = None
+        if not name:
+            raise BadAdminRequestError("the header Host is missing or no host: send the host that you connect to")
+        if self._token is None and not is_loopback(name):
+            raise AdminError(
+                HTTPStatus.FORBIDDEN,
+                "Forbidden",
+                "without a token, this port is for 127.0.0.1, [::1] and localhost alone: connect to one of these, or "
+                "start with --admin-token-file",
+            )
+
+
+def _bearer(request: HttpRequest) -> str:
+    value = request.headers.get("authorization", "")
+    return value[len(_SCHEME) :].strip() if value.lower().startswith(_SCHEME) else ""

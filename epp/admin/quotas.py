@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quotas on the admin port: what is used of them, and changes at run time, with a dry run."""
+
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from itertools import islice
+from typing import NamedTuple
+
+import structlog
+from msgspec import UNSET, UnsetType
+
+from epp.admin.answers import AdminError, BadAdminRequestError, as_json
+from epp.admin.loop_calls import LoopCalls
+from epp.admin.routes import Route, read_object, read_switch
+from epp.framework.errors import Breach, ConfigurationError
+from epp.framework.parameters import ParameterError, read_struct
+from epp.framework.plugin import Parameters
+from epp.framework.printable import printable, quoted
+from epp.framework.quotas import Quota
+from epp.observability.http_request import HttpRequest
+from epp.observability.http_thread import Answer
+from epp.quotas import Adjustment, Line, Quotas
+from epp.tenant_quotas.parameters import QuotaParameters, TenantName, written
+
+PATH = "/api/quota"
+SET_HERE = "set at run time"
+"""Origin of a quota that was set here."""
+_MOST_SHOWN = 200
+"""Tenants in one answer; any other can be asked for by its name."""
+_MOST_NAMED = 100
+"""Of these, those of configuration and objects, which come before tenants that clients name."""
+_EXCEEDED = "ScalingQuotaExceeded"
+
+_log = structlog.get_logger()
+
+
+class _AdjustBody(Parameters, frozen=True, kw_only=True):
+    """A change of a quota."""
+
+    tenant: TenantName
+    quota: QuotaParameters | UnsetType | None = UNSET
+    """None to take back what was set here."""
+    force: bool = False
+    """Whether limits may be set that are below what is used."""
+
+
+class _Found(NamedTuple):
+    tenant: str
+    quota: Quota
+    lines: tuple[Line, ...]
+
+
+def quota_routes(
+    loop: LoopCalls, quotas: Callable[[], Quotas], named: Callable[[], Iterable[str]]
+) -> tuple[Route, ...]:
+    """Return the routes; the functions are called on the loop. `named` has the tenants of configuration and objects."""
+    pages = _QuotaPages(loop, quotas, named)
+    return (
+        Route("GET", PATH, pages.all),
+        Route("GET", f"{PATH}/", pages.one),
+        Route("POST", f"{PATH}/adjust", pages.adjust),
+    )
+
+
+class _QuotaPages:
+    def __init__(self, loop: LoopCalls, quotas: Callable[[], Quotas], named: Callable[[], Iterable[str]]) -> None:
+        self._loop = loop
+        self._quotas = quotas
+        self._named = named
+
+    async def all(self, _request: HttpRequest, _rest: str) -> Answer:
+        """Answer with the quotas of all tenants, of many with some."""
+
+        def found() -> list[_Found]:
+            quotas = self._quotas()
+            with_use = (line.tenant for line in quotas.report(most=_MOST_SHOWN))
+            tenants = dict.fromkeys((*islice(self._named(), _MOST_NAMED), *with_use))
+            each = (_found(quotas, tenant) for tenant in islice(tenants, _MOST_SHOWN))
+            return [one for one in each if one is not None]
+
+        return as_json({"quotas": [_shown(*each) for each in await self._loop.call(found)]})
+
+    async def one(self, _request: HttpRequest, tenant: str) -> Answer:
+        """Answer with the quota of one tenant."""
+        found = await self._loop.call(lambda: _found(self._quotas(), tenant))
+        if found is None:
+            raise _no_quota(tenant)
+        return as_json(_shown(*found))
+
+    async def adjust(self, request: HttpRequest, _rest: str) -> Answer:
+        """Set the quota of a tenant, take it back, or say what that would mean."""
+        dry_run = read_switch(request, "dryRun")
+        try:
+            wish = read_struct(_AdjustBody, read_object(request))
+        except ParameterError as error:
+            place = ".".join(map(str, error.path))
+            raise BadAdminRequestError(f"{place}: {error}" if place else str(error)) from error
+        if isinstance(wish.quota, UnsetType):
+            raise BadAdminRequestError(
+                'quota is missing: write the limits, such as {"total": {"concurrentRequests": 50}}, or null to '
+                "take back what was set"
+            )
+        tenant = wish.tenant
+        quota = None if wish.quota is None else wish.quota.quota(SET_HERE)
+        made, is_exceeded = await self._loop.call(
+            lambda: _adjusted(self._quotas(), tenant, quota, dry_run=dry_run, force=wish.force)
+        )
+        if made.is_applied:
+            limits = None if made.after is None else written(made.after)
+            _log.info("quota changed at run time", tenant=printable(tenant), quota=limits, taken_back=quota is None)
+        outcome = _outcome(made, dry_run=dry_run)
+        if is_exceeded:
+            refusal = AdminError(
+                HTTPStatus.OK if dry_run else HTTPStatus.CONFLICT, _EXCEEDED, _sentence(made), also=outcome
+            )
+            return refusal.answer
+        return as_json(outcome)
+
+
+def _adjusted(
+    quotas: Quotas, tenant: str, quota: Quota | None, *, dry_run: bool, force: bool
+) -> tuple[Adjustment, bool]:
+    """Return the change, and whether it is refused, or would be; in one step, so that nothing comes in between."""
+    if quota is None and _origin(quotas, tenant) != SET_HERE:
+        raise AdminError(
+            HTTPStatus.NOT_FOUND,
+            "NotFound",
+            f"no quota of {quoted(tenant)} was set at run time: there is none to take back",
+        )
+    made = quotas.adjust(tenant, quota, dry_run=True)
+    is_exceeded = bool(made.breaches) and not force
+    if dry_run or is_exceeded:
+        return made, is_exceeded
+    try:
+        return quotas.adjust(tenant, quota), False
+    except ConfigurationError as error:
+        raise AdminError(HTTPStatus.CONFLICT, "TooManyQuotas", str(error)) from error
+
+
+def _origin(quotas: Quotas, tenant: str) -> str:
+    quota = quotas.quota_of(tenant)
+    return "" if quota is None else quota.origin
+
+
+def _found(quotas: Quotas, tenant: str) -> _Found | None:
+    """Return the quota of a tenant and its use, None for none."""
+    quota = quotas.quota_of(tenant)
+    return None if quota is None else _Found(tenant, quota, quotas.report(tenant))
+
+
+def _shown(tenant: str, quota: Quota, lines: Iterable[Line]) -> dict[str, object]:
+    return {
+        "tenant": tenant,
+        "origin": quota.origin,
+        "override": quota.origin == SET_HERE,
+        "quota": written(quota),
+        "use": [_use(line) for line in lines],
+    }
+
+
+def _use(line: Line) -> dict[str, object]:
+    return {
+        "key": line.key,
+        "limit": line.limit,
+        "used": _rounded(line.used),
+        "remaining": _rounded(line.headroom),
+        "percent": round(100.0 * line.used / line.limit, 2),
+        "alert": line.is_alerting,
+        "uncounted": line.uncounted,
+    }
+
+
+def _rounded(amount: float) -> float:
+    return round(amount, 6)
+
+
+def _outcome(made: Adjustment, *, dry_run: bool) -> Mapping[str, object]:
+    return {
+        "tenant": made.tenant,
+        "dryRun": dry_run,
+        "applied": made.is_applied,
+        "quota": None if made.after is None else written(made.after),
+        "headroom": {line.key: _rounded(line.headroom) for line in made.lines},
+        "exceeded": [
+            {"key": each.key, "used": _rounded(each.requested), "limit": each.limit} for each in made.breaches
+        ],
+    }
+
+
+def _sentence(made: Adjustment) -> str:
+    parts = ", ".join(_of_breach(each) for each in made.breaches)
+    return (
+        f"{quoted(made.tenant)} uses more than these limits: {parts}; write higher ones, wait until less is used, or "
+        'send "force": true, and new requests wait or are refused until then'
+    )
+
+
+def _of_breach(breach: Breach) -> str:
+    return f"{breach.key} is {breach.limit:g}, and {breach.requested:g} is used"
+
+
+def _no_quota(tenant: str) -> AdminError:
+    message = f"{quoted(tenant)} has no quota, and may take whatever it wants: set one with POST {PATH}/adjust"
+    return AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The secret of the admin port, in a file that may change."""
+
+import hashlib
+import hmac
+from pathlib import Path
+
+import structlog
+
+from epp.framework.errors import ConfigurationError
+
+_LEAST_CHARACTERS = 16
+_MOST_BYTES = 4096
+_REMEDY = "write one line of 16 letters, digits and signs or more into it, such as `openssl rand -hex 32` prints"
+
+_log = structlog.get_logger()
+
+_Version = tuple[int, int, int]
+
+
+class TokenFile:
+    """Read when it changes, as a request comes; an unusable new version changes nothing. For one thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it; raises ConfigurationError."""
+        self._path = path
+        self._version = self._version_now()
+        try:
+            self._digest = self._read()
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"--admin-token-file: {_reason(path, error)}", remedy=_REMEDY) from error
+
+    def matches(self, token: str) -> bool:
+        """Return whether it is the token, in a time that tells nothing of it."""
+        version = self._version_now()
+        if version != self._version:
+            self._version = version
+            self._read_again()
+        return hmac.compare_digest(_digest(token), self._digest)
+
+    def _read_again(self) -> None:
+        try:
+            self._digest = self._read()
+        except (OSError, ValueError) as error:
+            _log.warning("admin token stays as it was", reason=_reason(self._path, error), remedy=_REMEDY)
+        else:
+            _log.info("admin token changed", file=str(self._path))
+
+    def _version_now(self) -> _Version | None:
+        """Return what changes with the file; None where there is none."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _read(self) -> bytes:
+        with self._path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        token = content.strip().decode("ascii", "replace")
+        if not len(token) >= _LEAST_CHARACTERS or len(content) > _MOST_BYTES:
+            raise ValueError(f"has a token of {len(token)} characters")
+        if not (token.isascii() and token.isprintable()) or " " in token:
+            raise ValueError("has blanks or characters that no header can have")
+        return _digest(token)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{path} cannot be read: {error.strerror}"
+    return f"{path} {error}"

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`epp serve --admin-port` from outside: quotas shown and changed while requests come, and who may do that."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import grpc
+import pytest_asyncio
+import yaml
+from bench import BODY, request_body
+from commands import outcome
+from serving import ANY_PORT, PLAIN, Exchange, Served, answer, ask, exchange, first_message, serving
+from world import FAST, until
+
+from epp.framework.request import DEFAULT_FLOW
+from epp.sim import RunningSim, running
+
+WORKERS = "total.max.workers.limit"
+JSON = {"Content-Type": "application/json"}
+TOKEN = "a-token-of-this-test-alone"  # noqa: S105
+QUOTA = {"tenant": DEFAULT_FLOW, "total": {"concurrentRequests": 1}, "whenExceeded": "Refuse"}
+
+
+@pytest_asyncio.fixture
+async def sim() -> AsyncIterator[RunningSim]:
+    async with running(FAST) as sim:
+        yield sim
+
+
+class Admin:
+    """A client of the admin port of a picker."""
+
+    def __init__(self, http: aiohttp.ClientSession, port: int) -> None:
+        self._http = http
+        self._url = f"http://127.0.0.1:{port}"
+        self.port = port
+
+    async def get(self, path: str, **headers: str) -> tuple[int, dict]:
+        async with self._http.get(f"{self._url}{path}", headers=headers) as found:
+            return found.status, await found.json()
+
+    async def adjust(self, quota: dict | None, query: str = "", **more: object) -> tuple[int, dict]:
+        body = json.dumps({"tenant": DEFAULT_FLOW, "quota": quota, **more})
+        async with self._http.post(f"{self._url}/api/quota/adjust{query}", data=body, headers=JSON) as found:
+            return found.status, await found.json()
+
+    async def used(self) -> float:
+        _, shown = await self.get(f"/api/quota/{DEFAULT_FLOW}")
+        return shown["use"][0]["used"]
+
+
+def configured(path: Path, **parameters: object) -> str:
+    """Write a configuration with these parameters of tenant-quotas; return its flag."""
+    content = {
+        "apiVersion": "llm-d.ai/v1alpha1",
+        "kind": "EndpointPickerConfig",
+        "plugins": [{"type": "queue-scorer"}, {"type": "tenant-quotas", "parameters": parameters}],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return f"--config-file={path}"
+
+
+@contextlib.asynccontextmanager
+async def administered(sim: RunningSim, *flags: str) -> AsyncIterator[tuple[Served, Admin]]:
+    async with serving(sim, PLAIN, "--admin-port=0", "--drain-quiet-period=10ms", *flags) as served:
+        line = json.loads(await served.command.says('"event":"ready"'))
+        async with aiohttp.ClientSession() as http:
+            yield served, Admin(http, int(line["admin"].rpartition(":")[2]))
+
+
+async def refused(channel: grpc.aio.Channel) -> int:
+    """Send a request that is refused; return its status."""
+    call = exchange(channel)
+    await call.write(first_message())
+    await call.write(request_body(BODY, end=True))
+    return (await call.read()).immediate_response.status.code
+
+
+async def begun(channel: grpc.aio.Channel, sim: RunningSim) -> Exchange:
+    """Send a request that is routed and not answered yet."""
+    call = exchange(channel)
+    assert await ask(call) == sim.address
+    return call
+
+
+async def test_tf_16_quota_is_tried_changed_and_taken_back_while_requests_come(sim, tmp_path):
+    async with (
+        administered(sim, configured(tmp_path / "c.yaml", quotas=[QUOTA])) as (served, admin),
+        served.channel() as channel,
+        aiohttp.ClientSession() as http,
+    ):
+        calls = [await begun(channel, sim)]
+        assert await refused(channel) == 429
+        assert await admin.used() == 1
+        async with http.get(f"http://127.0.0.1:{served.metrics_port}/healthz") as page:
+            (alert,) = (await page.json())["quota_alerts"]
+        assert (alert["tenant"], alert["limit"], alert["used"]) == (DEFAULT_FLOW, WORKERS, 1)
+
+        larger = {"total": {"concurrentRequests": 2}}
+        status, tried = await admin.adjust(larger, "?dryRun=true")
+        assert (status, tried["applied"], tried["headroom"]) == (200, False, {WORKERS: 1})
+        assert await refused(channel) == 429
+
+        status, made = await admin.adjust(larger)
+        assert (status, made["applied"], made["headroom"]) == (200, True, {WORKERS: 1})
+        calls.append(await begun(channel, sim))
+        assert await refused(channel) == 429
+
+        status, tried = await admin.adjust(None, "?dryRun=true")
+        assert (status, tried["error"]["type"]) == (200, "ScalingQuotaExceeded")
+        status, kept = await admin.adjust(None)
+        assert (status, kept["exceeded"]) == (409, [{"key": WORKERS, "used": 2, "limit": 1}])
+        assert (await admin.adjust(None, force=True))[1]["quota"]["total"] == {"concurrentRequests": 1}
+        assert await refused(channel) == 429
+
+        for call in calls:
+            await answer(call)
+
+        async def is_free() -> bool:
+            return await admin.used() == 0
+
+        await until(is_free, "both requests are given back")
+        await answer(await begun(channel, sim))
+
+        async def is_counted() -> bool:
+            counts = (await served.metrics()).get("llm_d_epp_quota_refused_total", {})
+            return counts == {frozenset({f"tenant={DEFAULT_FLOW}", f"resource={WORKERS}"}): 4.0}
+
+        await until(is_counted, "four refused requests are on the metrics page")
+
+
+async def test_tf_9_quotas_of_tensor_fusion_in_a_file_hold_and_follow_its_new_versions(sim, tmp_path):
+    path = tmp_path / "quotas.yaml"
+
+    def write(workers: object) -> None:
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "tensor-fusion.ai/v1",
+                    "kind": "GPUResourceQuota",
+                    "metadata": {"name": "quota", "namespace": DEFAULT_FLOW},
+                    "spec": {"total": {"maxWorkers": workers}},
+                }
+            )
+        )
+
+    write(1)
+    flag = configured(tmp_path / "c.yaml", gpuResourceQuotas=True, paths=[str(path)])
+    async with administered(sim, flag) as (served, admin), served.channel() as channel:
+        held = await begun(channel, sim)
+        assert await refused(channel) == 429
+        status, shown = await admin.get("/api/quota")
+        assert (status, [each["origin"] for each in shown["quotas"]]) == (
+            200,
+            [f"GPUResourceQuota {DEFAULT_FLOW}/quota"],
+        )
+        write("many")
+        await served.command.says("stays as it was")
+        assert await refused(channel) == 429
+        write(2)
+
+        async def is_larger() -> bool:
+            return (await admin.get(f"/api/quota/{DEFAULT_FLOW}"))[1]["use"][0]["limit"] == 2
+
+        await until(is_larger, "the new version counts")
+        await answer(await begun(channel, sim))
+        await answer(held)
+
+
+async def test_port_for_other_machines_needs_a_token_and_is_for_its_holders(sim, tmp_path):
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    every = "--admin-host=0.0.0.0"
+    async with administered(sim, every, f"--admin-token-file={token}") as (_, admin):
+        assert (await admin.get("/api/quota"))[0] == 401
+        assert (await admin.get("/api/quota", Authorization="Bearer wrong"))[0] == 401
+        assert await admin.get("/api/quota", Authorization=f"Bearer {TOKEN}") == (200, {"quotas": []})
+    pool = f"--endpoints={sim.address}"
+    for flags, error in (
+        (("--admin-port=0", every), "--admin-host: 0.0.0.0 can be reached from other machines, and there is no token"),
+        (("--admin-port=0", "--admin-host=all"), "--admin-host: 'all' is not an IP address"),
+        (("--admin-port=0", f"--admin-token-file={tmp_path}"), "cannot be read: Is a directory"),
+        ((f"--admin-token-file={token}",), "--admin-token-file has no effect without --admin-port"),
+    ):
+        code, said = await outcome("serve", PLAIN, pool, *flags)
+        assert code == 1
+        assert error in said.error
+
+
+async def test_without_a_port_there_is_none(sim):
+    async with serving(sim, PLAIN, "--drain-quiet-period=10ms") as served:
+        assert "admin" not in json.loads(await served.command.says('"event":"ready"'))
+        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{served.metrics_port}/api/quota") as no:
+            assert no.status == 404
+
+
+async def test_port_that_is_taken_is_said(sim):
+    async with administered(sim) as (_, admin):
+        flags = (PLAIN, f"--endpoints={sim.address}", f"--admin-port={admin.port}", *ANY_PORT)
+        code, said = await outcome("serve", *flags)
+        assert code == 1
+        assert "the admin port cannot listen on 127.0.0.1" in said.error

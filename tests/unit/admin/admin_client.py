@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of the admin port, and a port with a few routes."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from typing import NamedTuple
+
+from epp.admin import AdminPort, AdminSettings, Route
+from epp.admin.answers import as_json
+from epp.admin.port import LIMITS
+from epp.admin.routes import read_object
+
+TOKEN = "0123456789abcdef0123456789abcdef"  # noqa: S105  of these tests alone
+
+
+class Answered(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: dict
+
+    @property
+    def error(self) -> str:
+        return self.body["error"]["type"]
+
+
+def asked(port: AdminPort, method: str = "GET", path: str = "/api/echo", body: object = None, **headers: str | None):
+    """Ask for something on a connection of its own; headers with None are left out."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    own = {"Host": f"127.0.0.1:{port.port}", **({} if data is None else {"Content-Type": "application/json"})}
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    client = HTTPConnection("127.0.0.1", port.port, timeout=60)
+    try:
+        client.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in {**own, **given}.items():
+            if value is not None:
+                client.putheader(name, value)
+        if data is not None:
+            client.putheader("Content-Length", str(len(data)))
+        client.endheaders(data)
+        answer = client.getresponse()
+        text = answer.read()
+        return Answered(answer.status, dict(answer.headers), json.loads(text) if text else {})
+    finally:
+        client.close()
+
+
+async def echo(request, rest):
+    return as_json({"rest": rest, "body": read_object(request) if request.method == "POST" else None})
+
+
+async def broken(request, rest):
+    raise RuntimeError("secret")
+
+
+ROUTES = (
+    Route("GET", "/api/echo", echo),
+    Route("POST", "/api/echo", echo),
+    Route("GET", "/api/echo/", echo),
+    Route("GET", "/api/broken", broken),
+)
+
+
+@contextmanager
+def opened(routes=ROUTES, *, host: str = "127.0.0.1", token_file=None, limits=LIMITS) -> Iterator[AdminPort]:
+    port = AdminPort(AdminSettings(host=host, port=0, token_file=token_file), limits)
+    port.open(routes)
+    try:
+        yield port
+    finally:
+        port.close()
