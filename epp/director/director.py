@@ -17,7 +17,7 @@ from epp.director.arrivals import Arrival, Hold, InLine, NeedsFullEndpointError
 from epp.director.held import Held
 from epp.director.line import Line, LineDriver
 from epp.director.pipeline import Parsed, Pipeline, ReadingBody
-from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite, choose_model, give_priority
+from epp.director.policies import NO_POLICIES, PoolPolicies, Rewrite, choose_model, give_priority, give_standing
 from epp.director.reading import Call, Turns, path_of, read
 from epp.director.reports import FlowReports
 from epp.director.routing import Cause, Routing, RoutingObserver
@@ -54,6 +54,7 @@ from epp.framework.request import (
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, EndpointObserver, PreRequest, Producer, RequestHeaders, Screener
 from epp.framework.snapshot import Snapshot
+from epp.framework.tenants import TENANT
 from epp.scheduling import Failure, Guard
 
 _IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
@@ -209,7 +210,11 @@ class Director:
             request = self._request(call, parsed)
             for plugin in pipeline.of(RequestHeaders):
                 self._guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
-            request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
+            tenant = request.get(TENANT)
+            if tenant is None:
+                request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
+            else:
+                give_standing(request, tenant)
             arrival = Arrival(pipeline, request, call.subset, iter(pipeline.of(Admitter)))
             outcome = self._proceed(arrival)
         except RequestError as error:
