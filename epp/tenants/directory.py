@@ -33,7 +33,11 @@ class Directory:
         self._by_namespace = {name: listed[each.name] for each in parameters.tenants for name in each.namespaces}
         self._by_fairness_id = {name: listed[each.name] for each in parameters.tenants for name in each.fairness_ids}
         self._unnamed = self._tenant(parameters.default.name or DEFAULT_FLOW, parameters.default)
-        self.remarks = (*_on_unlisted(unlisted, keys), *_on_disputed(owners, keys))
+        self.remarks = (
+            *_on_unlisted(unlisted, keys),
+            *_on_disputed(owners, keys),
+            *_on_unknown(parameters, keys),
+        )
         """Sentences on what the file says."""
 
     @property
@@ -86,6 +90,16 @@ def _on_disputed(owners: dict[bytes, str], keys: KeyTable) -> list[str]:
             f"a key of the tenant in line {line} is under apiKeys of {quoted(owner)} too, whose it is then: remove one"
             for line, owner in sorted(pairs)
             if line != keys.lines.get(owner)
+        ]
+    )
+
+
+def _on_unknown(parameters: TenantsParameters, keys: KeyTable) -> list[str]:
+    return _first(
+        [
+            f"no key is of tenant {quoted(each.name)}, which nothing else stands for: add one, or fairnessIds or namespaces"
+            for each in parameters.tenants
+            if parameters.api_key_file and each.name not in keys.lines and not each.is_known_otherwise
         ]
     )
 

@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from epp.framework import Name, Parameters
 from epp.framework.request import DEFAULT_FLOW
+from epp.framework.tenants import Qos
 from epp.tenants.api_keys import MAKE_DIGEST, MOST_NAME_LENGTH, read_digest
 
-Qos: TypeAlias = Literal["low", "medium", "high", "critical"]
 Priority: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 TenantName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_LENGTH)]
 
@@ -26,7 +26,9 @@ class QosPriorities(Parameters, frozen=True):
     medium: Priority = 0
     """That of requests of which nothing is known."""
     high: Priority = 10
+    """Before all of which nothing is known."""
     critical: Priority = 100
+    """Before all others: never refused, nor ended, for one of them."""
 
     def __post_init__(self) -> None:
         """Refuse a class that is not below the next one."""
@@ -71,6 +73,11 @@ class TenantParameters(StandingParameters, frozen=True, kw_only=True):
     """Values of `namespaceHeader` that stand for it."""
     fairness_ids: tuple[Name, ...] = ()
     """Fairness ids that stand for it: what a client, or the gateway, writes into the header."""
+
+    @property
+    def is_known_otherwise(self) -> bool:
+        """Whether anything but a key in a file stands for it."""
+        return bool(self.api_keys or self.namespaces or self.fairness_ids)
 
 
 class TenantsParameters(Parameters, frozen=True):

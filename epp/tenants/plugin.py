@@ -95,7 +95,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
             f"no request can be of tenant {tenant.name!r}: give apiKeys, namespaces or fairnessIds, such as "
             f"fairnessIds: [{tenant.name}]"
             for tenant in given.tenants
-            if not (given.api_key_file or tenant.api_keys or tenant.namespaces or tenant.fairness_ids)
+            if not (given.api_key_file or tenant.is_known_otherwise)
         ]
         return found
 

@@ -191,11 +191,18 @@ def test_tenant_that_is_not_listed_has_the_default_and_its_line_is_remarked(tmp_
     assert plugin.directory.none("taem-b").name == "default-flow"  # nobody else may call himself so
 
 
+def test_tenant_without_a_key_is_remarked_where_nothing_else_stands_for_it(tmp_path):
+    path = tmp_path / "keys.yaml"
+    path.write_text("sk-1: team-a\n")
+    plugin = build(path, tenants=[{"name": "team-a"}, {"name": "team-b"}, {"name": "team-c", "fairnessIds": ["c"]}])
+    (remark,) = plugin.inputs.remarks
+    assert remark.startswith(f"{path}: no key is of tenant 'team-b', which nothing else stands for: add one")
+
+
 def test_key_in_the_configuration_counts_before_the_file(tmp_path):
     path = tmp_path / "keys.yaml"
     path.write_text("sk-1: team-b\nsk-2: team-b\n")
-    tenants = [{"name": "team-a", "apiKeys": [sha256("sk-1")]}, {"name": "team-b"}]
-    plugin = build(path, tenants=tenants)
+    plugin = build(path, tenants=[{"name": "team-a", "apiKeys": [sha256("sk-1")]}, {"name": "team-b"}])
     assert named(plugin, "sk-1") == "team-a"
     (remark,) = plugin.inputs.remarks
     assert "a key of the tenant in line 1 is under apiKeys of 'team-a' too" in remark
