@@ -97,7 +97,7 @@ def _on_disputed(owners: dict[bytes, str], keys: KeyTable) -> list[str]:
 def _on_unknown(parameters: TenantsParameters, keys: KeyTable) -> list[str]:
     return _first(
         [
-            f"no key is of tenant {quoted(each.name)}, which nothing else stands for: add one, or fairnessIds or namespaces"
+            f"no key is of tenant {quoted(each.name)}, which nothing else stands for: add one, or fairnessIds"
             for each in parameters.tenants
             if parameters.api_key_file and each.name not in keys.lines and not each.is_known_otherwise
         ]
