@@ -64,6 +64,7 @@ from epp.framework.snapshot import (
     Snapshot,
     Topology,
 )
+from epp.framework.tenants import TENANT, Tenant
 
 __all__ = [
     "ACCELERATOR",
@@ -93,6 +94,7 @@ __all__ = [
     "RUNNING",
     "SERVED",
     "SESSION_ID",
+    "TENANT",
     "TOPOLOGY",
     "WAITING",
     "AcceleratorTag",
@@ -127,6 +129,7 @@ __all__ = [
     "Snapshot",
     "Stability",
     "SystemClock",
+    "Tenant",
     "Topology",
     "Usage",
     "comparable_load",
