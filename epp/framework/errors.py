@@ -52,6 +52,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from epp.framework.headers import AUTHORIZATION
 from epp.framework.printable import quoted
 
 SOON_SECONDS = 1
@@ -151,7 +152,7 @@ class WithoutApiKeyError(UnauthorizedError):
     kind = "invalid_api_key"
 
     def __init__(self, header: str) -> None:
-        value = "'Bearer' and the key" if header == "authorization" else "the key"
+        value = "'Bearer' and the key" if header == AUTHORIZATION else "the key"
         super().__init__(f"this request has no API key: send the header {quoted(header)} with {value}")
 
 

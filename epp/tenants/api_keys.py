@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import yaml
 
+from epp.framework.headers import AUTHORIZATION
 from epp.framework.request import DEFAULT_FLOW
 from epp.last_good_file import Parsed
 from epp.plain_yaml import PlainLoader, refuse_deep_nesting
@@ -58,7 +59,7 @@ def key_in(header: str, value: str) -> str:
     bearer = _BEARER.match(value)
     if bearer is not None:
         return value[bearer.end() :]
-    return "" if header == "authorization" else value
+    return "" if header == AUTHORIZATION else value
 
 
 def read_key_file(content: bytes, _path: Path) -> Parsed[KeyTable]:

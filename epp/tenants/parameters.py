@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
-from epp.framework import Name, Parameters
+from epp.framework import Name, Parameters, headers
 from epp.framework.request import DEFAULT_FLOW
 from epp.framework.tenants import Qos
 from epp.tenants.api_keys import MAKE_DIGEST, MOST_NAME_LENGTH, read_digest
@@ -88,7 +88,7 @@ class TenantsParameters(Parameters, frozen=True):
     api_key_file: str = ""
     """File, in YAML or JSON, that maps API keys, or their digests, to names of tenants: one of a mounted Secret, say. A
     new version applies at once. A tenant that is not under `tenants` has the priority of `default`."""
-    api_key_headers: tuple[Name, ...] = ("authorization", "x-api-key", "api-key")
+    api_key_headers: tuple[Name, ...] = headers.API_KEYS
     """Headers with an API key, in this order: the first that is known counts. In `authorization` it follows `Bearer`.
     Of a header that is repeated, the first value counts."""
     remove_api_key: bool = False

@@ -133,7 +133,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
             if tenant is not None:
                 return tenant, By.NAMESPACE
         if self._wants_key:
-            raise WithoutApiKeyError(self._key_headers[0] if self._key_headers else "authorization")
+            raise WithoutApiKeyError(self._key_headers[0] if self._key_headers else headers.AUTHORIZATION)
         fairness_id = fields.first_of(*headers.FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
         tenant = directory.of_fairness_id(fairness_id)
         if tenant is not None:
