@@ -159,9 +159,9 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         self._file, before = following, self._file
         if following.parsed is not before.parsed:
             self.directory = await asyncio.to_thread(self._directory)
-        _log.info("API keys updated", plugin=self.name, keys=self.directory.keys, problems=len(following.problems))
+            _log.info("API keys updated", plugin=self.name, keys=self.directory.keys)
         for problem in (*following.problems, *self.inputs.remarks):
-            _log.warning("API keys", plugin=self.name, problem=str(problem))
+            _log.warning("problem with API keys", plugin=self.name, problem=str(problem))
         return True
 
     def _directory(self) -> Directory:
