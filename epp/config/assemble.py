@@ -26,7 +26,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.headers import RESERVED
 from epp.framework.plugin import Plugin, all_roles
 from epp.framework.quotas import QuotaSource
-from epp.framework.roles import Parser, Producer, ResponseReporter, ResponseTiming
+from epp.framework.roles import Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.scheduling import Scheduler, SchedulingObserver
 
@@ -75,6 +75,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     aggregator = _attempt(instances, partial(choose_aggregator, handler, instances), "plugins")
     add_missing_producers(instances)
     producers = _attempt(instances, lambda: in_order(instances.of(Producer)), "plugins")
+    of_headers = _attempt(instances, lambda: in_order(instances.of(RequestHeaders)), "plugins")
     check_order(instances)
     _rehearse(instances, builder)
     _check_headers(instances)
@@ -83,6 +84,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     assert handler is not None  # noqa: S101  a problem otherwise
     assert aggregator is not None  # noqa: S101  the same
     assert producers is not None  # noqa: S101  the same
+    assert of_headers is not None  # noqa: S101  the same
     complete = {name: profile for name, profile in profiles.items() if profile is not None}
     found_by_lint = lint(loaded, complete, layer.feeds, instances, flow_control)
     return Assembly(
@@ -90,7 +92,8 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         pipeline=Pipeline(
             parsers=ParserTable(parsers),
             scheduler=Scheduler(complete, handler, aggregator, observer=observer),
-            plugins={role: instances.of(role) for role in all_roles()} | {Producer: producers},
+            plugins={role: instances.of(role) for role in all_roles()}
+            | {Producer: producers, RequestHeaders: of_headers},
             sets_headers=frozenset(name for plugin in instances for name in plugin.sets_headers),
             response_needs=_response_needs(instances),
             flow_control=flow_control,

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import epp.framework
-from epp.framework import rates, request, snapshot
+from epp.framework import rates, request, snapshot, tenants
 from epp.framework.accelerators import placement, selection
 from epp.framework.clock import SystemClock
 from epp.framework.errors import ConfigurationError
@@ -18,7 +18,7 @@ from epp.framework.registry import Registry
 from epp.framework.request import DataKey
 from epp.framework.snapshot import Attribute, Column
 
-_MODULES = (snapshot, placement, request, rates, selection)
+_MODULES = (snapshot, placement, request, tenants, rates, selection)
 _OWN = "the picker"
 _KINDS = (
     (

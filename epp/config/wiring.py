@@ -7,9 +7,8 @@ from typing import Any
 
 from epp.config.instances import Instances
 from epp.framework.errors import ConfigurationError
-from epp.framework.plugin import Datum, Plugin, Stage, roles_of
+from epp.framework.plugin import Datum, Plugin, R, Stage, roles_of
 from epp.framework.request import DataKey
-from epp.framework.roles import Producer
 
 
 def add_missing_producers(instances: Instances) -> None:
@@ -55,22 +54,22 @@ def check_order(instances: Instances) -> None:
                 )
 
 
-def in_order(producers: Iterable[Producer[Any]]) -> tuple[Producer[Any], ...]:
-    """Sort so that each producer comes after those whose data it reads; otherwise in the order of declaration.
+def in_order(plugins: Iterable[R]) -> tuple[R, ...]:
+    """Sort so that each plugin comes after those whose data it reads; otherwise in the order of declaration.
 
-    Raises ConfigurationError for producers that read each other's data in a circle.
+    Raises ConfigurationError for plugins that read each other's data in a circle.
     """
-    declared = tuple(producers)
-    writers = {key: producer for producer in declared for key in producer.writes}
-    sorter: TopologicalSorter[Producer[Any]] = TopologicalSorter()
-    for producer in declared:
-        wanted = (*producer.reads, *producer.may_read)
-        sorter.add(producer, *(writers[key] for key in wanted if key in writers and writers[key] is not producer))
+    declared = tuple(plugins)
+    writers = {key: plugin for plugin in declared for key in plugin.writes}
+    sorter: TopologicalSorter[R] = TopologicalSorter()
+    for plugin in declared:
+        wanted = (*plugin.reads, *plugin.may_read)
+        sorter.add(plugin, *(writers[key] for key in wanted if key in writers and writers[key] is not plugin))
     try:
         return tuple(sorter.static_order())
     except CycleError as error:
-        names = " -> ".join(producer.name for producer in error.args[1])
-        raise ConfigurationError(f"producers read each other's data in a circle: {names}") from error
+        names = " -> ".join(plugin.name for plugin in error.args[1])
+        raise ConfigurationError(f"plugins read each other's data in a circle: {names}") from error
 
 
 def _add(kind: str, reader: Plugin[Any], datum: Datum, instances: Instances) -> None:

@@ -13,7 +13,7 @@ from epp.director.held import Held
 from epp.director.line import Line, LineDriver
 from epp.director.observers import DirectorObserver, Refusal
 from epp.director.pipeline import Parsed, Pipeline, ReadingBody
-from epp.director.policies import NO_POLICIES, PoolPolicies, choose_model, give_priority
+from epp.director.policies import NO_POLICIES, PoolPolicies, choose_model, give_priority, give_standing
 from epp.director.reading import Call, Turns, path_of, read
 from epp.director.reports import FlowReports
 from epp.director.reservations import RESERVATION_SECONDS, Reservations
@@ -30,6 +30,7 @@ from epp.framework.headers import ATTEMPT_COUNT, FAIRNESS_ID, REQUEST_ID
 from epp.framework.quotas import Blocked, QuotaSource
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers, Request
 from epp.framework.roles import Admitter, EndpointObserver, RequestHeaders
+from epp.framework.tenants import TENANT
 from epp.quotas import Quotas
 from epp.scheduling import Guard
 
@@ -180,7 +181,11 @@ class Director:
             request = self._request(call, parsed)
             for plugin in pipeline.of(RequestHeaders):
                 self._guard.call(RequestHeaders.role, plugin, plugin.request_headers, request)
-            request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
+            tenant = request.get(TENANT)
+            if tenant is None:
+                request.fairness_id = headers.first_of(*FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
+            else:
+                give_standing(request, tenant)
             if ATTEMPT_COUNT in headers:
                 self.attempts.supersede_former(request)
             if self.quotas.is_active:

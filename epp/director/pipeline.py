@@ -119,7 +119,7 @@ class Pipeline:
     parsers: ParserTable
     scheduler: Scheduler
     plugins: Mapping[type[Plugin[Any]], tuple[Any, ...]] = field(default_factory=dict)
-    """By role; producers in an order in which each finds what it reads."""
+    """By role; producers, and plugins for request headers, in an order in which each finds what it reads."""
     sets_headers: frozenset[str] = frozenset()
     """Request headers that the plugins declare to set."""
     response_needs: ResponseNeeds = NO_NEEDS

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from epp.framework.headers import MODEL_REWRITE, OBJECTIVE
 from epp.framework.request import Request
+from epp.framework.tenants import Tenant
 
 _REWRITE_DRAW = "model-rewrite"
 
@@ -67,6 +68,15 @@ def give_priority(request: Request, policies: PoolPolicies) -> None:
     priority = policies.priorities.get(objective)
     if objective and priority is not None:
         request.priority, request.objective = priority, objective
+
+
+def give_standing(request: Request, tenant: Tenant) -> None:
+    """Let the tenant name the flow; its priority holds without an objective, and its highest one bounds any."""
+    request.fairness_id = tenant.name
+    if tenant.priority is not None and not request.objective:
+        request.priority = tenant.priority
+    if tenant.highest_priority is not None and request.priority > tenant.highest_priority:
+        request.priority = tenant.highest_priority
 
 
 def choose_model(request: Request, policies: PoolPolicies) -> Rewrite | None:

@@ -65,6 +65,7 @@ from epp.framework.snapshot import (
     Snapshot,
     Topology,
 )
+from epp.framework.tenants import TENANT, Tenant
 
 __all__ = [
     "ACCELERATOR",
@@ -95,6 +96,7 @@ __all__ = [
     "RUNNING",
     "SERVED",
     "SESSION_ID",
+    "TENANT",
     "TOPOLOGY",
     "WAITING",
     "AcceleratorTag",
@@ -129,6 +131,7 @@ __all__ = [
     "Snapshot",
     "Stability",
     "SystemClock",
+    "Tenant",
     "Topology",
     "Usage",
     "comparable_load",

@@ -8,6 +8,9 @@ RequestError
 │   ├── BodyMissingError
 │   └── ModelMissingError
 ├── UnauthorizedError               401
+│   ├── UnknownApiKeyError
+│   ├── WithoutApiKeyError
+│   └── UnknownClientError
 ├── ForbiddenError                  403
 ├── NotFoundError                   404
 ├── SupersededError                 409: superseded
@@ -51,6 +54,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from epp.framework.headers import AUTHORIZATION
 from epp.framework.printable import quoted
 
 SOON_SECONDS = 1
@@ -133,6 +137,32 @@ class UnauthorizedError(RequestError):
 
     status = 401
     code = "Unauthorized"
+
+
+class UnknownApiKeyError(UnauthorizedError):
+    """The request has an API key, and no tenant has it."""
+
+    kind = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__("the API key of this request is not known here: send a valid one")
+
+
+class WithoutApiKeyError(UnauthorizedError):
+    """The request has no API key where one is wanted; `header` is that for it."""
+
+    kind = "invalid_api_key"
+
+    def __init__(self, header: str) -> None:
+        value = "'Bearer' and the key" if header == AUTHORIZATION else "the key"
+        super().__init__(f"this request has no API key: send the header {quoted(header)} with {value}")
+
+
+class UnknownClientError(UnauthorizedError):
+    """Nothing in the request says that it is of a tenant, where others are refused."""
+
+    def __init__(self) -> None:
+        super().__init__("this request is of no client that is known here: ask the operator of this API for access")
 
 
 class ForbiddenError(RequestError):

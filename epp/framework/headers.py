@@ -56,6 +56,10 @@ SESSION_ID = "x-session-id"
 """The conversation that the request belongs to, by default."""
 AGENT_SESSIONS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
 """The conversation, as Claude Code, OpenCode, Codex and older versions of Codex name it."""
+AUTHORIZATION = "authorization"
+"""Credentials; an API key follows `Bearer`."""
+API_KEYS = (AUTHORIZATION, "x-api-key", "api-key")
+"""The API key of the client, as clients of OpenAI, Anthropic and Azure send it."""
 PREFER = "prefer"
 """Preferences of RFC 7240; with `if-available`, the request is for an endpoint that holds its KV cache, or for none."""
 ENDPOINT_SELECTION = "test-epp-endpoint-selection"

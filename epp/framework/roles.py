@@ -188,12 +188,14 @@ class Producer(Plugin[P], role=Role(title="Producers", name="DataProducer", stag
         super().rehearse(request, candidates)
 
 
-class RequestHeaders(Plugin[P], role=Role(title="Request headers", stage=Stage.REQUEST_HEADERS, hook=True)):
-    """Runs first, before any decision about the request."""
+class RequestHeaders(
+    Plugin[P], role=Role(title="Request headers", stage=Stage.REQUEST_HEADERS, hook=True, may_refuse=True)
+):
+    """Runs first, before any decision about the request; those that write what others read run before them."""
 
     @abstractmethod
     def request_headers(self, request: Request) -> None:
-        """Put on the request what its headers say."""
+        """Put on the request what its headers say; raise a RequestError to refuse it."""
 
 
 class Screener(

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who sends a request: its tenant, whose name is its fairness id."""
 
+from typing import Literal, TypeAlias
+
 import msgspec
 
 from epp.framework.request import DataKey
+
+Qos: TypeAlias = Literal["low", "medium", "high", "critical"]
+"""Quality of service, in the words of TensorFusion."""
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefers the endpoint at which this request costs least: small ones for short requests, for example."""
 
+from collections.abc import Mapping
 from math import inf, nan
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from epp.framework import (
@@ -30,6 +32,7 @@ from epp.framework.accelerators.throughput_profile import ThroughputProfile
 from epp.framework.lists_in_files import read_list
 from epp.framework.rates import TARGET_IN_REACH, batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
+from epp.framework.tenants import TENANT, Qos
 
 _SECONDS_PER_HOUR = 3600.0
 
@@ -57,6 +60,9 @@ class CostPerRequestParameters(Parameters, frozen=True):
     (`late`), the others (`in-time`), or `all`."""
     cost_basis: CostBasis = "memory"
     """Share of the device's price that a slice pays: its share of the memory, or of the compute."""
+    qos_price_weights: Mapping[Qos, NonNegative] = msgspec.field(default_factory=dict)
+    """How much the cost counts for requests of a tenant of that quality of service (`qos` of the plugin `tenants`), as
+    if the weight of this scorer were so many times as large; 1 for those that are left out."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance to read prefix matches from; empty for the default one."""
 
@@ -72,6 +78,8 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
     out, all get 1: by default for those that a `slo-fit-filter` expects no endpoint to serve within their latency
     limits. With a fixed `batchSize`, as where all batches are full, the cost of such a request tells the endpoints
     that are good at it from those that it keeps from other work.
+
+    With a weight `w` of `qosPriceWeights`, the score is `1 - w * (1 - least / cost)`, or 0 where that is less.
     """
 
     plugin_type = "cost-per-request-scorer"
@@ -87,6 +95,9 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         self._gpus = {gpu: position for position, gpu in enumerate(self._profiles)}
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
         self.may_read = (ENDPOINT_RATES, self._match_key, PROMPT_TOKENS, TARGET_IN_REACH)
+        self._price_weights = {str(qos): weight for qos, weight in given.qos_price_weights.items()}
+        if self._price_weights:
+            self.may_read += (TENANT,)
         if not given.batch_size:
             self.may_read += LOAD_INPUTS
 
@@ -106,7 +117,13 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         seconds = self._seconds(request, candidates, positions)
         serves = np.isfinite(seconds)
         hours = np.where(serves, seconds, 1.0) / _SECONDS_PER_HOUR
-        return lowest_over(np.where(serves, _median_for_unknown(prices) * hours, inf))
+        return self._weighed(request, lowest_over(np.where(serves, _median_for_unknown(prices) * hours, inf)))
+
+    def _weighed(self, request: Request, scores: Floats) -> Floats:
+        """Let the cost count as much as the tenant's quality of service says."""
+        tenant = request.get(TENANT) if self._price_weights else None
+        weight = 1.0 if tenant is None else self._price_weights.get(tenant.qos, 1.0)
+        return scores if weight == 1.0 else np.maximum(0.0, 1.0 - weight * (1.0 - scores))
 
     def _applies(self, request: Request) -> bool:
         late = request.get(TARGET_IN_REACH) is False

@@ -26,6 +26,7 @@ FILES = "docs/files-and-prices.md"
 MULTI_CLUSTER = "docs/multi-cluster.md"
 FLOW_CONTROL = "docs/flow-control.md"
 ADMIN_PORT = "docs/admin-port.md"
+TENANTS = "docs/tenants.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
@@ -34,6 +35,7 @@ NOT_RUN = {
     MULTI_CLUSTER: (),
     FLOW_CONTROL: (),
     ADMIN_PORT: ("kubectl ",),
+    TENANTS: ("kubectl ",),
     FILES: ("kubectl ",),
 }
 """Commands that install packages, as the text beside them says, the bench, which has a test of its own, and those for a
@@ -46,6 +48,7 @@ PROJECT_FILES = {
     MULTI_CLUSTER: (),
     FLOW_CONTROL: (),
     ADMIN_PORT: (),
+    TENANTS: (),
     FILES: (),
 }
 """What a document needs of the checkout."""
@@ -227,6 +230,22 @@ def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_for_holders_of_the_t
     assert "has no quota" in gone
     assert "Unauthorized" in refused
     assert '{"quotas":[]}' in answered
+
+
+def test_tenants_work_as_they_are_written(walk):
+    walked = walk(TENANTS)
+    *_, unknown, missing, _, shed, served, metrics, _, moved, _ = walked.values()
+    assert "tenants.yaml: ok" in output_of(walked, "epp check tenants.yaml")
+    assert '"code":"invalid_api_key"' in unknown
+    assert "the API key of this request is not known here" in unknown
+    assert "this request has no API key" in missing
+    assert [found.splitlines()[-1] for found in (unknown.rstrip(), missing.rstrip())] == ["status 401", "status 401"]
+    assert "x-llm-d-request-dropped-reason: rejected-saturated" in shed
+    assert "HTTP/1.1 200 OK" in served
+    assert 'fairness_id="night-jobs",model_name="meta-llama/Llama-3.1-8B-Instruct",priority="-1"' in metrics
+    assert 'fairness_id="chat",model_name="meta-llama/Llama-3.1-8B-Instruct",priority="10"' in metrics
+    assert "HTTP/1.1 200 OK" in moved
+    assert not [key for key in ("sk-of-chat", "sk-of-night-jobs", "sk-of-nobody") if key in "".join(walked.values())]
 
 
 def test_commands_that_are_not_run_are_in_the_documents():

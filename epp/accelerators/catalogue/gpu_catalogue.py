@@ -11,12 +11,12 @@ import msgspec
 
 from epp.accelerators.catalogue.lookup import CATALOGUE, Catalogue
 from epp.accelerators.catalogue.product import Product
-from epp.accelerators.files.last_good_file import Parsed
 from epp.accelerators.files.rows import read_rows
 from epp.accelerators.mig.profile import parse_mig_profile
 from epp.framework.accelerators.memory import GIB
 from epp.framework.accelerators.tag import Partition, Sharing
 from epp.framework.quantities import exact_quantity
+from epp.last_good_file import Parsed
 from epp.objects.base import convert
 
 _FORM = "write a list of entries, such as - {model: T4, costPerHour: 0.53}"

@@ -7,9 +7,9 @@ import msgspec
 
 from epp.accelerators.catalogue import CATALOGUE, Catalogue
 from epp.accelerators.catalogue.gpu_catalogue import GpuCatalogueEntry, read_gpu_catalogue, with_gpu_catalogue
-from epp.accelerators.files.last_good_file import LastGoodFile
 from epp.accelerators.prices import Price, PriceList, read_prices
 from epp.framework.inputs import InputState
+from epp.last_good_file import LastGoodFile
 
 _Products = LastGoodFile[tuple[GpuCatalogueEntry, ...]]
 _Prices = LastGoodFile[tuple[Price, ...]]

@@ -8,10 +8,10 @@ from math import isfinite
 from pathlib import Path
 from typing import get_args
 
-from epp.accelerators.files.last_good_file import Parsed
 from epp.accelerators.files.rows import Row, Rows, read_rows
 from epp.accelerators.prices.price import Price, PricedUnit
 from epp.framework.hints import hint_at
+from epp.last_good_file import Parsed
 
 _MOST_DOLLARS = 1e6
 _MOST_DEVICES = 4096

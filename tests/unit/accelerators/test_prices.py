@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.accelerators.files.last_good_file import Parsed
 from epp.accelerators.mig import UNKNOWN_SLICE
 from epp.accelerators.prices import PriceList, read_prices
 from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
@@ -16,6 +15,7 @@ from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
+from epp.last_good_file import Parsed
 
 YAML = Path("prices.yaml")
 MACHINE, REGION = "node.kubernetes.io/instance-type", "topology.kubernetes.io/region"

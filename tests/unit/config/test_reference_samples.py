@@ -267,6 +267,7 @@ OWN = {
     "steady-scorer",
     "taint-filter",
     "taint-scorer",
+    "tenants",
     "wake-up-scorer",
     "work-seconds-detector",
     "work-seconds-scorer",

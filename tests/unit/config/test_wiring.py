@@ -216,7 +216,7 @@ def test_producers_run_after_those_they_read_and_else_as_declared(build, registr
 
 def test_producers_that_read_each_other_are_refused(refused, registry):
     (problem,) = refused("plugins: [{type: stove}, {type: lamp}]", registry=registry)
-    assert problem.message.startswith("producers read each other's data in a circle: ")
+    assert problem.message.startswith("plugins read each other's data in a circle: ")
     assert {"stove", "lamp"} == set(problem.message.partition(": ")[2].split(" -> "))
 
 

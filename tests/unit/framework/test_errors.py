@@ -21,6 +21,24 @@ TABLE = [
         'BadRequest - the request names no model: add "model" to the JSON body, with the name of a served model',
     ),
     (errors.UnauthorizedError("who?"), 401, None, "Unauthorized - who?"),
+    (
+        errors.UnknownApiKeyError(),
+        401,
+        None,
+        "Unauthorized - the API key of this request is not known here: send a valid one",
+    ),
+    (
+        errors.WithoutApiKeyError("x-api-key"),
+        401,
+        None,
+        "Unauthorized - this request has no API key: send the header 'x-api-key' with the key",
+    ),
+    (
+        errors.UnknownClientError(),
+        401,
+        None,
+        "Unauthorized - this request is of no client that is known here: ask the operator of this API for access",
+    ),
     (errors.ForbiddenError("no"), 403, None, "Forbidden - no"),
     (errors.NotFoundError("what?"), 404, None, "NotFound - what?"),
     (

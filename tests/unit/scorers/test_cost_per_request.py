@@ -11,6 +11,7 @@ from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.rates import ENDPOINT_RATES, TARGET_IN_REACH
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
+from epp.framework.tenants import TENANT, Tenant
 from epp.framework.testing import candidates, endpoint_rates
 from epp_scorers.cost_per_request import CostPerRequestScorer
 
@@ -28,12 +29,14 @@ def tag(model, dollars=None, count=1):
     return AcceleratorTag(model=model, count=count, cost=Cost(per_hour=dollars))
 
 
-def scores(prompt_tokens, output_tokens, *tags, rates=None, columns=None, in_reach=None, **parameters):
+def scores(prompt_tokens, output_tokens, *tags, rates=None, columns=None, in_reach=None, tenant=None, **parameters):
     request = Request("r", RequestBody(prompt_tokens=prompt_tokens, max_output_tokens=output_tokens))
     if rates is not None:
         request.put(ENDPOINT_RATES, rates)
     if in_reach is not None:
         request.put(TARGET_IN_REACH, in_reach)
+    if tenant is not None:
+        request.put(TENANT, tenant)
     pool = candidates(records={ACCELERATOR: tags}, **(columns or {}))
     return build(expectedOutputTokens=4096, **parameters).score(request, pool).tolist()
 
@@ -119,6 +122,24 @@ def test_het_2_unknown_price_is_neither_cheap_nor_dear():
     # median of 1, 3 and 5 is 3
     assert scores(1, 1, tag("a"), tag("b", 1.0), tag("c", 3.0), tag("d", 5.0)) == pytest.approx([1 / 3, 1, 1 / 3, 0.2])
     assert scores(1, 1, tag("a"), tag("b")) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("qos", "expected"),
+    [
+        ("low", [1.0, 0.5, 0.0]),  # 1 - 2 * (1 - 0.75), and 1 - 2 * (1 - 0.25) is below 0
+        ("high", [1.0, 0.875, 0.625]),  # 1 - 0.5 * (1 - 0.75), 1 - 0.5 * (1 - 0.25)
+        ("critical", [1.0, 1.0, 1.0]),
+        ("medium", [1.0, 0.75, 0.25]),  # not named
+        ("", [1.0, 0.75, 0.25]),
+        (None, [1.0, 0.75, 0.25]),
+    ],
+)
+def test_tf_13_price_counts_as_much_as_the_quality_of_service_of_the_tenant_says(qos, expected):
+    tenant = None if qos is None else Tenant(name="t", qos=qos)
+    weights = {"low": 2.0, "high": 0.5, "critical": 0}
+    found = scores(128, 128, tag("a", 3.0), tag("b", 4.0), tag("c", 12.0), tenant=tenant, qosPriceWeights=weights)
+    assert found == pytest.approx(expected)
 
 
 def test_het_2_endpoint_that_cannot_serve_such_requests_gets_nothing():

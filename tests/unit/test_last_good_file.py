@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.accelerators.files.last_good_file import LIMIT_BYTES, LastGoodFile, Parsed
+from epp.last_good_file import LIMIT_BYTES, LastGoodFile, Parsed
 
 GOOD, FAULTY, BROKEN = "good", "faulty", "broken"
 

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients with API keys, behind a real Envoy: who waits, who is refused, and that no key is ever shown."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+from config_files import ConfigMap, replace
+from gateways import Gateway, gateway_of
+from test_flow_control import FLOW, SECONDS, Front, taken
+from test_policies import DROPPED, OBJECTIVE, objective, written
+from world import MODEL, until
+
+from epp.sim import RunningSim
+
+LOW, HIGH, OTHER = "sk-of-low-5d1a", "sk-of-high-77e0", "sk-of-nobody-9c42"
+KEYS = (LOW, HIGH, OTHER)
+
+
+def sha256(key: str) -> str:
+    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+class Setting:
+    """A server, and the files of a gateway in front of it."""
+
+    def __init__(self, directory: Path, sim: RunningSim) -> None:
+        self.sim = sim
+        self._config = directory / "config.yaml"
+        self._objects = written(directory / "objects.yaml", objective("urgent", 1000), objective("batch", -5))
+        (directory / "mounted").mkdir()
+        self.file = directory / "mounted" / "keys.yaml"
+        self.secret = ConfigMap(directory / "mounted", keys=f"{LOW}: low-team\n{sha256(HIGH)}: high-team\n")
+
+    def configure(self, *plugins: dict, flow_control: dict | None = None, **parameters: object) -> None:
+        tenants = [{"name": "low-team", "qos": "low"}, {"name": "high-team", "qos": "high", "highestPriority": 50}]
+        given = {"tenants": tenants, "apiKeyFile": str(self.file), **parameters}
+        content = {
+            "apiVersion": "llm-d.ai/v1alpha1",
+            "kind": "EndpointPickerConfig",
+            "plugins": [{"type": "queue-scorer"}, {"type": "tenants", "parameters": given}, *plugins],
+            "schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}],
+            **({} if flow_control is None else {"featureGates": ["flowControl"], "flowControl": flow_control}),
+        }
+        replace(self._config, yaml.safe_dump(content))
+
+    @contextlib.asynccontextmanager
+    async def front(self, *more: str) -> AsyncIterator[Front]:
+        """Run a gateway; at the end, check that it has shown no key, whatever it was asked."""
+        flags = (f"--config-file={self._config}", f"--objects={self._objects}", f"--endpoints=a={self.sim.address}")
+        timeout = aiohttp.ClientTimeout(total=2 * SECONDS)
+        async with gateway_of(*flags, *more) as gateway, aiohttp.ClientSession(timeout=timeout) as http:
+            front = Front(gateway, http)
+            try:
+                yield front
+            finally:
+                await front.end()
+            shown = str(gateway.process)
+            for page in ("metrics", "healthz", "debug/endpoints"):
+                async with http.get(f"http://127.0.0.1:{gateway.metrics_port}/{page}") as response:
+                    shown += await response.text()
+            assert "llm_d_epp_tenant_requests_total" in shown
+            assert not [key for key in KEYS if key in shown]
+
+    async def served(self) -> list[dict[str, str]]:
+        """Return the headers of the requests that the server has seen, in order."""
+        url = f"http://{self.sim.address}/sim/requests"
+        async with aiohttp.ClientSession() as http, http.get(url) as response:
+            return [dict(record["headers"]) for record in await response.json()]
+
+    async def occupy(self, front: Front, waiting: int) -> None:
+        """Let requests wait in the server, and wait until the picker knows."""
+        url = f"http://{self.sim.address}/sim/occupy"
+        async with aiohttp.ClientSession() as http, http.post(url, json={"waiting": waiting}) as response:
+            assert response.status == 200
+
+        async def known() -> bool:
+            samples = (await front.gateway.metrics()).get("llm_d_epp_average_queue_size", {})
+            return max(samples.values(), default=0) >= waiting
+
+        await until(known, "the picker knows of the queue", seconds=SECONDS)
+
+
+@pytest.fixture
+async def setting(simulated: Callable, tmp_path: Path) -> Setting:
+    setting = Setting(tmp_path, (await simulated("a"))["a"])
+    setting.configure()
+    return setting
+
+
+async def requests_of(gateway: Gateway) -> dict[tuple[str, str], float]:
+    """Return the number of requests by fairness id and priority."""
+    found: dict[tuple[str, str], float] = {}
+    for labels, value in (await gateway.metrics()).get("llm_d_epp_request_total", {}).items():
+        named = dict(label.split("=", 1) for label in labels)
+        key = named["fairness_id"], named["priority"]
+        found[key] = found.get(key, 0) + value
+    return found
+
+
+async def test_low_is_shed_and_high_goes_by_their_keys_alone(setting):
+    async with setting.front() as front:
+        await setting.occupy(front, 5)
+        status, headers, _ = await front.ask("low", **bearer(LOW))
+        assert (status, headers[DROPPED]) == (429, "rejected-saturated")
+        assert (await front.ask("high", x_api_key=HIGH))[0] == 200
+        assert (await front.ask("stranger", **bearer(OTHER)))[0] == 200  # allowed by default, at priority 0
+        (high, stranger) = await setting.served()
+        assert high["x-api-key"] == HIGH  # the server may want it
+        assert stranger["authorization"] == f"Bearer {OTHER}"
+        line = await front.line("low")
+        assert (line["fairness_id"], line["priority"]) == ("low-team", -1)
+
+
+async def test_client_is_of_its_own_tenant_whatever_it_calls_itself_and_whatever_it_asks_for(setting):
+    async with setting.front() as front:
+        for name, key, more in (
+            ("1", LOW, {FLOW: "high-team"}),
+            ("2", LOW, {FLOW: "high-team", "x-gateway-inference-fairness-id": "high-team"}),
+            ("3", HIGH, {FLOW: "anything", OBJECTIVE: "urgent"}),  # up to highestPriority
+            ("4", HIGH, {OBJECTIVE: "batch"}),
+            ("5", OTHER, {FLOW: "high-team"}),
+            ("6", OTHER, {FLOW: "own"}),
+        ):
+            assert (await front.ask(name, **bearer(key), **more))[0] == 200
+        assert await requests_of(front.gateway) == {
+            ("low-team", "-1"): 2,
+            ("high-team", "50"): 1,
+            ("high-team", "-5"): 1,
+            ("default-flow", "0"): 1,
+            ("own", "0"): 1,
+        }
+
+
+async def test_unknown_key_is_refused_in_the_words_of_the_api_where_the_operator_wants_that(setting):
+    setting.configure(unknown="Refuse", removeApiKey=True)
+    async with setting.front("-v=5") as front, aiohttp.ClientSession() as http:
+        status, _, body = await front.ask("unknown", **bearer(OTHER))
+        assert (status, body["error"]["type"], body["error"]["code"]) == (
+            401,
+            "authentication_error",
+            "invalid_api_key",
+        )
+        assert body["error"]["message"] == "the API key of this request is not known here: send a valid one"
+        status, _, body = await front.ask("none", **{FLOW: "high-team"})
+        assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+        assert "send the header 'authorization' with 'Bearer' and the key" in body["error"]["message"]
+        question = {"model": MODEL, "max_tokens": 2, "messages": [{"role": "user", "content": "hello"}]}
+        url = f"{front.gateway.url}/v1/messages"
+        async with http.post(url, json=question, headers={"x-api-key": OTHER}) as response:
+            assert (response.status, (await response.json())["error"]["type"]) == (401, "authentication_error")
+        async with http.get(f"{front.gateway.url}/v1/models") as response:
+            assert response.status == 401
+        assert await setting.served() == []
+        assert (await front.ask("bearer", **bearer(HIGH)))[0] == 200
+        assert (await front.ask("plain", api_key=HIGH))[0] == 200
+        assert len(await setting.served()) == 2
+        assert not [headers for headers in await setting.served() if {"authorization", "api-key"} & headers.keys()]
+        samples = await front.gateway.metrics()
+        assert list(samples["llm_d_epp_tenant_unknown_api_keys_total"].values()) == [2]
+
+
+async def test_low_waits_while_high_passes_it(setting):
+    detector = {"type": "concurrency-detector", "parameters": {"maxConcurrency": 1}}
+    setting.configure(
+        detector,
+        flow_control={
+            "saturationDetector": {"pluginRef": "concurrency-detector"},
+            "defaultRequestTTL": "10m",
+            "noEndpointRequestTTL": "10m",
+        },
+    )
+    async with setting.front() as front:
+        async with taken(front):
+            low = front.ask("low", **bearer(LOW), **{FLOW: "high-team"})
+            await front.waiting(1)
+            high = front.ask("high", **bearer(HIGH))
+            await front.waiting(2)
+            sizes = (await front.gateway.metrics())["llm_d_epp_flow_control_queue_size"]
+            queued = [dict(label.split("=", 1) for label in labels) for labels, size in sizes.items() if size]
+            assert {(each["fairness_id"], each["priority"]) for each in queued} == {
+                ("low-team", "-1"),
+                ("high-team", "10"),
+            }
+        assert [(await each)[0] for each in (low, high)] == [200, 200]
+        assert [headers["x-request-id"] for headers in await setting.served()] == ["holder", "high", "low"]
+
+
+async def test_keys_of_a_mounted_secret_are_swapped_under_use_and_a_broken_version_changes_nothing(setting):
+    setting.configure(unknown="Refuse")
+    async with setting.front() as front:
+        names = iter(range(10**6))
+
+        async def priority(key: str) -> int | None:
+            """Send a request; return its priority, None for one that is refused."""
+            name = f"r{next(names)}"
+            status, _, _ = await front.ask(name, **bearer(key))
+            assert status in {200, 401}
+            return (await front.line(name))["priority"] if status == 200 else None
+
+        async def becomes(key: str, expected: int | None) -> None:
+            async def is_so() -> bool:
+                return await priority(key) == expected
+
+            await until(is_so, f"the priority is {expected}", seconds=SECONDS)
+
+        assert (await priority(LOW), await priority(HIGH), await priority(OTHER)) == (-1, 10, None)
+        setting.secret.update(keys=json.dumps({LOW: "high-team", OTHER: "low-team"}))
+        await becomes(LOW, 10)
+        assert (await priority(HIGH), await priority(OTHER)) == (None, -1)
+
+        setting.secret.update(keys=f"{HIGH}: [\n")
+
+        async def reported() -> list[dict]:
+            return (await front.gateway.health())[1]["not_in_effect"]
+
+        await until(reported, "the file is reported", seconds=SECONDS)
+        (problem,) = await reported()
+        assert (problem["plugin"], problem["file"], problem["kept"]) == ("tenants", str(setting.file), 2)
+        assert problem["reason"].startswith("neither YAML nor JSON at line 2, column ")
+        assert (await priority(LOW), await priority(HIGH)) == (10, None)
+        labels = frozenset({"plugin_name=tenants", f"file={setting.file}"})
+        assert (await front.gateway.metrics())["llm_d_epp_input_problems"][labels] == 1
+
+        setting.secret.update(keys=f"{HIGH}: high-team\n")
+        await becomes(HIGH, 10)
+        assert await priority(LOW) is None
+        assert await reported() == []

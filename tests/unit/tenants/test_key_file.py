@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of API keys: how they are read, followed, and what is said of them, which is never a key."""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from config_files import ConfigMap, replace
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from epp.framework import ManualClock, Request
+from epp.framework.errors import ConfigurationError
+from epp.framework.registry import Registry
+from epp.framework.request import Headers
+from epp.framework.tenants import TENANT
+from epp.tenants.api_keys import read_key_file
+from epp.tenants.plugin import Tenants
+
+ANY = Path("keys.yaml")
+DEADLINE_SECONDS = 60.0
+
+
+def sha256(key: str) -> str:
+    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def build(path: Path, **parameters: object) -> Tenants:
+    registry = Registry({})
+    registry.register(Tenants)
+    given = {"apiKeyFile": str(path), **parameters}
+    plugin = registry.build("tenants", given, name="tenants", clock=ManualClock())
+    assert isinstance(plugin, Tenants)
+    return plugin
+
+
+def named(plugin: Tenants, key: str) -> str:
+    request = Request("r", headers=Headers([("x-api-key", key)]))
+    plugin.request_headers(request)
+    tenant = request.get(TENANT)
+    assert tenant is not None
+    return tenant.name
+
+
+def read(text: str) -> dict[bytes, str]:
+    parsed = read_key_file(text.encode(), ANY)
+    assert not parsed.problems
+    assert parsed.size == len(parsed.value.tenants)
+    return dict(parsed.value.tenants)
+
+
+def test_keys_and_digests_of_keys_may_stand_side_by_side():
+    text = f"# of the Secret\nsk-1: team-a\n{sha256('sk-2')}: team-b\n{sha256('sk-3').replace('a', 'A')}: team-a\n"
+    assert read(text.replace("shA", "sha")) == {
+        digest("sk-1"): "team-a",
+        digest("sk-2"): "team-b",
+        digest("sk-3"): "team-a",
+    }
+
+
+def test_json_is_read_as_well():
+    assert read(json.dumps({"sk-1": "team-a", "sk-2": "team-b"}, indent=2)) == {
+        digest("sk-1"): "team-a",
+        digest("sk-2"): "team-b",
+    }
+
+
+@pytest.mark.parametrize("key", ["0123", "1e5", "true", "null", "2026-01-01", "0x1F", "~"])
+def test_key_is_what_is_written_whatever_type_yaml_sees_in_it(key):
+    assert read(f"{key}: 42") == {digest(key): "42"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", r"it is empty: write a mapping .*, or \{\} for no keys"),
+        ("# nothing\n", "it is empty"),
+        ("- sk-1\n", "line 1: there is no mapping"),
+        ("sk-1\n", "line 1: there is no mapping"),
+        ("a: b\n c: [", "neither YAML nor JSON at line 2, column "),
+        ("a: b\n---\nc: d\n", "neither YAML nor JSON at line 2"),
+        ("[" * 100, "line 1: nested more than 4 deep"),
+        ("a: " + "x" * (4 * 1024 * 1024), "has more than 4194304 bytes"),
+    ],
+)
+def test_file_that_is_no_mapping_of_keys_is_refused_with_the_form(tmp_path, text, reason):
+    (tmp_path / "keys.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=rf"apiKeyFile: '.*keys.yaml': {reason}"):
+        build(tmp_path / "keys.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("sk-1:\n", "line 1: it names no tenant"),
+        ("a: b\nsk-1: [x]\n", "line 2: it names no tenant"),
+        ("'': a\n", "line 1: the key is empty"),
+        ("? [sk-1]\n: a\n", "line 1: the key is empty"),
+        (
+            "sha256:abc: a\n",
+            "line 1: the digest is none: write sha256: and what this prints: printf %s KEY | sha256sum",
+        ),
+        (f"? {'k' * 4097}\n: a\n", "line 1: the key has more than 4096 characters"),  # no simple key of YAML is as long
+        (f"sk-1: {'n' * 254}\n", "line 1: the name of its tenant has more than 253 characters"),
+        ("sk-1: default-flow\n", "line 1: its tenant is default-flow, the fairness id of requests without one"),
+        ("sk-1: a\nsk-2: a\nsk-1: b\n", "line 3: in line 1 its key is of another tenant: keep one"),
+        (f"sk-1: a\n{sha256('sk-1')}: b\n", "line 2: in line 1 its key is of another tenant: keep one"),
+    ],
+)
+def test_entry_with_a_mistake_is_left_out_and_its_line_is_said(text, problem):
+    parsed = read_key_file(text.encode(), ANY)
+    (said,) = parsed.problems
+    assert said.startswith(problem)
+    assert digest("sk-1") not in parsed.value.tenants
+
+
+def test_entry_that_occurs_twice_alike_counts_once():
+    assert read(f"sk-1: a\n{sha256('sk-1')}: a\n") == {digest("sk-1"): "a"}
+
+
+def test_what_is_said_of_many_mistakes_is_bounded():
+    parsed = read_key_file("".join(f"sk-{number}:\n" for number in range(5000)).encode(), ANY)
+    assert len(parsed.problems) == 21
+    assert parsed.problems[-1] == "and 4980 more lines like these"
+
+
+LINES = [
+    *("SECRET: a", "SECRET", "- SECRET", "SECRET: [", "team-a: SECRET", "SECRET: {x: y}", "? SECRET", "SECRET: b"),
+    *("'SECRET", "sha256:SECRET: a", "*SECRET", "!SECRET x: y", "SECRET: &SECRET a", "\tSECRET: a", "%SECRET"),
+]
+entries = st.lists(st.sampled_from(LINES), max_size=6)
+
+
+@given(lines=entries)
+def test_no_message_shows_anything_of_the_file(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("keys") / "keys.yaml"
+    path.write_text("other: team-a\n")
+    with capture_logs() as logs:
+        plugin = build(path, tenants=[{"name": "team-a", "apiKeys": [sha256("SECRET")]}])
+        path.write_text("\n".join(lines))
+        asyncio.run(plugin.look())
+        said: list[object] = [*logs, plugin.inputs, plugin.directory.remarks, plugin.warnings]
+        try:
+            build(path)
+        except ConfigurationError as error:
+            said.append(error)
+    assert "SECRET" not in str(said)
+
+
+def test_last_good_version_stays_in_effect_and_the_reason_is_said(tmp_path):
+    path = tmp_path / "keys.yaml"
+    path.write_text("sk-1: team-a\nsk-2: team-b\n")
+    plugin = build(path, tenants=[{"name": "team-a"}, {"name": "team-b"}])
+    assert plugin.inputs.rejected == {str(path): 0}
+    for broken in ("sk-1: [", "sk-1:\n", "sk-1: a\nsk-1: b\n", None):
+        path.unlink()
+        if broken is not None:
+            path.write_text(broken)
+        with capture_logs() as logs:
+            assert asyncio.run(plugin.look())
+        assert not asyncio.run(plugin.look())  # said once
+        (problem,) = plugin.inputs.problems
+        assert (problem.file, problem.kept) == (str(path), 2)
+        assert [each["problem"] for each in logs if each["log_level"] == "warning"] == [str(problem)]
+        assert (named(plugin, "sk-1"), named(plugin, "sk-2")) == ("team-a", "team-b")
+        path.touch()
+    assert plugin.inputs.rejected == {str(path): 4}
+    path.write_text("sk-1: team-b\n")
+    assert asyncio.run(plugin.look())
+    assert plugin.inputs.problems == ()
+    assert (named(plugin, "sk-1"), named(plugin, "sk-2")) == ("team-b", "default-flow")
+
+
+def test_tenant_that_is_not_listed_has_the_default_and_its_line_is_remarked(tmp_path):
+    path = tmp_path / "keys.yaml"
+    path.write_text("sk-1: team-a\nsk-2: taem-b\n")
+    plugin = build(path, tenants=[{"name": "team-a", "qos": "high"}], default={"qos": "low"})
+    (remark,) = plugin.inputs.remarks
+    assert remark.startswith(f"{path}: line 2: its tenant is not under tenants, and so has the priority of default")
+    assert plugin.directory.of_key("sk-2").priority == -1
+    assert plugin.directory.of_key("sk-1").priority == 10
+    assert plugin.directory.none("taem-b").name == "default-flow"  # nobody else may call himself so
+
+
+def test_tenant_without_a_key_is_remarked_where_nothing_else_stands_for_it(tmp_path):
+    path = tmp_path / "keys.yaml"
+    path.write_text("sk-1: team-a\n")
+    plugin = build(path, tenants=[{"name": "team-a"}, {"name": "team-b"}, {"name": "team-c", "fairnessIds": ["c"]}])
+    (remark,) = plugin.inputs.remarks
+    assert remark.startswith(f"{path}: no key is of tenant 'team-b', which nothing else stands for: add one")
+
+
+def test_key_in_the_configuration_counts_before_the_file(tmp_path):
+    path = tmp_path / "keys.yaml"
+    path.write_text("sk-1: team-b\nsk-2: team-b\n")
+    plugin = build(path, tenants=[{"name": "team-a", "apiKeys": [sha256("sk-1")]}, {"name": "team-b"}])
+    assert named(plugin, "sk-1") == "team-a"
+    (remark,) = plugin.inputs.remarks
+    assert "a key of the tenant in line 1 is under apiKeys of 'team-a' too" in remark
+
+
+async def followed(plugin: Tenants, change: Callable[[], None], key: str, name: str) -> None:
+    """Change the file while it is followed, and wait until a key is of a tenant."""
+    change()
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while named(plugin, key) != name:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def test_new_versions_apply_while_requests_come_however_the_file_is_replaced(tmp_path):
+    (tmp_path / "mounted").mkdir()
+    secret = ConfigMap(tmp_path / "mounted", keys="sk-1: team-a\n", other="{}")
+    plain = tmp_path / "keys.yaml"
+    plain.write_text("sk-1: team-a\n")
+    mounted_plugin, plain_plugin = build(tmp_path / "mounted" / "keys.yaml"), build(plain)
+    tasks = [asyncio.create_task(each.follow_files()) for each in (mounted_plugin, plain_plugin)]
+    try:
+        for name in ("team-b", "team-c", "team-a"):
+            text = f"sk-1: {name}\n"
+            await followed(mounted_plugin, lambda text=text: secret.update(keys=text, other="{}"), "sk-1", name)
+            await followed(plain_plugin, lambda text=text: replace(plain, text), "sk-1", name)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert mounted_plugin.inputs.problems == plain_plugin.inputs.problems == ()
+
+
+async def test_plugin_without_a_file_follows_none():
+    registry = Registry({})
+    registry.register(Tenants)
+    plugin = registry.build("tenants", {}, name="tenants", clock=ManualClock())
+    await asyncio.wait_for(plugin.follow_files(), DEADLINE_SECONDS)
+    assert not await plugin.look()
+    assert plugin.inputs.rejected == {}
