@@ -20,7 +20,8 @@ ANSWER = (
 FIELDS = {
     "address", "cached_share", "cached_tokens", "completion_tokens", "duration_seconds", "endpoint", "event",
     "fairness_id", "log_level", "model", "objective", "outcome", "priority", "profile", "prompt_tokens",
-    "queue_outcome", "queue_seconds", "reason", "request_id", "rewrite", "scores", "status", "target_model", "ttft_seconds", "why",
+    "queue_outcome", "queue_seconds", "reason", "request_id", "rewrite", "scores", "status", "target_model",
+    "ttft_seconds", "why",
 }  # fmt: skip
 
 
