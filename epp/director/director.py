@@ -22,8 +22,8 @@ from epp.director.reading import Call, Turns, path_of, read
 from epp.director.reports import FlowReports
 from epp.director.routing import Cause, Routing, RoutingObserver
 from epp.director.seeds import Seeds
-from epp.director.shedding import shed
-from epp.flow_control import EvictionObserver, Evictions, FlowControl, FlowObserver, guarded
+from epp.director.shedding import UsualDetector, shed
+from epp.flow_control import EvictionObserver, Evictions, FlowControl, FlowObserver, GuardedDetector, guarded
 from epp.framework.addresses import Subset
 from epp.framework.arrays import Mask, Positions
 from epp.framework.candidates import Candidates
@@ -41,6 +41,7 @@ from epp.framework.errors import (
     UnavailableError,
     UnmetConstraintError,
 )
+from epp.framework.flow_control import SaturationDetector
 from epp.framework.headers import FAIRNESS_ID, PREFER, REQUEST_ID
 from epp.framework.request import (
     AGENT_IDENTITY,
@@ -118,6 +119,7 @@ class Director:
         self._seeds = seeds or Seeds()
         self._turns = Turns()
         self._flow: FlowControl | None = None
+        self._shedding: SaturationDetector[Any] = UsualDetector()
         self._evictions = Evictions(clock, self._observer)
         self._line = LineDriver(store, clock, lambda: self._flow)
         self.use(pipeline)
@@ -127,6 +129,8 @@ class Director:
         """Route further requests by another pipeline, and those that wait for room; those on their way keep theirs."""
         self._pipeline = pipeline
         if pipeline.flow_control is None:
+            named = pipeline.shedding
+            self._shedding = UsualDetector() if named is None else GuardedDetector(named, self._guard)
             if self._flow is not None:
                 self._evictions.use(None)
                 self._flow.end()
@@ -286,7 +290,7 @@ class Director:
             return self._schedule(arrival, candidates)
         if self.flow is None:
             if len(candidates):
-                shed(arrival.request, candidates)
+                shed(arrival.request, candidates, self._shedding)
             arrival.admitted = True
             return self._schedule(arrival, candidates)
         if arrival.subset is not None and not len(candidates) and len(candidates.snapshot.available):
