@@ -13,6 +13,7 @@ from epp.framework.flow_control import SaturationDetector
 from epp.framework.load import expected_load
 from epp.framework.request import Request
 from epp.framework.snapshot import KV_USAGE, WAITING
+from epp.framework.stages import saturation_of
 
 _FULL_QUEUE = 5.0
 """Requests in an engine's queue at which it is full: the default of `utilization-detector`."""
@@ -46,5 +47,5 @@ class UsualDetector(SaturationDetector[Parameters]):
 
 def shed(request: Request, candidates: Candidates, detector: SaturationDetector[Any]) -> None:
     """Raise SheddableDroppedError for a request of negative priority while the pool is saturated."""
-    if request.priority < 0 and detector.saturation(candidates) >= 1.0:
+    if request.priority < 0 and saturation_of(detector, candidates).effective >= 1.0:
         raise SheddableDroppedError

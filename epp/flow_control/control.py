@@ -31,6 +31,7 @@ from epp.framework.errors import (
 )
 from epp.framework.flow_control import Queued
 from epp.framework.request import Request
+from epp.framework.stages import saturation_of
 
 _TRIED_AGAIN = 4
 """Requests of a band that were set aside and are tried in a round, since each costs as much as a decision."""
@@ -158,7 +159,7 @@ class FlowControl:
         settings = self._settings
         fullness = settings.detector.fullness(candidates)
         priorities = settings.priorities_with(priority)
-        ceilings = settings.usage_limits.ceilings(priorities, settings.detector.saturation(candidates))
+        ceilings = settings.usage_limits.ceilings(priorities, saturation_of(settings.detector, candidates).effective)
         room: Mask = fullness < ceilings[priorities.index(priority)]
         return room
 
@@ -291,7 +292,7 @@ class FlowControl:
             return False
         fullness = settings.detector.fullness(candidates)
         priorities = settings.priorities_with(waiting.priority)
-        ceilings = settings.usage_limits.ceilings(priorities, settings.detector.saturation(candidates))
+        ceilings = settings.usage_limits.ceilings(priorities, saturation_of(settings.detector, candidates).effective)
         ceiling = ceilings[priorities.index(waiting.priority)]
         retry_after_seconds = self._retry_after(self._queues.priorities[-1], LATER_SECONDS)
         return self._evictions.make_room(waiting.priority, candidates, fullness, ceiling, retry_after_seconds) > 0
