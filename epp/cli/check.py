@@ -106,8 +106,7 @@ def graph_tree(graph: Graph) -> Tree:
     for name, plugins in graph.hooks.items():
         if name in _BEFORE_SCHEDULING:
             tree.add(f"{name}: {_named_all(plugins)}")
-    if graph.flow_control is not None:
-        _add_flow_control(tree.add("flow control"), graph.flow_control)
+    _add_admission(tree, graph)
     for producer in graph.producers:
         tree.add(f"producer {_named(producer)}{_parameters(producer)}{_data('writes', producer.writes)}")
     aggregator = "" if graph.aggregator == graph.profile_picker else f", aggregator {_named(graph.aggregator)}"
@@ -122,6 +121,14 @@ def graph_tree(graph: Graph) -> Tree:
             tree.add(f"{name}: {', '.join(escape(plugin.name) for plugin in plugins)}")
     _add_data(tree.add("endpoint data"), graph)
     return tree
+
+
+def _add_admission(tree: Tree, graph: Graph) -> None:
+    if graph.flow_control is not None:
+        _add_flow_control(tree.add("flow control"), graph.flow_control)
+    if graph.shedding is not None:
+        detector = f"{_named(graph.shedding)}{_parameters(graph.shedding)}"
+        tree.add(f"negative priorities are refused while the pool is full by detector {detector}")
 
 
 def _add_flow_control(tree: Tree, flow: FlowControlGraph) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from epp.config.data_layer import DataLayer, build_data_layer, choose_discovery, readings_of
 from epp.config.document import Path
 from epp.config.features import FLOW_CONTROL, check_features
-from epp.config.flow_control import build_flow_control
+from epp.config.flow_control import AdmissionSettings, build_admission
 from epp.config.instances import Builder, Instances
 from epp.config.lint import lint, refuse_unknown_accelerators
 from epp.config.load import LoadedConfig
@@ -65,8 +65,8 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     instances.connect()
     profiles = build_profiles(loaded.model, instances)
     gates = check_features(loaded.model, instances)
-    flow = partial(build_flow_control, loaded.model, instances, is_on=gates.get(FLOW_CONTROL, False))
-    flow_control = _attempt(instances, flow, FLOW_CONTROL)
+    admit = partial(build_admission, loaded.model, instances, is_on=gates.get(FLOW_CONTROL, False))
+    admission = _attempt(instances, admit, FLOW_CONTROL) or AdmissionSettings()
     parsers = _attempt(instances, lambda: _parsers(loaded, instances), "requestHandler") or ()
     layer = _attempt(instances, lambda: build_data_layer(loaded, instances), "dataLayer") or DataLayer()
     found = choose_discovery(loaded, instances)
@@ -86,7 +86,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     assert producers is not None  # noqa: S101  the same
     assert of_headers is not None  # noqa: S101  the same
     complete = {name: profile for name, profile in profiles.items() if profile is not None}
-    found_by_lint = lint(loaded, complete, layer.feeds, instances, flow_control)
+    found_by_lint = lint(loaded, complete, layer.feeds, instances, admission.flow_control)
     return Assembly(
         loaded=loaded,
         pipeline=Pipeline(
@@ -96,7 +96,8 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
             | {Producer: producers, RequestHeaders: of_headers},
             sets_headers=frozenset(name for plugin in instances for name in plugin.sets_headers),
             response_needs=_response_needs(instances),
-            flow_control=flow_control,
+            flow_control=admission.flow_control,
+            shedding=admission.shedding,
         ),
         feeds=layer.feeds,
         taggers=instances.of(Tagger),

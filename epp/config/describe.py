@@ -116,6 +116,8 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
     parsers: tuple[PluginUse, ...]
     flow_control: FlowControlGraph | None
     """None where requests do not wait."""
+    shedding: PluginUse | None
+    """The detector that the file says for requests of negative priority; None for the usual, or flow control."""
     producers: tuple[PluginUse, ...]
     profile_picker: PluginUse
     aggregator: PluginUse
@@ -178,6 +180,7 @@ def describe(assembly: Assembly) -> Graph:
     return Graph(
         parsers=uses(pipeline.parsers.parsers),
         flow_control=None if pipeline.flow_control is None else _flow_control(pipeline.flow_control, use),
+        shedding=None if pipeline.shedding is None else use(pipeline.shedding),
         producers=uses(pipeline.of(Producer)),
         profile_picker=use(scheduler.profile_picker),
         aggregator=use(scheduler.aggregator),

@@ -4,7 +4,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from epp.config.document import Path
 from epp.config.instances import Instances
@@ -41,21 +41,31 @@ _EVICTION_ORDER = "priority-then-time-eviction-order-policy"
 
 _PLACE = "flowControl"
 _OLD_PLACE = "saturationDetector"
+_UNNAMED: Path = (_PLACE,)
+"""Where a detector is said that the file does not name."""
 _GATE_IS_OFF = "feature gate flowControl is off"
 
 _R = TypeVar("_R", bound=Plugin[Any])
 
 
-def build_flow_control(
-    config: EndpointPickerConfig, instances: Instances, *, is_on: bool
-) -> FlowControlSettings | None:
-    """Return what the file says of flow control; None where its gate is off, or where a problem was recorded.
+class AdmissionSettings(NamedTuple):
+    """What decides whether a request is admitted, waits or is refused."""
+
+    flow_control: FlowControlSettings | None = None
+    """None where its gate is off, or where a problem was recorded."""
+    shedding: SaturationDetector[Any] | None = None
+    """The detector that the file names or declares for a pool without flow control."""
+
+
+def build_admission(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) -> AdmissionSettings:
+    """Return what the file says of flow control, or of the detector alone where its gate is off.
 
     Warns of what has no effect. Raises ConfigurationError where a policy that is implied cannot be built.
     """
     given = config.flow_control or FlowControl()
     policies = _Policies(instances, given, may_add=is_on)
-    detector = policies.find(*_detector(config, given), SaturationDetector)
+    name, where = _detector(config, given)
+    detector = policies.find(name, where, SaturationDetector, may_add=is_on or where != _UNNAMED)
     usage = policies.find(given.usage_limit_policy_plugin_ref, (_PLACE, "usageLimitPolicyPluginRef"), UsageLimitPolicy)
     default = policies.band(given.default_priority_band or PriorityBandPolicies(), "defaultPriorityBand")
     negative = default
@@ -64,14 +74,15 @@ def build_flow_control(
     bands = _bands(given, policies, instances)
     _warn(config, instances, is_on=is_on)
     if not is_on:
-        _warn_of_idle_plugins(config, instances, {}, _GATE_IS_OFF)
+        used = {} if detector is None else {detector.name: detector}
+        _warn_of_idle_plugins(config, instances, used, _GATE_IS_OFF)
         _warn_of_idle_eviction(instances, _GATE_IS_OFF)
-        return None
+        return AdmissionSettings(shedding=detector)
     if detector is None or usage is None or default is None or negative is None or bands is None:
-        return None
+        return AdmissionSettings()
     _warn_of_idle_plugins(config, instances, policies.found, "flowControl does not name it")
     ttl, empty = given.default_request_ttl, given.no_endpoint_request_ttl
-    return FlowControlSettings(
+    settings = FlowControlSettings(
         detector=detector,
         usage_limits=usage,
         default_band=default,
@@ -81,6 +92,7 @@ def build_flow_control(
         no_endpoint_ttl_seconds=(ttl if empty is None else empty) or inf,
         eviction=_eviction(given, instances, detector),
     )
+    return AdmissionSettings(settings)
 
 
 def _eviction(given: FlowControl, instances: Instances, detector: SaturationDetector[Any]) -> EvictionSettings | None:
@@ -127,7 +139,7 @@ def _detector(config: EndpointPickerConfig, given: FlowControl) -> tuple[str, Pa
         return given.saturation_detector.plugin_ref, (_PLACE, "saturationDetector", "pluginRef")
     if config.saturation_detector is not None:
         return config.saturation_detector.plugin_ref, (_OLD_PLACE, "pluginRef")
-    return "utilization-detector", (_PLACE,)
+    return "utilization-detector", _UNNAMED
 
 
 def _warn(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) -> None:
@@ -137,14 +149,15 @@ def _warn(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) ->
         remedy = "write it into flowControl"
         if given is not None and given.saturation_detector is not None:
             instances.warn("has no effect beside flowControl.saturationDetector", _OLD_PLACE)
-        elif is_on:
-            instances.warn(f"is deprecated: {remedy}", _OLD_PLACE)
         else:
-            instances.warn(f"is deprecated, and has no effect: {_GATE_IS_OFF}", _OLD_PLACE)
+            instances.warn(f"is deprecated: {remedy}", _OLD_PLACE)
     if given is None:
         return
     if not is_on:
-        instances.warn(f"has no effect: {_GATE_IS_OFF}", _PLACE)
+        others = given.model_fields_set - {"saturation_detector"}
+        if others:
+            all_but = " but for saturationDetector" if given.saturation_detector is not None else ""
+            instances.warn(f"has no effect{all_but}: {_GATE_IS_OFF}", _PLACE)
         return
     for index, band in enumerate(given.priority_bands):
         _warn_of_wide_limits(given, band, instances, "priorityBands", index)
@@ -210,13 +223,13 @@ class _Policies:
         self.found: dict[str, Plugin[Any]] = {}
         """All that were found, by name."""
 
-    def find(self, name: str, path: Path, role: type[_R]) -> _R | None:
+    def find(self, name: str, path: Path, role: type[_R], *, may_add: bool | None = None) -> _R | None:
         """Return the policy of a name; None where there is none, which is a problem unless it is implied."""
         instances = self._instances
         found: _R | None = None
         if name in instances.by_name or name in instances.inactive or name not in _IMPLIED:
             found = instances.resolve_name(name, role, *path)
-        elif self._may_add:
+        elif self._may_add if may_add is None else may_add:
             found = instances.ensure(name, role, "flowControl names no other")
         if found is not None:
             self.found[found.name] = found

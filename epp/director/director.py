@@ -5,6 +5,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable
 from functools import partial
+from typing import Any
 
 from epp.datastore import Change, Datastore
 from epp.director.arrivals import Arrival, BlockedError, Hold, InLine, NeedsFullEndpointError
@@ -20,12 +21,13 @@ from epp.director.reservations import RESERVATION_SECONDS, Reservations
 from epp.director.router import Router, none_eligible
 from epp.director.routing import Cause, Routing
 from epp.director.seeds import Seeds
-from epp.director.shedding import shed
-from epp.flow_control import Evictions, FlowControl, guarded
+from epp.director.shedding import UsualDetector, shed
+from epp.flow_control import Evictions, FlowControl, GuardedDetector, guarded
 from epp.framework.addresses import Subset
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.errors import AdmissionDeniedError, ClientGoneError, ModelMissingError, RequestError, StartingError
+from epp.framework.flow_control import SaturationDetector
 from epp.framework.headers import ATTEMPT_COUNT, FAIRNESS_ID, REQUEST_ID
 from epp.framework.quotas import Blocked, QuotaSource
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers, Request
@@ -64,6 +66,7 @@ class Director:
         self._turns = Turns()
         self._is_closed = False
         self._flow: FlowControl | None = None
+        self._shedding: SaturationDetector[Any] = UsualDetector()
         self._evictions = Evictions(clock, self._observer)
         self.quotas = Quotas(clock, guard=self._guard, observer=self._observer)
         """What tenants have taken of what they may."""
@@ -89,6 +92,8 @@ class Director:
         self._pipeline = self._router.pipeline = pipeline
         self.quotas.use(pipeline.of(QuotaSource))
         if pipeline.flow_control is None:
+            named = pipeline.shedding
+            self._shedding = UsualDetector() if named is None else GuardedDetector(named, self._guard)
             if self._flow is not None:
                 self._evictions.use(None)
                 self._flow.end()
@@ -223,7 +228,7 @@ class Director:
             return self._route_or_wait(arrival, candidates)
         if flow is None:
             if len(candidates):
-                shed(arrival.request, candidates)
+                shed(arrival.request, candidates, self._shedding)
             arrival.admitted = True
             return self._route_or_wait(arrival, candidates)
         if arrival.subset is not None and not len(candidates) and len(candidates.snapshot.available):

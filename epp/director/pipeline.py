@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from epp.flow_control import FlowControlSettings
 from epp.framework.errors import NoParserError
+from epp.framework.flow_control import SaturationDetector
 from epp.framework.headers import is_control, may_hold_control
 from epp.framework.plugin import Plugin, R
 from epp.framework.request import Headers, Reading, RequestBody
@@ -125,6 +126,8 @@ class Pipeline:
     response_needs: ResponseNeeds = NO_NEEDS
     flow_control: FlowControlSettings | None = None
     """None where requests do not wait for room."""
+    shedding: SaturationDetector[Any] | None = None
+    """What says then that the pool is saturated; None for the usual."""
 
     def of(self, role: type[R]) -> tuple[R, ...]:
         """Return the plugins of a role, in the order in which they run."""

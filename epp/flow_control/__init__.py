@@ -11,7 +11,7 @@ from epp.flow_control.eviction import (
     Evictions,
     EvictionSettings,
 )
-from epp.flow_control.guarded import guarded
+from epp.flow_control.guarded import GuardedDetector, guarded
 from epp.flow_control.outcomes import Outcome
 from epp.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings, Limits
 from epp.flow_control.stay import AT_ONCE, STAY, WAITING, Stay
@@ -31,6 +31,7 @@ __all__ = [
     "FlowControl",
     "FlowControlSettings",
     "FlowObserver",
+    "GuardedDetector",
     "Limits",
     "Outcome",
     "Stay",

@@ -10,6 +10,7 @@ import msgspec
 from epp.flow_control.entrant import Entrant
 from epp.flow_control.held import HeldFlows
 from epp.flow_control.settings import BandSettings
+from epp.flow_control.shares import Shares
 from epp.framework.flow_control import Queued
 from epp.framework.heap import Heap
 from epp.framework.quotas import Blocked
@@ -39,7 +40,17 @@ class Band:
     of its tenant is held back likewise.
     """
 
-    __slots__ = ("_arrivals", "_aside", "_flows", "_held", "_order", "held_requests", "settings", "size_bytes")
+    __slots__ = (
+        "_arrivals",
+        "_aside",
+        "_flows",
+        "_held",
+        "_order",
+        "_shares",
+        "held_requests",
+        "settings",
+        "size_bytes",
+    )
 
     def __init__(self, settings: BandSettings) -> None:
         self.settings = settings
@@ -56,6 +67,8 @@ class Band:
         self._held = HeldFlows()
         """Those of them that are not in the order."""
         self._order = settings.fairness.order()
+        self._shares: Shares[Waiting] | None = None if settings.fairness.in_order_of_arrival else Shares()
+        """Where flows have a right to their share."""
 
     def __len__(self) -> int:
         """Return the number of requests that wait."""
@@ -83,12 +96,16 @@ class Band:
         """Let a request wait."""
         self._arrivals[waiting.number] = waiting
         self.size_bytes += waiting.size_bytes
+        if self._shares is not None:
+            self._shares.add(waiting.flow, waiting.number, waiting.size_bytes, waiting)
         self._enqueue(waiting)
 
     def remove(self, waiting: Waiting, *, in_turn: bool = False) -> None:
         """Take out a request, wherever it is; `in_turn` for the first one, whose flow has had its turn."""
         del self._arrivals[waiting.number]
         self.size_bytes -= waiting.size_bytes
+        if self._shares is not None:
+            self._shares.remove(waiting.flow, waiting.number)
         if waiting.is_aside:
             del self._aside[waiting.number]
         else:
@@ -154,6 +171,19 @@ class Band:
     def newest(self) -> Iterator[Waiting]:
         """Yield what waits, last come first."""
         return reversed(self._arrivals.values())
+
+    def giving_way(self, flow: str, size_bytes: int, *, place: bool, lacking_bytes: int) -> list[Waiting] | None:
+        """Return what goes so that one more request of a flow may come; None where it is the newcomer that goes."""
+        if not place and lacking_bytes <= 0:
+            return []
+        shares = self._shares
+        return None if shares is None else shares.giving_way(flow, size_bytes, place=place, lacking_bytes=lacking_bytes)
+
+    def last(self, *, by_bytes: bool) -> Waiting:
+        """Return what goes first for a higher priority: the newest of the flow that takes most, or of all."""
+        if self._shares is None:
+            return next(reversed(self._arrivals.values()))
+        return self._shares.newest_of_largest() if by_bytes else self._shares.newest_of_longest()
 
     def _enqueue(self, waiting: Waiting) -> None:
         flow = self._flows.get(waiting.flow)

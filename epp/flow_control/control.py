@@ -32,6 +32,7 @@ from epp.framework.errors import (
 from epp.framework.flow_control import Queued
 from epp.framework.quotas import Blocked
 from epp.framework.request import Request
+from epp.framework.stages import saturation_of
 
 _TRIED_AGAIN = 4
 """Requests of a band that were set aside and are tried in a round, since each costs as much as a decision."""
@@ -160,7 +161,7 @@ class FlowControl:
         settings = self._settings
         fullness = settings.detector.fullness(candidates)
         priorities = settings.priorities_with(priority)
-        ceilings = settings.usage_limits.ceilings(priorities, settings.detector.saturation(candidates))
+        ceilings = settings.usage_limits.ceilings(priorities, saturation_of(settings.detector, candidates).effective)
         room: Mask = fullness < ceilings[priorities.index(priority)]
         return room
 
@@ -318,7 +319,7 @@ class FlowControl:
             return False
         fullness = settings.detector.fullness(candidates)
         priorities = settings.priorities_with(waiting.priority)
-        ceilings = settings.usage_limits.ceilings(priorities, settings.detector.saturation(candidates))
+        ceilings = settings.usage_limits.ceilings(priorities, saturation_of(settings.detector, candidates).effective)
         ceiling = ceilings[priorities.index(waiting.priority)]
         retry_after_seconds = self._retry_after(self._queues.priorities[-1], LATER_SECONDS)
         return self._evictions.make_room(waiting.priority, candidates, fullness, ceiling, retry_after_seconds) > 0
@@ -338,29 +339,25 @@ class FlowControl:
 
     def _make_room(self, request: Request, *, has_endpoints: bool) -> None:
         """Refuse what is in the way of a request; raises a RequestError where it cannot wait."""
-        queues = self._queues
-        victims = (
-            queues.in_the_way(request.priority, request.size_bytes)
-            if queues.allows(request.priority, request.size_bytes)
-            else None
-        )
+        queues, priority, size_bytes = self._queues, request.priority, request.size_bytes
+        victims = queues.giving_way(priority, request.fairness_id, size_bytes)
         if victims is None:
-            error: RequestError
-            if has_endpoints:
-                error, outcome = (
-                    QueueFullError("the queue for a model server is full: retry later"),
-                    Outcome.REJECTED_CAPACITY,
-                )
-                error.retry_after_seconds = self._retry_after(request.priority, SOON_SECONDS)
-            else:
-                error = QueueFullNoEndpointsError(f"{queues.requests} requests wait")
-                outcome = Outcome.REJECTED_NO_ENDPOINTS
+            outcome = Outcome.REJECTED_CAPACITY if has_endpoints else Outcome.REJECTED_NO_ENDPOINTS
             self._observer.left(request, outcome, 0.0)
-            raise error
+            raise self._full(priority, has_endpoints=has_endpoints)
         for victim in victims:
+            self._refuse(victim, self._full(priority, has_endpoints=has_endpoints), Outcome.EVICTED_OTHER)
+        while (lower := queues.in_the_way(priority, size_bytes)) is not None:
             error = EvictedError("evicted-queue-pressure")
-            error.retry_after_seconds = self._retry_after(victim.priority, LATER_SECONDS)
-            self._refuse(victim, error, Outcome.EVICTED_OTHER)
+            error.retry_after_seconds = self._retry_after(lower.priority, LATER_SECONDS)
+            self._refuse(lower, error, Outcome.EVICTED_OTHER)
+
+    def _full(self, priority: int, *, has_endpoints: bool) -> RequestError:
+        if not has_endpoints:
+            return QueueFullNoEndpointsError(f"{self._queues.requests} requests wait")
+        error = QueueFullError("the queue for a model server is full: retry later")
+        error.retry_after_seconds = self._retry_after(priority, SOON_SECONDS)
+        return error
 
     def _resume_due(self) -> None:
         now = self._clock.now()

@@ -57,6 +57,11 @@ class GuardedDetector(SaturationDetector[Parameters]):
         self._detector = detector
         self._guard = guard
 
+    @property
+    def oldest_metrics_seconds(self) -> float:
+        """That of the detector."""
+        return self._detector.oldest_metrics_seconds
+
     def fullness(self, candidates: Candidates) -> Floats:
         """Return that of the detector; 0 where it fails."""
         found = self._guard.call(SaturationDetector.role, self._detector, _fullness, self._detector, candidates)

@@ -22,4 +22,5 @@ class Outcome(StrEnum):
     EVICTED_CONTEXT_CANCELLED = "EvictedContextCancelled"
     """Its client left."""
     EVICTED_OTHER = "EvictedOther"
-    """It was refused while it waited: by a plugin, for one of higher priority, or since the picker stops."""
+    """It was refused while it waited: by a plugin, for one of higher priority or a shorter flow, or since the
+    picker stops."""

@@ -66,28 +66,40 @@ class Queues:
         band = self._bands.get(priority)
         return higher if band is None else higher + band.ahead_of(flow)
 
-    def allows(self, priority: int, size_bytes: int) -> bool:
-        """Return whether the limits of a priority allow one more request."""
+    def giving_way(self, priority: int, flow: str, size_bytes: int) -> list[Waiting] | None:
+        """Return what of the same priority has to go so that one more request of a flow may come.
+
+        None where it may not, whatever else goes. What waits at lower priorities counts as gone where the limits for
+        all are reached, since it goes first.
+        """
+        limits = self.settings(priority).limits
+        if not limits.allow(1, size_bytes) or not self.limits.allow(1, size_bytes):
+            return None
         band = self._bands.get(priority)
-        requests, used = (0, 0) if band is None else (len(band), band.size_bytes)
-        return self.settings(priority).limits.allow(requests + 1, used + size_bytes)
+        own_requests, own_bytes = (0, 0) if band is None else (len(band), band.size_bytes)
+        lower = [each for number, each in self._bands.items() if number < priority]
+        all_requests = self.requests - sum(len(each) for each in lower)
+        all_bytes = self.size_bytes - sum(each.size_bytes for each in lower)
+        place = not limits.allow(own_requests + 1, 0) or not self.limits.allow(all_requests + 1, 0)
+        lacking = max(
+            own_bytes + size_bytes - limits.size_bytes if limits.size_bytes else 0,
+            all_bytes + size_bytes - self.limits.size_bytes if self.limits.size_bytes else 0,
+        )
+        if band is None:
+            return None if place or lacking > 0 else []
+        # more than a body has wait after a change to lower limits: then one comes for one that goes
+        return band.giving_way(flow, size_bytes, place=place, lacking_bytes=min(lacking, size_bytes))
 
-    def in_the_way(self, priority: int, size_bytes: int) -> list[Waiting] | None:
-        """Return what has to go so that the limits for all allow one more request; None where they do not.
+    def in_the_way(self, priority: int, size_bytes: int) -> Waiting | None:
+        """Return what has to go next so that the limits for all allow one more request; None for nothing any more.
 
-        That is as little as possible of lower priority: of the lowest first, and of that the last to come.
+        It is of a lower priority, the lowest first; in that, of the flow that takes most where flows share, and there
+        the last to come.
         """
         requests, used = self.requests + 1, self.size_bytes + size_bytes
-        victims: list[Waiting] = []
-        for each in reversed(self.priorities):
-            if self.limits.allow(requests, used) or each >= priority:
-                break
-            for waiting in self._bands[each].newest():
-                victims.append(waiting)
-                requests, used = requests - 1, used - waiting.size_bytes
-                if self.limits.allow(requests, used):
-                    break
-        return victims if self.limits.allow(requests, used) else None
+        if self.limits.allow(requests, used) or self.priorities[-1] >= priority:
+            return None
+        return self._bands[self.priorities[-1]].last(by_bytes=self.limits.allow(requests, 0))
 
     def add(self, waiting: Waiting) -> None:
         """Let a request wait, whatever the limits."""

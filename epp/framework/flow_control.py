@@ -3,6 +3,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import inf
 
 import msgspec
 
@@ -29,6 +30,11 @@ class SaturationDetector(Plugin[P], role=Role(title="Saturation detectors")):
 
     counts_own_requests: bool = False
     """Whether the end of a request makes room at once, as opposed to the next report of its endpoint."""
+
+    @property
+    def oldest_metrics_seconds(self) -> float:
+        """The age up to which metrics count; infinite where they count at any age, or for nothing."""
+        return inf
 
     @abstractmethod
     def fullness(self, candidates: Candidates) -> Floats:

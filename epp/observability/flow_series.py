@@ -2,14 +2,19 @@
 """Metrics of flow control: time in queues, how requests left them, what waits, and how full pool and queues are."""
 
 from collections.abc import Sequence
+from math import inf
+from typing import Any
 
+import numpy as np
 from prometheus_client.registry import CollectorRegistry
 
 from epp.flow_control import AT_ONCE, STAY, FlowControl, Limits, Outcome, Waiting
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
+from epp.framework.flow_control import SaturationDetector
 from epp.framework.request import DataKey, Request
-from epp.framework.snapshot import Snapshot
+from epp.framework.snapshot import METRICS_AT, Snapshot
+from epp.framework.stages import saturation_of
 from epp.observability.families import Counters, Gauges, Histograms
 from epp.observability.request_series import OTHER, RequestSeries, Series
 
@@ -69,9 +74,15 @@ class FlowSeries:
         self._bytes = gauges("queue_bytes", "Bytes of the bodies of requests that wait.", *_REQUEST, "inference_pool")
         self._saturation = gauges(
             "pool_saturation",
-            "How full all endpoints are together by the detector: from 1 on the pool is full; 1 for an empty pool.",
+            "How full the endpoints of a stage are together by the detector (`prefill`, `decode`; those without a role "
+            "decode), and the larger of the two (`effective`): from 1 on they are full; 1 for an empty pool.",
             "inference_pool",
             "stage",
+        )
+        self._stale = gauges(
+            "stale_endpoints",
+            "Endpoints whose metrics are missing, or too old for the detector to trust them.",
+            "detector",
         )
         self._of_band = tuple(
             gauges(
@@ -135,13 +146,12 @@ class FlowSeries:
 
     def show(self, snapshot: Snapshot, flow: FlowControl | None, now: float) -> None:
         """Set the gauges to what waits now; None where flow control is off."""
-        for gauge in (self._saturation, *self._of_band, *self._of_all):
+        for gauge in (self._saturation, self._stale, *self._of_band, *self._of_all):
             gauge.clear()
         if flow is None:
             return
         settings, queues = flow.settings, flow.queues
-        pool = Candidates(snapshot, snapshot.available, now=now)
-        self._saturation.labels(self._pool, "effective").set(settings.detector.saturation(pool))
+        self._show_detector(settings.detector, Candidates(snapshot, snapshot.available, now=now))
         for gauge, share in zip(
             self._of_all, _shares(queues.requests, queues.size_bytes, settings.limits), strict=True
         ):
@@ -154,6 +164,15 @@ class FlowSeries:
             for gauge, share in zip(self._of_band, _shares(requests, size_bytes, limits), strict=True):
                 if share is not None:
                     gauge.labels(str(priority), self._pool).set(share)
+
+    def _show_detector(self, detector: SaturationDetector[Any], pool: Candidates) -> None:
+        for stage, share in saturation_of(detector, pool)._asdict().items():
+            if share is not None:
+                self._saturation.labels(self._pool, stage).set(share)
+        oldest = detector.oldest_metrics_seconds
+        if oldest < inf:
+            fresh = pool.now - pool.values(METRICS_AT) <= oldest
+            self._stale.labels(detector.name).set(len(pool) - int(np.count_nonzero(fresh)))
 
     def _count(
         self, request: Request, series: Series, outcome: Outcome, seconds: float, *, release: bool = False

@@ -4,9 +4,8 @@
 from typing import ClassVar
 
 from epp.framework import Candidates, Filter, Mask, Request
+from epp.framework.stages import DECODE_ROLES, ENCODE_ROLES, PREFILL_ROLES, ROLE_LABEL
 from epp.plugins.filters.labels import has_value
-
-ROLE_LABEL = "llm-d.ai/role"
 
 
 class _RoleFilter(Filter):
@@ -23,7 +22,7 @@ class EncodeFilter(_RoleFilter):
     """Keeps an endpoint if its label `llm-d.ai/role` is encode, encode-prefill or encode-prefill-decode."""
 
     plugin_type = "encode-filter"
-    roles = ("encode", "encode-prefill", "encode-prefill-decode")
+    roles = ENCODE_ROLES
 
 
 class PrefillFilter(_RoleFilter):
@@ -33,7 +32,7 @@ class PrefillFilter(_RoleFilter):
     """
 
     plugin_type = "prefill-filter"
-    roles = ("prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode")
+    roles = PREFILL_ROLES
 
 
 class DecodeFilter(_RoleFilter):
@@ -43,5 +42,5 @@ class DecodeFilter(_RoleFilter):
     """
 
     plugin_type = "decode-filter"
-    roles = ("decode", "prefill-decode", "both", "encode-prefill-decode")
+    roles = DECODE_ROLES
     takes_unlabelled = True

@@ -145,7 +145,7 @@ saturationDetector: {pluginRef: utilization-detector}
 plugins: [{type: openai-parser}, {type: queue-scorer}]
 """) == [
         "c.yaml:3:1: parser: is deprecated: write it into requestHandler.parsers",
-        "c.yaml:4:1: saturationDetector: is deprecated, and has no effect: feature gate flowControl is off",
+        "c.yaml:4:1: saturationDetector: is deprecated: write it into flowControl",
     ]
 
 
@@ -173,6 +173,16 @@ plugins:
             "c.yaml:11:3: plugins[2]: plugin 'edf-ordering-policy' (type edf-ordering-policy) has no effect: "
             "feature gate flowControl is off"
         ),
+    ]
+
+
+def test_detector_in_flow_control_has_an_effect_without_the_gate_and_the_rest_has_none(warned):
+    detector = "saturationDetector: {pluginRef: concurrency-detector}"
+    text = "plugins: [{type: concurrency-detector}, {type: queue-scorer}]\n"
+    profile = "schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]\n"
+    assert warned(f"{text}{profile}flowControl: {{{detector}}}") == []
+    assert warned(f"{text}{profile}flowControl: {{{detector}, maxRequests: 5}}") == [
+        "c.yaml:5:1: flowControl: has no effect but for saturationDetector: feature gate flowControl is off"
     ]
 
 

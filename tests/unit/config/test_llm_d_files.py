@@ -202,14 +202,15 @@ def test_weight_of_what_is_no_scorer_is_passed_over(warned):
 
 
 def test_detector_is_a_filter_where_a_profile_names_it_and_otherwise_has_no_effect(build):
-    plugins = "{type: utilization-detector}, {type: concurrency-detector, name: busy}, {type: queue-scorer}"
+    plugins = "{type: concurrency-detector}, {type: utilization-detector, name: busy}, {type: queue-scorer}"
     assembly = build(in_a_profile(plugins, "  - {pluginRef: busy}\n  - {pluginRef: queue-scorer}\n"))
     (profile,) = assembly.pipeline.scheduler.profiles.values()
     assert [member.filter.name for member in profile.filters] == ["busy"]
-    idle = [str(warning) for warning in assembly.warnings if "utilization-detector" in warning.message]
+    assert assembly.pipeline.shedding is None
+    idle = [str(warning) for warning in assembly.warnings if "concurrency-detector" in warning.message]
     assert idle == [
         (
-            "c.yaml:3:11: plugins[0]: plugin 'utilization-detector' (type utilization-detector) has no effect: feature "
+            "c.yaml:3:11: plugins[0]: plugin 'concurrency-detector' (type concurrency-detector) has no effect: feature "
             "gate flowControl is off, and no profile names it as a filter"
         )
     ]

@@ -13,6 +13,7 @@ from epp.config import Builder, assemble, load_text
 from epp.datastore import Datastore
 from epp.director import Cause, Director, Held, Observers, PoolPolicies, Routing, Seeds, Subset
 from epp.framework import Endpoint, Headers, ManualClock, Parameters
+from epp.framework.datalayer import Report
 from epp.framework.errors import (
     NoEndpointsError,
     QueueFullError,
@@ -23,7 +24,7 @@ from epp.framework.errors import (
 )
 from epp.framework.flow_control import FairnessPolicy, SaturationDetector
 from epp.framework.registry import Registry
-from epp.framework.snapshot import IN_FLIGHT
+from epp.framework.snapshot import IN_FLIGHT, KV_USAGE, WAITING
 from epp.observability.metrics import Metrics
 from epp.observability.request_line import request_as_text
 from epp.observability.request_log import request_log
@@ -45,6 +46,17 @@ flowControl:
   priorityBands: [{priority: 5, maxRequests: 4, maxBytes: 300}]
 """
 )
+
+
+UTILIZATION = (
+    OFF
+    + """
+featureGates: [flowControl]
+plugins: [{type: utilization-detector, name: mine, parameters: {metricsStalenessThreshold: 3s}}]
+flowControl: {saturationDetector: {pluginRef: mine}}
+"""
+)
+STAGES = ("prefill", "decode", "effective")
 
 
 class BrokenDetector(SaturationDetector[Parameters]):
@@ -219,6 +231,40 @@ async def test_gauges_say_how_full_pool_and_queues_are(world):
     world.use(OFF)
     world.metrics.refresh_pool(world.store, world.director.flow)
     assert world.sample("pool_saturation", inference_pool="pool", stage="effective") is None
+
+
+async def test_gauges_say_how_full_each_stage_is(world):
+    ends = {"a": "prefill", "b": "decode"}
+    world.store.replace(
+        Endpoint(name, f"10.0.0.{number}", 8000, labels={"llm-d.ai/role": role})
+        for number, (name, role) in enumerate(ends.items(), 1)
+    )
+    assert isinstance(world.route(subset=Subset.parse(["10.0.0.1:8000"])), Routing)
+    world.metrics.refresh_pool(world.store, world.director.flow)
+    found = {stage: world.sample("pool_saturation", inference_pool="pool", stage=stage) for stage in STAGES}
+    assert found == {"prefill": 1.0, "decode": 0.0, "effective": 1.0}
+    world.pool("a", "b")  # without roles
+    world.metrics.refresh_pool(world.store, world.director.flow)
+    found = {stage: world.sample("pool_saturation", inference_pool="pool", stage=stage) for stage in STAGES}
+    assert found == {"prefill": None, "decode": 0.5, "effective": 0.5}
+
+
+async def test_gauge_tells_endpoints_with_old_metrics_from_busy_ones(world):
+    def stale(detector: str) -> float | None:
+        world.metrics.refresh_pool(world.store, world.director.flow)
+        return world.sample("stale_endpoints", detector=detector)
+
+    assert stale("concurrency-detector") is None  # which needs no metrics
+    world.use(UTILIZATION)
+    assert stale("mine") == 2  # of which none has reported
+    for endpoint in list(world.store.endpoints):
+        world.store.report(endpoint, Report({WAITING: 0.0, KV_USAGE: 0.0}))
+        world.clock.advance(1.5)
+    assert stale("mine") == 0
+    world.clock.advance(1.0)  # 2.5 s and 4 s old
+    assert stale("mine") == 1
+    world.use(OFF)
+    assert stale("mine") is None
 
 
 async def test_flows_and_priorities_that_clients_invent_have_few_series(world):

@@ -13,6 +13,7 @@ from epp.framework import Endpoint, Headers, ManualClock, Request
 from epp.framework.addresses import Subset
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, SheddableDroppedError
+from epp.framework.flow_control import SaturationDetector
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, WAITING
 
@@ -36,18 +37,30 @@ class Seen(DirectorObserver):
         self.told.append((rewrite.name, request.model))
 
 
+class Broken(SaturationDetector):
+    plugin_type = "broken-detector"
+
+    def fullness(self, candidates):
+        raise RuntimeError("broken")
+
+
 class World:
     """A director with policies; its endpoints have the addresses 10.0.0.1:8000 and so on."""
 
     def __init__(
-        self, policies: PoolPolicies, plugins: str = "plugins: []", *, endpoints: tuple[str, ...] = ("a",)
+        self,
+        policies: PoolPolicies,
+        plugins: str = "plugins: []",
+        *,
+        endpoints: tuple[str, ...] = ("a",),
+        registry: Registry | None = None,
     ) -> None:
         clock = ManualClock()
         self.store = Datastore(clock)
         self.endpoints = {name: Endpoint(name, f"10.0.0.{n}", 8000) for n, name in enumerate(endpoints, 1)}
         self.store.replace(self.endpoints.values())
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n{plugins}"
-        assembly = assemble(load_text(text), Builder(Registry(modules=["gate"]), clock))
+        assembly = assemble(load_text(text), Builder(registry or Registry(modules=["gate"]), clock))
         self.plugins = assembly.instances.by_name
         self.seen = Seen()
         self.director = Director(self.store, assembly.pipeline, clock, observer=self.seen, seeds=Seeds(b"test"))
@@ -165,6 +178,38 @@ def test_sheddable_request_is_refused_while_the_endpoints_of_its_subset_are_full
     assert world.route(subset=Subset.parse(["10.0.0.2:8000"]), **{CURRENT: "batch"}).priority == -1
     assert [refusal.request.priority for refusal in world.seen.refusals] == [-1]
     world.report("a", waiting=9)
+    assert world.route(**{CURRENT: "batch"}).priority == -1
+
+
+def test_detector_of_the_file_says_when_sheddable_requests_are_refused():
+    text = """plugins: [{type: concurrency-detector, name: busy, parameters: {maxConcurrency: 2}}, {type: queue-scorer}]
+schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]
+flowControl: {saturationDetector: {pluginRef: busy}}"""
+    world = World(OBJECTIVES, text)
+    world.report("a", waiting=50)
+    for _ in range(2):
+        assert world.route(**{CURRENT: "batch"}).priority == -1
+    with pytest.raises(SheddableDroppedError):
+        world.route(**{CURRENT: "batch"})
+    assert world.route(**{CURRENT: "chat"}).priority == 7
+
+
+def test_thresholds_of_a_declared_utilization_detector_count_although_nothing_names_it():
+    parameters = "{queueDepthThreshold: 20, metricsStalenessThreshold: 9s}"
+    world = World(OBJECTIVES, f"plugins: [{{type: utilization-detector, parameters: {parameters}}}]")
+    world.report("a", waiting=19)
+    assert world.route(**{CURRENT: "batch"}).priority == -1
+    world.report("a", waiting=20)
+    with pytest.raises(SheddableDroppedError):
+        world.route(**{CURRENT: "batch"})
+
+
+def test_detector_that_fails_has_nothing_refused():
+    registry = Registry()
+    registry.register(Broken)
+    text = "plugins: [{type: broken-detector}]\nflowControl: {saturationDetector: {pluginRef: broken-detector}}"
+    world = World(OBJECTIVES, text, registry=registry)
+    world.report("a", waiting=50)
     assert world.route(**{CURRENT: "batch"}).priority == -1
 
 

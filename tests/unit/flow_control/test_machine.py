@@ -9,13 +9,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from standing import Front, Standing
 
 from epp.flow_control import BandSettings, Limits
-from epp.framework.errors import RequestError
+from epp.framework.errors import QueueFullError, RequestError
 from epp.plugins.flow_control.fairness import GlobalStrictFairness, RoundRobinFairness
 from epp.plugins.flow_control.ordering import EdfOrdering, FcfsOrdering
 
 PLACES = (1, 1, 1)
 LIMITS = Limits(requests=12, size_bytes=60)
 BAND = Limits(requests=8, size_bytes=50)
+
+
+def flow_of(standing: Standing) -> tuple[str, int]:
+    return standing.request.fairness_id, standing.request.priority
 
 
 class FlowControlMachine(RuleBasedStateMachine):
@@ -46,11 +50,50 @@ class FlowControlMachine(RuleBasedStateMachine):
     )
     def send(self, requests):
         for flow, priority, size, only in requests:
-            before = self.front.flow.queues.requests
+            before = self.waiting()
             try:
                 self.inside.append(self.front.send(flow, priority, size=size, only=only))
             except RequestError:
                 assert before  # there is room for the first that waits
+                assert all(each.error is None for each in before)
+                self.longer_flows_were_in_nobodys_way(flow, priority, size)
+            else:
+                self.only_longer_flows_gave_way(before, self.inside[-1])
+
+    @property
+    def is_fair(self) -> bool:
+        return isinstance(self.front.settings.default_band.fairness, RoundRobinFairness)
+
+    def takes(self, flow: str, priority: int) -> tuple[int, int]:
+        """Return the requests of a flow that wait, and their bytes."""
+        found = [each.request for each in self.waiting() if each.request.fairness_id == flow]
+        sizes = [each.size_bytes for each in found if each.priority == priority]
+        return len(sizes), sum(sizes)
+
+    def longer_flows_were_in_nobodys_way(self, flow: str, priority: int, size: int) -> None:
+        """Check that a request was not refused for the sake of a flow that has more, where flows share."""
+        band = [each.request.size_bytes for each in self.waiting() if each.request.priority == priority]
+        everything = [each.request.size_bytes for each in self.waiting()]
+        are_bytes_left = sum(band) + size <= BAND.size_bytes and sum(everything) + size <= LIMITS.size_bytes
+        if self.is_fair and are_bytes_left:
+            other = "b" if flow == "a" else "a"
+            assert self.takes(other, priority)[0] - 1 < self.takes(flow, priority)[0] + 1
+
+    def only_longer_flows_gave_way(self, before: list[Standing], newcomer: Standing) -> None:
+        """Check which requests were refused as another one came."""
+        request = newcomer.request
+        for gone in (each for each in before if each.error is not None):
+            assert gone.request.priority <= request.priority
+            flow = gone.request.fairness_id, gone.request.priority
+            if self.is_fair:
+                last = max(self.inside.index(each) for each in before if flow_of(each) == flow)
+                left = [self.inside.index(each) for each in self.waiting() if flow_of(each) == flow]
+                assert not left or max(left) < last
+            if gone.request.priority == request.priority:
+                assert self.is_fair
+                assert isinstance(gone.error, QueueFullError)
+                theirs, own = self.takes(*flow), self.takes(request.fairness_id, request.priority)
+                assert theirs[0] >= own[0] or theirs[1] >= own[1]
 
     @precondition(lambda self: any(each.place is not None for each in self.inside))
     @rule(data=st.data())
