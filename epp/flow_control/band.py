@@ -117,7 +117,9 @@ class Band:
         flow = self._flows.get(waiting.flow)
         if flow is None:
             flow = self._flows[waiting.flow] = Heap()
-        flow.push(self.settings.ordering.key(waiting.queued), waiting.number, waiting)
+        ordering, number = self.settings.ordering, waiting.queued.number
+        key = 0.0 if ordering.in_order_of_arrival else ordering.key(waiting.queued)
+        flow.push(key, number, waiting)
         first = flow.first()
         if first is not None and first[1] is waiting:
             self._order.head(waiting.flow, first[0], waiting.queued)

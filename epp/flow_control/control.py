@@ -155,11 +155,7 @@ class FlowControl:
 
     def room(self, candidates: Candidates, priority: int) -> Mask:
         """Mark the candidates that have room for a request of a priority."""
-        settings = self._settings
-        fullness = settings.detector.fullness(candidates)
-        priorities = settings.priorities_with(priority)
-        ceilings = settings.usage_limits.ceilings(priorities, settings.detector.saturation(candidates))
-        room: Mask = fullness < ceilings[priorities.index(priority)]
+        room: Mask = self._settings.detector.fullness(candidates) < self._settings.ceiling(priority, candidates)
         return room
 
     def dispatch(self) -> bool:
@@ -290,9 +286,7 @@ class FlowControl:
         if not len(candidates):
             return False
         fullness = settings.detector.fullness(candidates)
-        priorities = settings.priorities_with(waiting.priority)
-        ceilings = settings.usage_limits.ceilings(priorities, settings.detector.saturation(candidates))
-        ceiling = ceilings[priorities.index(waiting.priority)]
+        ceiling = settings.ceiling(waiting.priority, candidates)
         retry_after_seconds = self._retry_after(self._queues.priorities[-1], LATER_SECONDS)
         return self._evictions.make_room(waiting.priority, candidates, fullness, ceiling, retry_after_seconds) > 0
 
