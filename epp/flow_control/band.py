@@ -109,6 +109,12 @@ class Band:
             return queued
         return len(self._flows[flow]) if flow in self._flows else 0
 
+    def in_turn(self, flow: str) -> int | None:
+        """Return how many requests of a flow are in its queue; None where flows have no turns."""
+        if self.settings.fairness.in_order_of_arrival:
+            return None
+        return len(self._flows[flow]) if flow in self._flows else 0
+
     def newest(self) -> Iterator[Waiting]:
         """Yield what waits, last come first."""
         return reversed(self._arrivals.values())

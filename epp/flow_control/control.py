@@ -260,7 +260,7 @@ class FlowControl:
         if not room.any() or not waiting.entrant.go(candidates, room):
             return False
         now = self._clock.now()
-        self._drain.dispatched(now, waiting.priority)
+        self._drain.dispatched(now, waiting.priority, waiting.flow)
         self._take_out(waiting, Outcome.DISPATCHED, in_turn=not waiting.is_aside)
         return True
 
@@ -318,7 +318,7 @@ class FlowControl:
                     QueueFullError("the queue for a model server is full: retry later"),
                     Outcome.REJECTED_CAPACITY,
                 )
-                error.retry_after_seconds = self._retry_after(request.priority, SOON_SECONDS)
+                error.retry_after_seconds = self._retry_after(request.priority, SOON_SECONDS, request.fairness_id)
             else:
                 error = QueueFullNoEndpointsError(f"{queues.requests} requests wait")
                 outcome = Outcome.REJECTED_NO_ENDPOINTS
@@ -326,7 +326,7 @@ class FlowControl:
             raise error
         for victim in victims:
             error = EvictedError("evicted-queue-pressure")
-            error.retry_after_seconds = self._retry_after(victim.priority, LATER_SECONDS)
+            error.retry_after_seconds = self._retry_after(victim.priority, LATER_SECONDS, victim.flow)
             self._refuse(victim, error, Outcome.EVICTED_OTHER)
 
     def _expire(self) -> None:
@@ -338,7 +338,7 @@ class FlowControl:
                 error: RequestError
                 if self._has_endpoints:
                     error, outcome = QueueTimeoutError(waited), Outcome.EVICTED_TTL
-                    error.retry_after_seconds = self._retry_after(priority, SOON_SECONDS)
+                    error.retry_after_seconds = self._retry_after(priority, SOON_SECONDS, oldest.flow)
                 else:
                     error, outcome = QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
                 self._refuse(oldest, error, outcome)
@@ -346,7 +346,7 @@ class FlowControl:
             waited = f"{now - late.queued.enqueued_at:.1f} s"
             if self._has_endpoints:
                 error, outcome = TargetMissedError(f"it has waited {waited} for a model server"), Outcome.EVICTED_TTL
-                error.retry_after_seconds = self._retry_after(late.priority, SOON_SECONDS)
+                error.retry_after_seconds = self._retry_after(late.priority, SOON_SECONDS, late.flow)
             else:
                 error, outcome = QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
             self._refuse(late, error, outcome)
@@ -371,10 +371,16 @@ class FlowControl:
         seconds = now - waiting.queued.enqueued_at
         self._observer.left(waiting.queued.request, outcome, seconds)
 
-    def _retry_after(self, priority: int, otherwise: int) -> int:
-        """Return after how many seconds what waits at a priority and above will have gone, or waited too long."""
-        queues = self._queues
-        seconds = self._drain.seconds_for(queues.at_least(priority), self._clock.now(), priority)
+    def _retry_after(self, priority: int, otherwise: int, flow: str | None = None) -> int:
+        """Return after how many seconds what waits at a priority and above will have gone, or waited too long.
+
+        Where the flow of a request has its turns, that is what waits of the flow.
+        """
+        queues, now = self._queues, self._clock.now()
+        own = None if flow is None else queues.in_turn(priority, flow)
+        seconds = None if flow is None or own is None else self._drain.seconds_of(flow, own, now, priority)
+        if seconds is None:
+            seconds = self._drain.seconds_for(queues.at_least(priority), now, priority)
         if seconds is not None:
             seconds = min(seconds, queues.settings(priority).ttl_seconds)
         return retry_after(seconds, otherwise=otherwise)

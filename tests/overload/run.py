@@ -23,7 +23,7 @@ _SHARES = (
     ("normal", NORMAL, 0.15),
     ("calm-a", LOW, 0.1),
     ("calm-b", LOW, 0.1),
-    ("flood", LOW, 2.0),
+    ("flood", LOW, 2.3),
 )
 """Names, objectives, and rates as shares of capacity. Those of low priority are served as the others leave room."""
 _PATIENT = 40

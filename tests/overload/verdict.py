@@ -121,7 +121,7 @@ class Verdict:
         rate = median_rate(self._answers, self._judged)
         left_out = len(self._windows) - len(self._judged)
         return [
-            Check("requests sent, in capacities", f"{offered:.2f}", offered >= 2.8, is_of_time=True),
+            Check("requests sent, in capacities", f"{offered:.2f}", offered >= 2.9, is_of_time=True),
             Check(
                 f"windows without a stall of {STALL_SECONDS:g} s",
                 f"{len(self._judged)} of {len(self._windows)}",
