@@ -32,6 +32,7 @@ plugins:
 - {type: concurrency-detector, parameters: {maxConcurrency: 4}}
 - {type: round-robin-fairness-policy}
 - {type: active-request-scorer}
+- {type: accelerator-data-source}
 schedulingProfiles:
 - name: default
   plugins:
