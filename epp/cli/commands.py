@@ -390,6 +390,10 @@ class Demo:
         Switch,
         switch_option("Two clusters: one of them fills up, then fails, and comes back, again and again."),
     ] = Switch.FALSE
+    tenants: Annotated[
+        Switch,
+        switch_option("Two tenants: one of them sends more than the servers can serve, again and again."),
+    ] = Switch.FALSE
     config_file: Annotated[
         Path | None,
         typer.Option(

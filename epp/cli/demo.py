@@ -6,25 +6,29 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from epp.cli.commands import Demo
 from epp.cli.gateway import read_listen
 from epp.cli.running import run
-from epp.config import load_file
-from epp.datastore import Datastore
+from epp.config import LoadedConfig, load_file
 from epp.demo.clusters import cluster_config, two_clusters
 from epp.demo.last_request import LastRequest
 from epp.demo.pool import PRESETS, demo_config, demo_discovery
 from epp.demo.servers import ServerFailedError, ServerSpec, model_servers
 from epp.demo.table import line, table
+from epp.demo.tenant_table import Tenants
+from epp.demo.tenants import FLOOD, STEADY, TwoTenants, tenant_config, tenant_discovery, tenant_servers
 from epp.demo.traffic import Traffic
+from epp.director import DirectorObserver
+from epp.discovery import StaticDiscovery
 from epp.extproc.settings import ServerSettings
-from epp.framework import ConfigurationError
+from epp.framework import ConfigurationError, Snapshot, SystemClock
 from epp.gateway import GatewayError, GatewaySettings
 from epp.local import local_gateway
 from epp.observability import logs
@@ -37,6 +41,33 @@ _PRINT_SECONDS = 2.0
 _PHASE_SECONDS = 10.0
 _MIN_CONVERSATIONS = 6
 
+Work = Coroutine[object, object, None]
+Play = tuple[Work, Callable[[], str]]
+"""What goes on beside the gateway, and what it is at the moment."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a demo shows."""
+
+    discovery: StaticDiscovery
+    config: LoadedConfig
+    says: Sequence[str]
+    """Lines for the beginning; `{url}` is the gateway's."""
+    play: Callable[[str], Play | None]
+    """Takes the gateway's address."""
+    observers: tuple[DirectorObserver, ...] = ()
+    tenants: Tenants | None = field(default=None)
+
+    def drawn(self, snapshot: Snapshot, caption: str) -> RenderableType:
+        """Return all tables for a terminal."""
+        endpoints = table(snapshot, caption)
+        return endpoints if self.tenants is None else Group(self.tenants.table(), "", endpoints)
+
+    def lines(self, snapshot: Snapshot) -> list[str]:
+        """Return the same as plain lines."""
+        return [line(snapshot)] if self.tenants is None else [self.tenants.line(), line(snapshot)]
+
 
 def demo(flags: Demo) -> None:
     """Run the demo until stopped."""
@@ -47,45 +78,106 @@ def demo(flags: Demo) -> None:
         last = LastRequest()
         config = None if flags.config_file is None else load_file(flags.config_file)
         async with contextlib.AsyncExitStack() as stack:
-            clusters = await stack.enter_async_context(two_clusters(MODEL)) if flags.clusters else None
-            if clusters is not None:
-                discovery, config = clusters.discovery(), config or cluster_config(clusters.objects)
-            else:
-                servers = await stack.enter_async_context(model_servers([*map(ServerSpec, PRESETS)], MODEL))
-                discovery, config = demo_discovery(servers), config or demo_config()
+            scene = await _scene(flags, stack)
             picker = PickerSettings(
                 server=ServerSettings("unix:unset"),
-                config=config,
+                config=config or scene.config,
                 watch_config=flags.config_file,
-                discovery=discovery,
-                observers=(last, *request_log(flags.v)),
+                discovery=scene.discovery,
+                observers=(last, *scene.observers, *request_log(flags.v)),
             )
             settings = GatewaySettings(listen_host=address.host, listen_port=address.port)
             gateway = await stack.enter_async_context(local_gateway(picker, settings))
-            if clusters is None:
-                typer.echo(f"An H100, a slice of an A100 and a T4, simulated, behind {gateway.url}.")
-                typer.echo("The cheapest with free capacity serves; raise --traffic to use the dearer ones.")
-            else:
-                typer.echo(f"Two clusters, east and west, simulated, behind {gateway.url}. East is the local one:")
-                typer.echo("it fills up, then fails, and comes back.")
-                await stack.enter_async_context(_background(clusters.run(_PHASE_SECONDS)))
+            for said in scene.says:
+                typer.echo(said.format(url=gateway.url))
             typer.echo("In another terminal:\n")
             typer.echo(f"  {curl(gateway.url)}\n")
-            if flags.traffic:
-                conversations = max(_MIN_CONVERSATIONS, math.ceil(flags.traffic))
-                clients = Traffic(gateway.url, MODEL, flags.traffic, conversations=conversations)
-                await stack.enter_async_context(_background(clients.run()))
+            play = scene.play(gateway.url)
+            if play is not None:
+                await stack.enter_async_context(_background(play[0]))
 
             def caption() -> str:
-                return last.text if clusters is None else f"{clusters.phase.value}\n{last.text}"
+                phase = "" if play is None else play[1]()
+                return f"{phase}\n{last.text}" if phase else last.text
 
-            async with _background(_show(gateway.picker.store, caption)):
+            store = gateway.picker.store
+            async with _background(_show(scene, store.snapshot, caption)):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(flags.duration):
                         await gateway.wait(stop)
-            typer.echo(line(gateway.picker.store.snapshot()))
+            for said in scene.lines(store.snapshot()):
+                typer.echo(said)
 
     run(work, ConfigurationError, GatewayError, ServerFailedError)
+
+
+async def _scene(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
+    if flags.clusters and flags.tenants:
+        raise ConfigurationError("--clusters and --tenants are two demos: give one of them")
+    if flags.clusters:
+        return await _clusters(flags, stack)
+    return await (_tenants if flags.tenants else _prices)(flags, stack)
+
+
+async def _prices(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
+    servers = await stack.enter_async_context(model_servers([*map(ServerSpec, PRESETS)], MODEL))
+    return Scene(
+        demo_discovery(servers),
+        demo_config(),
+        (
+            "An H100, a slice of an A100 and a T4, simulated, behind {url}.",
+            "The cheapest with free capacity serves; raise --traffic to use the dearer ones.",
+        ),
+        lambda url: (_conversations(flags, url), str) if flags.traffic else None,
+    )
+
+
+async def _clusters(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
+    clusters = await stack.enter_async_context(two_clusters(MODEL))
+
+    async def play(url: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(clusters.run(_PHASE_SECONDS))
+            if flags.traffic:
+                group.create_task(_conversations(flags, url))
+
+    return Scene(
+        clusters.discovery(),
+        cluster_config(clusters.objects),
+        (
+            "Two clusters, east and west, simulated, behind {url}. East is the local one:",
+            "it fills up, then fails, and comes back.",
+        ),
+        lambda url: (play(url), lambda: clusters.phase.value),
+    )
+
+
+async def _tenants(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
+    servers = await stack.enter_async_context(tenant_servers(MODEL))
+    tenants = Tenants(SystemClock(), (STEADY, FLOOD))
+
+    def play(url: str) -> Play | None:
+        if not flags.traffic:
+            return None
+        clients = TwoTenants(url, MODEL, flags.traffic)
+        return clients.run(_PHASE_SECONDS), lambda: clients.phase.value
+
+    return Scene(
+        tenant_discovery(servers),
+        tenant_config(),
+        (
+            "Two T4s, simulated, behind {url}, for two tenants that have their turns: steady and flood.",
+            "Again and again, flood sends more than the servers can serve.",
+        ),
+        play,
+        observers=(tenants,),
+        tenants=tenants,
+    )
+
+
+async def _conversations(flags: Demo, url: str) -> None:
+    conversations = max(_MIN_CONVERSATIONS, math.ceil(flags.traffic))
+    await Traffic(url, MODEL, flags.traffic, conversations=conversations).run()
 
 
 def curl(url: str) -> str:
@@ -94,20 +186,21 @@ def curl(url: str) -> str:
     return f"curl -i {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
 
 
-async def _show(store: Datastore, caption: Callable[[], str]) -> None:
+async def _show(scene: Scene, snapshot: Callable[[], Snapshot], caption: Callable[[], str]) -> None:
     if not sys.stdout.isatty():
         while True:
             await asyncio.sleep(_PRINT_SECONDS)
-            typer.echo(line(store.snapshot()))
+            for said in scene.lines(snapshot()):
+                typer.echo(said)
             typer.echo(caption())
-    with Live(table(store.snapshot(), caption()), console=Console(), auto_refresh=False) as live:
+    with Live(scene.drawn(snapshot(), caption()), console=Console(), auto_refresh=False) as live:
         while True:
-            live.update(table(store.snapshot(), caption()), refresh=True)
+            live.update(scene.drawn(snapshot(), caption()), refresh=True)
             await asyncio.sleep(_DRAW_SECONDS)
 
 
 @contextlib.asynccontextmanager
-async def _background(work: Coroutine[object, object, None]) -> AsyncIterator[None]:
+async def _background(work: Work) -> AsyncIterator[None]:
     task = asyncio.create_task(work)
     try:
         yield

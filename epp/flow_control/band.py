@@ -168,6 +168,12 @@ class Band:
             return queued
         return len(self._flows[flow]) if flow in self._flows else 0
 
+    def in_turn(self, flow: str) -> int | None:
+        """Return how many requests of a flow are in its queue; None where flows have no turns."""
+        if self.settings.fairness.in_order_of_arrival:
+            return None
+        return len(self._flows[flow]) if flow in self._flows else 0
+
     def newest(self) -> Iterator[Waiting]:
         """Yield what waits, last come first."""
         return reversed(self._arrivals.values())
@@ -189,7 +195,9 @@ class Band:
         flow = self._flows.get(waiting.flow)
         if flow is None:
             flow = self._flows[waiting.flow] = Heap()
-        flow.push(self.settings.ordering.key(waiting.queued), waiting.number, waiting)
+        ordering, number = self.settings.ordering, waiting.queued.number
+        key = 0.0 if ordering.in_order_of_arrival else ordering.key(waiting.queued)
+        flow.push(key, number, waiting)
         first = flow.first()
         is_first = first is not None and first[1] is waiting
         if waiting.flow in self._held:

@@ -32,7 +32,6 @@ from epp.framework.errors import (
 from epp.framework.flow_control import Queued
 from epp.framework.quotas import Blocked
 from epp.framework.request import Request
-from epp.framework.stages import saturation_of
 
 _TRIED_AGAIN = 4
 """Requests of a band that were set aside and are tried in a round, since each costs as much as a decision."""
@@ -158,11 +157,7 @@ class FlowControl:
 
     def room(self, candidates: Candidates, priority: int) -> Mask:
         """Mark the candidates that have room for a request of a priority."""
-        settings = self._settings
-        fullness = settings.detector.fullness(candidates)
-        priorities = settings.priorities_with(priority)
-        ceilings = settings.usage_limits.ceilings(priorities, saturation_of(settings.detector, candidates).effective)
-        room: Mask = fullness < ceilings[priorities.index(priority)]
+        room: Mask = self._settings.detector.fullness(candidates) < self._settings.ceiling(priority, candidates)
         return room
 
     def dispatch(self) -> bool:
@@ -288,7 +283,7 @@ class FlowControl:
         if went is not True:
             return went if isinstance(went, Blocked) else False
         now = self._clock.now()
-        self._drain.dispatched(now, waiting.priority)
+        self._drain.dispatched(now, waiting.priority, waiting.flow)
         self._take_out(waiting, Outcome.DISPATCHED, in_turn=not waiting.is_aside)
         return True
 
@@ -318,9 +313,7 @@ class FlowControl:
         if not len(candidates):
             return False
         fullness = settings.detector.fullness(candidates)
-        priorities = settings.priorities_with(waiting.priority)
-        ceilings = settings.usage_limits.ceilings(priorities, saturation_of(settings.detector, candidates).effective)
-        ceiling = ceilings[priorities.index(waiting.priority)]
+        ceiling = settings.ceiling(waiting.priority, candidates)
         retry_after_seconds = self._retry_after(self._queues.priorities[-1], LATER_SECONDS)
         return self._evictions.make_room(waiting.priority, candidates, fullness, ceiling, retry_after_seconds) > 0
 
@@ -344,19 +337,19 @@ class FlowControl:
         if victims is None:
             outcome = Outcome.REJECTED_CAPACITY if has_endpoints else Outcome.REJECTED_NO_ENDPOINTS
             self._observer.left(request, outcome, 0.0)
-            raise self._full(priority, has_endpoints=has_endpoints)
+            raise self._full(priority, request.fairness_id, has_endpoints=has_endpoints)
         for victim in victims:
-            self._refuse(victim, self._full(priority, has_endpoints=has_endpoints), Outcome.EVICTED_OTHER)
+            self._refuse(victim, self._full(priority, victim.flow, has_endpoints=has_endpoints), Outcome.EVICTED_OTHER)
         while (lower := queues.in_the_way(priority, size_bytes)) is not None:
             error = EvictedError("evicted-queue-pressure")
-            error.retry_after_seconds = self._retry_after(lower.priority, LATER_SECONDS)
+            error.retry_after_seconds = self._retry_after(lower.priority, LATER_SECONDS, lower.flow)
             self._refuse(lower, error, Outcome.EVICTED_OTHER)
 
-    def _full(self, priority: int, *, has_endpoints: bool) -> RequestError:
+    def _full(self, priority: int, flow: str, *, has_endpoints: bool) -> RequestError:
         if not has_endpoints:
             return QueueFullNoEndpointsError(f"{self._queues.requests} requests wait")
         error = QueueFullError("the queue for a model server is full: retry later")
-        error.retry_after_seconds = self._retry_after(priority, SOON_SECONDS)
+        error.retry_after_seconds = self._retry_after(priority, SOON_SECONDS, flow)
         return error
 
     def _resume_due(self) -> None:
@@ -376,7 +369,7 @@ class FlowControl:
                     error, outcome = blocked.error(), Outcome.EVICTED_TTL
                 elif self._has_endpoints:
                     error, outcome = QueueTimeoutError(waited), Outcome.EVICTED_TTL
-                    error.retry_after_seconds = self._retry_after(priority, SOON_SECONDS)
+                    error.retry_after_seconds = self._retry_after(priority, SOON_SECONDS, oldest.flow)
                 else:
                     error, outcome = QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
                 self._refuse(oldest, error, outcome)
@@ -384,7 +377,7 @@ class FlowControl:
             waited = f"{now - late.queued.enqueued_at:.1f} s"
             if self._has_endpoints:
                 error, outcome = TargetMissedError(f"it has waited {waited} for a model server"), Outcome.EVICTED_TTL
-                error.retry_after_seconds = self._retry_after(late.priority, SOON_SECONDS)
+                error.retry_after_seconds = self._retry_after(late.priority, SOON_SECONDS, late.flow)
             else:
                 error, outcome = QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
             self._refuse(late, error, outcome)
@@ -409,10 +402,16 @@ class FlowControl:
         seconds = now - waiting.queued.enqueued_at
         self._observer.left(waiting.queued.request, outcome, seconds)
 
-    def _retry_after(self, priority: int, otherwise: int) -> int:
-        """Return after how many seconds what waits at a priority and above will have gone, or waited too long."""
-        queues = self._queues
-        seconds = self._drain.seconds_for(queues.at_least(priority), self._clock.now(), priority)
+    def _retry_after(self, priority: int, otherwise: int, flow: str | None = None) -> int:
+        """Return after how many seconds what waits at a priority and above will have gone, or waited too long.
+
+        Where the flow of a request has its turns, that is what waits of the flow.
+        """
+        queues, now = self._queues, self._clock.now()
+        own = None if flow is None else queues.in_turn(priority, flow)
+        seconds = None if flow is None or own is None else self._drain.seconds_of(flow, own, now, priority)
+        if seconds is None:
+            seconds = self._drain.seconds_for(queues.at_least(priority), now, priority)
         if seconds is not None:
             seconds = min(seconds, queues.settings(priority).ttl_seconds)
         return retry_after(seconds, otherwise=otherwise)

@@ -9,18 +9,21 @@ LONGEST_SECONDS = 300
 _MOST = 4096
 _LEAST = 16
 """Releases that count however long ago they were: few a second say as much as many."""
+_LEAST_OF_FLOW = 4
+"""Releases of a flow from which on it has a rate of its own."""
 _LEAST_SHARE = 1 / 32
 """Of the rate, that is left for a priority however many requests come above it."""
 
 
 class _Events:
-    """Times and priorities of the latest events."""
+    """Times, priorities and flows of the latest events."""
 
-    __slots__ = ("_by_priority", "_events")
+    __slots__ = ("_by_flow", "_by_priority", "_events")
 
     def __init__(self) -> None:
-        self._events: deque[tuple[float, int]] = deque()
+        self._events: deque[tuple[float, int, str]] = deque()
         self._by_priority: Counter[int] = Counter()
+        self._by_flow: Counter[tuple[int, str]] = Counter()
 
     def __len__(self) -> int:
         return len(self._events)
@@ -30,10 +33,11 @@ class _Events:
         """When the oldest one was."""
         return self._events[0][0]
 
-    def add(self, at: float, priority: int) -> None:
+    def add(self, at: float, priority: int, flow: str = "") -> None:
         """Add one, the latest of all."""
-        self._events.append((at, priority))
+        self._events.append((at, priority, flow))
         self._by_priority[priority] += 1
+        self._by_flow[priority, flow] += 1
         if len(self._events) > _MOST:
             self._drop()
 
@@ -46,11 +50,18 @@ class _Events:
         """Return the number of those of higher priorities."""
         return sum(count for each, count in self._by_priority.items() if each > priority)
 
+    def of(self, priority: int, flow: str) -> int:
+        """Return the number of those of a flow."""
+        return self._by_flow[priority, flow]
+
     def _drop(self) -> None:
-        _, priority = self._events.popleft()
+        _, priority, flow = self._events.popleft()
         self._by_priority[priority] -= 1
         if not self._by_priority[priority]:
             del self._by_priority[priority]
+        self._by_flow[priority, flow] -= 1
+        if not self._by_flow[priority, flow]:
+            del self._by_flow[priority, flow]
 
 
 class DrainRate:
@@ -83,9 +94,9 @@ class DrainRate:
         """Note that a request begins to wait."""
         self._came.add(self._at(now), priority)
 
-    def dispatched(self, now: float, priority: int) -> None:
+    def dispatched(self, now: float, priority: int, flow: str = "") -> None:
         """Note that a request left."""
-        self._left.add(self._at(now), priority)
+        self._left.add(self._at(now), priority, flow)
 
     def per_second(self, now: float) -> float:
         """Return the rate over the last ten seconds, or over a few requests where they take longer."""
@@ -107,6 +118,16 @@ class DrainRate:
         since = max(start, self._came.oldest) if len(self._came) == _MOST else start
         above = self._came.above(priority) / max(at - since, 0.1)
         return requests / max(rate - above, rate * _LEAST_SHARE)
+
+    def seconds_of(self, flow: str, requests: int, now: float, priority: int) -> float | None:
+        """Return the time in which so many requests of a flow leave that has its turns; None where it is not known.
+
+        What other flows of the same priority send meanwhile has its turns as well, and so has what comes above it: the
+        flow goes on as fast as of late.
+        """
+        rate = self.per_second(now)
+        released = self._left.of(priority, flow)
+        return requests * len(self._left) / (rate * released) if rate and released >= _LEAST_OF_FLOW else None
 
     def _at(self, now: float) -> float:
         return self._before + (0.0 if self._since is None else now - self._since)

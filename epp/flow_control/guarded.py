@@ -78,6 +78,7 @@ class GuardedUsageLimits(UsageLimitPolicy[Parameters]):
 
     def __init__(self, policy: UsageLimitPolicy[Any], guard: Guard) -> None:
         super().__init__(name=policy.name, clock=policy.clock)
+        self.reads_saturation = policy.reads_saturation
         self._policy = policy
         self._guard = guard
 

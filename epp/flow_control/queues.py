@@ -60,6 +60,11 @@ class Queues:
         """Return how many requests of this priority or a higher one wait, and are not held back."""
         return sum(len(band) - band.held_requests for each, band in self._bands.items() if each >= priority)
 
+    def in_turn(self, priority: int, flow: str) -> int | None:
+        """Return how many requests of a flow are in its queue at a priority; None where flows have no turns there."""
+        band = self._bands.get(priority)
+        return None if band is None else band.in_turn(flow)
+
     def ahead_of(self, priority: int, flow: str) -> int:
         """Return how many requests go before one that comes to a flow of a priority, at the least."""
         higher = sum(len(band) - band.held_requests for each, band in self._bands.items() if each > priority)

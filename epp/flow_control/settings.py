@@ -9,7 +9,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from epp.flow_control.eviction import EvictionSettings
+from epp.framework.candidates import Candidates
 from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy
+from epp.framework.stages import saturation_of
 
 
 class Limits(NamedTuple):
@@ -70,6 +72,12 @@ class FlowControlSettings:
         """How long a request may wait at any priority, endpoints or not; infinite for as long as it takes."""
         bands = (self.default_band, self.negative_band, *self.bands.values())
         return max(self.no_endpoint_ttl_seconds, *(band.ttl_seconds for band in bands))
+
+    def ceiling(self, priority: int, candidates: Candidates) -> float:
+        """Return the fullness from which an endpoint has no room for requests of a priority."""
+        priorities, policy = self.priorities_with(priority), self.usage_limits
+        saturation = saturation_of(self.detector, candidates).effective if policy.reads_saturation else 0.0
+        return policy.ceilings(priorities, saturation)[priorities.index(priority)]
 
     def priorities_with(self, priority: int) -> list[int]:
         """Return the priorities of the configuration, 0 and this one among them, highest first."""

@@ -48,11 +48,14 @@ class SaturationDetector(Plugin[P], role=Role(title="Saturation detectors")):
 class UsageLimitPolicy(Plugin[P], role=Role(title="Usage limits")):
     """Leaves room for requests of higher priority."""
 
+    reads_saturation: bool = True
+    """Whether the ceilings depend on how full the pool is."""
+
     @abstractmethod
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
         """Return for each priority, highest first, the fullness from which an endpoint has no room for it.
 
-        `saturation` is that of the pool.
+        `saturation` is that of the pool; 0 for a policy that does not read it.
         """
 
 

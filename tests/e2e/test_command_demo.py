@@ -13,6 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from commands import children, command, is_running
+from waiting import until
 
 QUIET = "--traffic=0"
 
@@ -108,3 +109,40 @@ async def test_demo_of_two_clusters_shows_where_requests_go(directory):
     assert not any(is_running(pid) for pid in offspring)
     assert list(directory.iterdir()) == []
     assert "Traceback" not in str(demo)
+
+
+async def test_demo_of_two_tenants_shows_that_a_flood_waits_and_the_other_does_not(directory):
+    async with command("demo", "--tenants", "--listen=127.0.0.1:0", "--traffic=24", TMPDIR=str(directory)) as demo:
+        await demo.says("two tenants that have their turns: steady and flood")
+        await demo.says("both tenants send little")
+
+        def lines() -> list[str]:
+            return [line for line in demo.out if line.startswith("steady sent ")]
+
+        def flood_is_refused() -> list[str]:
+            return [line for line in lines() if numbers(line, "flood")["refused"] > 0]
+
+        await until(flood_is_refused, "requests of the flood are refused", seconds=90)
+        line = flood_is_refused()[0]
+        assert numbers(line, "flood")["waiting"] > numbers(line, "steady")["waiting"]
+        assert numbers(line, "steady")["answered"] > 0
+        assert numbers(line, "steady")["refused"] == 0
+        offspring = children(demo.pid)
+        assert len(offspring) == 3  # Envoy and two servers
+        demo.interrupt()
+        assert await demo.end() == 0
+    assert not any(is_running(pid) for pid in offspring)
+    assert list(directory.iterdir()) == []
+    assert "Traceback" not in str(demo)
+
+
+def numbers(line: str, tenant: str) -> dict[str, int]:
+    """The numbers of a tenant in the line of all."""
+    (found,) = [part.split() for part in line.split(" | ") if part.startswith(f"{tenant} ")]
+    return {name: int(found[found.index(name) + 1]) for name in ("sent", "answered", "waiting", "refused")}
+
+
+async def test_two_demos_at_once_are_refused(directory):
+    async with command("demo", "--tenants", "--clusters", TMPDIR=str(directory)) as demo:
+        await demo.says("--clusters and --tenants are two demos: give one of them")
+        assert await demo.end() == 1

@@ -11,23 +11,27 @@ from typing import NamedTuple
 
 import aiohttp
 
-PLACES = 8
-"""Requests that a server runs at once."""
+PLACES = 16
+"""Requests that a server computes at once."""
 SERVERS = 2
-HIGH = "high"
-"""Objective of requests that go first; all others have priority 0."""
+WAITING_LOW = 60
+"""Most requests of low priority that may wait."""
+LOW_TTL_SECONDS = 30.0
+HIGH, NORMAL, LOW = "high", "normal", "low"
+PRIORITIES = {HIGH: 10, NORMAL: 0, LOW: -10}
+"""By objective."""
 
 _PATIENCE_SECONDS = 60.0
+_TIME_SCALE = 10
+"""A token takes 68 ms, so that the processor is idle while all places are taken."""
 _CONFIG = f"""
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 featureGates: [flowControl]
 plugins:
 - type: concurrency-detector
-  parameters: {{maxConcurrency: {PLACES}}}
+  parameters: {{maxConcurrency: {PLACES + 2}}}  # two wait at the server, so that no place is empty between two requests
 - type: round-robin-fairness-policy
-- type: priority-holdback-policy
-  parameters: {{minCeiling: 0.8}}
 - type: active-request-scorer
 schedulingProfiles:
 - name: default
@@ -35,17 +39,19 @@ schedulingProfiles:
   - pluginRef: active-request-scorer
 flowControl:
   saturationDetector: {{pluginRef: concurrency-detector}}
-  usageLimitPolicyPluginRef: priority-holdback-policy
-  defaultRequestTTL: 4s
   defaultPriorityBand: {{fairnessPolicyRef: round-robin-fairness-policy}}
   priorityBands:
-  - {{priority: 10, fairnessPolicyRef: round-robin-fairness-policy}}
+  - {{priority: {PRIORITIES[HIGH]}, fairnessPolicyRef: round-robin-fairness-policy}}
+  - priority: {PRIORITIES[LOW]}
+    maxRequests: {WAITING_LOW}
+    defaultRequestTTL: {LOW_TTL_SECONDS:g}s
+    fairnessPolicyRef: round-robin-fairness-policy
 """
-_OBJECTIVES = """
+_OBJECTIVE = """
 apiVersion: inference.networking.x-k8s.io/v1alpha2
 kind: InferenceObjective
-metadata: {name: high}
-spec: {priority: 10, poolRef: {name: default}}
+metadata: {{name: {name}}}
+spec: {{priority: {priority}, poolRef: {{name: default}}}}
 """
 _SERVER = re.compile(r"on (http://\S+:\d+)")
 _GATEWAY = re.compile(r"listening on (http://\S+:\d+) for .*, metrics on (\S+:\d+)")
@@ -60,28 +66,24 @@ class Stage(NamedTuple):
     pid: int
     """Of the picker."""
 
-    def resident_bytes(self) -> int:
-        """Return the memory of the picker."""
-        text = Path(f"/proc/{self.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) * 1024
-
 
 @asynccontextmanager
 async def open_stage(folder: Path) -> AsyncIterator[Stage]:
     """Start servers and gateway; end them, and nothing else, afterwards."""
     (folder / "config.yaml").write_text(_CONFIG)
-    (folder / "objectives.yaml").write_text(_OBJECTIVES)
+    objectives = [_OBJECTIVE.format(name=name, priority=priority) for name, priority in PRIORITIES.items()]
+    (folder / "objectives.yaml").write_text("---".join(objectives))
     async with AsyncExitStack() as stack:
         servers = []
         for _ in range(SERVERS):
-            flags = ("--port", "0", "--preset", "t4", "--max-num-seqs", str(PLACES))
+            flags = ("--port", "0", "--preset", "h100", "--max-num-seqs", str(PLACES), "--time-scale", str(_TIME_SCALE))
             process = await stack.enter_async_context(_running(folder, "sim-server", *flags))
             while (said := _SERVER.search(await _line(process))) is None:
                 pass
             servers.append(said[1])
         ports = ",".join(url.rsplit(":", 1)[1] for url in servers)
         flags = ("--endpoints", ports, "--config-file", "config.yaml", "--objects", "objectives.yaml", "-v", "0")
-        flags += ("--listen", "127.0.0.1:0", "--metrics-port", "0", "--allow-experimental-plugins")
+        flags += ("--listen", "127.0.0.1:0", "--metrics-port", "0")
         gateway = await stack.enter_async_context(_running(folder, "gateway", *flags))
         while (found := _GATEWAY.search(await _line(gateway))) is None:
             pass

@@ -19,6 +19,7 @@ class StaticUsageLimit(UsageLimitPolicy[StaticUsageLimitParameters]):
     """The same ceiling for all priorities."""
 
     plugin_type = "static-usage-limit-policy"
+    reads_saturation = False
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:  # noqa: ARG002
         return [self.parameters.threshold] * len(priorities)
@@ -50,6 +51,7 @@ class PriorityHoldback(UsageLimitPolicy[PriorityHoldbackParameters]):
     """
 
     plugin_type = "priority-holdback-policy"
+    reads_saturation = False
     stability = Stability.ALPHA
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:  # noqa: ARG002

@@ -4,9 +4,9 @@
 from dataclasses import replace
 
 import pytest
-from standing import Front, waiting
+from standing import Front, Places, waiting
 
-from epp.flow_control import FlowObserver, Limits, Outcome
+from epp.flow_control import FlowObserver, Limits, Outcome, guarded
 from epp.framework import Headers, Request
 from epp.framework.errors import (
     EvictedError,
@@ -20,6 +20,13 @@ from epp.framework.errors import (
 from epp.framework.flow_control import Queued
 from epp.plugins.flow_control.fairness import RoundRobinFairness
 from epp.plugins.flow_control.ordering import EdfOrdering, SloDeadlineOrdering
+from epp.plugins.flow_control.usage_limits import (
+    PriorityHoldback,
+    PriorityHoldbackParameters,
+    SoftReflectiveCeiling,
+    StaticUsageLimit,
+)
+from epp.scheduling import Guard, SchedulingObserver
 
 
 class Heard(FlowObserver):
@@ -297,3 +304,29 @@ def test_targets_of_requests_that_went_or_left_are_forgotten():
     front.clock.advance(5.0)
     front.flow.dispatch()
     assert first.error is second.error is None
+
+
+class Counted(Places):
+    """Counts how often it is asked how full the pool is."""
+
+    asked = 0
+
+    def saturation(self, candidates):
+        self.asked += 1
+        return super().saturation(candidates)
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked"),
+    [
+        (StaticUsageLimit(), 0),
+        (PriorityHoldback(PriorityHoldbackParameters(min_ceiling=0.5)), 0),
+        (SoftReflectiveCeiling(), 1),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_only_ceilings_that_depend_on_the_pool_have_it_measured(limits, asked):
+    detector = Counted(2, 2)
+    settings = replace(Front(1).settings, detector=detector, usage_limits=limits)
+    assert guarded(settings, Guard(SchedulingObserver())).ceiling(0, detector.candidates()) == 1.0
+    assert detector.asked == asked

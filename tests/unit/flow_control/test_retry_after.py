@@ -13,6 +13,7 @@ from standing import Front, Standing
 from epp.flow_control import FlowObserver, Limits
 from epp.framework import ManualClock
 from epp.framework.errors import QueueFullError
+from epp.plugins.flow_control.fairness import RoundRobinFairness
 
 
 class Told(FlowObserver):
@@ -142,3 +143,48 @@ def test_retry_after_is_known_again_after_a_pause():
     # bursts of 10 s with pauses of 40 s, in which the queues empty
     pairs = simulate(service=steady, arrivals=[(0, lambda now: 60.0 if now % 50 < 10 else 1.0)], seconds=500, limit=150)
     assert share_that_is_true(pairs) >= 0.9
+
+
+def test_retry_after_of_a_flow_that_has_its_turns_counts_what_others_send_meanwhile():
+    # One place, a second each. Three tenants send a request every four seconds, so that the flood has one turn of four:
+    # its 20 that wait take 80 s, though all that waits together is 20 to 23 requests.
+    front = Front(1, band=Limits(23), fairness=RoundRobinFairness())
+    running = front.send("flood")
+    for _ in range(20):
+        front.send("flood")
+    for _ in range(10):
+        for flow in "abc":
+            front.send(flow)
+        for _ in range(4):
+            front.clock.advance(1.0)
+            running = end_of(front, running)
+        while sum(len(band) for band in front.flow.queues.bands.values()) < 20:
+            front.send("flood")
+    for flow in "abc":
+        front.send(flow)
+    with pytest.raises(QueueFullError) as told:
+        front.send("flood")
+    assert 75 <= told.value.retry_after_seconds <= 85
+
+
+def end_of(front, running):
+    """Let the request that has the place end; return the one that has it then."""
+    before = {waiting.entrant for waiting in front.flow.queues}
+    front.end(running)
+    (gone,) = before - {waiting.entrant for waiting in front.flow.queues}
+    return gone
+
+
+def test_retry_after_of_a_flow_without_releases_of_late_counts_all_that_waits():
+    # one a second goes, all of another tenant; ten wait
+    front = Front(1, band=Limits(10), fairness=RoundRobinFairness())
+    running = front.send("a")
+    for _ in range(10):
+        front.send("a")
+    for _ in range(5):
+        front.clock.advance(1.0)
+        running = end_of(front, running)
+        front.send("a")
+    with pytest.raises(QueueFullError) as told:
+        front.send("new")
+    assert told.value.retry_after_seconds == 10
