@@ -7,11 +7,13 @@ from time import perf_counter
 import numpy as np
 
 from epp.flow_control.band import Waiting
-from epp.flow_control.drain import DrainRate, retry_after
+from epp.flow_control.drain import DrainRate
 from epp.flow_control.entrant import Entrant
 from epp.flow_control.eviction import Evictions
 from epp.flow_control.outcomes import Outcome
+from epp.flow_control.patience import Patience
 from epp.flow_control.queues import Queues
+from epp.flow_control.refusals import Refusals
 from epp.flow_control.settings import FlowControlSettings
 from epp.flow_control.targets import Targets, due_at
 from epp.framework.arrays import Mask
@@ -19,15 +21,8 @@ from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.errors import (
     LATER_SECONDS,
-    SOON_SECONDS,
-    EvictedError,
-    QueueFullError,
-    QueueFullNoEndpointsError,
-    QueueTimeoutError,
-    QueueTimeoutNoEndpointsError,
     RequestError,
     ShuttingDownError,
-    TargetMissedError,
 )
 from epp.framework.flow_control import Queued
 from epp.framework.quotas import Blocked
@@ -80,9 +75,8 @@ class FlowControl:
         self._targets = Targets()
         self._numbers = 0
         self._drain = DrainRate()
-        self._has_endpoints = True
-        self._since = -inf
-        """When the pool became empty, or got an endpoint: patience starts anew."""
+        self._refusals = Refusals(self._queues, self._drain, clock)
+        self._patience = Patience()
         self._is_dispatching = False
         self._is_stopped = False
         self._has_ended = False
@@ -172,7 +166,7 @@ class FlowControl:
             if self._has_ended:
                 return self._let_go()
             self._expire()
-            self._resume_due()
+            self._queues.resume_due(self._clock.now())
             released = 0
             for priority in self._queues.priorities:
                 found = self._dispatch_band(priority, _RELEASED - released)
@@ -199,16 +193,14 @@ class FlowControl:
 
     def pool_changed(self, *, has_endpoints: bool) -> None:
         """Note whether the pool is empty."""
-        if has_endpoints != self._has_endpoints:
-            self._has_endpoints = has_endpoints
-            self._since = self._clock.now()
+        self._patience.pool_changed(self._clock.now(), has_endpoints=has_endpoints)
 
     def use(self, settings: FlowControlSettings) -> None:
         """Go on under other settings: what waits is queued anew, with its number and the time it came."""
         before = list(self._queues)
         self._settings, self._has_ended = settings, False
         self._evictions.use(settings.eviction)
-        self._queues = Queues(settings.of, settings.limits)
+        self._queues = self._refusals.queues = Queues(settings.of, settings.limits)
         for waiting in sorted(before, key=lambda each: each.number):
             waiting.is_aside = False
             self._queues.add(waiting)
@@ -314,7 +306,7 @@ class FlowControl:
             return False
         fullness = settings.detector.fullness(candidates)
         ceiling = settings.ceiling(waiting.priority, candidates)
-        retry_after_seconds = self._retry_after(self._queues.priorities[-1], LATER_SECONDS)
+        retry_after_seconds = self._refusals.retry_after(self._queues.priorities[-1], LATER_SECONDS)
         return self._evictions.make_room(waiting.priority, candidates, fullness, ceiling, retry_after_seconds) > 0
 
     def _check_target(self, request: Request, now: float) -> None:
@@ -326,9 +318,7 @@ class FlowControl:
         wait = self._drain.seconds_for(ahead, now, request.priority)
         if wait is not None and wait > left:
             self._observer.left(request, Outcome.REJECTED_OTHER, 0.0)
-            error = TargetMissedError(f"it would have to wait {wait:.1f} s for a model server")
-            error.retry_after_seconds = self._retry_after(request.priority, SOON_SECONDS)
-            raise error
+            raise self._refusals.too_late(request, wait)
 
     def _make_room(self, request: Request, *, has_endpoints: bool) -> None:
         """Refuse what is in the way of a request; raises a RequestError where it cannot wait."""
@@ -337,56 +327,25 @@ class FlowControl:
         if victims is None:
             outcome = Outcome.REJECTED_CAPACITY if has_endpoints else Outcome.REJECTED_NO_ENDPOINTS
             self._observer.left(request, outcome, 0.0)
-            raise self._full(priority, request.fairness_id, has_endpoints=has_endpoints)
+            raise self._refusals.full(priority, request.fairness_id, has_endpoints=has_endpoints)
         for victim in victims:
-            self._refuse(victim, self._full(priority, victim.flow, has_endpoints=has_endpoints), Outcome.EVICTED_OTHER)
+            error = self._refusals.full(priority, victim.flow, has_endpoints=has_endpoints)
+            self._refuse(victim, error, Outcome.EVICTED_OTHER)
         while (lower := queues.in_the_way(priority, size_bytes)) is not None:
-            error = EvictedError("evicted-queue-pressure")
-            error.retry_after_seconds = self._retry_after(lower.priority, LATER_SECONDS, lower.flow)
-            self._refuse(lower, error, Outcome.EVICTED_OTHER)
-
-    def _full(self, priority: int, flow: str, *, has_endpoints: bool) -> RequestError:
-        if not has_endpoints:
-            return QueueFullNoEndpointsError(f"{self._queues.requests} requests wait")
-        error = QueueFullError("the queue for a model server is full: retry later")
-        error.retry_after_seconds = self._retry_after(priority, SOON_SECONDS, flow)
-        return error
-
-    def _resume_due(self) -> None:
-        now = self._clock.now()
-        for band in self._queues.bands.values():
-            band.resume_due(now)
+            self._refuse(lower, self._refusals.gave_way(lower), Outcome.EVICTED_OTHER)
 
     def _expire(self) -> None:
-        now = self._clock.now()
+        now, has_endpoints = self._clock.now(), self._patience.has_endpoints
         for priority in self._queues.priorities:
             band = self._queues.bands[priority]
             while (oldest := band.oldest) is not None and self._end_of_patience(oldest) <= now:
-                waited = f"{now - oldest.queued.enqueued_at:.0f} s"
-                error: RequestError
-                blocked = band.why_held(oldest)
-                if blocked is not None:
-                    error, outcome = blocked.error(), Outcome.EVICTED_TTL
-                elif self._has_endpoints:
-                    error, outcome = QueueTimeoutError(waited), Outcome.EVICTED_TTL
-                    error.retry_after_seconds = self._retry_after(priority, SOON_SECONDS, oldest.flow)
-                else:
-                    error, outcome = QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
-                self._refuse(oldest, error, outcome)
+                self._refuse(oldest, *self._refusals.timed_out(oldest, has_endpoints=has_endpoints))
         while (late := self._targets.missed(now)) is not None:
-            waited = f"{now - late.queued.enqueued_at:.1f} s"
-            if self._has_endpoints:
-                error, outcome = TargetMissedError(f"it has waited {waited} for a model server"), Outcome.EVICTED_TTL
-                error.retry_after_seconds = self._retry_after(late.priority, SOON_SECONDS, late.flow)
-            else:
-                error, outcome = QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
-            self._refuse(late, error, outcome)
+            self._refuse(late, *self._refusals.missed(late, has_endpoints=has_endpoints))
 
     def _end_of_patience(self, waiting: Waiting) -> float:
-        """Return when a request has waited too long; later for all that came later to the same band."""
         ttl = self._queues.settings(waiting.priority).ttl_seconds
-        seconds = ttl if self._has_endpoints else self._settings.no_endpoint_ttl_seconds
-        return max(waiting.queued.enqueued_at, self._since) + seconds
+        return self._patience.end(waiting, ttl, self._settings.no_endpoint_ttl_seconds)
 
     def _refuse(self, waiting: Waiting, error: RequestError, outcome: Outcome) -> None:
         self._take_out(waiting, outcome)
@@ -401,17 +360,3 @@ class FlowControl:
             self._drain.stop(now)
         seconds = now - waiting.queued.enqueued_at
         self._observer.left(waiting.queued.request, outcome, seconds)
-
-    def _retry_after(self, priority: int, otherwise: int, flow: str | None = None) -> int:
-        """Return after how many seconds what waits at a priority and above will have gone, or waited too long.
-
-        Where the flow of a request has its turns, that is what waits of the flow.
-        """
-        queues, now = self._queues, self._clock.now()
-        own = None if flow is None else queues.in_turn(priority, flow)
-        seconds = None if flow is None or own is None else self._drain.seconds_of(flow, own, now, priority)
-        if seconds is None:
-            seconds = self._drain.seconds_for(queues.at_least(priority), now, priority)
-        if seconds is not None:
-            seconds = min(seconds, queues.settings(priority).ttl_seconds)
-        return retry_after(seconds, otherwise=otherwise)

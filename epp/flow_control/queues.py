@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from epp.flow_control.band import Band, Waiting
 from epp.flow_control.settings import BandSettings, Limits
+from epp.framework.quotas import Blocked
 
 SettingsOf: TypeAlias = Callable[[int], BandSettings]
 """Settings of the band of a priority."""
@@ -50,6 +51,15 @@ class Queues:
     def holds(self, flow: str) -> bool:
         """Return whether a flow is held back at any priority."""
         return any(band.holds(flow) for band in self._bands.values())
+
+    def why_held(self, waiting: Waiting) -> Blocked | None:
+        """Return what a request is held back for; None for one that is not."""
+        return self._bands[waiting.priority].why_held(waiting)
+
+    def resume_due(self, now: float) -> None:
+        """Let flows go on that may by now."""
+        for band in self._bands.values():
+            band.resume_due(now)
 
     def resume(self, flow: str) -> None:
         """Let a flow go on at every priority."""

@@ -176,15 +176,15 @@ def end_of(front, running):
 
 
 def test_retry_after_of_a_flow_without_releases_of_late_counts_all_that_waits():
-    # one a second goes, all of another tenant; ten wait
+    # one a second goes, each of another tenant; ten wait
     front = Front(1, band=Limits(10), fairness=RoundRobinFairness())
-    running = front.send("a")
-    for _ in range(10):
-        front.send("a")
-    for _ in range(5):
+    running = front.send("0")
+    for tenant in range(1, 11):
+        front.send(f"{tenant}")
+    for tenant in range(11, 16):
         front.clock.advance(1.0)
         running = end_of(front, running)
-        front.send("a")
+        front.send(f"{tenant}")
     with pytest.raises(QueueFullError) as told:
         front.send("new")
     assert told.value.retry_after_seconds == 10
