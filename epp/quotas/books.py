@@ -77,8 +77,7 @@ class Books:
         tags = snapshot.records(ACCELERATOR).values
         if allowance is None:
             places = [self._place(snapshot, slot, Share(tags[slot]), now) for slot in slots]
-            self.requests += 1
-            return Reservation(self, request, places, now)
+            return self._begin(Reservation(self, request, places, now))
         quota, sharers = allowance
         account = self.account_of(request.fairness_id, quota) or Account(request.fairness_id, quota)
         shares = [Share.of(tags[slot], sharers) for slot in slots]
@@ -87,13 +86,11 @@ class Books:
         if refusal is not None:
             return refusal
         places = [self._place(snapshot, slot, share, now) for slot, share in zip(slots, shares, strict=True)]
-        reservation = Reservation(self, request, places, now)
-        self.requests += 1
+        reservation = self._begin(Reservation(self, request, places, now))
         reservation.requests_per_endpoint = sharers
         account.nominations.forget(request)
         account.charge(reservation, need, now)
         self.accounts.busy(account)
-        self._unanswered[reservation] = None
         if quota.total.device_seconds_per_day > 0 or quota.total.dollars_per_day > 0:
             self._unsettled[reservation] = None
         _note_uncounted(account, reservation)
@@ -139,6 +136,11 @@ class Books:
         self._observer.released(reservation)
         self.came_back(reservation.tenant)
 
+    def limits_changed(self, account: Account) -> None:
+        """Look at the limits of an account anew."""
+        if account.requests:
+            self.alerts.look(account, self._clock.now(), self.calendar.today())
+
     def came_back(self, tenant: str) -> None:
         """Tell that something came back."""
         if self.on_release is not None:
@@ -164,6 +166,11 @@ class Books:
                 self.alerts.look(account, now, today)
         self.alerts.sweep(now, today)
         self.accounts.tidy(_MOST_SETTLED)
+
+    def _begin(self, reservation: Reservation) -> Reservation:
+        self.requests += 1
+        self._unanswered[reservation] = None
+        return reservation
 
     def _account(self, reservation: Reservation) -> Account | None:
         return self.accounts.get(reservation.tenant) if reservation.is_limited else None

@@ -97,10 +97,29 @@ def test_the_first_source_that_knows_a_tenant_counts_and_one_that_fails_does_not
     assert "no idea" in desk.told.failed[0]
 
 
-def test_what_a_source_returns_instead_of_a_quota_is_reported_and_limits_nothing():
-    desk = Desk({"a": {"requests": 1}})
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        ({"requests": 1}, "is dict instead of a Quota"),
+        (quota(requests=float("nan")), "has a limit requests of nan"),
+        (quota(tokens=-1), "has a limit tokens of -1"),
+        (quota(tflops="many"), "has a limit tflops of 'many'"),
+        (quota(single={"dollars": float("inf")}), "has a limit dollars of inf"),
+    ],
+)
+def test_what_a_source_returns_instead_of_a_quota_is_reported_and_limits_nothing(returned, problem):
+    desk = Desk({"a": returned})
+    assert isinstance(desk.take(), Reservation)
     assert desk.quotas.quota_of("a") is None
-    assert "dict instead of a Quota" in desk.told.failed[0]
+    assert f"returned a quota that {problem}" in desk.told.failed[0]
+
+
+def test_a_source_that_cannot_say_how_many_requests_share_an_endpoint_limits_nothing():
+    desk = Desk(requests=1)
+    desk.source.requests_per_endpoint = "a few"
+    desk.quotas.use([desk.source])
+    assert all(isinstance(desk.take(), Reservation) for _ in range(3))
+    assert "invalid literal" in desk.told.failed[0]
 
 
 def test_tokens_in_flight_are_those_of_prompts_and_of_the_longest_answers():
