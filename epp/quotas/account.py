@@ -3,6 +3,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from hashlib import blake2b
 
 from epp.framework.quotas import Quota
 from epp.framework.request import Request
@@ -23,6 +24,14 @@ _LEARNT_WEIGHT = 1e-6
 """How much they matter beside what was taken."""
 _MOST_TOKENS = 2**32
 """Of one request, however many a model server says."""
+_LONGEST_NAME = 256
+
+
+def brief(tenant: str) -> str:
+    """Return a name that accounts are kept under: clients may choose long ones."""
+    if len(tenant) <= _LONGEST_NAME:
+        return tenant
+    return f"{tenant[:64]}...{blake2b(tenant.encode(errors='replace'), digest_size=16).hexdigest()}"
 
 
 class Account:
@@ -47,7 +56,7 @@ class Account:
     )
 
     def __init__(self, tenant: str, quota: Quota) -> None:
-        self.tenant = tenant
+        self.tenant = brief(tenant)
         self.quota = quota
         """As of the last request."""
         self.requests = 0
@@ -133,16 +142,16 @@ class Account:
         if not unserved:
             spent = reservation.spent
             self.means.ended(spent.seconds, spent.device_seconds, spent.dollars)
-        if len(self._by_priority):
+        self.requests -= 1
+        if self.requests:
             amounts = reservation.amounts
-            self.requests -= 1
             self.tokens = max(0.0, self.tokens - amounts.tokens)
             self.accelerator_bytes = max(0.0, self.accelerator_bytes - amounts.accelerator_bytes)
             self.tflops = max(0.0, self.tflops - amounts.tflops)
             self.device_seconds.expect(-reservation.expected_device_seconds)
             self.dollars.expect(-reservation.expected_dollars)
         else:  # to the last bit, which sums of floats may miss
-            self.requests, self.tokens, self.accelerator_bytes, self.tflops = 0, 0.0, 0.0, 0.0
+            self.tokens = self.accelerator_bytes = self.tflops = 0.0
             self.device_seconds.expected = self.dollars.expected = 0.0
 
     def lowest_first(self, below: int) -> Iterator[Reservation]:
@@ -163,6 +172,12 @@ class Account:
     def note_uncounted(self, key: LimitKey) -> None:
         """Note that a request took nothing of a limit."""
         self.uncounted[key] = self.uncounted.get(key, 0) + 1
+
+    @property
+    def counts_over_time(self) -> bool:
+        """Whether the end of a request may use more of a limit."""
+        limits = self.quota.total
+        return limits.tokens_per_minute > 0 or limits.device_seconds_per_day > 0 or limits.dollars_per_day > 0
 
     def uses(self, now: float, today: int) -> Iterator[tuple[LimitKey, float, float]]:
         """Yield each limit with what is used of it: its name, the use and the limit."""
@@ -196,8 +211,7 @@ class Account:
         if limits.dollars_per_day > 0:
             share = max(share, self.dollars.taken(today) / limits.dollars_per_day)
         if share <= 0 and self._releases and now - self._releases[-1] < _LEARNT_SECONDS:
-            needs_means = limits.tokens, limits.tokens_per_minute, limits.device_seconds_per_day, limits.dollars_per_day
-            return _LEARNT_WEIGHT if max(needs_means) > 0 else 0.0
+            return _LEARNT_WEIGHT if limits.tokens > 0 or self.counts_over_time else 0.0
         return share
 
     def _add(self, amounts: Amounts) -> None:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
-from epp.quotas.account import Account
+from epp.quotas.account import Account, brief
 
 MOST_RESTING = 10_000
 """Accounts without a request under way, kept for what was taken of a minute or a day."""
@@ -38,9 +38,10 @@ class Accounts:
 
     def get(self, tenant: str) -> Account | None:
         """Return the account of a tenant, if there is one."""
-        account = self._busy.get(tenant)
+        name = brief(tenant)
+        account = self._busy.get(name)
         if account is None:
-            found = self._resting.get(tenant)
+            found = self._resting.get(name)
             return None if found is None else found[0]
         return account
 

@@ -16,7 +16,7 @@ from epp.quotas.alerts import Alerts
 from epp.quotas.allowances import Allowance
 from epp.quotas.amounts import NOTHING, Amounts
 from epp.quotas.days import Calendar
-from epp.quotas.hardware import devices, dollars_per_second, memory_share, tflops_share
+from epp.quotas.hardware import Share, devices, dollars_per_second, sum_of_memory, sum_of_tflops
 from epp.quotas.keys import LimitKey
 from epp.quotas.observer import QuotaObserver
 from epp.quotas.reservation import Place, Reservation, Spent
@@ -74,26 +74,23 @@ class Books:
     ) -> Reservation | Blocked:
         """Charge a request that goes to these slots, the target first, if it fits; all in one step."""
         now = self._clock.now()
+        tags = snapshot.records(ACCELERATOR).values
         if allowance is None:
-            reservation = Reservation(self, request, [self._place(snapshot, slot, 0, now) for slot in slots], now)
-            self.requests += 1
-            return reservation
+            places = [self._place(snapshot, slot, Share(tags[slot]), now) for slot in slots]
+            return self._begin(Reservation(self, request, places, now))
         quota, sharers = allowance
         account = self.account_of(request.fairness_id, quota) or Account(request.fairness_id, quota)
-        tags = [snapshot.records(ACCELERATOR).values[slot] for slot in slots]
-        memory = sum([memory_share(tag, sharers) for tag in tags])
-        tflops = sum([tflops_share(tag, sharers) for tag in tags])
-        need = account.need(request, memory, tflops)
+        shares = [Share.of(tags[slot], sharers) for slot in slots]
+        need = account.need(request, sum_of_memory(shares), sum_of_tflops(shares))
         refusal = blocked(account, need, self.held(account, request, now), now, self.calendar)
         if refusal is not None:
             return refusal
-        reservation = Reservation(self, request, [self._place(snapshot, slot, sharers, now) for slot in slots], now)
-        self.requests += 1
+        places = [self._place(snapshot, slot, share, now) for slot, share in zip(slots, shares, strict=True)]
+        reservation = self._begin(Reservation(self, request, places, now))
         reservation.requests_per_endpoint = sharers
         account.nominations.forget(request)
         account.charge(reservation, need, now)
         self.accounts.busy(account)
-        self._unanswered[reservation] = None
         if quota.total.device_seconds_per_day > 0 or quota.total.dollars_per_day > 0:
             self._unsettled[reservation] = None
         _note_uncounted(account, reservation)
@@ -114,7 +111,9 @@ class Books:
     def moved(self, reservation: Reservation, snapshot: Snapshot, slot: int) -> None:
         """Charge another endpoint than the target, even where that goes beyond a limit: the request is there."""
         now = self._clock.now()
-        place = self._place(snapshot, slot, reservation.requests_per_endpoint, now)
+        tag = snapshot.records(ACCELERATOR).values[slot]
+        sharers = reservation.requests_per_endpoint
+        place = self._place(snapshot, slot, Share.of(tag, sharers) if sharers else Share(tag), now)
         self._leave(reservation, reservation.places[:1])
         reservation.places.insert(0, place)
         self._recharge(reservation)
@@ -130,11 +129,17 @@ class Books:
             return
         now = self._clock.now()
         account.give_back(reservation, usage, now, unserved=unserved)
-        self.alerts.look(account, now, self.calendar.today())
+        if account.counts_over_time:
+            self.alerts.look(account, now, self.calendar.today())
         if not account.requests:
             self.accounts.rest(account)
         self._observer.released(reservation)
-        self.came_back(account.tenant)
+        self.came_back(reservation.tenant)
+
+    def limits_changed(self, account: Account) -> None:
+        """Look at the limits of an account anew."""
+        if account.requests:
+            self.alerts.look(account, self._clock.now(), self.calendar.today())
 
     def came_back(self, tenant: str) -> None:
         """Tell that something came back."""
@@ -161,15 +166,17 @@ class Books:
         self.alerts.sweep(now, today)
         self.accounts.tidy(_MOST_SETTLED)
 
+    def _begin(self, reservation: Reservation) -> Reservation:
+        self.requests += 1
+        self._unanswered[reservation] = None
+        return reservation
+
     def _account(self, reservation: Reservation) -> Account | None:
         return self.accounts.get(reservation.tenant) if reservation.is_limited else None
 
-    def _place(self, snapshot: Snapshot, slot: int, sharers: int, now: float) -> Place:
-        endpoint, tag = snapshot.endpoints.values[slot], snapshot.records(ACCELERATOR).values[slot]
-        time = self._times.of("" if endpoint is None else endpoint.id)
-        if not sharers:
-            return Place(time, tag, 0.0, 0.0, now)
-        return Place(time, tag, memory_share(tag, sharers), tflops_share(tag, sharers), now)
+    def _place(self, snapshot: Snapshot, slot: int, share: Share, now: float) -> Place:
+        endpoint = snapshot.endpoints.values[slot]
+        return Place(self._times.of("" if endpoint is None else endpoint.id), share, now)
 
     def _leave(self, reservation: Reservation, places: list[Place]) -> None:
         """Take a request from endpoints, and charge what it has had of them."""
@@ -186,10 +193,10 @@ class Books:
         account = self._account(reservation)
         if account is None:
             return
-        memory = sum(place.accelerator_bytes for place in reservation.places)
-        tflops = sum(place.tflops for place in reservation.places)
+        shares = [place.share for place in reservation.places]
+        memory, tflops = sum_of_memory(shares), sum_of_tflops(shares)
         account.recharge(reservation, reservation.amounts._replace(accelerator_bytes=memory, tflops=tflops))
-        self.came_back(account.tenant)
+        self.came_back(reservation.tenant)
 
     def _weigh(self, account: Account) -> float:
         now = self._clock.now()
@@ -202,12 +209,12 @@ class Books:
 def _note_uncounted(account: Account, reservation: Reservation) -> None:
     """Count a request for which a limit cannot be held, as nothing is known of its endpoint."""
     single, total = account.quota.single, account.quota.total
-    place = reservation.places[0]
-    if not place.accelerator_bytes and total.accelerator_bytes > 0:
+    share = reservation.places[0].share
+    if not share.accelerator_bytes and total.accelerator_bytes > 0:
         account.note_uncounted(LimitKey.TOTAL_ACCELERATOR_BYTES)
-    if not place.tflops and total.tflops > 0:
+    if not share.tflops and total.tflops > 0:
         account.note_uncounted(LimitKey.TOTAL_TFLOPS)
-    if total.device_seconds_per_day > 0 and not devices(place.tag):
+    if total.device_seconds_per_day > 0 and not devices(share.tag):
         account.note_uncounted(LimitKey.TOTAL_DEVICE_SECONDS)
-    if (total.dollars_per_day > 0 or single.dollars > 0) and not dollars_per_second(place.tag):
+    if (total.dollars_per_day > 0 or single.dollars > 0) and not dollars_per_second(share.tag):
         account.note_uncounted(LimitKey.TOTAL_DOLLARS)

@@ -28,7 +28,7 @@ class MinuteUse:
 
     def add(self, tokens: float, limit: float, now: float) -> None:
         """Take tokens, or give back those of a negative number."""
-        self._taken = min(max(0.0, self.taken(limit, now) + tokens), limit * _MOST_MINUTES)
+        self._taken = max(0.0, self.taken(limit, now) + tokens)
 
     def seconds_until(self, tokens: float, limit: float, now: float) -> float:
         """Return how long it takes until so many tokens fit; at most the limit is asked for."""

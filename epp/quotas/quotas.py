@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
-from epp.framework.arrays import Mask, any_true
+from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.errors import OverQuotaError
@@ -17,19 +15,17 @@ from epp.framework.snapshot import Snapshot
 from epp.quotas.account import Account
 from epp.quotas.allowances import Allowance, Allowances
 from epp.quotas.books import Books
-from epp.quotas.keys import LimitKey
 from epp.quotas.observer import QuotaObserver
 from epp.quotas.report import Adjustment, Line, breaches, lines
 from epp.quotas.reservation import Reservation
 from epp.quotas.shortfall import blocked, deficit, waits_for_time
-from epp.quotas.single import Bound, check_hardware, check_tokens, hardware_bounds, joint_mask
-from epp.quotas.victims import MOST_CONSIDERED, fewest
+from epp.quotas.single import Bound, beside, check_hardware, check_tokens, hardware_bounds, joint_mask, least
+from epp.quotas.victims import MOST_ASKED, MOST_CONSIDERED, fewest
 from epp.scheduling import Guard
 
 NOMINATION_SECONDS = 5.0
 """How long what victims gave back is held for the request that they were ended for."""
 _NO_QUOTA = Quota()
-_TOTALS = frozenset({LimitKey.TOTAL_ACCELERATOR_BYTES, LimitKey.TOTAL_TFLOPS})
 _MOST_REPORTED = 1_000
 """Tenants in a report: those with requests under way first."""
 
@@ -163,8 +159,8 @@ class Quotas:
         if waits_for_time(account, need, now, self._books.calendar):
             return None
         missing = deficit(account, need.under_way, self._books.held(account, request, now))
-        may_go = (each for each in account.lowest_first(request.priority) if may_end(each))
-        return fewest(missing, list(islice(may_go, MOST_CONSIDERED)))
+        lower = islice(account.lowest_first(request.priority), MOST_ASKED)
+        return fewest(missing, list(islice((each for each in lower if may_end(each)), MOST_CONSIDERED)))
 
     def nominate(self, request: Request, victims: Sequence[Reservation], seconds: float = NOMINATION_SECONDS) -> None:
         """Hold what victims give back for a request, against requests of its tenant of lower priority."""
@@ -182,9 +178,10 @@ class Quotas:
         """Set the quota of a tenant until it is taken back with None; sources count again then.
 
         Requests under way end as they would have, even where they are more than the new quota. Raises
-        ConfigurationError where too many tenants have a quota that was set.
+        ConfigurationError for a quota that cannot be, and where too many tenants have one that was set.
         """
         before = self._allowances.of(tenant)
+        self._allowances.check(tenant, quota)
         if not dry_run:
             self._allowances.set(tenant, quota)
             self.is_active = self._allowances.is_active
@@ -196,6 +193,7 @@ class Quotas:
         if dry_run:
             account.quota = former
         else:
+            self._books.limits_changed(account)
             self._books.came_back(tenant)
         return Adjustment(
             tenant=tenant,
@@ -247,26 +245,10 @@ class Quotas:
         return list(hardware_bounds(allowance, candidates, mean))
 
     def _beside(self, account: Account, request: Request, bounds: list[Bound]) -> list[Bound]:
-        """Return the bounds with what is used of them."""
-        held = self._books.held(account, request, self._clock.now())
-        used = {
-            LimitKey.TOTAL_ACCELERATOR_BYTES: account.accelerator_bytes + held.accelerator_bytes,
-            LimitKey.TOTAL_TFLOPS: account.tflops + held.tflops,
-        }
-        return [bound._replace(used=used.get(bound.key, 0.0)) for bound in bounds]
+        return beside(account, self._books.held(account, request, self._clock.now()), bounds)
 
     def _least(
         self, allowance: Allowance, account: Account, request: Request, candidates: Candidates
     ) -> tuple[float, float]:
-        """Return memory and TFLOPS of the candidate that is nearest to fitting, of those where it may go at all."""
         bounds = self._bounds(allowance, request, candidates)
-        totals = [bound for bound in bounds if bound.key in _TOTALS]
-        if not totals:
-            return 0.0, 0.0
-        beyond = np.max(
-            [(bound.needs + bound.used) / bound.limit for bound in self._beside(account, request, totals)], axis=0
-        )
-        mask = joint_mask(bounds)
-        best = int(np.argmin(np.where(mask, beyond, np.inf) if any_true(mask) else beyond))
-        amounts = {bound.key: bound.needs.item(best) for bound in totals}
-        return amounts.get(LimitKey.TOTAL_ACCELERATOR_BYTES, 0.0), amounts.get(LimitKey.TOTAL_TFLOPS, 0.0)
+        return least(bounds, self._beside(account, request, bounds)) if bounds else (0.0, 0.0)

@@ -9,7 +9,7 @@ from epp.framework.request import Request
 from epp.framework.response import Usage
 from epp.framework.snapshot import Snapshot
 from epp.quotas.amounts import NOTHING, Amounts
-from epp.quotas.hardware import devices, dollars_per_second
+from epp.quotas.hardware import Share, devices, dollars_per_second
 from epp.quotas.shared_time import SharedTime
 
 
@@ -32,12 +32,10 @@ class Keeper(Protocol):
 class Place:
     """A request at an endpoint: its share of the endpoint's hardware and time."""
 
-    __slots__ = ("_since", "_time", "accelerator_bytes", "tag", "tflops")
+    __slots__ = ("_since", "_time", "share")
 
-    def __init__(self, time: SharedTime, tag: AcceleratorTag, memory: float, tflops: float, now: float) -> None:
-        self.tag = tag
-        self.accelerator_bytes = memory
-        self.tflops = tflops
+    def __init__(self, time: SharedTime, share: Share, now: float) -> None:
+        self.share = share
         self._time = time
         self._since = time.enter(now)
 
@@ -45,11 +43,11 @@ class Place:
         """Return what it has had since the last time."""
         seconds = self._time.seconds(now)
         since, self._since = self._since, seconds
-        return Spent.of(self.tag, seconds - since)
+        return Spent.of(self.share.tag, seconds - since)
 
     def leave(self, now: float) -> "Spent":
         """Leave the endpoint; return the same."""
-        return Spent.of(self.tag, self._time.leave(now) - self._since)
+        return Spent.of(self.share.tag, self._time.leave(now) - self._since)
 
 
 class Spent:

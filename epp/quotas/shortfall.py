@@ -40,7 +40,8 @@ class _Shortfall(NamedTuple):
 
 def blocked(account: Account, need: Need, held: Amounts, now: float, calendar: Calendar) -> Blocked | None:
     """Return what keeps a request from beginning: of several limits, the one that does so for longest."""
-    found = [*_under_way(account, need.under_way, held, now), *_in_time(account, need, now, calendar)]
+    found = [] if _fits(account, need.under_way, held) else _under_way(account, need.under_way, held, now)
+    found += _in_time(account, need, now, calendar)
     if not found:
         return None
     worst = max(found, key=lambda each: each.seconds)
@@ -81,6 +82,20 @@ class _Total(NamedTuple):
     @property
     def beyond(self) -> float:
         return self.used + self.held + self.more - self.limit
+
+
+def _fits(account: Account, need: Amounts, held: Amounts) -> bool:
+    """Return whether no limit on what is under way is exceeded, as for most requests."""
+    limits = account.quota.total
+    return (
+        (limits.requests <= 0 or account.requests + held.requests + need.requests <= limits.requests)
+        and (limits.tokens <= 0 or account.tokens + held.tokens + need.tokens <= limits.tokens)
+        and (
+            limits.accelerator_bytes <= 0
+            or account.accelerator_bytes + held.accelerator_bytes + need.accelerator_bytes <= limits.accelerator_bytes
+        )
+        and (limits.tflops <= 0 or account.tflops + held.tflops + need.tflops <= limits.tflops)
+    )
 
 
 def _totals(account: Account, need: Amounts, held: Amounts) -> list[_Total]:

@@ -11,12 +11,15 @@ from epp.framework.candidates import Candidates
 from epp.framework.errors import BodyTooLargeError, Breach, OverQuotaError
 from epp.framework.quotas import Quota
 from epp.framework.request import Request
+from epp.quotas.account import Account
 from epp.quotas.allowances import Allowance
+from epp.quotas.amounts import Amounts
 from epp.quotas.hardware import device_counts, memory_shares, prices, tflops_shares
 from epp.quotas.keys import LimitKey
 
 _ROUNDING = 1.0 + 1e-9
 _TOO_LARGE = BodyTooLargeError.status
+_TOTALS = frozenset({LimitKey.TOTAL_ACCELERATOR_BYTES, LimitKey.TOTAL_TFLOPS})
 
 
 class Bound(NamedTuple):
@@ -86,6 +89,30 @@ def check_hardware(request: Request, bounds: list[Bound], mask: Mask) -> None:
         return
     worst = next((bound for bound in bounds if not any_true(bound.mask)), bounds[0])
     raise _over(request, worst.key, lowest(worst.needs), worst.limit)
+
+
+def beside(account: Account, held: Amounts, bounds: list[Bound]) -> list[Bound]:
+    """Return the bounds with what is used of them, and what is held for others."""
+    used = {
+        LimitKey.TOTAL_ACCELERATOR_BYTES: account.accelerator_bytes + held.accelerator_bytes,
+        LimitKey.TOTAL_TFLOPS: account.tflops + held.tflops,
+    }
+    return [bound._replace(used=used.get(bound.key, 0.0)) for bound in bounds]
+
+
+def least(bounds: list[Bound], used: list[Bound]) -> tuple[float, float]:
+    """Return memory and TFLOPS at the candidate that is nearest to fitting, of those where a request may go at all.
+
+    `used` are the bounds with what is used of them.
+    """
+    totals = [bound for bound in used if bound.key in _TOTALS]
+    if not totals:
+        return 0.0, 0.0
+    beyond = np.max([(bound.needs + bound.used) / bound.limit for bound in totals], axis=0)
+    mask = joint_mask(bounds)
+    best = int(np.argmin(np.where(mask, beyond, np.inf) if any_true(mask) else beyond))
+    amounts = {bound.key: bound.needs.item(best) for bound in totals}
+    return amounts.get(LimitKey.TOTAL_ACCELERATOR_BYTES, 0.0), amounts.get(LimitKey.TOTAL_TFLOPS, 0.0)
 
 
 def _over(request: Request, key: LimitKey, requested: float, limit: float, status: int = 400) -> OverQuotaError:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from epp.quotas.amounts import Amounts
 from epp.quotas.reservation import Reservation
 
+MOST_ASKED = 4_096
+"""Requests of one tenant of which is asked whether they may be ended."""
 MOST_CONSIDERED = 512
 """Requests of one tenant that are compared."""
 MOST_EXACT = 8

@@ -3,6 +3,7 @@
 
 from desk import Desk, Listed, quota, tag
 
+from epp.quotas import Blocked
 from epp.quotas.accounts import MOST_RESTING
 
 
@@ -60,5 +61,16 @@ def test_tenants_with_requests_under_way_are_all_kept():
 def test_a_tenant_that_is_blocked_or_too_large_leaves_no_account():
     desk = Desk(tflops=10, endpoints=[tag(tflops=20)])
     for _ in range(3):
-        assert not hasattr(desk.take(), "commit")
+        assert isinstance(desk.take(), Blocked)
     assert desk.quotas.tenants == 0
+
+
+def test_long_names_of_tenants_are_told_apart_and_not_kept():
+    desk = desk_for_everyone(requests=1, tokens_per_minute=600)
+    first = desk.take("x" * 100_000, prompt=1, output=0)
+    assert not isinstance(desk.take("x" * 100_000 + "y"), Blocked)
+    assert isinstance(desk.take("x" * 100_000), Blocked)
+    first.release()
+    assert desk.came_back == ["x" * 100_000]  # as the requests that wait are called
+    assert max(len(line.tenant) for line in desk.quotas.report()) < 200
+    assert not isinstance(desk.take("x" * 100_000), Blocked)

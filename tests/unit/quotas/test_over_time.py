@@ -126,6 +126,20 @@ def test_requests_under_way_are_expected_to_take_what_the_mean_one_does():
     assert desk.take().breach.requested == 120
 
 
+def test_what_was_expected_of_a_request_counts_no_more_once_it_has_ended():
+    desk = Desk(device_seconds_per_day=125, endpoints=[tag()])
+    first = desk.take()
+    desk.clock.advance(40)
+    first.release()
+    short = desk.take()
+    desk.take()
+    assert desk.take().breach.requested == 160  # 40 are used, and 40 expected of each
+    short.release()  # it took nothing, so that the mean is 20
+    desk.take()
+    desk.take()
+    assert desk.take().breach.requested == 140  # 40 + 40 + 20 + 20, and 20 of this one
+
+
 def test_a_request_that_lasts_past_midnight_is_charged_to_both_days():
     desk = Desk(device_seconds_per_day=100, endpoints=[tag()])
     desk.clock.wall = MIDNIGHT + 86_400 - 30

@@ -118,7 +118,7 @@ class QuotaMachine(RuleBasedStateMachine):
             each.commit()
         elif verb == "first_token":
             if not each.is_answered and len(each.places) > 1:
-                hardware = amounts(each.request, [each.places[0].tag], 0.0)
+                hardware = amounts(each.request, [each.places[0].share.tag], 0.0)
                 self.model.under_way[position] = each, (*taken[:2], *hardware[2:])
             each.first_token()
         else:
@@ -132,7 +132,7 @@ class QuotaMachine(RuleBasedStateMachine):
         each, taken = self.model.under_way[position]
         slot = slot % len(self.pool)
         each.move(self.desk.pool.snapshot, slot)
-        hardware = amounts(each.request, [place.tag for place in each.places], 0.0)
+        hardware = amounts(each.request, [place.share.tag for place in each.places], 0.0)
         self.model.under_way[position] = each, (*taken[:2], *hardware[2:])
 
     @precondition(lambda self: self.ended)

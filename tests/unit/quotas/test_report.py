@@ -118,3 +118,20 @@ def test_tf_16_quotas_that_were_set_are_bounded():
     desk.quotas.adjust("t7", quota(requests=2))
     desk.quotas.adjust("t8", None)
     desk.quotas.adjust("one-more", quota(requests=1))
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_tf_16_a_quota_that_cannot_be_is_refused_and_the_last_one_stays(dry_run):
+    desk = Desk(requests=4)
+    desk.quotas.adjust("a", quota(requests=2))
+    with pytest.raises(ConfigurationError, match="'a' has a limit tokens of nan"):
+        desk.quotas.adjust("a", quota(tokens=float("nan")), dry_run=dry_run)
+    assert desk.quotas.quota_of("a").total.requests == 2
+
+
+def test_tf_16_a_quota_below_what_is_used_alerts_at_once():
+    desk = Desk(requests=10)
+    begun = [desk.take() for _ in range(5)]
+    desk.quotas.adjust("a", quota(requests=4))
+    assert desk.told.alerts == [("a", WORKERS, 5, 4, False)]
+    assert begun

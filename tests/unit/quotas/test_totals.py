@@ -4,7 +4,7 @@
 import asyncio
 
 import pytest
-from desk import GIB, Desk, Failing, Listed, quota, tag, usage
+from desk import Desk, Failing, Listed, quota, tag, usage
 
 from epp.quotas import Blocked, Reservation
 
@@ -97,10 +97,29 @@ def test_the_first_source_that_knows_a_tenant_counts_and_one_that_fails_does_not
     assert "no idea" in desk.told.failed[0]
 
 
-def test_what_a_source_returns_instead_of_a_quota_is_reported_and_limits_nothing():
-    desk = Desk({"a": {"requests": 1}})
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        ({"requests": 1}, "is dict instead of a Quota"),
+        (quota(requests=float("nan")), "has a limit requests of nan"),
+        (quota(tokens=-1), "has a limit tokens of -1"),
+        (quota(tflops="many"), "has a limit tflops of 'many'"),
+        (quota(single={"dollars": float("inf")}), "has a limit dollars of inf"),
+    ],
+)
+def test_what_a_source_returns_instead_of_a_quota_is_reported_and_limits_nothing(returned, problem):
+    desk = Desk({"a": returned})
+    assert isinstance(desk.take(), Reservation)
     assert desk.quotas.quota_of("a") is None
-    assert "dict instead of a Quota" in desk.told.failed[0]
+    assert f"returned a quota that {problem}" in desk.told.failed[0]
+
+
+def test_a_source_that_cannot_say_how_many_requests_share_an_endpoint_limits_nothing():
+    desk = Desk(requests=1)
+    desk.source.requests_per_endpoint = "a few"
+    desk.quotas.use([desk.source])
+    assert all(isinstance(desk.take(), Reservation) for _ in range(3))
+    assert "invalid literal" in desk.told.failed[0]
 
 
 def test_tokens_in_flight_are_those_of_prompts_and_of_the_longest_answers():
@@ -174,12 +193,12 @@ def test_of_several_limits_the_one_that_lasts_longest_is_named():
 
 
 def test_sums_of_fractions_are_zero_again_to_the_last_bit():
-    desk = Desk(accelerator_bytes=1000 * GIB, tflops=1e6, requests=100, endpoints=[tag(gib=80, tflops=989.4)] * 3)
-    desk.source.requests_per_endpoint = 7
-    begun = [desk.take(slot=count % 3) for count in range(30)]
-    for each in begun[::2] + begun[1::2]:
+    # 0.1 + 0.2 + 0.3 - 0.3 - 0.2 - 0.1 is 2.8e-17
+    desk = Desk(tflops=10, endpoints=[tag(tflops=0.1), tag(tflops=0.2), tag(tflops=0.3)])
+    begun = [desk.take(slot=slot) for slot in range(3)]
+    for each in reversed(begun):
         each.release()
-    assert [line.used for line in desk.quotas.report("a")] == [0, 0, 0]
+    assert desk.used("total.max.tflops.request") == 0
     assert desk.quotas.tenants == desk.quotas.requests == desk.quotas.endpoints == 0
 
 

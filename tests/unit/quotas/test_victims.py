@@ -153,6 +153,17 @@ def test_tf_12_nothing_is_held_after_five_seconds_or_once_the_request_has_left()
     assert isinstance(desk.take(), Reservation)
 
 
+def test_tf_12_nothing_is_held_any_more_once_the_request_has_begun():
+    desk = Desk(requests=2)
+    first = desk.take()
+    desk.take()
+    high = desk.request(priority=5)
+    preempt(desk, high)
+    desk.quotas.assume(high, desk.pool.snapshot, 0)
+    first.release()
+    assert isinstance(desk.take(), Reservation)
+
+
 def test_tf_12_higher_and_equal_priorities_and_other_tenants_may_take_it():
     for more in ({"priority": 5}, {"priority": 6}, {"tenant": "b"}):
         desk = Desk({"a": quota(requests=1), "b": quota(requests=1)})
