@@ -91,14 +91,15 @@ class RequestLog(DirectorObserver):
 
 
 def _policies(request: Request | None) -> dict[str, Any]:
-    """Return what objectives and rewrites made of a request; null for one that could not be read."""
+    """Return what objectives, rewrites and its tenant made of a request; null for one that could not be read."""
     if request is None:
-        return {"target_model": None, "rewrite": None, "objective": None, "priority": None}
+        return dict.fromkeys(("target_model", "rewrite", "objective", "priority", "fairness_id"))
     return {
         "target_model": printable(request.model) if request.rewrites_model else None,
         "rewrite": request.rewritten_by or None,
         "objective": printable(request.headers.first_of(*OBJECTIVE) or "") or None,
         "priority": request.priority,
+        "fairness_id": printable(request.fairness_id),
     }
 
 

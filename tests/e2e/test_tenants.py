@@ -117,7 +117,8 @@ async def test_low_is_shed_and_high_goes_by_their_keys_alone(setting):
         (high, stranger) = await setting.served()
         assert high["x-api-key"] == HIGH  # the server may want it
         assert stranger["authorization"] == f"Bearer {OTHER}"
-        assert (await front.line("low"))["priority"] == -1
+        line = await front.line("low")
+        assert (line["fairness_id"], line["priority"]) == ("low-team", -1)
 
 
 async def test_client_is_of_its_own_tenant_whatever_it_calls_itself_and_whatever_it_asks_for(setting):

@@ -19,9 +19,9 @@ ANSWER = (
 )
 FIELDS = {
     "address", "cached_share", "cached_tokens", "completion_tokens", "duration_seconds", "endpoint", "event",
-    "log_level", "model", "objective", "outcome", "priority", "profile", "prompt_tokens", "queue_outcome",
-    "queue_seconds", "reason", "request_id",
-    "rewrite", "scores", "status", "target_model", "ttft_seconds", "why",
+    "fairness_id", "log_level", "model", "objective", "outcome", "priority", "profile", "prompt_tokens",
+    "queue_outcome", "queue_seconds", "reason", "request_id", "rewrite", "scores", "status", "target_model",
+    "ttft_seconds", "why",
 }  # fmt: skip
 
 
@@ -65,8 +65,8 @@ def test_answered_request(bench):
     assert line.pop("address").endswith((":8000", ":8001"))
     assert line == {
         "event": "request", "log_level": "info", "request_id": "r-1", "model": "m", "target_model": None,
-        "rewrite": None, "objective": None, "priority": 0, "queue_seconds": None, "queue_outcome": None,
-        "status": 200, "outcome": "natural", "reason": None,
+        "rewrite": None, "objective": None, "priority": 0, "fairness_id": "default-flow",
+        "queue_seconds": None, "queue_outcome": None, "status": 200, "outcome": "natural", "reason": None,
         "why": "default: equal scores of 4; 0% cached", "profile": "default",
         "scores": {}, "cached_share": 0.0, "ttft_seconds": 0.25, "duration_seconds": 0.75, "prompt_tokens": 300,
         "cached_tokens": 64, "completion_tokens": 7,
@@ -136,6 +136,12 @@ def test_request_with_an_objective_and_another_model(bench):
     assert (line["objective"], line["priority"]) == ("batch", -1)
     assert line["why"].endswith("; model chosen by canary")
     assert " m->m-v2 " in on_terminal(line)
+
+
+def test_flow_of_a_request_is_printable(bench):
+    line = one_line(lambda: routed(bench, **{"x-llm-d-inference-fairness-id": HOSTILE}).close())
+    assert line["fairness_id"].isprintable()
+    assert len(line["fairness_id"]) <= 64
 
 
 def test_request_with_an_unknown_objective(bench):
