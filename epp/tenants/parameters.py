@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of the plugin `tenants`."""
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Annotated, Literal, TypeAlias
@@ -15,6 +16,7 @@ from epp.tenants.api_keys import MAKE_DIGEST, MOST_NAME_LENGTH, read_digest
 Priority: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 TenantName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_LENGTH)]
 
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
 _CLASSES: tuple[Qos, ...] = ("low", "medium", "high", "critical")
 
 
@@ -116,6 +118,7 @@ class TenantsParameters(Parameters, frozen=True):
         for kind in ("namespaces", "fairnessIds"):
             self._refuse_repeated(self._values(kind))
         self._check_keys()
+        self._check_headers()
         for index, name in enumerate(names):
             if name == DEFAULT_FLOW:
                 raise ValueError(
@@ -142,6 +145,16 @@ class TenantsParameters(Parameters, frozen=True):
         if priority is not None and most is not None and priority > most:
             source = "priority" if standing.priority is not None else f"qos {standing.qos}, of priority"
             raise ValueError(f"{place}.highestPriority is {most}, below its {source} {priority}: raise it")
+
+    def _check_headers(self) -> None:
+        """Refuse what is no name of a header, and what cannot be kept from the model server."""
+        named = [(f"apiKeyHeaders[{index}]", name) for index, name in enumerate(self.api_key_headers)]
+        for place, name in (*named, *([("namespaceHeader", self.namespace_header)] if self.namespace_header else ())):
+            if not _HEADER_NAME.fullmatch(name):
+                raise ValueError(f"{place} is no name of a header: write the name alone, such as x-api-key")
+        for place, name in named:
+            if self.remove_api_key and name.lower() in headers.RESERVED:
+                raise ValueError(f"{place} is {name!r}, which cannot be removed: leave it out, or removeApiKey")
 
     def _check_keys(self) -> None:
         """Refuse what is no digest, without showing it."""
