@@ -76,7 +76,6 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
                 with_tls(gateway, running.tls_addresses) if running.has_tls_endpoints else gateway,
                 picker_address=address,
                 metadata_namespaces=tuple(sorted(running.metadata_namespaces)),
-                longest_held_seconds=running.longest_queue_seconds,
             )
             running.limit_tls(by_name=envoy_settings.endpoint_tls, addresses=envoy_settings.endpoint_addresses)
             async with AsyncExitStack() as stack:

@@ -159,11 +159,18 @@ class Director:
             self._observer.refused(Refusal(error, headers))
             raise
         if not isinstance(parsed, Parsed):
-            return Held(partial(self._read, call, parsed), partial(self._left_unread, call))
+            read_later = partial(self._read, call, parsed)
+            return Held(read_later, partial(self._left_unread, call), longest_seconds=self._longest_wait())
         outcome = self._arrive(call, parsed)
         if isinstance(outcome, Routing):
             return outcome
-        return Held(partial(self._wait, *outcome), partial(self._left, *outcome))
+        arrival, hold = outcome
+        longest = self._longest_wait(arrival.request.priority) if isinstance(hold, InLine) else 0.0
+        return Held(partial(self._wait, *outcome), partial(self._left, *outcome), longest_seconds=longest)
+
+    def _longest_wait(self, priority: int | None = None) -> float:
+        """Return how long a request may wait for room, at this priority or any; 0 where none does."""
+        return 0.0 if self.flow is None else self.flow.settings.longest_wait(priority)
 
     async def _read(self, call: Call, reading: ReadingBody) -> Routing:
         """Go on with a request once its body has been read in turns."""

@@ -9,10 +9,18 @@ from epp.director.routing import Cause, Routing
 class Held:
     """Await `settle`, then take the outcome from `routing`; or `abandon` it."""
 
-    __slots__ = ("_abandoned", "_has_begun", "_outcome", "_proceed")
+    __slots__ = ("_abandoned", "_has_begun", "_outcome", "_proceed", "longest_seconds")
 
-    def __init__(self, proceed: Callable[[], Awaitable[Routing]], abandoned: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        proceed: Callable[[], Awaitable[Routing]],
+        abandoned: Callable[[], None] = lambda: None,
+        *,
+        longest_seconds: float = 0.0,
+    ) -> None:
         """`abandoned` is called where the request is given up before anything awaits it; later, `proceed` is ended."""
+        self.longest_seconds = longest_seconds
+        """How long it may wait for room; infinite for as long as it takes, 0 where only something else holds it."""
         self._proceed = proceed
         self._abandoned = abandoned
         self._has_begun = False

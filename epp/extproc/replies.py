@@ -182,6 +182,13 @@ def metadata_field(metadata: Metadata) -> bytes:
     return reply.SerializeToString()
 
 
+def more_time(seconds: int) -> bytes:
+    """Ask the gateway to wait so long for the answer to its last message."""
+    reply = ProcessingResponse()
+    reply.override_message_timeout.seconds = seconds
+    return reply.SerializeToString()
+
+
 def immediate(status: int, headers: Mapping[str, str], body: bytes, details: str) -> bytes:
     """End the exchange with an answer of the picker's own."""
     return ProcessingResponse(

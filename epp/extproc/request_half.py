@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import ceil
 
 from epp.bodies import with_model, with_model_added
 from epp.director import Director, Held, Routing, Subset
@@ -22,6 +23,10 @@ _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
 """Modes in which the headers leave before any of the body is seen: requests are routed by headers alone."""
 
+_AFTER_HELD_SECONDS = 10
+"""Time to answer once a request is held no longer."""
+_MOST_SECONDS = 3600
+"""The longest time that Envoy waits for an answer, by its validation."""
 _STATUS = frozenset({":status"})
 _NO_HEADERS = Headers()
 _HEADERS_NOT_SHOWN = (
@@ -38,6 +43,7 @@ class RequestHalf:
         "_director",
         "_evict",
         "_held",
+        "_is_envoy",
         "_mode",
         "_pieces",
         "_progress",
@@ -60,6 +66,7 @@ class RequestHalf:
         self._director = director
         self._evict = evict
         self._mode = mode
+        self._is_envoy = mode is not None  # others do not state their modes
         self._settings = settings
         self._traits = traits
         self._progress = _EXPECTED
@@ -194,8 +201,14 @@ class RequestHalf:
         outcome = self._director.route(self.headers, body, self.subset, incomplete=incomplete)
         if isinstance(outcome, Held):
             self._held = outcome, answer
-            return (outcome,)
+            return (*self._asking_for_time(outcome), outcome)
         return self._routed(outcome, answer)
+
+    def _asking_for_time(self, held: Held) -> Sequence[bytes]:
+        """Return what makes Envoy wait for as long as a request may; of other gateways it is not known what they do."""
+        if not self._is_envoy or not held.longest_seconds:
+            return ()
+        return (replies.more_time(ceil(min(held.longest_seconds + _AFTER_HELD_SECONDS, _MOST_SECONDS))),)
 
     def _routed(self, routing: Routing, answer: Callable[[Routing], Sequence[bytes]]) -> Sequence[bytes]:
         self.routing = routing

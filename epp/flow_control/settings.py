@@ -67,11 +67,15 @@ class FlowControlSettings:
             return found
         return self.negative_band if priority < 0 else self.default_band
 
-    @property
-    def longest_seconds(self) -> float:
-        """How long a request may wait at any priority, endpoints or not; infinite for as long as it takes."""
-        bands = (self.default_band, self.negative_band, *self.bands.values())
-        return max(self.no_endpoint_ttl_seconds, *(band.ttl_seconds for band in bands))
+    def longest_wait(self, priority: int | None = None) -> float:
+        """Return how long a request may wait at a priority, or at any; infinite for as long as it takes.
+
+        The time begins anew as the pool becomes empty, or has an endpoint again: once in the time that is returned.
+        """
+        bands = (
+            (self.default_band, self.negative_band, *self.bands.values()) if priority is None else (self.of(priority),)
+        )
+        return self.no_endpoint_ttl_seconds + max(band.ttl_seconds for band in bands)
 
     def ceiling(self, priority: int, candidates: Candidates) -> float:
         """Return the fullness from which an endpoint has no room for requests of a priority."""

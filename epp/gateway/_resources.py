@@ -60,6 +60,7 @@ from epp.gateway.settings import (
     ENDPOINT_PICKER,
     LISTENER,
     MODEL_SERVERS,
+    MOST_SECONDS,
     Bodies,
     BodyMode,
     ClusterType,
@@ -188,6 +189,8 @@ def _external_processor(settings: GatewaySettings) -> ExternalProcessor:
         ),
         failure_mode_allow=settings.failure_mode is FailureMode.FAIL_OPEN,
         message_timeout=timedelta(seconds=settings.message_timeout),
+        # The picker asks for more where it holds a request in a queue.
+        max_message_timeout=timedelta(seconds=MOST_SECONDS),
         # The picker asks for the bodies of those responses in which something of them is needed.
         allow_mode_override=settings.body_mode is Bodies.BUFFERED,
         # Bodies would be chunked otherwise, in all modes but NONE and BUFFERED. The picker sets the exact length of a

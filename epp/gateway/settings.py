@@ -109,10 +109,8 @@ _BODY_MODES_BY_DEFAULT = {
     FailureMode.FAIL_OPEN: BodyModes(BodyMode.BUFFERED, BodyMode.STREAMED),
 }
 _MESSAGE_TIMEOUT_SECONDS = {FailureMode.FAIL_CLOSE: 1000.0, FailureMode.FAIL_OPEN: 10.0}
-_AFTER_HELD_SECONDS = 10.0
-"""Time for the picker to answer once it holds a request no longer."""
-_LONGEST_HELD_SECONDS = 86_400.0
-"""A day, for requests that are held for as long as it takes."""
+MOST_SECONDS = 3600.0
+"""The longest message timeout that Envoy accepts."""
 _POSITIVE = (
     "buffer_limit_bytes",
     "concurrency",
@@ -191,14 +189,11 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Must be SEND with a FULL_DUPLEX_STREAMED body."""
 
     message_timeout_seconds: float | None = None
-    """Longest time for the picker to answer one message; Envoy has no such limit for full-duplex bodies.
+    """Longest time for the picker to answer one message, an hour at most, unless it asks for more, as it does for a
+    request that waits in a queue; Envoy has no such limit for full-duplex bodies.
 
-    None for 1000 s with FailClose, and for 10 s with FailOpen, where requests then continue without the picker; with
-    either, not before the picker has held one for as long as it may.
+    None for 1000 s with FailClose, and for 10 s with FailOpen, where requests then continue without the picker.
     """
-
-    longest_held_seconds: float = 0.0
-    """How long the picker may hold a request by its configuration; infinite for as long as it takes."""
 
     concurrency: int = 1
     """Envoy worker threads."""
@@ -234,6 +229,11 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise SettingsError(name, f"{value} must be greater than 0")
+        if (self.message_timeout_seconds or 0.0) > MOST_SECONDS:
+            raise SettingsError(
+                "message_timeout_seconds",
+                f"{self.message_timeout_seconds} is more than Envoy accepts: {MOST_SECONDS:g}",
+            )
         if self.eds_file is not None and not self.eds_file.is_absolute():
             raise SettingsError("eds_file", f"{str(self.eds_file)!r} is not an absolute path")
         if self.failure_mode is FailureMode.FAIL_OPEN:
@@ -261,10 +261,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """The message timeout in force, in seconds."""
         if self.message_timeout_seconds:
             return self.message_timeout_seconds
-        seconds = _MESSAGE_TIMEOUT_SECONDS[self.failure_mode]
-        if not self.longest_held_seconds:
-            return seconds
-        return max(seconds, min(self.longest_held_seconds + _AFTER_HELD_SECONDS, _LONGEST_HELD_SECONDS))
+        return _MESSAGE_TIMEOUT_SECONDS[self.failure_mode]
 
     def _check_fail_open(self) -> None:
         if self.cluster_type is not ClusterType.OVERRIDE_HOST:

@@ -165,12 +165,6 @@ class Picker:
         self._running.limit_tls(by_name=by_name, addresses=addresses)
 
     @property
-    def longest_queue_seconds(self) -> float:
-        """How long flow control may hold a request under this configuration; 0 where it holds none."""
-        settings = self._running.assembly.pipeline.flow_control
-        return 0.0 if settings is None else settings.longest_seconds
-
-    @property
     def plugins(self) -> Mapping[str, Plugin[Any]]:
         """The plugins of the configuration in effect, by name."""
         return self._running.assembly.instances.by_name

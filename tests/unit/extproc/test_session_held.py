@@ -165,3 +165,31 @@ async def test_error_after_a_hold_fails_this_request_alone(bench, gate):
 
 def raise_zero_division(*_: object) -> None:
     raise ZeroDivisionError
+
+
+FULL = """\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins: [{type: queue-scorer}]
+flowControl: {defaultRequestTTL: PATIENCE, noEndpointRequestTTL: 40s}
+"""
+
+
+def asked_seconds(ttl: str, first: ProcessingRequest) -> list[int]:
+    """Return for how much time the gateway is asked as its request begins to wait."""
+    bench = new_bench(FULL.replace("PATIENCE", ttl))
+    bench.store.replace([])
+    session = bench.session()
+    *before, held = [answer for message in (first, request_body(BODY)) for answer in session.receive(message)]
+    assert isinstance(held, Held)
+    return [each.override_message_timeout.seconds for each in before if each.HasField("override_message_timeout")]
+
+
+@pytest.mark.parametrize(("ttl", "seconds"), [("60s", 110), ("100ms", 51), ("2h", 3600), ("0s", 3600)])
+async def test_envoy_is_asked_for_as_much_time_as_a_request_may_wait(ttl, seconds):
+    assert asked_seconds(ttl, saying("BUFFERED")) == [seconds]
+
+
+async def test_gateway_that_does_not_state_its_modes_is_asked_for_nothing():
+    assert asked_seconds("60s", request_headers()) == []

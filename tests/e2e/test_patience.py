@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that wait in a queue for longer than Envoy waits for an answer: the picker asks Envoy for more time."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from config_files import replace
+from waiting import until
+from world import ANY_PORT, MODEL, World, open_world
+
+from epp.framework.headers import WENT_INTO_RESPONSE_HEADERS
+from epp.framework.snapshot import IN_FLIGHT
+from epp.gateway import Bodies, ClusterType, FailureMode
+from epp.sim import RunningSim
+
+TIMEOUT_SECONDS = 1.0
+"""Of a message, unless the picker asks for more."""
+OPEN = {"failure_mode": FailureMode.FAIL_OPEN, "cluster_type": ClusterType.OVERRIDE_HOST}
+
+
+def config(ttl: str) -> str:
+    return f"""\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+- {{type: queue-scorer}}
+- {{type: concurrency-detector, parameters: {{maxConcurrency: 1}}}}
+schedulingProfiles: [{{name: default, plugins: [{{pluginRef: queue-scorer}}]}}]
+flowControl:
+  saturationDetector: {{pluginRef: concurrency-detector}}
+  defaultRequestTTL: {ttl}
+"""
+
+
+@contextlib.asynccontextmanager
+async def impatient(simulated: Callable, path: Path, ttl: str, **gateway: object) -> AsyncIterator[World]:
+    """Run a gateway whose pool takes one request at a time, and which waits a second for an answer."""
+    sims: dict[str, RunningSim] = await simulated("a")
+    replace(path, config(ttl))
+    settings = msgspec.structs.replace(ANY_PORT, message_timeout_seconds=TIMEOUT_SECONDS, **gateway)
+    endpoints = f"a={sims['a'].address}"
+    async with open_world(endpoints=endpoints, sims=sims, config_file=path, gateway=settings) as world:
+        yield world
+
+
+async def ask(world: World, tokens: int = 2) -> tuple[int, bool]:
+    """Return the status, and whether the picker saw the response."""
+    body = {"model": MODEL, "prompt": "hello", "max_tokens": tokens, "ignore_eos": True}
+    async with world.http.post(f"{world.url}/v1/completions", json=body) as response:
+        await response.read()
+        return response.status, WENT_INTO_RESPONSE_HEADERS in response.headers
+
+
+async def waits(world: World) -> None:
+    def queued() -> bool:
+        flow = world.gateway.picker.director.flow
+        return flow is not None and flow.queues.requests == 1
+
+    await until(queued, "a request waits", seconds=60)
+
+
+@contextlib.asynccontextmanager
+async def taken(world: World) -> AsyncIterator[None]:
+    """Hold the only place."""
+    holder = asyncio.create_task(ask(world, tokens=100_000))
+    await until(lambda: any(world.column(IN_FLIGHT).values()), "the place is taken", seconds=60)
+    try:
+        yield
+    finally:
+        holder.cancel()
+        await asyncio.gather(holder, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    "gateway",
+    [OPEN, {**OPEN, "body_mode": Bodies.BUFFERED}, {}, {"body_mode": Bodies.BUFFERED}],
+    ids=["open", "open and buffered", "closed", "closed and buffered"],
+)
+@pytest.mark.parametrize("ttl", ["10m", "0s"])
+async def test_request_may_wait_for_longer_than_a_message(simulated, tmp_path, gateway, ttl):
+    async with impatient(simulated, tmp_path / "c.yaml", ttl, **gateway) as world:
+        async with taken(world):
+            waiting = asyncio.create_task(ask(world))
+            await waits(world)
+            await asyncio.sleep(2.5 * TIMEOUT_SECONDS)
+            await waits(world)
+        assert await waiting == (200, True)
+
+
+async def test_longer_ttl_of_a_reload_counts_without_a_restart_of_the_gateway(simulated, tmp_path):
+    path = tmp_path / "c.yaml"
+    async with impatient(simulated, path, "100ms", **OPEN) as world:
+        replace(path, config("10m"))
+
+        def is_longer() -> bool:
+            flow = world.gateway.picker.director.flow
+            return flow is not None and flow.settings.default_band.ttl_seconds == 600
+
+        await until(is_longer, "the configuration is in effect", seconds=60)
+        async with taken(world):
+            waiting = asyncio.create_task(ask(world))
+            await waits(world)
+            await asyncio.sleep(2.5 * TIMEOUT_SECONDS)
+            await waits(world)
+        assert await waiting == (200, True)
