@@ -74,7 +74,7 @@ overload: .venv/test
 
 # The same in less than a minute; judges only what no busy machine can spoil.
 overload-ci: .venv/test
-	$(BIN)/python tests/overload/run.py 25 --calibration 5 --any-machine
+	$(BIN)/python tests/overload/run.py 25 --calibration 4 --any-machine
 
 # Waiting times and dollars of all ready-made profiles on simulated fleets: a table, in about half an hour. With
 # ARGS="--real --loads 0.7 --fleets mixed --workloads conversations", behind a real Envoy. For flags: ARGS=--help

@@ -6,6 +6,8 @@ from math import ceil
 
 WINDOW_SECONDS = 10.0
 LONGEST_SECONDS = 300
+_TURNS_SECONDS = 30.0
+"""Time over which the turns of a flow are counted: it has few of them."""
 _MOST = 4096
 _LEAST = 16
 """Releases that count however long ago they were: few a second say as much as many."""
@@ -70,7 +72,7 @@ class DrainRate:
     Time in which none waits is left out: what goes then says how much comes, not how much could go.
     """
 
-    __slots__ = ("_before", "_came", "_left", "_since")
+    __slots__ = ("_before", "_came", "_left", "_since", "_turns")
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -78,6 +80,8 @@ class DrainRate:
         self._before = 0.0
         """Seconds in which requests waited before that."""
         self._left = _Events()
+        self._turns = _Events()
+        """The same over a longer time."""
         self._came = _Events()
 
     def start(self, now: float) -> None:
@@ -96,7 +100,8 @@ class DrainRate:
 
     def dispatched(self, now: float, priority: int, flow: str = "") -> None:
         """Note that a request left."""
-        self._left.add(self._at(now), priority, flow)
+        self._left.add(self._at(now), priority)
+        self._turns.add(self._at(now), priority, flow)
 
     def per_second(self, now: float) -> float:
         """Return the rate over the last ten seconds, or over a few requests where they take longer."""
@@ -123,11 +128,12 @@ class DrainRate:
         """Return the time in which so many requests of a flow leave that has its turns; None where it is not known.
 
         What other flows of the same priority send meanwhile has its turns as well, and so has what comes above it: the
-        flow goes on as fast as of late.
+        flow goes on having the share of all releases that it had of late.
         """
-        rate = self.per_second(now)
-        released = self._left.of(priority, flow)
-        return requests * len(self._left) / (rate * released) if rate and released >= _LEAST_OF_FLOW else None
+        rate, turns = self.per_second(now), self._turns
+        turns.forget_before(self._at(now) - _TURNS_SECONDS, _LEAST)
+        released = turns.of(priority, flow)
+        return requests * len(turns) / (rate * released) if rate and released >= _LEAST_OF_FLOW else None
 
     def _at(self, now: float) -> float:
         return self._before + (0.0 if self._since is None else now - self._since)

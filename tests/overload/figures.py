@@ -56,30 +56,21 @@ def median_rate(answers: Sequence[Answer], windows: Sequence[Window]) -> float:
     return median(tokens_per_second(answers, window) for window in windows) if windows else 0.0
 
 
-def told_and_real(tenants: Sequence[Tenant], priority: int) -> list[tuple[int, float]]:
-    """Return, for each refusal at a priority, what it told and how long it took until there was a place.
+def told_and_real(tenant: Tenant) -> list[tuple[int, float]]:
+    """Return, for each refusal of a tenant, what it told and how long it took until there was a place.
 
-    That is when the last one had left of all the requests that waited then, of this priority or a higher one: a request
-    that had been allowed to wait would have been next.
+    That is when the last one had left of all its requests that waited then: the refused one would have been next.
     """
-    waited = [
-        (answer.sent_at, answer.left_at)
-        for tenant in tenants
-        if tenant.priority >= priority
-        for answer in tenant.answers
-        if answer.status == 200
-    ]
-    waited.sort()
+    waited = sorted((answer.sent_at, answer.left_at) for answer in tenant.good())
     sent = [sent_at for sent_at, _ in waited]
     longest = max((left - sent_at for sent_at, left in waited), default=0.0)
     found = []
-    for tenant in tenants:
-        for refusal in tenant.refused() if tenant.priority == priority else ():
-            at, told = refusal.came_at, refusal.told_seconds
-            around = waited[bisect_left(sent, at - longest) : bisect_right(sent, at)]
-            last = max((left for _, left in around), default=at)
-            if told is not None and last > at:
-                found.append((told, last - at))
+    for refusal in tenant.refused():
+        at, told = refusal.came_at, refusal.told_seconds
+        around = waited[bisect_left(sent, at - longest) : bisect_right(sent, at)]
+        last = max((left for _, left in around), default=at)
+        if told is not None and last > at:
+            found.append((told, last - at))
     return found
 
 

@@ -18,7 +18,7 @@ from figures import (
     undisturbed,
     windows_of,
 )
-from stage import HIGH, LOW, LOW_TTL_SECONDS, PRIORITIES
+from stage import HIGH, LOW, LOW_TTL_SECONDS
 from watching import STALL_SECONDS, Process
 
 _MOST_LEFT_OUT = 1 / 3
@@ -173,7 +173,8 @@ class Verdict:
     def _of_retry_after(self) -> list[Check]:
         refused = [each for each in self._answers if each.status == 429]
         told = [each.told_seconds for each in refused]
-        pairs = [pair for pair in told_and_real(self._of.tenants, PRIORITIES[LOW]) if pair[0] >= _LEAST_TOLD]
+        low = [tenant for tenant in self._of.tenants if tenant.objective == LOW]
+        pairs = [pair for tenant in low for pair in told_and_real(tenant) if pair[0] >= _LEAST_TOLD]
         middle = median(real / said for said, real in pairs) if pairs else 0.0
         true = share_within_two(pairs)
         return [

@@ -145,6 +145,46 @@ def test_retry_after_is_known_again_after_a_pause():
     assert share_that_is_true(pairs) >= 0.9
 
 
+class Tenants(Overload):
+    """A flood, and calm tenants that send a share of capacity together; each has its turns."""
+
+    def __init__(self, *, calm, share):
+        rates = {"flood": 48.0, **{f"calm-{number}": 16 * share / calm for number in range(calm)}}
+        super().__init__(service=steady, arrivals=[(name, lambda _, rate=rate: rate) for name, rate in rates.items()])
+        self.front = Front(8, 8, band=Limits(100), observer=self.told, fairness=RoundRobinFairness())
+        self.told.clock = self.front.clock
+
+    def send(self, flow):
+        world = self
+
+        class Client(Standing):
+            def go(self, candidates, room):
+                gone = super().go(candidates, room)
+                if gone:
+                    world.started(self)
+                return gone
+
+            def refuse(self, error):
+                super().refuse(error)
+                world.note(flow, error)
+
+        try:
+            self.front.send(flow=flow, name=f"r{next(self.numbers)}", of=Client)
+        except QueueFullError as error:
+            self.note(flow, error)
+
+    def note(self, flow, error):
+        if flow == "flood":
+            ahead = {one.queued.request.id for one in self.front.flow.queues if one.flow == flow}
+            self.refused.append((error.retry_after_seconds, self.front.clock.now(), ahead))
+
+
+@pytest.mark.parametrize(("calm", "share"), [(2, 0.2), (10, 0.8), (40, 0.8)])
+def test_retry_after_of_a_flood_among_calm_tenants_is_true(calm, share):
+    pairs = Tenants(calm=calm, share=share).run(200)
+    assert share_that_is_true(pairs) >= 0.9
+
+
 def test_retry_after_of_a_flow_that_has_its_turns_counts_what_others_send_meanwhile():
     # One place, a second each. Three tenants send a request every four seconds, so that the flood has one turn of four:
     # its 20 that wait take 80 s, though all that waits together is 20 to 23 requests.

@@ -14,7 +14,7 @@ from figures import (
     undisturbed,
     windows_of,
 )
-from stage import HIGH, LOW
+from stage import LOW
 
 
 def served(sent_at, left_at, tokens=20):
@@ -28,20 +28,12 @@ def refused(at, told):
 def test_time_until_a_place_is_when_all_that_waited_had_left():
     # at 10 s two wait: one goes at 12 s, the other at 14 s; the third comes later
     flood = Tenant("flood", LOW, answers=[served(8, 12), served(9, 14), refused(10, 5), served(11, 16)])
-    assert told_and_real([flood], flood.priority) == [(5, 4)]
-
-
-def test_higher_priority_that_waits_counts_and_lower_does_not():
-    high, low = Tenant("high", HIGH, answers=[served(9, 13)]), Tenant("low", LOW, answers=[served(9, 30)])
-    high.answers.append(refused(10, 3))
-    assert told_and_real([high, low], high.priority) == [(3, 3)]
-    low.answers.append(refused(10, 20))
-    assert told_and_real([high, low], low.priority) == [(20, 20)]
+    assert told_and_real(flood) == [(5, 4)]
 
 
 def test_refusal_that_tells_nothing_or_with_nothing_ahead_is_left_out():
     flood = Tenant("flood", LOW, answers=[served(1, 2), refused(5, 3), served(6, 9), refused(7, "soon")])
-    assert told_and_real([flood], flood.priority) == []
+    assert told_and_real(flood) == []
 
 
 def test_ratio_of_two_either_way_is_true():
