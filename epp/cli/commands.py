@@ -101,6 +101,14 @@ class PickerFlags:
             "are there. It holds where the gateway shows the headers of responses."
         ),
     ] = Seconds(600)
+    inherited_requests_ttl: Annotated[
+        float,
+        duration_option(
+            "Time in which requests that model servers had under way when this picker started, or took over, count as "
+            "sent by it, as long as they report as many; 0 for none: where several pickers are active, they are of "
+            "others too."
+        ),
+    ] = Seconds(600)
     v: Verbosity = 2
     transport: Annotated[
         Literal["asyncio", "grpcio"],

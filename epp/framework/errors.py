@@ -13,7 +13,6 @@ RequestError
 │   └── UnknownClientError
 ├── ForbiddenError                  403
 ├── NotFoundError                   404
-├── SupersededError                 409: superseded
 ├── PreconditionFailedError         412
 ├── BodyTooLargeError               413
 ├── HeadersTooLargeError            431
@@ -37,6 +36,7 @@ RequestError
 │   ├── UnavailableError                 rejected-unavailable
 │   ├── StaleDataError                   rejected-stale
 │   ├── ClientGoneError                  rejected-context-cancelled
+│   ├── SupersededError                  superseded
 │   ├── StartingError                    rejected-starting
 │   └── ShuttingDownError                rejected-shutting-down
 ├── BadResponseError                502
@@ -44,8 +44,8 @@ RequestError
 │   └── PluginFailedError
 └── AdmissionDeniedError            the status of its cause
 
-Statuses, codes and reasons are those that clients of llm-d-router already match on; 409, 413, 431 and 502 are ours, and
-so are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
+Statuses, codes and reasons are those that clients of llm-d-router already match on; 413, 431 and 502 are ours, and so
+are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
 saturated, `rejected-quota`, `rejected-starting` and `superseded`. The words are for the caller: HTTP and JSON, what is
 wrong and what to do, no name of a plugin or of a class.
 """
@@ -177,19 +177,6 @@ class NotFoundError(RequestError):
 
     status = 404
     code = "NotFound"
-
-
-class SupersededError(RequestError):
-    """The gateway has made another attempt at the request while this one had no answer."""
-
-    status = 409
-    code = "Conflict"
-    reason = "superseded"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the gateway in front has sent this request again, and that attempt is served instead of this one"
-        )
 
 
 class PreconditionFailedError(RequestError):
@@ -457,6 +444,20 @@ class ClientGoneError(ServiceUnavailableError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"client disconnected: {detail}")
+
+
+class SupersededError(ServiceUnavailableError):
+    """The gateway has made another attempt at the request while this one had no answer.
+
+    A gateway that waits for both attempts ignores a status that it would retry, and takes others for the answer.
+    """
+
+    reason = "superseded"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the gateway in front has sent this request again, and that attempt is served instead of this one"
+        )
 
 
 class StartingError(ServiceUnavailableError):

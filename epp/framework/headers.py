@@ -26,7 +26,7 @@ ATTEMPT_COUNT = "x-envoy-attempt-count"
 """Which attempt at the request this is, from a gateway in front that sends requests again.
 
 An attempt after the first, with the id, path, flow, model and prompt of an earlier one that nothing has answered,
-supersedes that: it is ended with 409, and its load counts no more. Without this header, requests of one id are
+supersedes that: it is ended with 503, and its load counts no more. Without this header, requests of one id are
 independent: clients choose ids, and many use one for all requests of a trace.
 """
 

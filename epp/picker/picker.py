@@ -234,7 +234,7 @@ class Picker:
 
     def _set_ready(self, *, ready: bool) -> None:
         if ready:
-            self._running.take_over()
+            self._running.take_over(self._settings.inherited_seconds)
         self._servers.set_ready(ready=ready)
         if ready:
             inherited = self._running.inherited

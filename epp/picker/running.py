@@ -82,7 +82,6 @@ class RunningConfig:
             reservation_seconds=reservation_seconds,
         )
         self.director.close()
-        self._reservation_seconds = reservation_seconds
         self._supervisor = Supervisor(observer=metrics)
         self._tagging = Tagging(self.store, assembly.taggers, observer=metrics)
         self._collector = Collector(
@@ -157,9 +156,9 @@ class RunningConfig:
         await self._wait_for_first_reports()
         self.director.open()
 
-    def take_over(self) -> None:
-        """Count what endpoints have under way as sent from here: by the picker that was in this place before."""
-        self.store.inherit(min(self._reservation_seconds, RESERVATION_SECONDS))
+    def take_over(self, seconds: float) -> None:
+        """Count what endpoints have under way as sent from here, for so long: by the picker before this one."""
+        self.store.inherit(seconds)
         self.store.snapshot()  # for readers of the latest
 
     async def switch(self, assembly: Assembly) -> None:

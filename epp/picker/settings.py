@@ -70,6 +70,8 @@ class PickerSettings:
     """Time between two updates of the pool's gauges."""
     reservation_seconds: float = RESERVATION_SECONDS
     """Time for an answer, after which a request counts for its endpoint no more; infinite for no limit."""
+    inherited_seconds: float = 600.0
+    """Time in which requests that endpoints have under way at the start count as in flight; 0 for none."""
     emit_endpoint_scores: bool = False
     use_subset: bool = True
     plain_errors: bool = False

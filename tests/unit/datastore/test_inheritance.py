@@ -100,6 +100,14 @@ def test_tf_15_first_report_after_that_time_is_no_inheritance(world):
     assert world.counts() == (0, 0)
 
 
+def test_tf_15_where_several_pickers_are_active_nothing_may_be_inherited(world):
+    world.report(waiting=0, running=4)
+    world.store.inherit(0)
+    assert world.counts() == (0, 0)
+    world.report(waiting=0, running=5)
+    assert world.counts() == (0, 0)
+
+
 def test_tf_15_endpoint_that_joins_later_inherits_nothing(world):
     world.store.inherit(SECONDS)
     world.store.replace([ONE, TWO])

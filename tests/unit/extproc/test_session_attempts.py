@@ -32,7 +32,7 @@ def test_tf_8_retry_releases_the_attempt_before_it_and_its_exchange_ends(bench):
     (answer,) = former.evict()
     refusal = answer.immediate_response
     reasons = [h.header.raw_value for h in refusal.headers.set_headers if h.header.key.endswith("dropped-reason")]
-    assert (refusal.status.code, reasons) == (409, [b"superseded"])
+    assert (refusal.status.code, reasons) == (503, [b"superseded"])
     assert (former.done, bench.endings.causes, bench.in_flight) == (True, [Cause.SUPERSEDED], 1)
 
 

@@ -49,9 +49,12 @@ TABLE = [
     ),
     (
         errors.SupersededError(),
-        409,
+        503,
         "superseded",
-        "Conflict - the gateway in front has sent this request again, and that attempt is served instead of this one",
+        (
+            "ServiceUnavailable - the gateway in front has sent this request again, and that attempt is served instead "
+            "of this one"
+        ),
     ),
     (
         errors.PreconditionFailedError(),

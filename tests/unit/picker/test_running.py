@@ -183,7 +183,7 @@ async def test_tf_15_start_waits_for_the_first_report_of_each_endpoint_and_for_n
             world.running.director.route(Headers(), BODY, None)
         pages.asked["10.0.0.2"].set_exception(PageError("no page"))  # as good as a report
         await starting
-        world.running.take_over()
+        world.running.take_over(600)
         assert world.running.inherited == 7
     finally:
         starting.cancel()
@@ -194,7 +194,7 @@ async def test_tf_15_start_does_not_wait_long_for_an_endpoint_that_says_nothing(
     monkeypatch.setattr(running_module, "_FIRST_LOOKS", 3)
     async with World(SLOW_PAGES, clock=SystemClock()) as world:
         assert world.targets() == {"10.0.0.1", "10.0.0.2"}
-        world.running.take_over()
+        world.running.take_over(600)
         assert world.running.inherited == 0
 
 
