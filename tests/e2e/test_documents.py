@@ -26,6 +26,7 @@ FILES = "docs/files-and-prices.md"
 MULTI_CLUSTER = "docs/multi-cluster.md"
 FLOW_CONTROL = "docs/flow-control.md"
 ADMIN_PORT = "docs/admin-port.md"
+QUOTAS = "docs/quotas.md"
 TENANTS = "docs/tenants.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
@@ -35,6 +36,7 @@ NOT_RUN = {
     MULTI_CLUSTER: (),
     FLOW_CONTROL: (),
     ADMIN_PORT: ("kubectl ",),
+    QUOTAS: (),
     TENANTS: ("kubectl ",),
     FILES: ("kubectl ",),
 }
@@ -48,6 +50,7 @@ PROJECT_FILES = {
     MULTI_CLUSTER: (),
     FLOW_CONTROL: (),
     ADMIN_PORT: (),
+    QUOTAS: (),
     TENANTS: (),
     FILES: (),
 }
@@ -219,6 +222,16 @@ def test_flow_control_works_as_it_is_written(walk):
     assert "x-llm-d-request-dropped-reason: rejected-ttl-expired" in expired
     assert "HTTP/1.1 200 OK" in served
     assert float(re.search(r"^after ([\d.]+) s$", served, re.MULTILINE)[1]) >= 1
+
+
+def test_quotas_work_as_they_are_written(walk):
+    *_, too_long, served, told, used, tried, made, _ = walk(QUOTAS).values()  # one command is there twice
+    assert "single.max.outputTokens of 'team-a' is 100, and with this request 200" in too_long
+    assert '"completion_tokens":100' in served.replace(" ", "")
+    assert "retry-after: " in told
+    assert '"key":"total.max.tokensPerMinute"' in used
+    assert '"dryRun":true,"applied":false' in tried
+    assert '"dryRun":false,"applied":true' in made
 
 
 def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_for_holders_of_the_token(walk):
