@@ -67,7 +67,7 @@ class Books:
         if not len(nominations):
             return NOTHING
         nominations.forget_before(now)
-        return nominations.held_against(request, now)
+        return nominations.held_against(request)
 
     def assume(
         self, request: Request, allowance: Allowance | None, snapshot: Snapshot, slots: tuple[int, ...]

@@ -46,11 +46,11 @@ class Nominations:
             del self._of[request]
         return bool(over)
 
-    def held_against(self, request: Request, now: float) -> Amounts:
+    def held_against(self, request: Request) -> Amounts:
         """Return what a request cannot have, as it is held for others of higher priority."""
         held = NOTHING
         for nominated, nomination in self._of.items():
-            if nominated.priority > request.priority and nomination.until > now:
+            if nominated.priority > request.priority:
                 for victim in nomination.victims:
                     if victim.is_released:
                         held = held.plus(victim.amounts)

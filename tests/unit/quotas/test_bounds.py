@@ -49,6 +49,15 @@ def test_of_too_many_tenants_those_go_first_that_have_used_least():
     assert all(desk.used("total.max.tokensPerMinute", f"heavy-{number}") == 6_000 for number in range(200))
 
 
+def test_a_tenant_that_comes_back_has_one_account():
+    desk = desk_for_everyone(tokens_per_minute=600)
+    for _ in range(3):
+        begun = desk.take(prompt=1, output=0)
+        assert desk.quotas.tenants == 1
+        begun.release()
+        assert desk.quotas.tenants == 1
+
+
 def test_tenants_with_requests_under_way_are_all_kept():
     desk = desk_for_everyone(requests=1, tokens_per_minute=600)
     begun = [desk.take(f"tenant-{number}", prompt=1, output=0) for number in range(MOST_RESTING + 100)]

@@ -135,9 +135,18 @@ def test_what_was_expected_of_a_request_counts_no_more_once_it_has_ended():
     desk.take()
     assert desk.take().breach.requested == 160  # 40 are used, and 40 expected of each
     short.release()  # it took nothing, so that the mean is 20
-    desk.take()
-    desk.take()
+    assert all(isinstance(desk.take(), Reservation) for _ in range(2))
     assert desk.take().breach.requested == 140  # 40 + 40 + 20 + 20, and 20 of this one
+
+
+def test_a_tenant_whose_mean_request_takes_more_than_a_budget_has_one_a_day():
+    desk = Desk(device_seconds_per_day=100, endpoints=[tag()])
+    for _ in range(3):
+        begun = desk.take()
+        desk.clock.advance(150)
+        begun.release()
+        assert isinstance(desk.take(), Blocked)
+        desk.clock.advance(86_400)
 
 
 def test_a_request_that_lasts_past_midnight_is_charged_to_both_days():

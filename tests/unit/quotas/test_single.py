@@ -116,6 +116,14 @@ def test_is_12_memory_of_a_tenant_is_that_of_slices_by_the_share_of_their_reques
     on_slice.release()
 
 
+def test_endpoints_of_unknown_hardware_fit_even_where_more_than_the_limit_is_used():
+    desk = Desk(accelerator_bytes=80 * GIB, endpoints=[tag(gib=80), AcceleratorTag()])
+    desk.take()
+    desk.source.quotas = {"a": quota(accelerator_bytes=40 * GIB)}
+    assert list(desk.quotas.fitting(desk.request(), desk.pool)) == [False, True]
+    assert not isinstance(desk.take(slot=1), Blocked)
+
+
 def test_unknown_hardware_takes_nothing_and_the_report_counts_it():
     desk = Desk(accelerator_bytes=GIB, tflops=1, device_seconds_per_day=1, dollars_per_day=1)
     for _ in range(3):

@@ -194,12 +194,14 @@ def test_of_several_limits_the_one_that_lasts_longest_is_named():
 
 def test_sums_of_fractions_are_zero_again_to_the_last_bit():
     # 0.1 + 0.2 + 0.3 - 0.3 - 0.2 - 0.1 is 2.8e-17
-    desk = Desk(tflops=10, endpoints=[tag(tflops=0.1), tag(tflops=0.2), tag(tflops=0.3)])
-    begun = [desk.take(slot=slot) for slot in range(3)]
+    endpoints = [tag(tflops=0.1), tag(tflops=0.2), tag(tflops=0.3)]
+    desk = Desk(tflops=10, tokens_per_minute=100, endpoints=endpoints)
+    begun = [desk.take(slot=slot, prompt=1) for slot in range(3)]
     for each in reversed(begun):
         each.release()
+    assert desk.quotas.tenants == 1  # it is kept for its tokens
     assert desk.used("total.max.tflops.request") == 0
-    assert desk.quotas.tenants == desk.quotas.requests == desk.quotas.endpoints == 0
+    assert desk.quotas.requests == desk.quotas.endpoints == 0
 
 
 def test_tenant_is_told_when_something_comes_back():
