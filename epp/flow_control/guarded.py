@@ -22,6 +22,7 @@ from epp.framework.flow_control import (
     UsageLimitPolicy,
 )
 from epp.framework.flow_orders import HeadOrder
+from epp.framework.flow_results import as_ceilings, as_fullness, as_number
 from epp.scheduling import Failure, Guard
 
 _MOST_CEILING = 1.0
@@ -175,27 +176,19 @@ class _GuardedOrder(FlowOrder):
 
 
 def _fullness(detector: SaturationDetector[Any], candidates: Candidates) -> Floats:
-    found: Floats = np.asarray(detector.fullness(candidates), dtype=np.float64)
-    if found.shape != (len(candidates),):
-        raise ResultError(f"returned an array of shape {found.shape} for {len(candidates)} candidates")
-    if np.isnan(found).any():
-        raise ResultError("returned NaN for an endpoint: a fullness is 0 or more")
-    return found
+    return as_fullness(detector.fullness(candidates), len(candidates))
 
 
 def _saturation(detector: SaturationDetector[Any], candidates: Candidates) -> float:
-    return _number(detector.saturation(candidates))
+    return as_number(detector.saturation(candidates))
 
 
 def _ceilings(policy: UsageLimitPolicy[Any], priorities: Sequence[int], saturation: float) -> Sequence[float]:
-    found = [_number(each) for each in policy.ceilings(priorities, saturation)]
-    if len(found) != len(priorities):
-        raise ResultError(f"returned {len(found)} ceilings for {len(priorities)} priorities")
-    return found
+    return as_ceilings(policy.ceilings(priorities, saturation), len(priorities))
 
 
 def _key(policy: OrderingPolicy[Any], queued: Queued) -> float:
-    return _number(policy.key(queued))
+    return as_number(policy.key(queued))
 
 
 def _order(policy: FairnessPolicy[Any]) -> FlowOrder:
@@ -203,10 +196,3 @@ def _order(policy: FairnessPolicy[Any]) -> FlowOrder:
     if not isinstance(order, FlowOrder):
         raise ResultError(f"returned {type(order).__name__} instead of a FlowOrder")
     return order
-
-
-def _number(value: float) -> float:
-    number = float(value)
-    if number != number:  # noqa: PLR0124  NaN, which has no place in an order
-        raise ResultError("returned NaN instead of a number")
-    return number

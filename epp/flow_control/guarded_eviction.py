@@ -2,13 +2,12 @@
 """Policies of eviction behind a guard: where one fails, the request is spared, or ended as the usual order has it."""
 
 from dataclasses import replace
-from math import isnan
 from typing import Any
 
 from epp.flow_control.eviction import EvictionSettings
 from epp.framework import Parameters
-from epp.framework.arrays import ResultError
 from epp.framework.flow_control import EvictionFilter, EvictionOrder, UnderWay
+from epp.framework.flow_results import as_bool, as_numbers
 from epp.framework.request import Request
 from epp.scheduling import Failure, Guard
 
@@ -33,8 +32,8 @@ class GuardedEvictionFilter(EvictionFilter[Parameters]):
 
     def evictable(self, request: Request) -> bool:
         """Return what the filter says; false where it fails."""
-        found = self._guard.call(EvictionFilter.role, self._policy, self._policy.evictable, request)
-        return not isinstance(found, Failure) and bool(found)
+        found = self._guard.call(EvictionFilter.role, self._policy, _evictable, self._policy, request)
+        return not isinstance(found, Failure) and found
 
 
 class GuardedEvictionOrder(EvictionOrder[Parameters]):
@@ -51,8 +50,9 @@ class GuardedEvictionOrder(EvictionOrder[Parameters]):
         return (under_way.request.priority, -under_way.dispatched_at) if isinstance(found, Failure) else found
 
 
+def _evictable(policy: EvictionFilter[Any], request: Request) -> bool:
+    return as_bool(policy.evictable(request))
+
+
 def _key(policy: EvictionOrder[Any], under_way: UnderWay) -> tuple[float, ...]:
-    found = tuple(float(number) for number in policy.key(under_way))
-    if any(isnan(number) for number in found):
-        raise ResultError("returned NaN instead of a number")
-    return found
+    return as_numbers(policy.key(under_way))

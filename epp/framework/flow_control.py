@@ -7,8 +7,9 @@ from math import inf
 
 import msgspec
 
-from epp.framework.arrays import Floats
+from epp.framework.arrays import Floats, ResultError
 from epp.framework.candidates import Candidates
+from epp.framework.flow_results import as_bool, as_ceilings, as_fullness, as_number, as_numbers
 from epp.framework.plugin import P, Plugin, Role
 from epp.framework.request import Request
 
@@ -44,6 +45,12 @@ class SaturationDetector(Plugin[P], role=Role(title="Saturation detectors")):
         """Return how full all of them are together: the mean; 1 for none."""
         return float(self.fullness(candidates).mean()) if len(candidates) else 1.0
 
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Check that there is one number for each candidate, and one for all of them."""
+        as_fullness(self.fullness(candidates), len(candidates))
+        as_number(self.saturation(candidates))
+        super().rehearse(request, candidates)
+
 
 class UsageLimitPolicy(Plugin[P], role=Role(title="Usage limits")):
     """Leaves room for requests of higher priority."""
@@ -58,6 +65,12 @@ class UsageLimitPolicy(Plugin[P], role=Role(title="Usage limits")):
         `saturation` is that of the pool; 0 for a policy that does not read it.
         """
 
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Check that there is one number for each priority."""
+        for priorities in ([0], [1, 0, -1]):
+            as_ceilings(self.ceilings(priorities, 0.0), len(priorities))
+        super().rehearse(request, candidates)
+
 
 class OrderingPolicy(Plugin[P], role=Role(title="Ordering within a flow")):
     """Chooses which request of a flow is next."""
@@ -71,6 +84,11 @@ class OrderingPolicy(Plugin[P], role=Role(title="Ordering within a flow")):
 
         Called once for each request, as it begins to wait.
         """
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Check that the key is a number."""
+        as_number(self.key(_queued(request, 1)))
+        super().rehearse(request, candidates)
 
 
 class FlowOrder(ABC):
@@ -103,6 +121,22 @@ class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
     def order(self) -> FlowOrder:
         """Return an order without flows, for one priority."""
 
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Check that the order chooses among the flows in which requests wait."""
+        order, flows = self.order(), {"probe-1", "probe-2"}
+        if not isinstance(order, FlowOrder):
+            raise ResultError(f"returned {type(order).__name__} instead of a FlowOrder")
+        for number, flow in enumerate(sorted(flows), 1):
+            order.head(flow, 0.0, _queued(request, number))
+        while flows:
+            flow = order.first()
+            if flow not in flows:
+                raise ResultError(f"chose flow {flow!r}, in which nothing waits")
+            flows.remove(flow)
+            order.dispatched(flow)
+            order.empty(flow)
+        super().rehearse(request, candidates)
+
 
 class UnderWay(msgspec.Struct, frozen=True, eq=False):
     """A request that an endpoint is working on."""
@@ -122,6 +156,11 @@ class EvictionFilter(Plugin[P], role=Role(title="Evictable requests")):
     def evictable(self, request: Request) -> bool:
         """Return whether a request may be ended; called once, as it leaves for its endpoint."""
 
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Check that the answer is true or false."""
+        as_bool(self.evictable(request))
+        super().rehearse(request, candidates)
+
 
 class EvictionOrder(Plugin[P], role=Role(title="Order of eviction")):
     """Chooses which of them is ended first."""
@@ -129,3 +168,12 @@ class EvictionOrder(Plugin[P], role=Role(title="Order of eviction")):
     @abstractmethod
     def key(self, under_way: UnderWay) -> tuple[float, ...]:
         """Return numbers by which requests are ordered, the least first; called once, like `evictable`."""
+
+    def rehearse(self, request: Request, candidates: Candidates) -> None:
+        """Check that the key is several numbers."""
+        as_numbers(self.key(UnderWay(request, 0.0)))
+        super().rehearse(request, candidates)
+
+
+def _queued(request: Request, number: int) -> Queued:
+    return Queued(request, number, enqueued_at=0.0, deadline=60.0)

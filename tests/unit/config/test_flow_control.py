@@ -117,12 +117,12 @@ class Closed(UsageLimitPolicy):
 
 
 class Short(UsageLimitPolicy):
-    """Has no ceiling for the lowest priority."""
+    """Has no ceiling for the lower one of two priorities."""
 
     plugin_type = "short"
 
     def ceilings(self, priorities, saturation):
-        return [1.0] * (len(priorities) - 1)
+        return [1.0] * (1 if len(priorities) == 2 else len(priorities))
 
 
 @pytest.mark.parametrize(
