@@ -339,7 +339,7 @@ class Picker:
             return "no endpoint can be reached"
         if self._is_started:
             return "draining" if self._is_stopping else "standing by: another replica leads"
-        awaited = "" if self._kubernetes is None else self._kubernetes.awaited
+        awaited = self._running.awaited or ("" if self._kubernetes is None else self._kubernetes.awaited)
         return f"starting: {awaited}" if awaited else "starting"
 
     def _session(self, traits: GatewayTraits) -> Session:

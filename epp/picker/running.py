@@ -14,7 +14,7 @@ from epp.collectors import Collector, Tagging
 from epp.config import Assembly
 from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Observers
-from epp.director.reservations import RESERVATION_SECONDS, SWEEP_SECONDS
+from epp.director.reservations import RESERVATION_SECONDS
 from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectNotifications, ObjectReader
 from epp.framework.datalayer import Concerns, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
@@ -26,14 +26,12 @@ from epp.kube.readers import ClusterReaders
 from epp.observability.endpoints import EndpointReport, EndpointState
 from epp.observability.metrics import Metrics
 from epp.observability.prices import PriceWatch
+from epp.picker.first_reports import FirstReports
 from epp.picker.source_pool import SourcePool
+from epp.picker.sweeping import sweep_reservations
 from epp.supervisor import Supervisor
 
 _FAILING_SHOWN = 20
-_FIRST_LOOKS = 150
-"""Looks for the first report of each endpoint, 3 s together: a silent one has failed after a second, and in a pool of
-thousands the polls take their turns."""
-_LOOK_SECONDS = 0.02
 _TAGGING_SECONDS = 1.0
 """Time in which endpoints are tagged after the start, as a rule."""
 
@@ -94,6 +92,7 @@ class RunningConfig:
             trust=trust,
         )
         self._collector.trust_for(_trusted_seconds(assembly))
+        self._first_reports = FirstReports(self._collector)
         self._report = EndpointReport(self._collector.conditions, lambda: self._discovery.unresolved, terminal)
         self._following: tuple[asyncio.Task[None], ...] = ()
         self._tagger_tasks: dict[FollowingTagger[Any], asyncio.Task[None]] = {}
@@ -108,6 +107,11 @@ class RunningConfig:
     def endpoint_states(self) -> Sequence[EndpointState]:
         """The states of all endpoints; may be read in any thread."""
         return self._report.states
+
+    @property
+    def awaited(self) -> str:
+        """What the start waits for, in words; may be read in any thread."""
+        return self._first_reports.awaited
 
     @property
     def inherited(self) -> int:
@@ -152,8 +156,10 @@ class RunningConfig:
         self._supervisor.start("pool gauges", self._refresh_gauges)
         self._supervisor.start("endpoint report", self._report.follow)
         self._supervisor.start("prices", self._watch_prices)
-        self._supervisor.start("reservations", self._sweep_reservations)
-        await self._wait_for_first_reports()
+        self._supervisor.start(
+            "reservations", partial(sweep_reservations, self.director.reservations, self.store, self.director.quotas)
+        )
+        await self._first_reports.wait()
         self.director.open()
 
     def take_over(self, seconds: float) -> None:
@@ -198,31 +204,6 @@ class RunningConfig:
             self._metrics.refresh_pool(self.store, self.director.flow)
             self._metrics.refresh_quotas(self.director.quotas, self.tenants)
             await asyncio.sleep(self._gauge_seconds)
-
-    async def _wait_for_first_reports(self) -> None:
-        """Wait until each endpoint has been asked for its load once, whatever came of it, but not long."""
-        for _ in range(_FIRST_LOOKS):  # not for a time, in which this program may have been busy with its own start
-            if not self._collector.untried:
-                return
-            await asyncio.sleep(_LOOK_SECONDS)
-        untried = self._collector.untried
-        _log.warning("start without the first reports of all endpoints: the load of some is unknown", endpoints=untried)
-
-    async def _sweep_reservations(self) -> None:
-        """Let endpoints be rid of requests that they have not answered for too long."""
-        reservations = self.director.reservations
-        while True:
-            await asyncio.sleep(min(SWEEP_SECONDS, reservations.seconds))
-            self.store.sweep_inherited()
-            self.director.quotas.sweep()
-            expired = reservations.sweep()
-            if expired:
-                _log.warning(
-                    "requests count as load no more: no response has begun, and their streams are still open",
-                    requests=expired,
-                    seconds=reservations.seconds,
-                    remedy="set a timeout in the gateway's routes, or a longer --reservation-ttl for long answers",
-                )
 
     async def _watch_prices(self) -> None:
         """Say which endpoints lack a price, once they are tagged, and after changes."""

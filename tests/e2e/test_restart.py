@@ -25,8 +25,7 @@ from epp.discovery import StaticDiscovery, parse_targets
 from epp.framework import Endpoint
 from epp.gateway import ClusterType, EnvoyProcess, FailureMode
 from epp.gateway.eds_file import discovery_response
-from epp.picker import Picker, PickerSettings
-from epp.picker import running as running_config
+from epp.picker import Picker, PickerSettings, first_reports
 from epp.sim import RunningSim
 
 LONG = 150_000
@@ -55,7 +54,7 @@ async def health(channel: grpc.aio.Channel, name: str = "readiness") -> int:
 
 
 async def test_tf_15_picker_is_not_ready_and_refuses_until_its_endpoints_have_reported(monkeypatch):
-    monkeypatch.setattr(running_config, "_FIRST_LOOKS", 100_000)  # however slow this machine is
+    monkeypatch.setattr(first_reports, "_LOOKS", 100_000)  # however slow this machine is
     picker = Picker(
         PickerSettings(
             server=server_settings("127.0.0.1:0"),

@@ -24,7 +24,7 @@ from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import TOPOLOGY, Topology
 from epp.observability.metrics import Metrics
-from epp.picker import running as running_module
+from epp.picker import first_reports
 from epp.picker.running import RunningConfig
 
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
@@ -177,12 +177,13 @@ async def test_tf_15_start_waits_for_the_first_report_of_each_endpoint_and_for_n
     try:
         await until(lambda: len(pages.asked) == 2, "both are asked")
         pages.asked["10.0.0.1"].set_result(b"7")
-        await asyncio.sleep(0.1)
+        await until(lambda: world.running.awaited == "first reports of endpoints: 1 to come", "one has reported")
         assert not starting.done()
         with pytest.raises(StartingError):
             world.running.director.route(Headers(), BODY, None)
         pages.asked["10.0.0.2"].set_exception(PageError("no page"))  # as good as a report
         await starting
+        assert not world.running.awaited
         world.running.take_over(600)
         assert world.running.inherited == 7
     finally:
@@ -191,7 +192,7 @@ async def test_tf_15_start_waits_for_the_first_report_of_each_endpoint_and_for_n
 
 
 async def test_tf_15_start_does_not_wait_long_for_an_endpoint_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(running_module, "_FIRST_LOOKS", 3)
+    monkeypatch.setattr(first_reports, "_LOOKS", 3)
     async with World(SLOW_PAGES, clock=SystemClock()) as world:
         assert world.targets() == {"10.0.0.1", "10.0.0.2"}
         world.running.take_over(600)

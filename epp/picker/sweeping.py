@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The periodic end of what counts as in flight and is not believed any more."""
+
+import asyncio
+
+import structlog
+
+from epp.datastore import Datastore
+from epp.director.reservations import SWEEP_SECONDS, Reservations
+from epp.quotas import Quotas
+
+_log = structlog.get_logger()
+
+
+async def sweep_reservations(reservations: Reservations, store: Datastore, quotas: Quotas) -> None:
+    """Let endpoints be rid of requests that they have not answered, or that they inherited, for too long."""
+    while True:
+        await asyncio.sleep(min(SWEEP_SECONDS, reservations.seconds))
+        store.sweep_inherited()
+        quotas.sweep()
+        expired = reservations.sweep()
+        if expired:
+            _log.warning(
+                "requests count as load no more: no response has begun, and their streams are still open",
+                requests=expired,
+                seconds=reservations.seconds,
+                remedy="set a timeout in the gateway's routes, or a longer --reservation-ttl for long answers",
+            )
