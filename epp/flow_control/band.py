@@ -116,9 +116,9 @@ class Band:
             return queued
         return len(self._flows[flow]) if flow in self._flows else 0
 
-    def newest(self) -> Iterator[Waiting]:
-        """Yield what waits, last come first."""
-        return reversed(self._arrivals.values())
+    def oldest_first(self) -> Iterator[Waiting]:
+        """Yield what waits, in the order of arrival."""
+        return iter(self._arrivals.values())
 
     def giving_way(self, flow: str, size_bytes: int, *, place: bool, lacking_bytes: int) -> list[Waiting] | None:
         """Return what goes so that one more request of a flow may come; None where it is the newcomer that goes."""
