@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`epp check`: validates configuration files, and shows the complete graph of plugins with errors and warnings."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
 
 import typer
@@ -25,6 +25,7 @@ from epp.config.describe import (
     Graph,
     PluginUse,
     ProfileGraph,
+    QuotaGraph,
     ScorerUse,
 )
 from epp.framework import ConfigurationError, SystemClock
@@ -129,6 +130,26 @@ def _add_admission(tree: Tree, graph: Graph) -> None:
     if graph.shedding is not None:
         detector = f"{_named(graph.shedding)}{_parameters(graph.shedding)}"
         tree.add(f"negative priorities are refused while the pool is full by detector {detector}")
+
+    for quotas in graph.quotas:
+        _add_quotas(tree.add(f"quotas {_named(quotas.source)}"), quotas)
+
+
+def _add_quotas(tree: Tree, quotas: QuotaGraph) -> None:
+    for tenant, quota in quotas.tenants.items():
+        tree.add(f"tenant {escape(tenant)}: {_quota(quota)}")
+    if quotas.more:
+        tree.add(f"and {quotas.more} more tenants")
+    tree.add("others: whatever they want" if quotas.default is None else f"each other: {_quota(quotas.default)}")
+
+
+def _quota(quota: Mapping[str, object]) -> str:
+    """Return a quota in the words of a file."""
+    limits = {part: quota[part] for part in ("single", "total") if quota[part]}
+    if not limits:
+        return "no limit"
+    fate = "waits" if quota["whenExceeded"] == "Wait" else "is refused"
+    return f"{escape(_flow_style(limits))}" + (f"; what is over the total {fate}" if "total" in limits else "")
 
 
 def _add_flow_control(tree: Tree, flow: FlowControlGraph) -> None:
@@ -239,8 +260,15 @@ def _on_stale(use: FilterUse | ScorerUse) -> list[str]:
 def _parameters(plugin: PluginUse) -> str:
     """Return the parameters that differ from their defaults, as a file writes them."""
     shown = {name: value for name, value in plugin.parameters.items() if name != "fallbackOnEmpty"}  # shown otherwise
-    text = yaml.safe_dump(shown, default_flow_style=True, width=inf, sort_keys=False, allow_unicode=True).strip()
-    return f" [dim]with {escape(text)}[/]" if shown else ""
+    return f" [dim]with {escape(_flow_style(shown))}[/]" if shown else ""
+
+
+def _flow_style(content: Mapping[str, object]) -> str:
+    """Return a mapping as YAML in one line."""
+    text: str = yaml.safe_dump(
+        dict(content), default_flow_style=True, width=inf, sort_keys=False, allow_unicode=True
+    ).strip()
+    return text
 
 
 def _data(verb: str, names: tuple[str, ...]) -> str:

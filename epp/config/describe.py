@@ -2,6 +2,7 @@
 """The graph of a configuration with all defaults filled in."""
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from math import inf
 from typing import Any
 
@@ -13,9 +14,14 @@ from epp.config.profiles import names_no_picker
 from epp.flow_control import BandSettings, FlowControlSettings
 from epp.framework.drops import DropCause
 from epp.framework.plugin import Datum, Plugin, all_roles
+from epp.framework.quotas import QuotaSource
 from epp.framework.request import DataKey
 from epp.framework.roles import Producer
 from epp.scheduling import Profile, ProfileFilter, WeightedScorer
+from epp.tenant_quotas.parameters import written
+
+_MOST_TENANTS = 50
+"""Whose quotas are shown."""
 
 _LARGEST_WRITTEN_OUT = 1e15
 
@@ -101,6 +107,18 @@ class FlowControlGraph(msgspec.Struct, frozen=True, rename="camel"):
     """For those below 0."""
 
 
+class QuotaGraph(msgspec.Struct, frozen=True, rename="camel"):
+    """What tenants may take, as far as a source says so without a cluster."""
+
+    source: PluginUse
+    tenants: dict[str, dict[str, object]]
+    """Quotas by tenant, as people write them; of many, some."""
+    more: int
+    """Tenants beside these."""
+    default: dict[str, object] | None
+    """That of all others; None for whatever they want."""
+
+
 class FeedGraph(msgspec.Struct, frozen=True, rename="camel"):
     """A data source and the extractors that read its pages."""
 
@@ -118,6 +136,8 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
     """None where requests do not wait."""
     shedding: PluginUse | None
     """The detector that the file says for requests of negative priority; None for the usual, or flow control."""
+    quotas: tuple[QuotaGraph, ...]
+    """The first source that knows a tenant counts."""
     producers: tuple[PluginUse, ...]
     profile_picker: PluginUse
     aggregator: PluginUse
@@ -181,6 +201,7 @@ def describe(assembly: Assembly) -> Graph:
         parsers=uses(pipeline.parsers.parsers),
         flow_control=None if pipeline.flow_control is None else _flow_control(pipeline.flow_control, use),
         shedding=None if pipeline.shedding is None else use(pipeline.shedding),
+        quotas=tuple(_quotas(source, use(source)) for source in pipeline.of(QuotaSource)),
         producers=uses(pipeline.of(Producer)),
         profile_picker=use(scheduler.profile_picker),
         aggregator=use(scheduler.aggregator),
@@ -226,6 +247,13 @@ def _flow_control(settings: FlowControlSettings, use: Callable[[Plugin[Any]], Pl
         default_band=band_graph(None, settings.default_band),
         negative_band=band_graph(None, settings.negative_band),
     )
+
+
+def _quotas(source: QuotaSource[Any], use: PluginUse) -> QuotaGraph:
+    quotas = source.named_quotas
+    shown = {tenant: written(quota) for tenant, quota in islice(sorted(quotas.items()), _MOST_TENANTS)}
+    default = None if source.default_quota is None else written(source.default_quota)
+    return QuotaGraph(use, shown, len(quotas) - len(shown), default)
 
 
 def _finite(seconds: float) -> float | None:

@@ -150,6 +150,11 @@ class Band:
             self.held_requests -= len(self._flows[flow])
             self._head(flow)
 
+    def resume_all(self) -> None:
+        """Let all flows go on."""
+        for flow in self._held.some(len(self._held)):
+            self.resume(flow)
+
     def resume_due(self, now: float) -> None:
         """Let flows go on that may by now."""
         for flow in self._held.due(now):
@@ -174,9 +179,9 @@ class Band:
             return None
         return len(self._flows[flow]) if flow in self._flows else 0
 
-    def newest(self) -> Iterator[Waiting]:
-        """Yield what waits, last come first."""
-        return reversed(self._arrivals.values())
+    def oldest_first(self) -> Iterator[Waiting]:
+        """Yield what waits, in the order of arrival."""
+        return iter(self._arrivals.values())
 
     def giving_way(self, flow: str, size_bytes: int, *, place: bool, lacking_bytes: int) -> list[Waiting] | None:
         """Return what goes so that one more request of a flow may come; None where it is the newcomer that goes."""

@@ -196,14 +196,10 @@ class FlowControl:
         self._patience.pool_changed(self._clock.now(), has_endpoints=has_endpoints)
 
     def use(self, settings: FlowControlSettings) -> None:
-        """Go on under other settings: what waits is queued anew, with its number and the time it came."""
-        before = list(self._queues)
+        """Go on under other settings: what waits keeps its number and the time it came."""
         self._settings, self._has_ended = settings, False
         self._evictions.use(settings.eviction)
-        self._queues = self._refusals.queues = Queues(settings.of, settings.limits)
-        for waiting in sorted(before, key=lambda each: each.number):
-            waiting.is_aside = False
-            self._queues.add(waiting)
+        self._queues.use(settings.of, settings.limits)
         self.dispatch()
 
     def end(self) -> None:

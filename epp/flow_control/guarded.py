@@ -98,6 +98,13 @@ class GuardedOrdering(OrderingPolicy[Parameters]):
         self._policy = policy
         self._guard = guard
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether both guard the same policy."""
+        return isinstance(other, GuardedOrdering) and other._policy is self._policy
+
+    def __hash__(self) -> int:
+        return hash(self._policy)
+
     def key(self, queued: Queued) -> float:
         """Return that of the policy, or else when the request began to wait."""
         found = self._guard.call(OrderingPolicy.role, self._policy, _key, self._policy, queued)
@@ -112,6 +119,13 @@ class GuardedFairness(FairnessPolicy[Parameters]):
         self.in_order_of_arrival = policy.in_order_of_arrival
         self._policy = policy
         self._guard = guard
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both guard the same policy."""
+        return isinstance(other, GuardedFairness) and other._policy is self._policy
+
+    def __hash__(self) -> int:
+        return hash(self._policy)
 
     def order(self) -> FlowOrder:
         """Return one of the policy that falls back to the order of arrival."""

@@ -36,7 +36,7 @@ class Queues:
     def __iter__(self) -> Iterator[Waiting]:
         """Yield all that wait, highest priority first, each priority in its order of arrival."""
         for priority in self.priorities:
-            yield from reversed(list(self._bands[priority].newest()))
+            yield from self._bands[priority].oldest_first()
 
     def settings(self, priority: int) -> BandSettings:
         """Return what holds at a priority."""
@@ -115,6 +115,20 @@ class Queues:
         if self.limits.allow(requests, used) or self.priorities[-1] >= priority:
             return None
         return self._bands[self.priorities[-1]].last(by_bytes=self.limits.allow(requests, 0))
+
+    def use(self, settings_of: SettingsOf, limits: Limits) -> None:
+        """Go on under other settings; a band whose order changes is queued anew, in its order of arrival."""
+        self._settings_of, self.limits = settings_of, limits
+        for priority, band in self._bands.items():
+            settings = settings_of(priority)
+            if settings.orders_as(band.settings):
+                band.settings = settings
+                band.resume_all()  # quotas may have changed too
+                continue
+            self._bands[priority] = anew = Band(settings)
+            for waiting in band.oldest_first():
+                waiting.is_aside = False
+                anew.add(waiting)
 
     def add(self, waiting: Waiting) -> None:
         """Let a request wait, whatever the limits."""

@@ -37,6 +37,10 @@ class BandSettings:
     ordering: OrderingPolicy[Any]
     fairness: FairnessPolicy[Any]
 
+    def orders_as(self, other: "BandSettings") -> bool:
+        """Return whether what waits is in the same order under both."""
+        return self.ordering == other.ordering and self.fairness == other.fairness
+
 
 NO_LIMITS = Limits()
 

@@ -48,6 +48,7 @@ async def servers(
     mode: BodyMode = BodyMode.FULL_DUPLEX_STREAMED,
     *,
     after_first_token: bool = False,
+    plain_errors: bool = False,
 ) -> AsyncIterator[World]:
     """Two servers with room for two requests each."""
     sims = await simulated("a", "b")
@@ -60,6 +61,7 @@ async def servers(
         gateway=GatewaySettings(listen_port=0, request_body_mode=mode),
         objects=objects,
         experimental=True,
+        plain_errors=plain_errors,
     ) as world:
         yield world
 
@@ -191,3 +193,18 @@ async def test_tf_11_stream_that_has_begun_is_cut_where_the_configuration_says_s
         await gave_up(world, 1)
         with pytest.raises(aiohttp.ClientError):
             await opened[-1].read()  # the one that left last
+
+
+@pytest.mark.parametrize("mode", [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED])
+async def test_evicted_client_has_the_sentence_of_llm_d_router_where_errors_are_plain(simulated, tmp_path, mode):
+    async with servers(simulated, tmp_path, mode, plain_errors=True) as world:
+        asking = await full_of(world, "low", "low", "lower", "low")
+        status, _, body = await ask(world, "high", 2)
+        assert status == 200, body
+        status, headers, body = await asyncio.wait_for(asking[2], 20)
+        assert (status, headers["x-llm-d-request-dropped-reason"]) == (429, "evicted")
+        assert headers["content-type"].startswith("text/plain")
+        assert body == "request evicted by flow control"
+        assert int(headers["retry-after"]) >= 1
+        await gave_up(world, 1)
+        await ended(world, *asking)

@@ -29,6 +29,7 @@ from epp.picker import Picker, PickerSettings
 from epp.sim import RunningSim
 
 FLOW = "x-llm-d-inference-fairness-id"
+FLOWS = ("greedy", "modest")
 SECONDS = 60.0
 """More than anything takes."""
 
@@ -197,6 +198,52 @@ async def test_flows_take_turns(setting):
         assert [status for status, *_ in await asyncio.gather(*asked)] == [200] * 6
         flows = [name.partition("-")[2] for name in (await setting.served())[1:]]
         assert flows == ["flood", "calm", "flood", "calm", "flood", "flood"]
+
+
+async def test_program_that_has_had_least_service_is_next_and_operators_see_what_each_has_had(setting):
+    setting.configure(defaultPriorityBand={"fairnessPolicyRef": "program-aware-fairness"})
+    content = yaml.safe_load(setting.config.read_text())
+    content["plugins"].append({"type": "program-aware-fairness", "parameters": {"lasHalfLifeSeconds": 3600}})
+    replace(setting.config, yaml.safe_dump(content))
+    async with setting.front() as front:
+        for number in range(3):  # 60 tokens and more for one program, nothing for the other
+            assert (await front.ask(f"before-{number}", tokens=20, **{FLOW: "greedy"}))[0] == 200
+        async with taken(front):
+            asked = []
+            for number, flow in enumerate(("greedy", "greedy", "modest", "modest"), 1):
+                asked.append(front.ask(f"{number}-{flow}", **{FLOW: flow}))
+                await front.waiting(number)
+        assert [status for status, *_ in await asyncio.gather(*asked)] == [200] * 4
+        flows = [name.partition("-")[2] for name in (await setting.served())[4:]]
+        assert flows == ["modest", "modest", "greedy", "greedy"]
+        samples = (await front.gateway.metrics())["llm_d_epp_program_aware_attained_service_tokens"]
+        service = {
+            flow: sum(value for labels, value in samples.items() if f"program_id={flow}" in labels) for flow in FLOWS
+        }
+        assert service["greedy"] > service["modest"] > 0
+
+
+async def test_flood_that_fills_the_queue_refuses_none_of_a_calm_tenant(setting):
+    setting.configure(defaultPriorityBand={"fairnessPolicyRef": "fair", "maxRequests": 100})
+    content = yaml.safe_load(setting.config.read_text())
+    content["plugins"].append({"type": "round-robin-fairness-policy", "name": "fair"})
+    replace(setting.config, yaml.safe_dump(content))
+    async with setting.front() as front:
+        async with taken(front):
+            flood = [front.ask(f"flood-{number}", **{FLOW: "flood"}) for number in range(160)]
+            await front.waiting(100)
+            calm = [front.ask(f"calm-{number}", **{FLOW: "calm"}) for number in range(20)]
+
+            async def gave_way() -> bool:
+                return await front.counted("EvictedOther") == 20 and await front.counted("RejectedCapacity") == 60
+
+            await until(gave_way, "the flood gives way", seconds=SECONDS)
+        assert [status for status, *_ in await asyncio.gather(*calm)] == [200] * 20
+        answers = await asyncio.gather(*flood)
+        refused = [headers for status, headers, _ in answers if status == 429]
+        assert len(refused) == 80
+        assert {headers[DROPPED] for headers in refused} == {"rejected-saturated"}
+        assert all(int(headers["retry-after"]) >= 1 for headers in refused)
 
 
 async def test_full_queue_refuses_with_the_reason_and_when_to_come_back(setting):

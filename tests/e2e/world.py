@@ -104,6 +104,7 @@ async def open_world(
     plugin_modules: tuple[str, ...] = (),
     objects: Path | None = None,
     experimental: bool = False,
+    plain_errors: bool = False,
 ) -> AsyncIterator[World]:
     """Run a gateway with a configuration as text, or with a file that the picker follows; `objects` is followed too."""
     loaded = None if config is None else load_text(config)
@@ -116,6 +117,7 @@ async def open_world(
         plugin_modules=plugin_modules,
         policies=None if objects is None else PolicyFiles([str(objects)], SystemClock()),
         experimental=experimental,
+        plain_errors=plain_errors,
         discovery=None if not endpoints and loaded else StaticDiscovery(parse_targets(endpoints) if endpoints else ()),
     )
     async with (

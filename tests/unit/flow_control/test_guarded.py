@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from standing import Front, waiting
 
+from epp.flow_control import Limits as WaitingLimits
 from epp.flow_control import guarded
 from epp.flow_control.guarded import GuardedDetector, GuardedFairness, GuardedOrdering, GuardedUsageLimits
 from epp.framework import Parameters
@@ -181,6 +182,34 @@ def test_order_that_names_a_flow_of_which_nothing_waits_is_replaced(monkeypatch)
         assert expected.place == 0
         running = expected
     assert counted.failed == [policy.name]
+
+
+def test_reload_that_changes_no_policy_queues_nothing_anew():
+    class Counting(OrderingPolicy[Parameters]):
+        plugin_type = "counting"
+        keys = 0
+
+        def key(self, queued):
+            self.keys += 1
+            return queued.number
+
+    ordering, fairness = Counting(), RoundRobinFairness()
+    front, counted = front_of(1, ordering=ordering, fairness=fairness)
+    running, *queued = [front.send(flow) for flow in "aaab"]
+    begun = ordering.keys
+    for limit in (2, 9):  # each time behind a guard of its own
+        band = replace(
+            front.settings.default_band, limits=WaitingLimits(requests=limit), ordering=ordering, fairness=fairness
+        )
+        front.flow.use(guarded(replace(front.settings, default_band=band), Guard(counted)))
+        assert front.flow.queues.settings(0).limits.requests == limit
+    assert ordering.keys == begun
+    front.end(running)
+    assert waiting(*queued) == queued[1:]
+    other = replace(front.settings, default_band=replace(band, ordering=Counting()))
+    front.flow.use(guarded(other, Guard(counted)))
+    assert waiting(*queued) == queued[1:]
+    assert other.default_band.ordering.keys == len(queued) - 1
 
 
 @pytest.mark.parametrize(

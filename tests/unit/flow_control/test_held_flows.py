@@ -122,3 +122,12 @@ def test_a_reload_keeps_what_is_held_back_in_its_order():
     front.flow.resume("a")
     front.flow.dispatch()
     assert waiting(*held) == held[1:]
+
+
+def test_a_reload_looks_anew_at_what_is_held_back():
+    front = Front(10)
+    front.places.shares["a"] = 0
+    held = [front.send("a") for _ in range(3)]
+    front.places.shares["a"] = 2
+    front.flow.use(front.settings)
+    assert waiting(*held) == held[2:]

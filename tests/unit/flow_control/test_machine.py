@@ -146,7 +146,7 @@ class FlowControlMachine(RuleBasedStateMachine):
     @invariant()
     def held_requests_are_counted(self):
         for band in self.front.flow.queues.bands.values():
-            in_queues = [each for each in band.newest() if not each.is_aside]
+            in_queues = [each for each in band.oldest_first() if not each.is_aside]
             assert band.held_requests == sum(band.holds(each.flow) for each in in_queues)
 
     @invariant()
