@@ -18,22 +18,6 @@ WARNED = HEAD + "plugins: [{type: prefix-cache-scorer}]\n"
 BAD = HEAD + "plugins:\n- type: queue-scorrer\n- type: max-score-picker\n  nmae: x\n"
 
 
-@pytest.fixture
-def check(tmp_path, monkeypatch):
-    """Run the command over files of these texts, by name; give the exit code and what was printed."""
-    monkeypatch.chdir(tmp_path)
-
-    def check(*options, stdin=None, **texts):
-        for name, text in texts.items():
-            (tmp_path / f"{name}.yaml").write_text(text)
-        files = [f"{name}.yaml" for name in texts]
-        result = CliRunner().invoke(application(), ["check", *files, *options], input=stdin)
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result.exit_code, result.stdout
-
-    return check
-
-
 def test_good_file_is_ok_and_shown_with_the_complete_graph(check):
     code, said = check(a=HEAD + "plugins: [{type: active-request-scorer}]\ndataLayer: {injectDefaults: false}\n")
     assert code == 0
@@ -114,53 +98,6 @@ dataLayer:
         "    └── discovery file-discovery",
     ):
         assert any(line.startswith(begins) for line in lines), f"{begins!r} is not where it belongs in\n{said}"
-
-
-FLOW_CONTROL = """\
-featureGates: [flowControl]
-plugins:
-- {type: queue-scorer}
-- {type: round-robin-fairness-policy, name: turns}
-- {type: priority-holdback-policy, parameters: {minCeiling: 0.5}}
-flowControl:
-  maxBytes: 10Gi
-  noEndpointRequestTTL: 5m
-  usageLimitPolicyPluginRef: priority-holdback-policy
-  defaultNegativePriorityBand: {maxRequests: 1}
-  priorityBands:
-  - {priority: 100, maxRequests: 500, fairnessPolicyRef: turns}
-  - {priority: -10, maxBytes: 1500, defaultRequestTTL: 0s}
-"""
-
-
-def test_tree_shows_what_flow_control_comes_to(check):
-    code, said = check("--allow-experimental-plugins=true", a=HEAD + FLOW_CONTROL)
-    assert code == 0
-    policies = "global-strict-fairness-policy, fcfs-ordering-policy"
-    assert (
-        f"""\
-├── flow control
-│   ├── detector utilization-detector (added: flowControl names no other)
-│   ├── usage limits priority-holdback-policy with {{minCeiling: 0.5}}
-│   ├── all together: any number of requests, 10 GiB at most; without endpoints for 300 s
-│   ├── priority 100: 500 requests, 1 GB, for 60 s; turns (round-robin-fairness-policy), fcfs-ordering-policy
-│   ├── priority 0: 5000 requests, 1 GB, for 60 s; {policies}, ceiling 75%
-│   ├── priority -10: 5000 requests, 1500 bytes, for as long as it takes; {policies}, ceiling 50%
-│   ├── other priorities above 0: 5000 requests, 1 GB, for 60 s; {policies}
-│   └── other priorities below 0: 1 request, 1 GB, for 60 s; {policies}
-├── profile picker"""
-        in said
-    )
-
-
-def test_flow_control_is_there_for_programs_and_null_where_it_is_off(check):
-    _, said = check("--allow-experimental-plugins=true", "--output", "json", on=HEAD + FLOW_CONTROL, off=GOOD)
-    on, off = (report["graph"]["flowControl"] for report in json.loads(said))
-    assert off is None
-    assert (on["maxRequests"], on["maxBytes"], on["noEndpointTtlSeconds"]) == (None, 10 * 2**30, 300.0)
-    bands = {band["priority"]: (band["maxRequests"], band["ttlSeconds"], band["ceiling"]) for band in on["bands"]}
-    assert bands == {100: (500, 60.0, 1.0), 0: (5000, 60.0, 0.75), -10: (5000, None, 0.5)}
-    assert on["negativeBand"]["maxRequests"] == 1
 
 
 def test_bad_file_is_refused_with_every_problem_and_its_place(check):
