@@ -127,12 +127,10 @@ def _adjusted(
             "NotFound",
             f"no quota of {quoted(tenant)} was set at run time: there is none to take back",
         )
-    made = quotas.adjust(tenant, quota, dry_run=True)
-    is_exceeded = bool(made.breaches) and not force
-    if dry_run or is_exceeded:
-        return made, is_exceeded
     try:
-        return quotas.adjust(tenant, quota), False
+        made = quotas.adjust(tenant, quota, dry_run=True)
+        is_exceeded = bool(made.breaches) and not force
+        return (made if dry_run or is_exceeded else quotas.adjust(tenant, quota)), is_exceeded
     except ConfigurationError as error:
         raise AdminError(HTTPStatus.CONFLICT, "TooManyQuotas", str(error)) from error
 

@@ -267,5 +267,6 @@ def test_tf_16_number_of_changes_is_bounded(office, monkeypatch):
     monkeypatch.setattr(engine_limits, "MOST_SET", 2)
     of = office()
     assert [of.adjust(f"t{number}", {}).status for number in range(3)] == [200, 200, 409]
-    assert of.adjust("t9", {}).error == "TooManyQuotas"
+    for query in ("", "?dryRun=true"):
+        assert of.adjust("t9", {}, query=query).error == "TooManyQuotas"
     assert of.adjust("t0", {"total": {"concurrentRequests": 1}}).status == 200

@@ -267,6 +267,7 @@ OWN = {
     "steady-scorer",
     "taint-filter",
     "taint-scorer",
+    "tenant-quotas",
     "tenants",
     "wake-up-scorer",
     "work-seconds-detector",
