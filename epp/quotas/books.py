@@ -23,8 +23,6 @@ from epp.quotas.reservation import Place, Reservation, Spent
 from epp.quotas.shared_time import SharedTimes
 from epp.quotas.shortfall import blocked
 
-UNANSWERED_SECONDS = 600.0
-"""Time after which a request without a response is given back: its end was lost."""
 _MOST_SETTLED = 2_000
 """Requests under way whose time is charged in one sweep, and accounts at rest that are looked at."""
 _ALERT_WEIGHT = 1e-3
@@ -43,7 +41,6 @@ class Books:
         self.on_release: Callable[[str], None] | None = None
         """Is told a tenant of whom something came back."""
         self._times = SharedTimes()
-        self._unanswered: OrderedDict[Reservation, None] = OrderedDict()
         self._unsettled: OrderedDict[Reservation, None] = OrderedDict()
         """Those whose time is charged to a day, the one that was charged last at the end."""
         self.requests = 0
@@ -98,10 +95,6 @@ class Books:
         self._observer.charged(reservation)
         return reservation
 
-    def committed(self, reservation: Reservation) -> None:
-        """Note that its request has an answer."""
-        self._unanswered.pop(reservation, None)
-
     def answered(self, reservation: Reservation) -> None:
         """Give back what the legs before the answer took."""
         if len(reservation.places) > 1:
@@ -121,7 +114,6 @@ class Books:
     def released(self, reservation: Reservation, usage: Usage | None, *, unserved: bool) -> None:
         """Give everything back, once."""
         self.requests -= 1
-        self._unanswered.pop(reservation, None)
         self._unsettled.pop(reservation, None)
         self._leave(reservation, list(reservation.places))
         account = self._account(reservation)
@@ -147,13 +139,8 @@ class Books:
             self.on_release(tenant)
 
     def sweep(self) -> None:
-        """Give back what got no response, charge the time of long requests, end alerts, drop idle accounts."""
+        """Charge the time of long requests, end alerts, drop idle accounts."""
         now, today = self._clock.now(), self.calendar.today()
-        while self._unanswered:
-            oldest = next(iter(self._unanswered))
-            if now - oldest.assumed_at < UNANSWERED_SECONDS:
-                break
-            oldest.release()
         for reservation in list(islice(self._unsettled, _MOST_SETTLED)):
             self._unsettled.move_to_end(reservation)
             account = self._account(reservation)
@@ -168,7 +155,6 @@ class Books:
 
     def _begin(self, reservation: Reservation) -> Reservation:
         self.requests += 1
-        self._unanswered[reservation] = None
         return reservation
 
     def _account(self, reservation: Reservation) -> Account | None:

@@ -16,9 +16,6 @@ from epp.quotas.shared_time import SharedTime
 class Keeper(Protocol):
     """The quotas that a reservation is of."""
 
-    def committed(self, reservation: "Reservation") -> None:
-        """Note that its request has an answer."""
-
     def answered(self, reservation: "Reservation") -> None:
         """Give back what the legs before the answer took."""
 
@@ -86,7 +83,6 @@ class Reservation:
         "expected_device_seconds",
         "expected_dollars",
         "is_answered",
-        "is_committed",
         "is_limited",
         "is_released",
         "minute_tokens",
@@ -117,8 +113,6 @@ class Reservation:
         """Its target, then those of its other legs; none once it is released."""
         self.spent = Spent()
         """What it has been charged for so far."""
-        self.is_committed = False
-        """Whether response headers have come."""
         self.is_answered = False
         """Whether its client may have got a part of the answer."""
         self.is_released = False
@@ -133,15 +127,11 @@ class Reservation:
         return self.request.priority
 
     def commit(self) -> None:
-        """Note response headers: it is not given back for its age any more."""
-        if not self.is_released and not self.is_committed:
-            self.is_committed = True
-            self._keeper.committed(self)
+        """Note response headers: it is charged for as before, until the end."""
 
     def first_token(self) -> None:
         """Note the first piece of the answer: legs other than the target have ended."""
         if not self.is_released and not self.is_answered:
-            self.commit()
             self.is_answered = True
             self._keeper.answered(self)
 

@@ -62,16 +62,12 @@ class Told(QuotaObserver, PluginObserver):
         self.alerts = []
         self.failed = []
         self.over = []
-        self.lost = []
 
     def alert(self, tenant, key, used, limit, *, is_over):
         self.alerts.append((tenant, key, used, limit, is_over))
 
     def over_quota(self, request, breach):
         self.over.append(breach)
-
-    def expired(self, reservation):
-        self.lost.append(reservation)
 
     def plugin_failed(self, plugin, error, problem):
         self.failed.append(problem)

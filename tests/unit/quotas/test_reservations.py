@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 from desk import GIB, Desk, tag, usage
 
-from epp.quotas import Blocked, Reservation
+from epp.quotas import Reservation
 
 VERBS = {
     "commit": lambda each, _desk: each.commit(),
@@ -30,24 +30,6 @@ def test_tf_8_verbs_may_come_in_any_order_and_any_number_of_times():
         assert desk.quotas.requests == desk.quotas.endpoints == 0
 
 
-def test_tf_8_request_without_a_response_is_given_back_after_ten_minutes():
-    desk = Desk(requests=2)
-    lost, answered, of_another = desk.take(), desk.take(), desk.take("b")
-    answered.commit()
-    desk.clock.advance(599)
-    desk.quotas.sweep()
-    assert isinstance(desk.take(), Blocked)
-    desk.clock.advance(1)
-    desk.quotas.sweep()
-    assert lost.is_released
-    assert desk.told.lost == [lost, of_another]  # one of a tenant without a quota has shared an endpoint's time
-    assert isinstance(desk.take(), Reservation)
-    lost.commit()
-    lost.release()  # it comes after all: too late to count
-    assert desk.used("total.max.workers.limit") == 2
-    assert not answered.is_released
-
-
 def test_a_request_that_goes_elsewhere_takes_the_hardware_there():
     endpoints = [tag(gib=80, dollars_per_hour=3.6), tag(gib=40, dollars_per_hour=36)]
     desk = Desk(accelerator_bytes=80 * GIB, dollars_per_day=1, endpoints=endpoints)
@@ -67,7 +49,6 @@ def test_other_legs_of_a_request_are_given_back_at_the_first_token():
     assert desk.used("total.max.vram.request") == 120 * GIB
     assert desk.quotas.endpoints == 2
     each.first_token()
-    assert each.is_committed
     assert desk.used("total.max.vram.request") == 80 * GIB
     assert desk.quotas.endpoints == 1
 
