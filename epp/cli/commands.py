@@ -64,8 +64,9 @@ class PickerFlags:
         typer.Option(
             metavar="PATH,...",
             help="Files or directories of cluster objects: InferenceObjective and InferenceModelRewrite, which set "
-            "priorities and models of requests. Where nothing else names the endpoints, they are the pods in these "
-            "files, with the hardware that other objects tell of. New versions are applied without a restart.",
+            "priorities and models of requests, and GPUResourceQuota for tenant-quotas. Where nothing else names the "
+            "endpoints, they are the pods in these files, with the hardware that other objects tell of. New versions "
+            "are applied without a restart.",
         ),
     ] = ""
     pool_name: PoolName = None

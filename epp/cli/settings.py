@@ -34,6 +34,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         plugin_modules=split_list(flags.allow_plugin_modules),
         discovery=file_pool or read_endpoints(flags.endpoints),
         object_paths=() if file_pool is None else file_pool.parameters.paths,
+        any_pool_object_paths=split_list(flags.objects),
         policies=read_policies(flags.objects, flags.pool_name),
         pool_name=flags.pool_name or DEFAULT_POOL_NAME,
         metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),

@@ -4,7 +4,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from epp.framework.datalayer import Concerns
 from epp.framework.inputs import InputProblem
@@ -48,6 +48,9 @@ class ObjectReader(Plugin[P], role=Role(title="Object readers")):
     may.
     """
 
+    is_for_any_pool: ClassVar[bool] = False
+    """Whether it reads files of objects wherever endpoints come from, since its objects bear on no endpoint."""
+
     @property
     def kinds(self) -> Sequence[ObjectKind]:
         """Kinds that are read without a k8s-notification-source."""
@@ -58,7 +61,7 @@ class ObjectReader(Plugin[P], role=Role(title="Object readers")):
         return True
 
     def read_files(self, paths: Sequence[str]) -> None:
-        """Read objects of these files too, as the pool is in files and not in a cluster.
+        """Read objects of these files too: of `--objects`, or of those that the pool is in.
 
         Called once before the plugin is used, for one that can read files. Raises ConfigurationError.
         """

@@ -263,7 +263,8 @@ class Picker:
         assembly = assemble(loaded, builder, observer=self.metrics)
         for plugin in assembly.plugins:
             if isinstance(plugin, ObjectReader) and plugin is not previous.get(plugin.name):
-                plugin.read_files(self._settings.object_paths)
+                paths = self._settings.object_paths
+                plugin.read_files(paths or (self._settings.any_pool_object_paths if plugin.is_for_any_pool else ()))
         return assembly
 
     def _health(self) -> dict[str, object]:

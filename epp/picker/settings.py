@@ -47,6 +47,8 @@ class PickerSettings:
     """Source of endpoints; takes precedence over that of the configuration."""
     object_paths: tuple[str, ...] = ()
     """Files of cluster objects that plugins read in place of those of a cluster."""
+    any_pool_object_paths: tuple[str, ...] = ()
+    """Those for plugins whose objects bear on no endpoint, where the pool is not in files."""
     kubernetes: KubernetesSettings | None = None
     """The pool in a Kubernetes cluster; None where the endpoints come from elsewhere."""
     endpoint_trust: EndpointTrust | None = None

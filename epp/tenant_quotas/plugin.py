@@ -42,8 +42,8 @@ class TenantQuotasParameters(Parameters, frozen=True):
     maxGPUCount, the devices of an endpoint. Of several objects the smallest limit counts. A quota of the configuration
     takes the place of those of objects as a whole."""
     paths: tuple[str, ...] = ()
-    """Files, or directories of files (.yaml, .yml, .json), with these objects, besides those of the cluster; new
-    versions apply at once. Of two objects with one name, the one in a file counts."""
+    """Files, or directories of files (.yaml, .yml, .json), with these objects, besides those of the cluster and of
+    `--objects`; new versions apply at once. Of two objects with one name, the one in a file counts."""
     requests_per_endpoint: Count = 256
     """Requests that an endpoint serves at once: one of them takes this part of its memory and TFLOPS."""
 
@@ -81,6 +81,7 @@ class TenantQuotas(
     """
 
     plugin_type = "tenant-quotas"
+    is_for_any_pool = True
     decode = staticmethod(decode_object)
 
     def setup(self) -> None:

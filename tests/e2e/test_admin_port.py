@@ -8,6 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import grpc
+import pytest
 import pytest_asyncio
 import yaml
 from bench import BODY, request_body
@@ -132,7 +133,8 @@ async def test_tf_16_quota_is_tried_changed_and_taken_back_while_requests_come(s
         await until(is_counted, "four refused requests are on the metrics page")
 
 
-async def test_tf_9_quotas_of_tensor_fusion_in_a_file_hold_and_follow_its_new_versions(sim, tmp_path):
+@pytest.mark.parametrize("named_by", ["paths", "--objects"])
+async def test_tf_9_quotas_of_tensor_fusion_in_a_file_hold_and_follow_its_new_versions(sim, tmp_path, named_by):
     path = tmp_path / "quotas.yaml"
 
     def write(workers: object) -> None:
@@ -148,8 +150,12 @@ async def test_tf_9_quotas_of_tensor_fusion_in_a_file_hold_and_follow_its_new_ve
         )
 
     write(1)
-    flag = configured(tmp_path / "c.yaml", gpuResourceQuotas=True, paths=[str(path)])
-    async with administered(sim, flag) as (served, admin), served.channel() as channel:
+    paths = {"paths": [str(path)]} if named_by == "paths" else {}
+    flags = (
+        configured(tmp_path / "c.yaml", gpuResourceQuotas=True, **paths),
+        *(() if paths else (f"--objects={path}",)),
+    )
+    async with administered(sim, *flags) as (served, admin), served.channel() as channel:
         held = await begun(channel, sim)
         assert await refused(channel) == 429
         status, shown = await admin.get("/api/quota")
