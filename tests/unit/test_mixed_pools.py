@@ -21,7 +21,8 @@ CONFIG = Path(__file__).parents[2] / "epp" / "samples"
 FILES = sorted(path for path in CONFIG.glob("*.yaml") if "decode" not in path.stem)
 """Those for servers that all do the same."""
 REPORT_SECONDS = 0.05
-HEADERS = Headers([(":path", "/v1/completions")])
+HEADERS = Headers([(":path", "/v1/completions"), ("x-llm-d-inference-fairness-id", "team-a")])
+"""Of a tenant whose quota in the ready-made file allows for all of this."""
 A100 = msgspec.structs.replace(PRESETS["a100"], max_num_seqs=16)
 H100, T4 = (msgspec.structs.replace(PRESETS[name], max_num_seqs=16) for name in ("h100", "t4"))
 
