@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits that are almost used up: told once as that begins, and once as it is over for good."""
 
+from collections import OrderedDict
+from itertools import islice
 from typing import Protocol
 
 from epp.quotas.account import Account
@@ -25,7 +27,7 @@ class Alerts:
 
     def __init__(self, observer: AlertObserver) -> None:
         self._observer = observer
-        self._alerting: dict[str, Account] = {}
+        self._alerting: OrderedDict[str, Account] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(len(account.alerts) for account in self._alerting.values())
@@ -40,9 +42,10 @@ class Alerts:
                     self._observer.alert(account.tenant, key.value, used, limit, is_over=False)
                 account.alerts[key] = now
 
-    def sweep(self, now: float, today: int) -> None:
-        """End alerts of limits that have not been almost used up for a while."""
-        for account in list(self._alerting.values()):
+    def sweep(self, now: float, today: int, most: int) -> None:
+        """End alerts of limits that have not been almost used up for a while; look at so many accounts."""
+        for account in list(islice(self._alerting.values(), most)):
+            self._alerting.move_to_end(account.tenant)
             lowest = (account.quota.alert_percent - MARGIN_PERCENT) / _PERCENT
             uses = {key: (used, limit) for key, used, limit in account.uses(now, today)}
             for key, last in list(account.alerts.items()):

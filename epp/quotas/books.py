@@ -23,8 +23,8 @@ from epp.quotas.reservation import Place, Reservation, Spent
 from epp.quotas.shared_time import SharedTimes
 from epp.quotas.shortfall import blocked
 
-_MOST_SETTLED = 2_000
-"""Requests under way whose time is charged in one sweep, and accounts at rest that are looked at."""
+_MOST_SWEPT = 500
+"""Requests under way whose time is charged in one sweep; accounts at rest and in alert that are looked at."""
 _ALERT_WEIGHT = 1e-3
 """How much an account matters that has nothing but an alert."""
 
@@ -141,7 +141,7 @@ class Books:
     def sweep(self) -> None:
         """Charge the time of long requests, end alerts, drop idle accounts."""
         now, today = self._clock.now(), self.calendar.today()
-        for reservation in list(islice(self._unsettled, _MOST_SETTLED)):
+        for reservation in list(islice(self._unsettled, _MOST_SWEPT)):
             self._unsettled.move_to_end(reservation)
             account = self._account(reservation)
             if account is not None:
@@ -150,8 +150,8 @@ class Books:
                     reservation.spent.add(spent)
                     account.spend(reservation, spent, today)
                 self.alerts.look(account, now, today)
-        self.alerts.sweep(now, today)
-        self.accounts.tidy(_MOST_SETTLED)
+        self.alerts.sweep(now, today, _MOST_SWEPT)
+        self.accounts.tidy(_MOST_SWEPT)
 
     def _begin(self, reservation: Reservation) -> Reservation:
         self.requests += 1

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fewest requests whose end makes room for another one."""
 
+from bisect import insort
 from collections.abc import Sequence
+from itertools import accumulate
 
 from epp.quotas.amounts import Amounts
 from epp.quotas.reservation import Reservation
 
 MOST_ASKED = 4_096
 """Requests of one tenant of which is asked whether they may be ended."""
-MOST_CONSIDERED = 512
+MOST_CONSIDERED = 256
 """Requests of one tenant that are compared."""
 MOST_EXACT = 8
 """Victims up to which the set is the smallest; of more, none can be spared."""
-_MOST_STEPS = 4096
+_MOST_STEPS = 1024
 _ROUNDING = 1e-9
 
 
@@ -93,9 +95,11 @@ def _best_from(gains: Sequence[tuple[float, ...]], parts: int, size: int) -> lis
     largest: list[list[float]] = [[] for _ in range(parts)]
     found: list[list[tuple[float, ...]]] = []
     for gain in reversed(gains):
-        for part in range(parts):
-            largest[part] = sorted([*largest[part], gain[part]], reverse=True)[:size]
-        found.append([tuple(sum(each[:count]) for each in largest) for count in range(size + 1)])
+        for part, amounts in enumerate(largest):
+            insort(amounts, -gain[part])
+            del amounts[size:]
+        sums = [[0.0, *accumulate(amounts)] for amounts in largest]
+        found.append([tuple(-each[min(count, len(each) - 1)] for each in sums) for count in range(size + 1)])
     found.reverse()
     return found
 
