@@ -201,12 +201,13 @@ class RequestHalf:
         outcome = self._director.route(self.headers, body, self.subset, incomplete=incomplete)
         if isinstance(outcome, Held):
             self._held = outcome, answer
-            return (*self._asking_for_time(outcome), outcome)
+            return (*self._asking_for_time(outcome, body), outcome)
         return self._routed(outcome, answer)
 
-    def _asking_for_time(self, held: Held) -> Sequence[bytes]:
+    def _asking_for_time(self, held: Held, body: bytes) -> Sequence[bytes]:
         """Return what makes Envoy wait for as long as a request may; of other gateways it is not known what they do."""
-        if not self._is_envoy or not held.longest_seconds:
+        has_no_limit = self._mode is BodyMode.FULL_DUPLEX_STREAMED and body
+        if not self._is_envoy or has_no_limit or not held.longest_seconds:
             return ()
         return (replies.more_time(ceil(min(held.longest_seconds + _AFTER_HELD_SECONDS, _MOST_SECONDS))),)
 

@@ -92,6 +92,23 @@ async def test_request_may_wait_for_longer_than_a_message(simulated, tmp_path, g
         assert await waiting == (200, True)
 
 
+@pytest.mark.parametrize("gateway", [{}, OPEN], ids=["closed", "open"])
+async def test_request_without_a_body_may_wait_as_well(simulated, tmp_path, gateway):
+    async with impatient(simulated, tmp_path / "c.yaml", "10m", **gateway) as world:
+
+        async def ask_for_models() -> tuple[int, bool]:
+            async with world.http.get(f"{world.url}/v1/models") as response:
+                await response.read()
+                return response.status, WENT_INTO_RESPONSE_HEADERS in response.headers
+
+        async with taken(world):
+            waiting = asyncio.create_task(ask_for_models())
+            await waits(world)
+            await asyncio.sleep(2.5 * TIMEOUT_SECONDS)
+            await waits(world)
+        assert await waiting == (200, True)
+
+
 async def test_longer_ttl_of_a_reload_counts_without_a_restart_of_the_gateway(simulated, tmp_path):
     path = tmp_path / "c.yaml"
     async with impatient(simulated, path, "100ms", **OPEN) as world:

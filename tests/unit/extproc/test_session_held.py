@@ -191,5 +191,6 @@ async def test_envoy_is_asked_for_as_much_time_as_a_request_may_wait(ttl, second
     assert asked_seconds(ttl, saying("BUFFERED")) == [seconds]
 
 
-async def test_gateway_that_does_not_state_its_modes_is_asked_for_nothing():
+async def test_gateway_that_has_no_limit_or_does_not_state_its_modes_is_asked_for_nothing():
+    assert asked_seconds("60s", saying("FULL_DUPLEX_STREAMED")) == []
     assert asked_seconds("60s", request_headers()) == []
