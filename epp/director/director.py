@@ -275,10 +275,14 @@ class Director:
         return entrant
 
     def _hold_back(self, entrant: InLine, blocked: Blocked, *, has_endpoints: bool = True) -> InLine:
-        """Let a request wait for the quota of its tenant; raises QuotaExceededError where it may not."""
-        if self.flow is None or not blocked.waits:
+        """Let a request wait for the quota of its tenant; raises QuotaExceededError where it may not, or in vain."""
+        flow = self.flow
+        if flow is None or not blocked.waits:
             raise blocked.error()
-        self.flow.wait(entrant, has_endpoints=has_endpoints)
+        patience = flow.settings.of(entrant.request.priority).ttl_seconds
+        if blocked.until is not None and blocked.until - self.clock.now() > patience:
+            raise blocked.error()
+        flow.wait(entrant, has_endpoints=has_endpoints)
         self._line.arm()
         return entrant
 

@@ -3,50 +3,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import pytest
 import structlog
+from queueing import OFF, ON, SIZE, World, settled
 from waiting import until
 
-from epp.config import Builder, assemble, load_text
-from epp.datastore import Datastore
-from epp.director import Cause, Director, Held, Observers, PoolPolicies, Routing, Seeds, Subset
-from epp.framework import Endpoint, Headers, ManualClock, Parameters
+from epp.director import Cause, Held, Routing, Subset
+from epp.framework import Endpoint
 from epp.framework.datalayer import Report
 from epp.framework.errors import (
     NoEndpointsError,
     QueueFullError,
     QueueTimeoutError,
     QueueTimeoutNoEndpointsError,
-    RequestError,
     ShuttingDownError,
 )
-from epp.framework.flow_control import FairnessPolicy, SaturationDetector
-from epp.framework.registry import Registry
-from epp.framework.snapshot import IN_FLIGHT, KV_USAGE, WAITING
-from epp.observability.metrics import Metrics
+from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.observability.request_line import request_as_text
-from epp.observability.request_log import request_log
-
-BODY = b'{"model":"m","prompt":"hello"}'
-SIZE = len(BODY)
-OFF = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
-ON = (
-    OFF
-    + """
-featureGates: [flowControl]
-plugins:
-- {type: concurrency-detector, parameters: {maxConcurrency: 1}}
-flowControl:
-  saturationDetector: {pluginRef: concurrency-detector}
-  defaultRequestTTL: 10s
-  noEndpointRequestTTL: 30s
-  maxRequests: 200
-  priorityBands: [{priority: 5, maxRequests: 4, maxBytes: 300}]
-"""
-)
-
 
 UTILIZATION = (
     OFF
@@ -59,99 +33,6 @@ flowControl: {saturationDetector: {pluginRef: mine}}
 STAGES = ("prefill", "decode", "effective")
 
 
-class BrokenDetector(SaturationDetector[Parameters]):
-    plugin_type = "broken-detector"
-
-    def fullness(self, candidates):
-        raise RuntimeError("broken")
-
-
-class BrokenFairness(FairnessPolicy[Parameters]):
-    plugin_type = "broken-fairness"
-
-    def order(self):
-        raise RuntimeError("broken")
-
-
-class World:
-    """A director before endpoints `a` and `b` that take one request each."""
-
-    def __init__(self, config: str = ON) -> None:
-        self.clock = ManualClock()
-        self.store = Datastore(self.clock)
-        self.pool("a", "b")
-        self.registry = Registry()
-        for cls in (BrokenDetector, BrokenFairness):
-            self.registry.register(cls)
-        self.metrics = Metrics("pool", self.clock)
-        self.director = Director(
-            self.store,
-            self.assembled(config).pipeline,
-            self.clock,
-            observer=Observers(self.metrics, *request_log(4)),
-            seeds=Seeds(b"test"),
-        )
-        self.director.use_policies(PoolPolicies({"high": 5, "low": -1}, {}))
-        self.tasks: set[asyncio.Task[None]] = set()
-
-    def assembled(self, config: str):
-        return assemble(load_text(config), Builder(self.registry, self.clock))
-
-    def pool(self, *names: str) -> None:
-        self.store.replace([Endpoint(name, f"10.0.0.{ord(name) - 96}", 8000) for name in names])
-
-    def use(self, config: str) -> None:
-        self.director.use(self.assembled(config).pipeline)
-
-    def route(self, flow: str = "f", objective: str = "", subset: Subset | None = None) -> Routing | Held:
-        headers = [(":path", "/v1/completions"), ("x-request-id", "r"), ("x-llm-d-inference-fairness-id", flow)]
-        if objective:
-            headers.append(("x-llm-d-inference-objective", objective))
-        return self.director.route(Headers(headers), BODY, subset)
-
-    def held(self, flow: str = "f", objective: str = "", subset: Subset | None = None) -> "Asked":
-        """Return a request that has to wait, and is awaited as a carrier awaits it."""
-        held = self.route(flow, objective, subset)
-        assert isinstance(held, Held)
-        task = asyncio.create_task(held.settle())
-        self.tasks.add(task)
-        return Asked(held, task)
-
-    def fill(self) -> tuple[Routing, Routing]:
-        """Take up both places."""
-        first, second = self.route(), self.route()
-        assert isinstance(first, Routing)
-        assert isinstance(second, Routing)
-        return first, second
-
-    @property
-    def waiting(self) -> int:
-        """Requests in queues, by the gauge of each."""
-        families = {family.name: family for family in self.metrics.registry.collect()}
-        return int(sum(sample.value for sample in families["llm_d_epp_flow_control_queue_size"].samples))
-
-    def in_flight(self) -> int:
-        return int(sum(self.store.snapshot().column(IN_FLIGHT)))
-
-    def sample(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(f"llm_d_epp_flow_control_{name}", labels)
-
-    def ended(self, outcome: str, priority: str = "0") -> float | None:
-        return self.sample("requests_total", outcome=outcome, priority=priority, inference_pool="pool")
-
-    def queue(self, name: str, flow: str = "f", priority: str = "0") -> float | None:
-        labels = {"model_name": "m", "target_model_name": "m", "fairness_id": flow, "priority": priority}
-        return self.sample(name, **labels, inference_pool="pool")
-
-
-@dataclass
-class Asked:
-    """A held request, and the task in which a carrier awaits it."""
-
-    held: Held
-    task: asyncio.Task[None]
-
-
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     world = World()
@@ -159,17 +40,6 @@ async def world() -> AsyncIterator[World]:
     for task in world.tasks:
         task.cancel()
     await asyncio.gather(*world.tasks, return_exceptions=True)
-
-
-async def settled(*all_of_them: Asked) -> list[Routing | RequestError]:
-    found: list[Routing | RequestError] = []
-    for asked in all_of_them:
-        await asked.task
-        try:
-            found.append(asked.held.routing())
-        except RequestError as error:
-            found.append(error)
-    return found
 
 
 def log_of(lines: list) -> list:

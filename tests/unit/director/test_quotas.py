@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of tenants with quotas, from their arrival to every end that they can have."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from queueing import OFF, ON, World, settled
+
+from epp.director import Cause, Held, Routing
+from epp.framework.errors import OverQuotaError, QueueTimeoutError, QuotaExceededError, ShuttingDownError
+from epp.framework.quotas import Quota, TotalLimits
+
+LIMITED = """
+- type: tenant-quotas
+  parameters:
+    quotas:
+    - {tenant: a, total: {concurrentRequests: 1}}
+    - {tenant: quick, total: {tokensPerMinute: 60}}
+    - {tenant: refused, total: {concurrentRequests: 1}, whenExceeded: Refuse}
+    - {tenant: small, single: {promptTokens: 1}}
+"""
+WAITING_FOR_QUOTAS = ON.replace("{maxConcurrency: 1}}", "{maxConcurrency: 9}}" + LIMITED.rstrip())
+WITHOUT_QUEUES = OFF + "plugins:" + LIMITED
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World(WAITING_FOR_QUOTAS)
+    yield world
+    for task in world.tasks:
+        task.cancel()
+
+
+def used(world: World, tenant: str) -> dict[str, float]:
+    return {line.key: line.used for line in world.director.quotas.report(tenant)}
+
+
+async def test_request_over_the_total_waits_for_one_of_its_tenant_while_others_go(world):
+    first = world.route("a")
+    waits = world.held("a")
+    assert isinstance(world.route("b"), Routing)
+    assert world.waiting == 1
+    first.complete(Cause.NATURAL)
+    (routing,) = await settled(waits)
+    assert isinstance(routing, Routing)
+    assert used(world, "a") == {"total.max.workers.limit": 1}
+    routing.complete(Cause.CLIENT_DISCONNECT)
+    routing.complete(Cause.NATURAL)
+    assert used(world, "a") == {"total.max.workers.limit": 0}
+
+
+async def test_without_flow_control_nobody_waits():
+    world = World(WITHOUT_QUEUES)
+    routing = world.route("a")
+    with pytest.raises(QuotaExceededError) as told:
+        world.route("a")
+    assert (told.value.status, told.value.retry_after_seconds) == (429, 1)
+    routing.complete(Cause.NATURAL)
+    assert isinstance(world.route("a"), Routing)
+
+
+async def test_a_quota_that_says_so_lets_nobody_wait(world):
+    assert isinstance(world.route("refused"), Routing)
+    with pytest.raises(QuotaExceededError):
+        world.route("refused")
+
+
+async def test_too_large_a_request_is_refused_whatever_is_free(world):
+    with pytest.raises(OverQuotaError) as told:
+        world.route("small")
+    assert told.value.status == 413
+
+
+async def test_who_would_wait_in_vain_is_told_at_once_and_who_would_not_waits(world):
+    routing = world.route("quick")
+    assert isinstance(routing, Routing)
+    routing.complete(Cause.NATURAL)  # without usage, what was expected stays charged
+    with pytest.raises(QuotaExceededError) as told:
+        world.route("quick")
+    seconds = told.value.retry_after_seconds
+    assert seconds > 10  # the TTL
+    world.clock.advance(seconds - 9)
+    waits = world.held("quick")
+    world.clock.advance(9.5)
+    (routing,) = await settled(waits)
+    assert isinstance(routing, Routing)
+
+
+async def test_who_waits_too_long_for_a_quota_is_told_which(world):
+    assert isinstance(world.route("a"), Routing)
+    waits = world.held("a")
+    world.director.flow.dispatch()
+    world.clock.advance(10)
+    (error,) = await settled(waits)
+    assert isinstance(error, QuotaExceededError)
+    assert not isinstance(error, QueueTimeoutError)
+
+
+async def test_clients_that_leave_while_they_wait_for_a_quota_leave_nothing(world):
+    first = world.route("a")
+    waits = world.held("a")
+    unheard = world.route("a")
+    assert isinstance(unheard, Held)
+    await asyncio.sleep(0)  # its wait begins
+    waits.task.cancel()
+    unheard.abandon()
+    await asyncio.gather(waits.task, return_exceptions=True)
+    assert world.waiting == 0
+    first.complete(Cause.NATURAL)
+    assert used(world, "a") == {"total.max.workers.limit": 0}
+
+
+async def test_a_larger_quota_at_run_time_lets_those_go_that_wait(world):
+    assert isinstance(world.route("a"), Routing)
+    waits = world.held("a")
+    world.director.quotas.adjust("a", Quota(total=TotalLimits(requests=2)))
+    (routing,) = await settled(waits)
+    assert isinstance(routing, Routing)
+
+
+async def test_a_configuration_without_quotas_lets_those_go_that_wait(world):
+    first = world.route("a")
+    waits = world.held("a")
+    world.use(ON)
+    (routing,) = await settled(waits)
+    assert isinstance(routing, Routing)
+    first.complete(Cause.NATURAL)
+    assert used(world, "a") == {}
+
+
+async def test_a_configuration_without_flow_control_refuses_what_its_quota_still_does_not_allow(world):
+    assert isinstance(world.route("a"), Routing)
+    waits = world.held("a")
+    world.use(WITHOUT_QUEUES)
+    (error,) = await settled(waits)
+    assert isinstance(error, QuotaExceededError)
+
+
+async def test_a_picker_that_stops_refuses_what_waits_for_a_quota(world):
+    assert isinstance(world.route("a"), Routing)
+    waits = world.held("a")
+    assert world.director.refuse_waiting() == 1
+    (error,) = await settled(waits)
+    assert isinstance(error, ShuttingDownError)
+
+
+async def test_what_a_model_server_counted_takes_the_place_of_what_was_expected(world):
+    routing = world.route("quick")
+    before = used(world, "quick")["total.max.tokensPerMinute"]
+    body = b'{"usage": {"prompt_tokens": 2, "completion_tokens": 3}}'
+    routing.response_started(200, lambda: routing.request.headers, event_stream=False)
+    routing.response_piece(body, last=True, now=world.clock.now)
+    assert routing.usage is not None
+    assert routing.usage.completion_tokens == 3
+    routing.complete(Cause.NATURAL)
+    assert before > used(world, "quick")["total.max.tokensPerMinute"] == 5
