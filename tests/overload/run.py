@@ -13,7 +13,7 @@ from time import monotonic
 
 import aiohttp
 from clients import MEAN_TOKENS, Tenant, again_when_told, at_rate, new_session, one_by_one
-from figures import median_rate, undisturbed, windows_of
+from shares_and_waits import median_rate, undisturbed, windows_of
 from stage import HIGH, LOW, NORMAL, PLACES, Stage, open_stage
 from verdict import Measured, Verdict
 from watching import Watch, process, saturation, under_way

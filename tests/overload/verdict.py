@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from clients import MEAN_TOKENS, Answer, Tenant
-from figures import (
+from shares_and_waits import (
     Window,
     fair_shares,
     jain,

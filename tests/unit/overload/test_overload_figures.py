@@ -3,7 +3,7 @@
 
 import pytest
 from clients import Answer, Tenant
-from figures import (
+from shares_and_waits import (
     fair_shares,
     jain,
     median_rate,
