@@ -9,7 +9,7 @@ import numpy as np
 from configs import llm_d_default
 from timing import SAMPLES, microseconds, no_log_lines, quick, tell
 
-from epp.config import Builder, assemble
+from epp.config import Builder, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Cause, Director, Observers
 from epp.director.pipeline import Pipeline
@@ -53,13 +53,12 @@ def pool(count: int) -> tuple[Datastore, list[Endpoint]]:
     return store, endpoints
 
 
-def pipeline() -> Pipeline:
-    return assemble(llm_d_default(), Builder(Registry(), SystemClock())).pipeline
+def pipeline(config: LoadedConfig) -> Pipeline:
+    return assemble(config, Builder(Registry(), SystemClock())).pipeline
 
 
-def schedule_microseconds(store: Datastore, rounds: int) -> float:
+def schedule_microseconds(parts: Pipeline, store: Datastore, rounds: int) -> float:
     """Return the cost of `schedule()` for requests that a director made, each scheduled once more."""
-    parts = pipeline()
     overheard = Overheard(parts.scheduler)
     director = Director(store, replace(parts, scheduler=cast("Any", overheard)), SystemClock(), observer=Observers())
     costs = []
@@ -81,8 +80,8 @@ def main() -> None:
     figures = {}
     for size in SIZES:
         store, endpoints = pool(size)
-        figures[f"schedule-{size}"] = schedule_microseconds(store, rounds)
-        director = Director(store, pipeline(), SystemClock(), observer=Observers())
+        figures[f"schedule-{size}"] = schedule_microseconds(pipeline(llm_d_default()), store, rounds)
+        director = Director(store, pipeline(llm_d_default()), SystemClock(), observer=Observers())
         requests = {"route": body(400), "route-220k": body(220_000)}
 
         def route(request: bytes, director: Director = director) -> None:
@@ -93,6 +92,13 @@ def main() -> None:
             route(requests["route"])  # noqa: B023  called in this turn of the loop
 
         figures[f"route-{size}"] = microseconds(lambda: route(requests["route"]), rounds)  # noqa: B023
+        if size in (8, 1000):
+            figures[f"schedule-adaptive-{size}"] = schedule_microseconds(pipeline(default_config()), store, rounds)
+            adaptive = Director(store, pipeline(default_config()), SystemClock(), observer=Observers())
+            figures[f"route-adaptive-{size}"] = microseconds(
+                lambda: route(requests["route"], adaptive),  # noqa: B023  called in this turn of the loop
+                rounds,
+            )
         if size == 1000:
             figures["route-reported-1000"] = microseconds(route_after_report, rounds)
             figures["route-220k-1000"] = microseconds(lambda: route(requests["route-220k"]), rounds // 4)  # noqa: B023

@@ -31,6 +31,7 @@ def _sizes(sizes: Iterable[int], id_start: str, title: str, unit: str, most: Map
 
 
 _FEW = "`--body-mode buffered`"
+_QUEUED = "100,000 requests wait in 10,000 flows"
 _POOLS = (8, 100, 1000, 10_000)
 
 GROUPS: dict[str, tuple[Row, ...]] = {
@@ -71,6 +72,8 @@ GROUPS: dict[str, tuple[Row, ...]] = {
     "inner": (
         *_sizes(_POOLS, "schedule", "schedule(), {:,} endpoints", "us", {8: 40, 1000: 100, 10_000: 800}),
         *_sizes(_POOLS, "route", "a routed request without the wire, {:,} endpoints", "us", {}),
+        *_sizes((8, 1000), "schedule-adaptive", "schedule() with adaptive.yaml, {:,} endpoints", "us", {}),
+        *_sizes((8, 1000), "route-adaptive", "a routed request with adaptive.yaml, {:,} endpoints", "us", {}),
         Row("route-reported-1000", "a routed request without the wire, 1,000 endpoints, after a poll of one", "us"),
         Row("route-220k-1000", "a routed request without the wire, 1,000 endpoints, 220 KB prompt", "us"),
         Row("session", "session of a request without wire and decision, full duplex", "us"),
@@ -90,6 +93,12 @@ GROUPS: dict[str, tuple[Row, ...]] = {
         Row("filter-expression", "accelerator filter, CEL expression, 1,000 endpoints", "us"),
         Row("filter-override", "accelerator filter, bounds and an override in a header, 1,000 endpoints", "us"),
         Row("filter-spill", "cost-aware spill, 1,000 endpoints", "us"),
+        Row("flow-enqueue", f"{_QUEUED}, one more comes, with a look at the queues", "us"),
+        Row("flow-look", f"{_QUEUED}, a look at the queues while all endpoints are full", "us"),
+        Row("flow-dispatch", f"{_QUEUED}, one goes, without its decision", "us"),
+        Row("flow-leave", f"{_QUEUED}, the client of one leaves", "us"),
+        Row("flow-memory", f"{_QUEUED}, memory of each beside the request itself", "B"),
+        Row("flow-reload", f"{_QUEUED}, all move to a new configuration", "ms"),
         Row("reload", "reload with other plugins, 1,000 endpoints", "ms"),
         Row("reload-turn", "reload with other plugins, 1,000 endpoints, longest turn of the event loop", "ms", most=5),
         Row("change-5000", "one of 5,000 endpoints changes, with the next request", "ms"),
