@@ -15,7 +15,7 @@ from rig.processes import BenchError
 
 from rows.plan import Plan
 
-PROGRAMS = ("decision", "session", "bodies", "observers", "prefix_index", "pool", "filters", "flow_control")
+PROGRAMS = ("decision", "session", "bodies", "observers", "prefix_index", "pool", "filters", "flow_control", "quotas")
 _INNER = Path(__file__).parents[1] / "inner"
 _SECONDS = 120.0
 _ROUNDS, _ROUNDS_SECONDS = 3, 40.0
