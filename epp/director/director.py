@@ -314,6 +314,7 @@ class Director:
         """Record that the client of a held request has left."""
         if isinstance(hold, InLine) and self._flow is not None:
             self._flow.leave(hold)
+            self.quotas.forget_nomination(arrival.request)
         if isinstance(hold, InLine) and isinstance(hold.outcome, Routing):  # released in the same turn
             hold.outcome.complete(Cause.CLIENT_DISCONNECT)
         else:

@@ -94,6 +94,7 @@ def transports() -> tuple[str, ...]:
 def own(transport: str = "") -> PickerKind:
     """Return this program over a carrier; without a name, over the only one."""
     flag = f" --transport={transport}" if transport else ""
+    flag += " --inherited-requests-ttl=0"  # servers at rest say that they have requests: they would count as busy
     return PickerKind(transport or "grpcio", f"{shlex.join([sys.executable, *_MODULE])} serve {FLAGS}{flag}")
 
 
