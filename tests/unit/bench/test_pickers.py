@@ -51,5 +51,5 @@ def test_parts_of_another_checkout_are_run_by_its_own_python(tmp_path):
 
 
 def test_carrier_of_this_program_is_a_flag():
-    assert own("asyncio").arguments(**VALUES)[-1] == "--transport=asyncio"
-    assert own().arguments(**VALUES)[-1] == "-v=<verbosity>"
+    assert "--transport=asyncio" in own("asyncio").arguments(**VALUES)
+    assert not [flag for flag in own().arguments(**VALUES) if flag.startswith("--transport")]
