@@ -23,7 +23,9 @@ from epp.framework.clock import Clock
 from epp.framework.errors import (
     LATER_SECONDS,
     AdmissionDeniedError,
+    AllBusyError,
     NoEndpointsError,
+    OverQuotaError,
     PreconditionFailedError,
     RequestError,
     ResourceExhaustedError,
@@ -42,6 +44,8 @@ from epp.quotas import Quotas
 from epp.scheduling import Failure, Guard
 
 _IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
+_PERHAPS_ELSEWHERE = (UnmetConstraintError, OverQuotaError, ResourceExhaustedError, ServiceUnavailableError)
+"""Refusals by the endpoints that have room, where full ones may do."""
 _NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -109,7 +113,13 @@ class Router:
             return self.schedule(arrival, candidates)
         try:
             return self.schedule(arrival, candidates.keep(room))
-        except (UnmetConstraintError, ResourceExhaustedError, ServiceUnavailableError, BlockedError) as error:
+        except (
+            UnmetConstraintError,
+            OverQuotaError,
+            ResourceExhaustedError,
+            ServiceUnavailableError,
+            BlockedError,
+        ) as error:
             self._check_others(arrival, candidates, error)
             raise NeedsFullEndpointError from error
 
@@ -146,15 +156,24 @@ class Router:
         result = arrival.pipeline.scheduler.schedule(request, candidates)
         if _prefers_cached(request.headers) and not _is_cached(arrival.pipeline, request, result):
             raise PreconditionFailedError
+        return self._routing(arrival.pipeline, request, result, started)
+
+    def _routing(self, pipeline: Pipeline, request: Request, result: SchedulingResult, started: float) -> Routing:
+        """Reserve what a request takes, and return its routing; raises BlockedError."""
         reservations = self._assume(request, result)
-        for plugin in arrival.pipeline.of(PreRequest):
-            self._guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
-        self._observer.routed(request, result, self._clock.now() - started)
+        try:
+            for plugin in pipeline.of(PreRequest):
+                self._guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
+            self._observer.routed(request, result, self._clock.now() - started)
+        except BaseException:  # nobody else would give it back
+            for reservation in reservations:
+                reservation.release(None)
+            raise
         routing = Routing(
             request,
             result,
             self._credit(request, result),
-            arrival.pipeline,
+            pipeline,
             guard=self._guard,
             observer=self._observer,
             find=self._store.find,
@@ -173,6 +192,8 @@ class Router:
         """Raise the error unless a request could be scheduled if all candidates had room."""
         try:
             arrival.pipeline.scheduler.schedule(arrival.request, self._screened(arrival, candidates))
+        except AllBusyError:  # filters drop those that are full
+            return
         except (RequestError, BlockedError):
             raise error from None
 

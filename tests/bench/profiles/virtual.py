@@ -33,7 +33,8 @@ HOP_SECONDS = 0.001
 """From the picker to a server, and back; also from one server to another."""
 TRANSFER_SECONDS_PER_TOKEN = 128 * 1024 / 10e9
 """The KV cache of a model with 8 billion parameters, 128 KiB for each token, over a network of 10 GB/s."""
-_HEADERS = [(":method", "POST"), ("content-type", "application/json")]
+_HEADERS = [(":method", "POST"), ("content-type", "application/json"), ("x-llm-d-inference-fairness-id", "team-a")]
+"""Of a tenant that may take all of it by the ready-made file with quotas."""
 _TOO_LONG = b'{"error":{"message":"the prompt is longer than the context","type":"BadRequestError","code":400}}'
 _FIRST_PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 

@@ -19,13 +19,9 @@ SMALL = fleet("small", a100=3)
 SHORT = 36.0
 
 
-TENANT = (("x-llm-d-inference-fairness-id", "team-a"),)
-"""Whose quota in the ready-made file allows for all of it."""
-
-
 def run(sample: str, servers: Fleet, workload: str, load: float, *, seed: int = 1, seconds: float = SHORT) -> Outcome:
     traffic = trace(workload, servers, load=load, seconds=seconds, seed=seed)
-    return simulate(load_text(sample_texts()[sample], sample), servers, traffic, headers=TENANT)
+    return simulate(load_text(sample_texts()[sample], sample), servers, traffic)
 
 
 def run_all(sample: str, servers: Fleet, workload: str, load: float, *, seeds: Sequence[int] = (1, 3, 4)) -> Outcome:

@@ -8,8 +8,11 @@ import pytest
 from queueing import OFF, ON, World, settled
 
 from epp.director import Cause, Held, Routing
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
+from epp.framework.datalayer import Report
 from epp.framework.errors import OverQuotaError, QueueTimeoutError, QuotaExceededError, ShuttingDownError
 from epp.framework.quotas import Quota, TotalLimits
+from epp.framework.snapshot import ACCELERATOR
 
 LIMITED = """
 - type: tenant-quotas
@@ -21,6 +24,12 @@ LIMITED = """
     - {tenant: small, single: {promptTokens: 1}}
 """
 WAITING_FOR_QUOTAS = ON.replace("{maxConcurrency: 1}}", "{maxConcurrency: 9}}" + LIMITED.rstrip())
+SMALL_ALONE = ON.replace(
+    "{maxConcurrency: 1}}",
+    """{maxConcurrency: 1}}
+- type: tenant-quotas
+  parameters: {requestsPerEndpoint: 1, quotas: [{tenant: frugal, single: {acceleratorMemory: 20Gi}}]}""",
+)
 WITHOUT_QUEUES = OFF + "plugins:" + LIMITED
 
 
@@ -143,6 +152,32 @@ async def test_a_picker_that_stops_refuses_what_waits_for_a_quota(world):
     assert world.director.refuse_waiting() == 1
     (error,) = await settled(waits)
     assert isinstance(error, ShuttingDownError)
+
+
+async def test_a_request_that_fits_on_a_full_endpoint_alone_waits_for_that():
+    world = World(SMALL_ALONE)
+    for endpoint, gib in zip(world.store.snapshot().endpoints.values, (16, 80), strict=False):
+        tag = AcceleratorTag(kind=AcceleratorKind.GPU, memory_bytes=gib * 2**30, count=1)
+        world.store.tag(endpoint, Report(attributes={ACCELERATOR: tag}))
+    first = world.route("frugal")
+    assert isinstance(first, Routing)
+    assert first.result.targets[0].name == "a"
+    waits = world.held("frugal")  # the large one has room, and is too large
+    assert world.waiting == 1
+    first.complete(Cause.NATURAL)
+    (routing,) = await settled(waits)
+    assert isinstance(routing, Routing)
+    assert routing.result.targets[0].name == "a"
+
+
+async def test_what_an_observer_breaks_is_given_back(world):
+    def broken(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    world.director._router._observer.routed = broken  # noqa: SLF001  no plugin can fail here
+    with pytest.raises(RuntimeError):
+        world.route("a")
+    assert used(world, "a") == {"total.max.workers.limit": 0}
 
 
 async def test_what_a_model_server_counted_takes_the_place_of_what_was_expected(world):
