@@ -228,7 +228,11 @@ class Breach:
 
     def __str__(self) -> str:
         """Return a sentence for the client."""
-        return f"quota {self.key} of {quoted(self.tenant)} is {self.limit:g}, and with this request {self.requested:g}"
+        limit, requested = self._shown(self.limit), self._shown(self.requested)
+        return f"quota {self.key} of {quoted(self.tenant)} is {limit}, and with this request {requested}"
+
+    def _shown(self, amount: float) -> str:
+        return f"{amount / 2**30:.6g} GiB" if ".vram." in self.key else f"{amount:.10g}"
 
 
 class OverQuotaError(RequestError):

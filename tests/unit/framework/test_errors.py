@@ -265,3 +265,12 @@ def test_every_error_that_is_raised_is_in_the_table():
         value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.RequestError)
     }
     assert known - bases == {type(error) for error, *_ in TABLE}
+
+
+def test_quotas_are_told_in_units_that_people_read():
+    memory = errors.Breach("a", "total.max.vram.request", 80.5 * 2**30, 80 * 2**30)
+    tokens = errors.Breach("a", "total.max.tokens", 12_345_678, 12_000_000)
+    dollars = errors.Breach("a", "total.max.dollarsPerDay", 20.05, 20)
+    assert str(memory) == "quota total.max.vram.request of 'a' is 80 GiB, and with this request 80.5 GiB"
+    assert str(tokens) == "quota total.max.tokens of 'a' is 12000000, and with this request 12345678"
+    assert str(dollars) == "quota total.max.dollarsPerDay of 'a' is 20, and with this request 20.05"
