@@ -34,6 +34,10 @@ class ProtocolError(Exception):
     """The gateway sent a message that the protocol does not allow, or that this picker cannot answer."""
 
 
+class NotReadyError(Exception):
+    """The picker has just started: a gateway that fails open goes on without it, another one answers by itself."""
+
+
 class Progress(Enum):
     """Progress of the request, or of the response; a response may start before its request has ended."""
 

@@ -10,7 +10,7 @@ import grpc
 from epp.director import Cause, Held
 from epp.extproc.carrying import SessionSource
 from epp.extproc.decoding import RequestPiece, decode
-from epp.extproc.exchange import Answer, ProtocolError
+from epp.extproc.exchange import Answer, NotReadyError, ProtocolError
 from epp.extproc.grpcio_binding import bind
 from epp.extproc.grpcio_health import HealthServicer
 from epp.extproc.health import Health
@@ -92,6 +92,8 @@ class GrpcioCarrier:
             cause = Cause.ERROR
             self._sessions.warn_of(error, context.peer())
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except NotReadyError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         finally:
             inbox.close()
             self._sessions.close(session, cause)

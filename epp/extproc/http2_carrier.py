@@ -10,7 +10,7 @@ from epp.director import Cause
 from epp.extproc.binding import bound_socket, unlink
 from epp.extproc.carrying import SessionSource
 from epp.extproc.decoding import decode
-from epp.extproc.exchange import ProtocolError
+from epp.extproc.exchange import NotReadyError, ProtocolError
 from epp.extproc.health import Health
 from epp.extproc.http2_health import health_methods
 from epp.extproc.session import Session
@@ -93,7 +93,7 @@ class SessionCall:
         """Decode a message for the session."""
         try:
             return self._session.receive(decode(message))
-        except ProtocolError as error:
+        except (ProtocolError, NotReadyError) as error:
             raise self._refusal(error) from error
         except DecodeError as error:
             self._cause = Cause.ERROR
@@ -103,14 +103,14 @@ class SessionCall:
         """Go on after a held request."""
         try:
             return self._session.resume()
-        except ProtocolError as error:
+        except (ProtocolError, NotReadyError) as error:
             raise self._refusal(error) from error
 
     def on_silence(self) -> Answers:
         """Answer what the gateway seems to wait for."""
         try:
             return self._session.on_silence()
-        except ProtocolError as error:
+        except (ProtocolError, NotReadyError) as error:
             raise self._refusal(error) from error
 
     def half_close(self) -> Answers:
@@ -133,8 +133,10 @@ class SessionCall:
         if answers:
             self._outlet.finish()
 
-    def _refusal(self, error: ProtocolError) -> RpcError:
+    def _refusal(self, error: ProtocolError | NotReadyError) -> RpcError:
         self._cause = Cause.ERROR
+        if isinstance(error, NotReadyError):
+            return RpcError(Status.UNAVAILABLE, str(error))
         self._sessions.warn_of(error, self._peer)
         return RpcError(Status.INVALID_ARGUMENT, str(error))
 

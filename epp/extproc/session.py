@@ -12,7 +12,7 @@ import structlog
 
 from epp.director import Cause, Director
 from epp.extproc.decoding import RequestPiece
-from epp.extproc.exchange import Answer, ExchangeSettings, Progress, ProtocolError
+from epp.extproc.exchange import Answer, ExchangeSettings, NotReadyError, Progress, ProtocolError
 from epp.extproc.headers import read_served, read_subset
 from epp.extproc.modes import BodyMode, GatewayTraits, UnknownModeError, read_modes
 from epp.extproc.refusals import refusal
@@ -20,7 +20,7 @@ from epp.extproc.request_half import RequestHalf, ignore
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest
 from epp.framework import Headers, RequestError
-from epp.framework.errors import InternalError, SupersededError
+from epp.framework.errors import InternalError, StartingError, SupersededError
 
 _log = structlog.get_logger()
 
@@ -172,11 +172,17 @@ class Session:
                 raise ProtocolError(f"unexpected message: {kind} is none of the six parts of an HTTP exchange")
 
     def _failed(self, error: Exception) -> Sequence[bytes]:
-        """Return the refusal that an error means; raises ProtocolError where the gateway is to blame."""
+        """Return the refusal that an error means.
+
+        Raises ProtocolError where the gateway is to blame, and NotReadyError where it is to do without the picker.
+        """
         if isinstance(error, UnknownModeError):
             raise ProtocolError(str(error)) from error
         if isinstance(error, ProtocolError):
             raise error
+        if isinstance(error, StartingError):
+            self.close(Cause.ERROR)
+            raise NotReadyError(error.message) from error
         if not isinstance(error, RequestError):
             _log.exception("request failed", error=str(error))
             error = InternalError(f"{type(error).__name__} on this request")

@@ -465,7 +465,10 @@ class SupersededError(ServiceUnavailableError):
 
 
 class StartingError(ServiceUnavailableError):
-    """The picker has started, and does not yet know the endpoints and what they have under way."""
+    """The picker has started, and does not yet know the endpoints and what they have under way.
+
+    A gateway that fails open goes on without the picker; one that fails closed answers by itself.
+    """
 
     reason = "rejected-starting"
     retry_after_seconds = SOON_SECONDS

@@ -111,7 +111,7 @@ def healthy(*, generation: int, refused: str | None = None) -> dict:
     config = {"generation": generation, "refused": refused}
     nothing_wrong = {"failing_tasks": {}, "lost_log_lines": 0, "not_in_effect": [], "ignored_values": []}
     pool = {"pool": "default", "endpoints": 2, "reachable": 2, "unreachable": []}
-    return {"ready": True, **pool, "config": config, **nothing_wrong}
+    return {"ready": True, **pool, "config": config, "inherited_requests": 0, **nothing_wrong}
 
 
 async def test_swapped_links_of_a_config_map_take_effect(files: Files, simulated, tmp_path):
