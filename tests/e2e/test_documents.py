@@ -252,7 +252,8 @@ def test_tenants_work_as_they_are_written(walk):
     assert '"code":"invalid_api_key"' in unknown
     assert "the API key of this request is not known here" in unknown
     assert "this request has no API key" in missing
-    assert [found.splitlines()[-1] for found in (unknown.rstrip(), missing.rstrip())] == ["status 401", "status 401"]
+    assert "status 401" in unknown.splitlines()  # log lines of the gateway may follow
+    assert "status 401" in missing.splitlines()
     assert "x-llm-d-request-dropped-reason: rejected-saturated" in shed
     assert "HTTP/1.1 200 OK" in served
     assert 'fairness_id="night-jobs",model_name="meta-llama/Llama-3.1-8B-Instruct",priority="-1"' in metrics
