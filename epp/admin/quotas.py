@@ -12,7 +12,8 @@ from msgspec import UNSET, UnsetType
 from epp.admin.answers import AdminError, BadAdminRequestError, as_json
 from epp.admin.loop_calls import LoopCalls
 from epp.admin.routes import Route, read_object, read_switch
-from epp.framework.errors import Breach, ConfigurationError
+from epp.framework.breach import Breach
+from epp.framework.errors import ConfigurationError
 from epp.framework.parameters import ParameterError, read_struct
 from epp.framework.plugin import Parameters
 from epp.framework.printable import printable, quoted

@@ -97,7 +97,7 @@ class Tenants(DirectorObserver):
             if outcome is Outcome.DISPATCHED:
                 row.waits.add(seconds)
 
-    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002
+    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002  where it goes
         """Count a request that goes to a server."""
         if (row := self._row(request)) is not None:
             row.under_way += 1

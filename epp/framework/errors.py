@@ -51,9 +51,9 @@ wrong and what to do, no name of a plugin or of a class.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
+from epp.framework.breach import Breach
 from epp.framework.headers import AUTHORIZATION
 from epp.framework.printable import quoted
 
@@ -213,26 +213,6 @@ class HeadersTooLargeError(RequestError):
             f"the request has more than {most_fields} header fields, or more than {most_bytes} bytes of them, the "
             "limits here: send fewer, or shorter ones"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Breach:
-    """A limit of a quota that a request does not fit in."""
-
-    tenant: str
-    key: str
-    """Which limit: `total.max.workers.limit`, in the words of TensorFusion where it has it."""
-    requested: float
-    """What the request would make of it, with all that is taken already."""
-    limit: float
-
-    def __str__(self) -> str:
-        """Return a sentence for the client."""
-        limit, requested = self._shown(self.limit), self._shown(self.requested)
-        return f"quota {self.key} of {quoted(self.tenant)} is {limit}, and with this request {requested}"
-
-    def _shown(self, amount: float) -> str:
-        return f"{amount / 2**30:.6g} GiB" if ".vram." in self.key else f"{amount:.10g}"
 
 
 class OverQuotaError(RequestError):

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.framework.errors import Breach, QuotaExceededError
+from epp.framework.breach import Breach
+from epp.framework.errors import QuotaExceededError
 from epp.framework.plugin import P, Plugin, Role
 
 ALERT_PERCENT = 95.0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is told of quotas while requests are served."""
 
-from epp.framework.errors import Breach
+from epp.framework.breach import Breach
 from epp.framework.request import Request
 from epp.quotas.reservation import Reservation
 

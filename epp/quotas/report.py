@@ -3,7 +3,7 @@
 
 import msgspec
 
-from epp.framework.errors import Breach
+from epp.framework.breach import Breach
 from epp.framework.quotas import Quota
 from epp.quotas.account import Account
 

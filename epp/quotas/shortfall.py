@@ -4,7 +4,7 @@
 from math import ceil
 from typing import NamedTuple
 
-from epp.framework.errors import Breach
+from epp.framework.breach import Breach
 from epp.framework.quotas import Blocked
 from epp.quotas.account import Account
 from epp.quotas.amounts import Amounts, Need

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from epp.framework.arrays import Floats, Mask, any_true, lowest
+from epp.framework.breach import Breach
 from epp.framework.candidates import Candidates
-from epp.framework.errors import BodyTooLargeError, Breach, OverQuotaError
+from epp.framework.errors import BodyTooLargeError, OverQuotaError
 from epp.framework.quotas import Quota
 from epp.framework.request import Request
 from epp.quotas.account import Account

@@ -21,7 +21,7 @@ from epp.sim import RunningSim, running
 
 WORKERS = "total.max.workers.limit"
 JSON = {"Content-Type": "application/json"}
-TOKEN = "a-token-of-this-test-alone"  # noqa: S105
+TOKEN = "a-token-of-this-test-alone"  # noqa: S105  of this test alone
 QUOTA = {"tenant": DEFAULT_FLOW, "total": {"concurrentRequests": 1}, "whenExceeded": "Refuse"}
 
 

@@ -87,7 +87,7 @@ async def test_request_may_wait_for_longer_than_a_message(simulated, tmp_path, g
         async with taken(world):
             waiting = asyncio.create_task(ask(world))
             await waits(world)
-            await asyncio.sleep(2.5 * TIMEOUT_SECONDS)
+            await asyncio.sleep(2.5 * TIMEOUT_SECONDS)  # the gateway's own patience has to pass
             await waits(world)
         assert await waiting == (200, True)
 

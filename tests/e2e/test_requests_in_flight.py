@@ -75,7 +75,7 @@ async def test_tf_8_request_that_is_not_answered_counts_no_more_after_a_while(mo
                 if expires:
                     await until(lambda: setup.in_flight[0] == 1, "one has expired")
                 else:
-                    await asyncio.sleep(1.5)
+                    await asyncio.sleep(1.5)  # more than one sweep, in which nothing may expire
                     assert setup.in_flight[0] == 2
                 assert metrics("llm_d_epp_reservations_expired_total") == expires
                 setup.server.finish.set()

@@ -240,7 +240,7 @@ def test_token_file_that_is_not_there_is_refused_at_the_start(tmp_path):
         AdminPort(AdminSettings(port=0, token_file=tmp_path / "nothing"))
 
 
-@pytest.mark.parametrize("host", ["::", "0.0.0.0", "10.0.0.1", "::ffff:10.0.0.1"])  # noqa: S104
+@pytest.mark.parametrize("host", ["::", "0.0.0.0", "10.0.0.1", "::ffff:10.0.0.1"])  # noqa: S104  which are refused
 def test_port_that_other_machines_reach_needs_a_token(host, token_file):
     with pytest.raises(ConfigurationError, match="add --admin-token-file, or leave --admin-host out"):
         AdminPort(AdminSettings(host=host, port=0))

@@ -10,7 +10,8 @@ import numpy as np
 
 from epp.flow_control import NO_LIMITS, BandSettings, Entrant, FlowControl, FlowControlSettings, FlowObserver, Limits
 from epp.framework import Candidates, ManualClock, Parameters, Request
-from epp.framework.errors import Breach, RequestError
+from epp.framework.breach import Breach
+from epp.framework.errors import RequestError
 from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector
 from epp.framework.quotas import Blocked
 from epp.framework.testing import candidates

@@ -6,7 +6,8 @@ from structlog.testing import capture_logs
 
 from epp.director import Refusal
 from epp.framework import ManualClock, Request, RequestBody
-from epp.framework.errors import Breach, NoEndpointsError, OverQuotaError, QuotaExceededError
+from epp.framework.breach import Breach
+from epp.framework.errors import NoEndpointsError, OverQuotaError, QuotaExceededError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.observability.metrics import Metrics
