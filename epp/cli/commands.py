@@ -117,6 +117,13 @@ class PickerFlags:
             help="The gRPC server: asyncio, on the event loop, for the least CPU time; grpcio, the gRPC project's own."
         ),
     ] = "asyncio"
+    stall_threshold: Annotated[
+        float,
+        duration_option(
+            "Time after which the event loop, which all requests share, counts as held up: a metric, /healthz and a "
+            "log line then name what did it; at least 1ms, and 0 for never."
+        ),
+    ] = Seconds(0.01)
     refresh_metrics_interval: Annotated[
         float, duration_option("Time between two polls of an endpoint; up to 150ms while it is at rest.")
     ] = Seconds(0.05)

@@ -43,6 +43,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,
         reservation_seconds=flags.reservation_ttl or math.inf,
         inherited_seconds=flags.inherited_requests_ttl,
+        stall_seconds=flags.stall_threshold,
         plain_errors=bool(flags.plain_errors),
         max_body_bytes=flags.max_request_body,
         observers=request_log(flags.v),

@@ -25,6 +25,7 @@ from epp.observability.request_series import MAX_COMBINATIONS, RequestSeries, Se
 from epp.observability.revocation_series import RevocationSeries
 from epp.observability.rewrite_series import RewriteSeries
 from epp.observability.selection_series import SelectionSeries
+from epp.observability.stalls import StallRecord
 from epp.quotas import Quotas
 from epp.scheduling import SchedulingObserver
 
@@ -146,6 +147,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             "Delay of a timer of the event loop, ten times a second: requests that arrive meanwhile wait as long.",
             _LAG_SECONDS,
         ).labels()
+        self.stalls = StallRecord(clock, self.registry)
         self._selections = SelectionSeries(
             self._counter(
                 "accelerator_selections_total",

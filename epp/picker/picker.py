@@ -30,6 +30,7 @@ from epp.observability.loop_lag import follow_loop_lag
 from epp.observability.metrics import Metrics
 from epp.observability.page import OperatorPage
 from epp.observability.plugin_metrics import PluginMetrics
+from epp.observability.stalls import StallWatchdog
 from epp.observability.watches import WatchMetrics
 from epp.picker.kubernetes import Kubernetes
 from epp.picker.running import RunningConfig
@@ -94,6 +95,9 @@ class Picker:
                 settings.watch_config, loaded, build=self._build_next, observer=self.metrics
             )
         self._supervisor = Supervisor(observer=self.metrics)
+        self._watchdog: StallWatchdog | None = None
+        if settings.stall_seconds > 0:
+            self._watchdog = StallWatchdog(settings.stall_seconds, self.metrics.stalls.add, self._packages)
         self._is_started = False
         self._is_stopping = False
         page = OperatorPage(
@@ -193,7 +197,9 @@ class Picker:
             self._supervisor.start("configuration", self._follow_config)
         if self._settings.policies is not None:
             self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
-        self._supervisor.start("event loop lag", partial(follow_loop_lag, self.metrics.loop_lagged))
+        if self._watchdog is not None:
+            await self._watchdog.start()
+        self._supervisor.start("event loop lag", partial(follow_loop_lag, self._lagged))
         self._settings.before_ready()
         self._is_started = True
         if self._kubernetes is not None:
@@ -223,6 +229,8 @@ class Picker:
         if releasing is not None:
             await releasing
         await self._supervisor.stop()
+        if self._watchdog is not None:
+            await self._watchdog.stop()
         await self._running.stop()
         if self._kubernetes is not None:
             await self._kubernetes.stop()
@@ -284,6 +292,7 @@ class Picker:
             "inherited_requests": self._running.inherited,
             **self._waiting,
             **self._quota_alerts,
+            **self.metrics.stalls.as_fields,
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
             "lost_log_lines": self._settings.lost_log_lines(),
@@ -314,6 +323,15 @@ class Picker:
         """Limits of quotas that are almost used up, as a part of `/healthz`; nothing where there are none."""
         alerts = self.metrics.quota_alerts
         return {"quota_alerts": alerts[:MAX_ROWS], "quotas_almost_used_up": len(alerts)} if alerts else {}
+
+    def _lagged(self, seconds: float) -> None:
+        self.metrics.loop_lagged(seconds)
+        if self._watchdog is not None:
+            self._watchdog.lagged(seconds)
+
+    def _packages(self) -> Collection[str]:
+        """Return the packages whose functions stalls are named for: ours, and those of plugins."""
+        return {"epp", *(type(plugin).__module__.partition(".")[0] for plugin in self._running.assembly.plugins)}
 
     def _cluster_scores(self, local: str) -> Mapping[str, object]:
         """Return the room for requests in each cluster; called in any thread."""

@@ -16,6 +16,7 @@ from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
+from epp.observability.stalls import DEFAULT_THRESHOLD_SECONDS
 from epp.picker.kubernetes import KubernetesSettings
 from epp.policies import PolicyFiles
 
@@ -84,6 +85,8 @@ class PickerSettings:
     """Longest time for which the picker still serves after a request to stop."""
     drain_quiet_seconds: float = 2.0
     """Idle period required before shutdown: the time in which a gateway sees that the picker is not ready."""
+    stall_seconds: float = DEFAULT_THRESHOLD_SECONDS
+    """From when on a turn of the event loop counts as a stall; 0 for never."""
     observers: tuple[DirectorObserver, ...] = ()
     """Told of every request, beside the metrics: log lines, say."""
     decision_headers: bool = False

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A thread that looks at what the event loop does, when it does it for long."""
+
+import asyncio
+import gc
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from types import CodeType, FrameType
+
+from epp.observability.stalls.cpu_timer import CpuTimer, ThreadTimes
+from epp.observability.stalls.stall import GARBAGE, NO_CPU, UNKNOWN, Stall, place_of, stack_of
+
+DEFAULT_THRESHOLD_SECONDS = 0.01
+_LEAST_SECONDS = 0.001
+_REST_SECONDS = 0.25
+"""Between two looks at a loop that uses no CPU time. A call that waits for something else is found in this time."""
+_PLAIN_REST_SECONDS = 0.02
+"""That, where there is no timer of CPU time."""
+_ALERT_SECONDS = 10.0
+"""Time of frequent looks after a stall without a name."""
+_HALF = 0.5
+
+
+class _Probe:
+    """A callback that the loop was asked for in the middle of a turn, and what was seen until it ran."""
+
+    __slots__ = ("places", "stacks", "started_at", "waited")
+
+    def __init__(self, started_at: float, waited: float) -> None:
+        self.started_at, self.waited = started_at, waited
+        self.places: dict[str, int] = {}
+        """How often it was seen where."""
+        self.stacks: dict[str, tuple[str, ...]] = {}
+
+
+class StallWatchdog:
+    """Tells of turns of the event loop that take longer than a threshold; those just above it may be missed.
+
+    It looks whenever the loop's thread has used half the threshold of CPU time, and four times a second: a loop at rest
+    costs nothing more. In the middle of a turn, it asks for a callback, and takes the stack until that has run.
+    """
+
+    def __init__(
+        self,
+        threshold_seconds: float,
+        stalled: Callable[[Stall], None],
+        packages: Callable[[], Collection[str]] = lambda: ("epp",),
+    ) -> None:
+        """`stalled` is called on the loop. Of a stack, the innermost call into one of the `packages` gives the name."""
+        self._threshold = max(threshold_seconds, _LEAST_SECONDS)
+        self._stalled = stalled
+        self._packages = packages
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._timer: CpuTimer | None = None
+        self._probe: _Probe | None = None
+        self._alert_until = -math.inf
+        self._told_at = -math.inf
+        self._collecting_since = 0.0
+        self._collected: tuple[float, float] = (-math.inf, 0.0)
+        """When the last long collection of garbage began, and its seconds."""
+        self._waited = 0.0
+
+    async def start(self) -> None:
+        """Begin with the running loop, in its own thread."""
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._times = ThreadTimes(self._loop_thread, threading.get_native_id())
+        self._waited = self._times.waited_seconds()
+        base: asyncio.Future[CodeType | None] = self._loop.create_future()
+        self._loop.call_soon(lambda: base.set_result(_caller_code()))
+        self._base = await base
+        gc.callbacks.append(self._note_collection)
+        self._thread = threading.Thread(target=self._watch, name="stall watchdog", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread."""
+        self._stopping = True
+        with suppress(ValueError):
+            gc.callbacks.remove(self._note_collection)
+        if self._thread is not None:
+            self._wake()
+            await asyncio.to_thread(self._thread.join)
+            self._times.close()
+            self._thread = None
+
+    def lagged(self, seconds: float) -> None:
+        """Count a timer of the loop that was late as a stall, if it was in none; look more often then."""
+        before, self._waited = self._waited, self._times.waited_seconds()
+        now = time.monotonic()
+        if seconds < self._threshold or self._told_at > now - seconds - self._threshold:
+            return
+        if seconds - (self._waited - before) < self._threshold:
+            self._tell(Stall(NO_CPU, seconds))
+            return
+        self._alert_until = now + _ALERT_SECONDS
+        self._wake()
+        self._tell(Stall(UNKNOWN, seconds))
+
+    def _wake(self) -> None:
+        if self._timer is not None and self._thread is not None and self._thread.is_alive():
+            self._timer.wake()
+
+    def _watch(self) -> None:
+        timer = self._timer = CpuTimer(self._times.clock, self._threshold * _HALF)
+        rest = _REST_SECONDS if timer.works else _PLAIN_REST_SECONDS
+        own = ThreadTimes(threading.get_ident(), threading.get_native_id())
+        cpu, waited = self._times.cpu_seconds(), own.waited_seconds()
+        try:
+            while not self._stopping:
+                is_close = self._probe is not None or time.monotonic() < self._alert_until
+                timer.wait(self._threshold if is_close else rest)
+                before, cpu = cpu, self._times.cpu_seconds()
+                unaware = own.waited_seconds() - waited
+                waited += unaware
+                self._look(cpu - before - self._threshold * _HALF - unaware if timer.works else 0.0)
+        except RuntimeError:  # the loop is closed
+            pass
+        finally:
+            timer.close()
+            own.close()
+
+    def _look(self, late: float) -> None:
+        """See what the loop does now; it was to be looked at so many seconds ago, where that is above the threshold.
+
+        A call that keeps the interpreter's lock keeps this thread from looking.
+        """
+        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  documented
+        if frame is None or self._rests(frame):
+            return
+        probe = self._probe
+        if probe is None:
+            now = time.monotonic()
+            started_at = now - late if late > self._threshold else now
+            probe = self._probe = _Probe(started_at, self._times.waited_seconds())
+            self._loop.call_soon_threadsafe(self._answer)
+        where = place_of(frame, self._packages())
+        probe.places[where] = probe.places.get(where, 0) + 1
+        probe.stacks[where] = stack_of(frame)
+
+    def _answer(self) -> None:
+        """End a probe: the loop has come around."""
+        probe, self._probe = self._probe, None
+        now = time.monotonic()
+        if probe is None or now - probe.started_at < self._threshold:
+            return
+        seconds = now - probe.started_at
+        collected_at, collected = self._collected
+        if collected_at >= probe.started_at - self._threshold and collected > seconds * _HALF:
+            return  # that was told
+        if seconds - (self._times.waited_seconds() - probe.waited) < self._threshold:
+            self._tell(Stall(NO_CPU, seconds))
+            return
+        places = probe.places.copy()  # at once: the other thread may count in it
+        where = max(places, key=lambda place: places[place], default=UNKNOWN)
+        self._tell(Stall(where, seconds, probe.stacks.get(where, ())))
+
+    def _tell(self, stall: Stall) -> None:
+        self._told_at = time.monotonic()
+        self._stalled(stall)
+
+    def _note_collection(self, phase: str, _: object) -> None:
+        """Tell of a long collection of garbage; called in any thread, all of which it stops."""
+        now = time.monotonic()
+        if phase == "start":
+            self._collecting_since = now
+            return
+        seconds = now - self._collecting_since
+        if seconds >= self._threshold and not self._stopping:
+            self._collected = (self._collecting_since, seconds)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._tell, Stall(GARBAGE, seconds))
+
+    def _rests(self, frame: FrameType) -> bool:
+        """Whether the loop waits for events: uvloop calls nothing then, asyncio's own a selector."""
+        return frame.f_code is self._base or frame.f_globals.get("__name__") == "selectors"
+
+
+def _caller_code() -> CodeType | None:
+    """Return the code that runs the loop."""
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  the caller of the callback
+    return None if frame is None else frame.f_code
