@@ -48,7 +48,8 @@ def messages(path: str, *sent: bytes, more: int = 0) -> Sequence[bytes]:
     fields = {":method": "POST", ":path": path} | {f"x-{number}": "1" for number in range(more)}
     modes = ProtocolConfiguration(request_body_mode=FULL_DUPLEX_STREAMED, response_body_mode=FULL_DUPLEX_STREAMED)
     found = [ProcessingRequest(request_headers=headers(fields), protocol_config=modes)]
-    found += [ProcessingRequest(request_body=HttpBody(body=body, end_of_stream=True)) for body in sent]
+    for number, body in enumerate(sent, start=1):
+        found.append(ProcessingRequest(request_body=HttpBody(body=body, end_of_stream=number == len(sent))))
     return [message.SerializeToString() for message in found]
 
 

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The longest turn of the event loop with what clients and operators can do to it: sessions without a socket.
+
+Rows are CPU time in milliseconds. `--quick` is a tenth of the size.
+"""
+
+import asyncio
+import contextlib
+import gc
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import uvloop
+import yaml
+from bodies import messages, new_director, play
+from flow_control import CONFIG as FLOW_CONFIG
+from pool import HARDWARE, HEADERS, PLAIN, SAMPLES, endpoint, reported, route, running
+from timing import no_log_lines, quick, tell, turns
+
+from epp.cli.heap import collect_rarely
+from epp.config import Assembly, Builder, assemble, load_text
+from epp.datastore import Datastore
+from epp.director import Director, Held, PoolPolicies, Rewrite
+from epp.director.pipeline import Pipeline
+from epp.director.policies import NO_POLICIES
+from epp.framework import Endpoint, Headers, RequestError, SystemClock
+from epp.framework.registry import Registry
+from epp.observability.metrics import Metrics
+from epp.picker.running import RunningConfig
+
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+MILLION = 1_000_000
+REWRITING = PoolPolicies(generic=Rewrite("all", generic=True, models=("another-model",), weights=(1,)))
+OTHER_ORDER = FLOW_CONFIG.replace("round-robin-fairness-policy", "global-strict-fairness-policy")
+BODY = b'{"model":"m","prompt":"hello"}'
+
+
+async def longest(work: Awaitable[object]) -> float:
+    """Return the CPU time of the longest turn."""
+    gc.collect()
+    _, turn = await turns(work)
+    return turn
+
+
+def bodies(scale: float) -> Iterator[tuple[str, str, bytes]]:
+    """Yield row, path and body: each takes long to read, or to copy."""
+    million = int(MILLION * scale)
+    text = b"x" * (30 * million)
+    yield "brackets", CHAT, b'{"model":"m","messages":' + b"[" * million + b"]" * million + b"}"
+    yield "bracket-pairs", CHAT, b'{"model":"m","x":[' + (b"[]," * million)[:-1] + b'],"messages":[]}'
+    yield "braces", COMPLETIONS, b'{"model":"m","prompt":"x","y":' + b'{"a":' * million + b"1" + b"}" * million + b"}"
+    yield "token-ids", COMPLETIONS, b'{"model":"m","prompt":[' + (b"1," * (2 * million))[:-1] + b"]}"
+    yield "token-lists", COMPLETIONS, b'{"model":"m","prompt":[' + (b"[1]," * million)[:-1] + b"]}"
+    yield "texts", EMBEDDINGS, b'{"model":"m","input":[' + (b'"",' * million)[:-1] + b"]}"
+    yield "members", CHAT, b"{" + b"".join(b'"%d":1,' % number for number in range(million)) + b'"model":"m"}'
+    yield "escapes", COMPLETIONS, b'{"model":"m","prompt":"' + b"\\u0041" * (5 * million) + b'"}'
+    yield "text-2m", COMPLETIONS, b'{"prompt":"' + text[: 2 * million] + b'","model":"m"}'
+    yield "text-30m", COMPLETIONS, b'{"model":"m","prompt":"' + text + b'"}'
+    yield "open-text-30m", COMPLETIONS, b'{"model":"m","prompt":"' + text
+    yield "spaces-30m", COMPLETIONS, b'{"model":"m","prompt":"x"' + b" " * len(text) + b"}"
+    yield "ids-30m", COMPLETIONS, b'{"model":"m","prompt":[' + (b"12345," * (5 * million))[:-1] + b"]}"
+    part = b'{"role":"user","content":"hello hello hello hello hello hello hello hello"},'
+    yield "messages-30m", CHAT, b'{"model":"m","messages":[' + (part * (30 * million // len(part)))[:-1] + b"]}"
+
+
+async def exchanged(path: str, body: bytes, policies: PoolPolicies = NO_POLICIES, piece_bytes: int = 0) -> float:
+    """Return the longest turn of the request half of an exchange."""
+    director = new_director()
+    director.use_policies(policies)
+    size = piece_bytes or len(body)
+    sent = messages(path, *(body[start : start + size] for start in range(0, len(body), size)))
+    return await longest(play(director, sent))
+
+
+def pipeline(text: str) -> Pipeline:
+    return assemble(load_text(text, "bench"), Builder(Registry(), SystemClock())).pipeline
+
+
+class Line:
+    """Requests that wait in front of a full pool, as sessions have them."""
+
+    def __init__(self, ttl: str = "1h") -> None:
+        store = Datastore(SystemClock())
+        store.replace([Endpoint("e", "10.0.0.1", 8000)])
+        self.text = FLOW_CONFIG.replace("1h", ttl)
+        self.director = Director(store, pipeline(self.text), SystemClock())
+        self.held: list[Held] = []
+        self.waits: list[asyncio.Task[object]] = []
+
+    async def fill(self, count: int) -> None:
+        self.director.route(HEADERS, BODY, None)
+        for number in range(count):
+            headers = Headers([(":path", COMPLETIONS), ("x-gateway-inference-fairness-id", f"t{number % 10_000}")])
+            held = self.director.route(headers, BODY, None)
+            assert isinstance(held, Held), held
+            self.held.append(held)
+            self.waits.append(asyncio.ensure_future(held.settle()))
+            if number % 16 == 0:
+                await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        """Wait for all."""
+        await asyncio.gather(*self.waits, return_exceptions=True)
+
+
+async def reloaded(count: int) -> float:
+    """Return the longest turn as the order of flows changes while so many wait."""
+    line = Line()
+    await line.fill(count)
+    other = pipeline(OTHER_ORDER)
+
+    async def switch() -> None:
+        line.director.use(other)
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    found = await longest(switch())
+    line.director.refuse_waiting()
+    await line.end()
+    return found
+
+
+async def refused(count: int) -> float:
+    """Return the longest turn as all that wait are refused."""
+    line = Line()
+    await line.fill(count)
+
+    async def refuse() -> None:
+        line.director.refuse_waiting()
+        await line.end()
+
+    return await longest(refuse())
+
+
+async def expired(count: int) -> float:
+    """Return the longest turn as all that wait have waited too long at the same moment."""
+    line = Line("2s" if count <= 10_000 else "15s")
+    await line.fill(count)
+    return await longest(line.end())
+
+
+async def left(count: int) -> float:
+    """Return the longest turn as all clients leave, each in a callback of its own."""
+    line = Line()
+    await line.fill(count)
+
+    async def leave() -> None:
+        for wait in line.waits:
+            wait.cancel()
+        await line.end()
+
+    return await longest(leave())
+
+
+def ask(config: RunningConfig) -> None:
+    """Route a request, or have it refused."""
+    with contextlib.suppress(RequestError):
+        route(config)
+
+
+def in_a_file(path: Path, members: Iterable[Endpoint], sample: str) -> Assembly:
+    """Return the assembly of a sample whose endpoints are in a file."""
+    kept = ("llm-d.ai/role", "nvidia.com/gpu.product", "nvidia.com/gpu.memory")  # a file has 1 MiB at most
+    entries = [
+        {
+            "name": each.name,
+            "address": each.address,
+            "port": each.port,
+            "labels": {label: each.labels[label] for label in kept},
+        }
+        for each in members
+    ]
+    path.write_bytes(msgspec.json.encode({"endpoints": entries}))
+    text = (SAMPLES / f"{sample}.yaml").read_text()
+    given = yaml.safe_load(text)
+    given["plugins"].append({"type": "file-discovery", "parameters": {"path": str(path)}})
+    given.setdefault("dataLayer", {})["discovery"] = {"pluginRef": "file-discovery"}
+    return assemble(load_text(yaml.safe_dump(given), "bench"), Builder(Registry(), SystemClock()))
+
+
+async def switched(count: int, sample: str, other: str) -> float:
+    """Return the longest turn of a switch to other plugins and to another file of endpoints, with requests."""
+    with tempfile.TemporaryDirectory() as directory:
+        clock, members = SystemClock(), [endpoint(number) for number in range(2 * count)]
+        before = in_a_file(Path(directory) / "before", members[:count], sample)
+        config = RunningConfig(before, clock, Metrics("bench", clock), poll_seconds=3600.0)
+        await config.start()
+        reported(config)
+        ask(config)
+        after = in_a_file(Path(directory) / "after", members[count // 2 : -count // 2], other)
+
+        async def switch() -> None:
+            switching = asyncio.ensure_future(config.switch(after))
+            while not switching.done():
+                ask(config)
+                await asyncio.sleep(0)
+            await switching
+            for _ in range(20):
+                ask(config)
+                await asyncio.sleep(0)
+
+        found = await longest(switch())
+        await config.stop()
+    return found
+
+
+async def changed(count: int, sample: str, change: Callable[[int], Endpoint | None]) -> float:
+    """Return the longest turn as each endpoint of a list becomes another, with requests meanwhile."""
+    config, discovery = await running(sample)
+    pool = discovery.pool
+    pool.update([endpoint(number) for number in range(count)])
+    while len(config.store.endpoints) < count:  # noqa: ASYNC110  no event to have
+        await asyncio.sleep(0)
+    reported(config)
+    ask(config)
+    wanted = [other for number in range(count) if (other := change(number)) is not None]
+
+    async def work() -> None:
+        pool.replace(wanted)
+        for _ in range(3 * count // 4):
+            await asyncio.sleep(0)
+            ask(config)
+
+    found = await longest(work())
+    await config.stop()
+    return found
+
+
+async def main() -> None:
+    """Print the figures."""
+    few = quick()
+    no_log_lines()
+    collect_rarely()
+    scale = 0.1 if few else 1.0
+    figures = {}
+    for row, path, body in bodies(scale):
+        figures[row] = await exchanged(path, body)
+        figures[f"{row}, rewritten"] = await exchanged(path, body, REWRITING)
+        if len(body) > 10 * MILLION * scale:
+            figures[f"{row}, in pieces"] = await exchanged(path, body, REWRITING, piece_bytes=16 * 1024)
+    endpoints = int(5000 * scale)
+    figures["switch"] = await switched(endpoints, PLAIN, PLAIN)
+    figures["switch, hardware"] = await switched(endpoints, HARDWARE, HARDWARE)
+    figures["switch, to hardware"] = await switched(endpoints, PLAIN, HARDWARE)
+    for sample in (PLAIN, HARDWARE):
+        figures[f"labels, {sample}"] = await changed(endpoints, sample, lambda number: endpoint(number, zone="other"))
+        figures[f"others, {sample}"] = await changed(endpoints, sample, lambda number: endpoint(number, uid="other"))
+        figures[f"half, {sample}"] = await changed(
+            endpoints, sample, lambda number: endpoint(number) if number % 2 else None
+        )
+    waiting = int(100_000 * scale)
+    figures["reload"] = await reloaded(waiting)
+    figures["refused"] = await refused(waiting)
+    figures["left"] = await left(waiting)
+    figures["expired"] = await expired(waiting)
+    tell(figures)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
