@@ -24,6 +24,7 @@ from epp.config.plugin_markdown import plugin_markdown
 from epp.config.plugin_reference import plugin_reference
 from epp.config.schema import config_schema
 from epp.discovery import StaticDiscovery
+from epp.extproc.client_headers import ALL, GROUPS, HEADER, group_of
 from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
@@ -49,6 +50,8 @@ import hardware
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = "inference-epp"
+
+IGNORE_FLAG, TRUST_FLAG = "--ignore-client-headers", "--trusted-gateways"
 
 LLM_D_DEFAULTS = {
     "--allow-experimental-plugins": "false",
@@ -245,18 +248,37 @@ class _AnyError(RequestError):
 
 def headers_markdown() -> str:
     """Return all headers and metadata keys of the protocol, by direction."""
-    intro = (
-        "All names of the protocol. Where there are several, the first is the current one. A client's own headers that "
-        "speak to the picker, or that endpoints obey, do not reach the endpoint."
+    kept_back = headers.CONTROL
+    removed = (
+        "A client's own headers that speak to the picker, or that endpoints obey, do not reach the endpoint: all that "
+        f"begin with {_in_words(kept_back.beginnings)}, and {_in_words(kept_back.names)}; whatever stands between "
+        "their words, since many servers take `x_epp_a` for `x-epp-a`."
     )
-    lines = ["# Headers", "", intro]
+    ignored = (
+        f"Headers of a group are neither obeyed nor passed on with `{IGNORE_FLAG}=GROUP,...`, but from gateways of "
+        f"`{TRUST_FLAG}`. `{ALL}` is all groups; `{HEADER}NAME` is one more header, that a plugin is told to read."
+    )
+    intro = "All names of the protocol. Where there are several, the first is the current one."
+    lines = ["# Headers", "", intro, "", removed, "", ignored]
     for direction, rows in groupby(_header_rows(), key=lambda row: row[0]):
-        lines += ["", f"## {direction}", "", *_table(("name", ""), ((names, text) for _, names, text in rows))]
-    return _page(*lines)
+        found = [row[1:] for row in rows]
+        if any(group for _, _, group in found):
+            lines += ["", f"## {direction}", "", *_table(("name", "", "switched off by the group"), found)]
+        else:
+            lines += ["", f"## {direction}", "", *_table(("name", ""), (row[:2] for row in found))]
+    powers = ((f"`{name}`", ", ".join(map(_code, group.names)), group.power) for name, group in GROUPS.items())
+    return _page(
+        *lines, "", "## What clients can do with them", "", *_table(("group", "headers", "lets a client"), powers)
+    )
 
 
-def _header_rows() -> Iterator[tuple[str, str, str]]:
-    """Yield direction, names and text of each constant; a comment on a line of its own begins a direction."""
+def _in_words(names: Iterable[str]) -> str:
+    *some, last = map(_code, sorted(names))
+    return f"{', '.join(some)} and {last}"
+
+
+def _header_rows() -> Iterator[tuple[str, str, str, str]]:
+    """Yield direction, names, text and group of each constant; a comment on a line of its own begins a direction."""
     source = inspect.getsource(headers)
     lines = source.splitlines()
     for statement, below in pairwise(ast.parse(source).body):
@@ -267,7 +289,9 @@ def _header_rows() -> Iterator[tuple[str, str, str]]:
                     continue
                 comments = [line for line in lines[: statement.lineno] if line.startswith("# ")]
                 names = (value,) if isinstance(value, str) else value
-                yield comments[-1][2:].rstrip("."), ", ".join(map(_code, names)), " ".join(text.split())
+                groups = {_code(group_of(name)) for name in names}
+                direction = comments[-1][2:].rstrip(".")
+                yield direction, ", ".join(map(_code, names)), " ".join(text.split()), ", ".join(sorted(groups))
 
 
 def licences_markdown() -> str:

@@ -94,6 +94,15 @@ class PickerFlags:
             "Envoy has to allow that (allow_mode_override), and does not while bodies are in full duplex."
         ),
     ] = "auto"
+    ignore_client_headers: Annotated[
+        str,
+        typer.Option(
+            metavar="GROUP,...",
+            help="Headers of clients that are neither obeyed nor passed on: all, or some of model-rewrite, objective, "
+            "fairness-id, session, slo, accelerator, profile, video, prefer, attempt-count, request-id and "
+            "endpoint-selection (docs/headers.md); header:NAME for one that a plugin is told to read.",
+        ),
+    ] = ""
     reservation_ttl: Annotated[
         float,
         duration_option(
@@ -186,6 +195,14 @@ class Serve(PickerFlags):
     grpc_max_send_msg_size: Annotated[
         int | None, size_option("Largest message sent; by default 1Mi more than a body.")
     ] = None
+    trusted_gateways: Annotated[
+        str,
+        typer.Option(
+            metavar="CIDR,...",
+            help="Networks of gateways from which the headers of --ignore-client-headers count all the same: they have "
+            "set or checked them.",
+        ),
+    ] = ""
     disable_endpoint_subset_filter: Annotated[Switch, switch_option("Ignore the gateway's subset hint.")] = Switch.FALSE
     emit_endpoint_scores: Annotated[Switch, switch_option("Send the scores of all candidates in dynamic metadata.")] = (
         Switch.FALSE

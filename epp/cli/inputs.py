@@ -6,6 +6,7 @@ from pathlib import Path
 
 from epp.config import LoadedConfig, load_file, load_text
 from epp.discovery import StaticDiscovery, Target, parse_targets
+from epp.extproc.client_headers import IgnoredHeaders
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
@@ -56,6 +57,22 @@ def read_trust(ca_file: Path | None, *, skip_verify: bool) -> EndpointTrust:
             "--endpoint-ca-file has no effect with --endpoint-insecure-skip-verify: leave one of them out"
         )
     return EndpointTrust(None if ca_file is None else ca_file.absolute(), verify=not skip_verify)
+
+
+def read_ignored_headers(names: str, gateways: str) -> IgnoredHeaders | None:
+    """Return the headers of --ignore-client-headers but for --trusted-gateways; raises ConfigurationError."""
+    if not names.strip():
+        if gateways.strip():
+            raise ConfigurationError("--trusted-gateways has no effect without --ignore-client-headers: add it")
+        return None
+    try:
+        ignored = IgnoredHeaders.parse(split_list(names))
+    except ValueError as error:
+        raise ConfigurationError(f"--ignore-client-headers: {error}") from error
+    try:
+        return ignored.except_from(split_list(gateways))
+    except ValueError as error:
+        raise ConfigurationError(f"--trusted-gateways: {error}") from error
 
 
 def read_bind_address(text: str, flag: str = "--bind-address") -> str:

@@ -7,7 +7,14 @@ from epp.admin import AdminSettings
 from epp.cli import heap
 from epp.cli.commands import PickerFlags, Serve
 from epp.cli.file_pool import is_in_files, read_file_pool
-from epp.cli.inputs import read_bind_address, read_config, read_endpoints, read_policies, split_list
+from epp.cli.inputs import (
+    read_bind_address,
+    read_config,
+    read_endpoints,
+    read_ignored_headers,
+    read_policies,
+    split_list,
+)
 from epp.cli.kubernetes import read_source
 from epp.discovery import PodTarget
 from epp.extproc.overrides import ResponseUsage
@@ -49,6 +56,9 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         observers=request_log(flags.v),
         decision_headers=bool(flags.decision_headers),
         response_usage=ResponseUsage(flags.response_usage),
+        ignored_headers=read_ignored_headers(
+            flags.ignore_client_headers, flags.trusted_gateways if isinstance(flags, Serve) else ""
+        ),
         lost_log_lines=lambda: log.lost,
         terminal=logs.terminal(log),
         before_ready=heap.freeze,

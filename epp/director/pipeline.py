@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 from epp.flow_control import FlowControlSettings
 from epp.framework.errors import NoParserError
 from epp.framework.flow_control import SaturationDetector
-from epp.framework.headers import is_control, may_hold_control
+from epp.framework.header_spellings import Spellings
+from epp.framework.headers import CONTROL
 from epp.framework.plugin import Plugin, R
 from epp.framework.request import Headers, Reading, RequestBody
 from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming
@@ -128,6 +129,11 @@ class Pipeline:
     """None where requests do not wait for room."""
     shedding: SaturationDetector[Any] | None = None
     """What says then that the pool is saturated; None for the usual."""
+    _kept_back: Spellings = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Prepare the search for headers that must not reach an endpoint."""
+        object.__setattr__(self, "_kept_back", CONTROL.beside(self.sets_headers))
 
     def of(self, role: type[R]) -> tuple[R, ...]:
         """Return the plugins of a role, in the order in which they run."""
@@ -136,9 +142,7 @@ class Pipeline:
 
     def control_names(self, headers: Headers) -> list[str]:
         """Return the names present that must not reach an endpoint: those of the protocol, and those plugins set."""
-        if not may_hold_control(headers) and self.sets_headers.isdisjoint(headers):
-            return []
-        return [name for name in headers if is_control(name) or name in self.sets_headers]
+        return self._kept_back.among(headers)
 
     @property
     def sees_responses(self) -> bool:

@@ -45,5 +45,5 @@ class SessionSource:
         if traits is None:
             if len(self._traits) >= _MOST_GATEWAYS:
                 self._traits.clear()
-            traits = self._traits[host] = GatewayTraits()
+            traits = self._traits[host] = GatewayTraits(host)
         return traits

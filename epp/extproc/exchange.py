@@ -6,6 +6,7 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from epp.director import Held
+from epp.extproc.client_headers import IgnoredHeaders
 from epp.extproc.overrides import ResponseUsage
 
 Answer: TypeAlias = bytes | Held
@@ -28,6 +29,8 @@ class ExchangeSettings:
     """Whether responses tell the endpoint that served, and why."""
     response_usage: ResponseUsage = ResponseUsage.AUTO
     """Whether tokens are counted in responses, for metrics and log lines."""
+    ignored_headers: IgnoredHeaders | None = None
+    """Headers of clients that do not count; None where all do."""
 
 
 class ProtocolError(Exception):

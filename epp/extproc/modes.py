@@ -36,9 +36,11 @@ _TELLING_EXCHANGES = 10
 class GatewayTraits:
     """Observed behaviour of one gateway, shared by its streams."""
 
-    __slots__ = ("_exchanges_without_headers", "shows_response_headers", "streams_body_unprompted")
+    __slots__ = ("_exchanges_without_headers", "host", "shows_response_headers", "streams_body_unprompted")
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "") -> None:
+        self.host = host
+        """As gRPC writes it: `ipv4:10.0.0.1`."""
         self._exchanges_without_headers: int | None = 0  # None once it is known what the gateway shows
         self.streams_body_unprompted = False
         """Whether it has sent a body before its headers were answered: such a gateway never waits for that answer."""

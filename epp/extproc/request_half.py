@@ -43,6 +43,7 @@ class RequestHalf:
         "_director",
         "_evict",
         "_held",
+        "_ignored",
         "_is_envoy",
         "_mode",
         "_pieces",
@@ -74,6 +75,7 @@ class RequestHalf:
         self._size = 0
         self._asked = False
         self._held: tuple[Held, Callable[[Routing], Sequence[bytes]]] | None = None
+        self._ignored: Sequence[str] = ()
         self.headers = _NO_HEADERS
         self.subset: Subset | None = None
         self.routing: Routing | None = None
@@ -119,9 +121,9 @@ class RequestHalf:
         if self._progress is not _EXPECTED:
             expect("request_headers", self._progress, _EXPECTED)
         if are_too_large(message.headers):
-            self.headers = read_first(message.headers)
+            self._take(read_first(message.headers))
             raise self._refuse(HeadersTooLargeError(MOST_FIELDS, MOST_BYTES))
-        self.headers = read_headers(message.headers)
+        self._take(read_headers(message.headers))
         if message.end_of_stream:
             self._progress = _ENDED
             return self._route(b"", self._with_headers)
@@ -173,6 +175,12 @@ class RequestHalf:
             return ()
         (held, answer), self._held = self._held, None
         return self._routed(held.routing(), answer)
+
+    def _take(self, headers: Headers) -> None:
+        ignored = self._settings.ignored_headers
+        if ignored is not None and not ignored.trusts(self._traits.host):
+            headers, self._ignored = ignored.left_out(headers)
+        self.headers = headers
 
     def _gather(self, piece: bytes | memoryview) -> None:
         self._size += len(piece)
@@ -248,7 +256,7 @@ class RequestHalf:
         if REQUEST_ID not in self.headers:
             setting[REQUEST_ID] = routing.request.id
         scores = _scores(routing) if self._settings.emit_scores else None
-        return Forwarding(",".join(destination.addresses), setting, routing.control_names, scores)
+        return Forwarding(",".join(destination.addresses), setting, [*routing.control_names, *self._ignored], scores)
 
 
 def _scores(routing: Routing) -> dict[str, float]:

@@ -5,8 +5,7 @@ Names are lower-case, as HTTP/2 and Envoy have them. A tuple holds the current n
 `Headers.first_of` reads it.
 """
 
-import re
-from collections.abc import Collection
+from epp.framework.header_spellings import Spellings
 
 # Between the gateway and the picker.
 
@@ -117,17 +116,5 @@ RESERVED = frozenset({DESTINATION, REQUEST_ID, CONTENT_LENGTH})
 ONLY_OURS = frozenset({SERVED_ENDPOINT, DECISION_REASON})
 """Response headers that a model server's own must not pass for."""
 
-_CONTROL_PREFIXES = ("x-llm-d-", "x-gateway-", "x-epp-")
-_LIKE_CONTROL_PREFIX = re.compile("x-(?:llm-d|gateway|epp)-")
-"""Faster than one that knows where names begin."""
-_CONTROL_NAMES = OBEYED_BY_ENDPOINTS | {*SLO_TTFT_MS, *SLO_TPOT_MS}
-
-
-def is_control(name: str) -> bool:
-    """Whether a lower-case name speaks to the picker or to a sidecar: a client's must not reach the endpoint."""
-    return name.startswith(_CONTROL_PREFIXES) or name in _CONTROL_NAMES
-
-
-def may_hold_control(names: Collection[str]) -> bool:
-    """Whether one of them may be: usually none is, which one search tells sooner than a loop."""
-    return not _CONTROL_NAMES.isdisjoint(names) or _LIKE_CONTROL_PREFIX.search("\n".join(names)) is not None
+CONTROL = Spellings(OBEYED_BY_ENDPOINTS | {*SLO_TTFT_MS, *SLO_TPOT_MS}, ("x-llm-d-", "x-gateway-", "x-epp-"))
+"""Names that speak to the picker or to a sidecar: a client's must not reach the endpoint, however they are spelled."""

@@ -55,6 +55,7 @@ class Picker:
             max_body_bytes=settings.max_body_bytes,
             decision_headers=settings.decision_headers,
             response_usage=settings.response_usage,
+            ignored_headers=settings.ignored_headers,
         )
         self._clock = SystemClock()
         self._registry = Registry(modules=settings.plugin_modules)

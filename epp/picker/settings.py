@@ -11,6 +11,7 @@ from epp.admin import AdminSettings
 from epp.config import LoadedConfig
 from epp.director import DirectorObserver
 from epp.director.reservations import RESERVATION_SECONDS
+from epp.extproc.client_headers import IgnoredHeaders
 from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
 from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
@@ -93,6 +94,8 @@ class PickerSettings:
     """Whether responses tell the endpoint that served, and why."""
     response_usage: ResponseUsage = ResponseUsage.AUTO
     """Whether tokens are counted in responses, for metrics and log lines."""
+    ignored_headers: IgnoredHeaders | None = None
+    """Headers of clients that do not count; None where all do."""
     lost_log_lines: Callable[[], int] = _none
     """Number of log lines that could not be written."""
     before_ready: Callable[[], None] = _nothing

@@ -61,6 +61,28 @@ async def test_control_headers_stay_behind_and_others_pass_twice_if_they_came_tw
     assert "x-request-id" in names
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("x_gateway_destination_endpoint", "X_Prefiller_Host_Port", "x-data_parallel_rank", "x-epp_accelerator-class"),
+        *(
+            "x_llm_d_inference_fairness_id",
+            "x-gateway.model.name.rewrite",
+            "x~slo-ttft_ms",
+            "x_kv_cache-source_host_port",
+        ),
+    ],
+)
+async def test_spelling_that_a_server_takes_for_a_control_header_stays_behind_too(tuned: World, name):
+    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})
+    headers = {"content-type": "application/json", name: "6", "x-tag": "6"}
+    async with tuned.http.post(f"{tuned.url}/v1/chat/completions", data=body, headers=headers) as response:
+        assert response.status == 200
+    record, fields = await arrived(tuned)
+    assert record["model"] == MODEL
+    assert [key for key, value in fields if value == "6"] == ["x-tag"]
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["JSON", "SSE"])
 async def test_model_is_rewritten_for_the_server_and_put_back_for_the_client(tuned: World, stream):
     messages = b'[{"role":"user","content":"say \\"model\\""}]'

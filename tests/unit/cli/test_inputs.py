@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from epp.cli.inputs import read_bind_address, read_endpoints, read_policies
+from epp.cli.inputs import read_bind_address, read_endpoints, read_ignored_headers, read_policies
 from epp.framework import ConfigurationError
 
 
@@ -43,3 +43,22 @@ def test_objects_are_those_of_all_paths_for_the_pool_if_it_has_a_name(tmp_path):
     assert read_policies(paths, None).policies.priorities == {"a": 1, "b": 1}
     assert read_policies(paths, "a").policies.priorities == {"a": 1}
     assert read_policies("", None) is None
+
+
+def test_no_header_is_ignored_unless_one_is_named():
+    assert read_ignored_headers("", "") is None
+    assert read_ignored_headers("objective, header:x-mine", "10.0.0.0/8,::1") is not None
+
+
+@pytest.mark.parametrize(
+    ("names", "gateways", "problem"),
+    [
+        ("", "10.0.0.0/8", "--trusted-gateways has no effect without --ignore-client-headers: add it"),
+        ("objectiv", "", "--ignore-client-headers: 'objectiv' is no group of headers: write model-rewrite, "),
+        ("all", "10.0.0.0/40", "--trusted-gateways: '10.0.0.0/40' is no network: "),
+        ("all", "my-gateway", "--trusted-gateways: 'my-gateway' is no network: "),
+    ],
+)
+def test_flags_of_ignored_headers_that_cannot_be_are_refused_with_the_remedy(names, gateways, problem):
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(problem)}"):
+        read_ignored_headers(names, gateways)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name is the same whatever stands between its words: servers fold it; all others are left alone."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.framework import headers
+from epp.framework.header_spellings import Spellings
+
+CONTROL_NAMES = [
+    *sorted(headers.CONTROL.names),
+    *(beginning + "of-any-kind" for beginning in sorted(headers.CONTROL.beginnings)),
+    *headers.FAIRNESS_ID,
+    *headers.OBJECTIVE,
+    *headers.MODEL_REWRITE,
+    headers.DESTINATION,
+    headers.ACCELERATOR_PREFIX + "class",
+]
+SEPARATORS = st.sampled_from("-_.!#$%&'*+^`|~")
+TOKENS = st.text("abdeglpwxy0-_.", min_size=1, max_size=24)
+
+
+@st.composite
+def spellings(draw, names=CONTROL_NAMES):
+    words = draw(st.sampled_from(names)).split("-")
+    return "".join(word + draw(SEPARATORS) for word in words[:-1]) + words[-1]
+
+
+def folded(name: str) -> str:
+    """The variable in which CGI hands a header on."""
+    return re.sub("[^a-z0-9]", "_", name)
+
+
+FOLDED = {folded(name) for name in headers.CONTROL.names}
+FOLDED_BEGINNINGS = tuple(map(folded, headers.CONTROL.beginnings))
+
+
+@given(st.lists(spellings() | TOKENS | st.sampled_from(["accept", "x-request-id", "cookie"]), unique=True, max_size=12))
+def test_those_among_any_names_are_those_that_fold_to_one(names):
+    expected = [name for name in names if folded(name) in FOLDED or folded(name).startswith(FOLDED_BEGINNINGS)]
+    assert headers.CONTROL.among(names) == expected
+
+
+@given(spellings())
+def test_every_spelling_of_a_control_name_is_one(name):
+    assert headers.CONTROL.among([name]) == [name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("x_gateway_destination_endpoint", "x-epp_accelerator-class", "x_data-parallel_rank", "x_prefiller_host_port"),
+        *("x_llm_d_inference_fairness_id", "x-llm_d-slo-ttft-ms", "x_slo_tpot_ms", "x.gateway.model.name.rewrite"),
+    ],
+)
+def test_spellings_as_they_are_seen(name):
+    assert headers.CONTROL.has(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x-eppo",
+        "my-x-epp-a",
+        "xx-epp-a",
+        "xepp-a",
+        "x-llmd-a",
+        "x-prefiller-hostport",
+        "x-data-parallel-ranks",
+        "x-slo",
+    ],
+)
+def test_names_that_only_look_like_one_are_none(name):
+    assert headers.CONTROL.among([name, "x-epp", "x-gateway"]) == []
+
+
+def test_none_is_nothing():
+    assert Spellings().among(["", "a", "x-epp-a"]) == []
+
+
+def test_more_names_count_beside_them():
+    more = headers.CONTROL.beside({"api-key"})
+    assert more.among(["api_key", "api-key", "x-epp_a", "apikey"]) == ["api_key", "api-key", "x-epp_a"]
+    assert headers.CONTROL.among(["api_key"]) == []
