@@ -6,7 +6,7 @@ same length, so that every remaining quote opens or closes a string, and searche
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -31,25 +31,32 @@ class Wanted:
 
     Attributes:
         key: matches a wanted key between its quotes, in any spelling.
+        within: likewise, a key of the outermost object in whose value, if it is an object, members are wanted too.
         run: matches, for speed, several members at once: unwanted ones, each with its comma, followed by either the
             last one with the bracket that ends the object, or a wanted one whose value is a string, the group `value`,
             with its comma.
     """
 
     key: re.Pattern[bytes]
+    within: re.Pattern[bytes]
     run: re.Pattern[bytes]
 
     @classmethod
-    def named(cls, *names: str) -> Self:
+    def named(cls, *names: str, within: Sequence[str] = ()) -> Self:
         """Find these names: lower-case ASCII of at most ten characters, so that any spelling fits 64 bytes."""
-        plain = "|".join(re.escape(name) for name in names)
-        spelled = "|".join("".join(rf"(?:{re.escape(c)}|\\u00(?i:{ord(c):02x}))" for c in name) for name in names)
+        plain = "|".join(map(re.escape, names))
+        known = "|".join(map(re.escape, (*names, *within)))
         space, string = r"[ \t\n\r]*+", r'"[^"]*+"'
-        other = rf'{space}"(?!(?:{plain})")[^"\\]*+"{space}:{space}(?:{string}|[-+.0-9A-Za-z]++|{_nested(7)}){space}'
+        other = rf'{space}"(?!(?:{known})")[^"\\]*+"{space}:{space}(?:{string}|[-+.0-9A-Za-z]++|{_nested(7)}){space}'
         wanted = rf'{space}"(?:{plain})"{space}:{space}(?P<value>{string}){space},?+'
         # No member follows the bracket that ends the object.
         run = rf"(?:(?<!\}}){other}[,}}])*+(?:(?<!\}}){wanted})?+"
-        return cls(re.compile(spelled.encode()), re.compile(run.encode()))
+        return cls(_spelled(names), _spelled(within), re.compile(run.encode()))
+
+
+def _spelled(names: Sequence[str]) -> re.Pattern[bytes]:
+    spelled = ("".join(rf"(?:{re.escape(c)}|\\u00(?i:{ord(c):02x}))" for c in name) for name in names)
+    return re.compile(("|".join(spelled) or "(?!)").encode())
 
 
 def _nested(depth: int) -> str:
@@ -60,12 +67,22 @@ def _nested(depth: int) -> str:
 class MemberScanner:
     """Scans one JSON object, fed in pieces, for the start and end of the values of wanted members.
 
-    Only members of the outermost object count. Its syntax is checked; of the syntax of values, only strings and the
-    number of brackets. The result does not depend on how the bytes were cut, unless an object has more members than are
-    read: such a one is invalid.
+    Only members of the outermost object count, and those of objects that are the value of a member of `within`. Their
+    syntax is checked; of other values, only strings and the number of brackets. The result does not depend
+    on how the bytes were cut, unless an object has more members than are read: such a one is invalid.
     """
 
-    __slots__ = ("_depth", "_escaped", "_is_wanted", "_key", "_members_left", "_state", "_wanted")
+    __slots__ = (
+        "_depth",
+        "_enters",
+        "_escaped",
+        "_is_wanted",
+        "_is_within",
+        "_key",
+        "_members_left",
+        "_state",
+        "_wanted",
+    )
 
     def __init__(self, wanted: Wanted, most_members: int = MOST_MEMBERS) -> None:
         self._wanted = wanted
@@ -74,6 +91,8 @@ class MemberScanner:
         self._depth = 0
         self._key = b""
         self._is_wanted = False
+        self._enters = False
+        self._is_within = False
         self._members_left = most_members
 
     @property
@@ -100,14 +119,17 @@ class MemberScanner:
                 position = self._state(self, data, position, marks)
         return marks
 
-    def end_line(self) -> None:
-        """Process a line end that was not fed: whitespace between values, an error within a string."""
+    def end_line(self) -> bool:
+        """Process a line end that was not fed: whitespace between values, an error within a string.
+
+        Return whether a wanted value ended there, as a number or literal may.
+        """
         if self.complete:
-            return
+            return False
         if self._state in {MemberScanner._in_key, MemberScanner._in_string, MemberScanner._in_nested_string}:
             self._state = MemberScanner._invalid
-        else:
-            self.feed(b"\n")
+            return False
+        return bool(self.feed(b"\n"))
 
     def _without_escaped_quotes(self, piece: bytes) -> bytes:
         data = piece
@@ -128,7 +150,7 @@ class MemberScanner:
         if data[position] in _SPACE:
             return _skip(_SPACES, data, position)
         if data[position] == _CLOSE:
-            self._state = MemberScanner._after_object
+            self._end_object()
             return position + 1
         return self._before_key(data, position, marks)
 
@@ -153,9 +175,15 @@ class MemberScanner:
             marks += run.span("value")
             self._members_left -= 1
             self._state = MemberScanner._before_key if closing == _COMMA else MemberScanner._after_value
+        elif closing == _COMMA:
+            self._state = MemberScanner._before_key
         else:
-            self._state = MemberScanner._before_key if closing == _COMMA else MemberScanner._after_object
+            self._end_object()
         return end
+
+    def _end_object(self) -> None:
+        self._state = MemberScanner._after_value if self._is_within else MemberScanner._after_object
+        self._is_within = False
 
     def _in_key(self, data: bytes, position: int, _marks: list[int]) -> int:
         quote = data.find(b'"', position)
@@ -165,6 +193,7 @@ class MemberScanner:
         if quote < 0:
             return end
         self._is_wanted = self._wanted.key.fullmatch(self._key) is not None
+        self._enters = not self._is_within and self._wanted.within.fullmatch(self._key) is not None
         self._state = MemberScanner._after_key
         return quote + 1
 
@@ -180,6 +209,9 @@ class MemberScanner:
             return _skip(_SPACES, data, position)
         if byte == _QUOTE:
             self._state = MemberScanner._in_string
+        elif byte == _OPEN and self._enters:
+            self._is_within = True
+            self._state = MemberScanner._before_first_key
         elif byte in _OPENERS:
             self._depth = 1
             self._state = MemberScanner._in_nested
@@ -237,8 +269,10 @@ class MemberScanner:
             return _skip(_SPACES, data, position)
         if byte == _COMMA:
             self._state = MemberScanner._before_key
+        elif byte == _CLOSE:
+            self._end_object()
         else:
-            self._state = MemberScanner._after_object if byte == _CLOSE else MemberScanner._invalid
+            self._state = MemberScanner._invalid
         return position + 1
 
     def _after_object(self, data: bytes, position: int, _marks: list[int]) -> int:

@@ -12,6 +12,8 @@ from epp.bodies.partial import completed
 from epp.framework.errors import MalformedBodyError
 
 _MODEL = Wanted.named("model")
+_MODEL_OF_EVENT = Wanted.named("model", within=("response", "message"))
+"""Some events of the Responses API have the model in their `response`, one of the Messages API in its `message`."""
 _DATA = b"data:"
 _OTHER_FIELD = b"other"
 _MAX_VALUE_BYTES = 64 * 1024
@@ -59,7 +61,8 @@ def with_model_added(body: bytes, model: str) -> bytes:
 class ModelRestorer:
     """Replaces the top-level `model` in the JSON object of a response, or in that of each event of a stream.
 
-    Only a string of at most 64 KiB is replaced; nested members and text stay. The output does not depend on how the
+    In an event also the `model` of a top-level `response` or `message`, as APIs have it that stream typed events. Only
+    a string of at most 64 KiB is replaced; other nested members and text stay. The output does not depend on how the
     response was cut. Only an incomplete `model` value is ever held back.
 
     In an event stream the object may span the `data:` lines of its event; a line after a complete object starts a new
@@ -69,7 +72,8 @@ class ModelRestorer:
     def __init__(self, model: str, *, event_stream: bool) -> None:
         self._replacement = msgspec.json.encode(model)
         self._event_stream = event_stream
-        self._scanner = MemberScanner(_MODEL)
+        self._wanted = _MODEL_OF_EVENT if event_stream else _MODEL
+        self._scanner = MemberScanner(self._wanted)
         self._in_value = False
         self._buffering = False
         self._buffer = bytearray()
@@ -112,7 +116,7 @@ class ModelRestorer:
                     self._field = _OTHER_FIELD
                 return
             if self._scanner.complete:
-                self._scanner = MemberScanner(_MODEL)
+                self._scanner = MemberScanner(self._wanted)
             content = content[missing:]
             start += missing
         self._replace([start + mark for mark in self._scanner.feed(content)], output)
@@ -123,10 +127,10 @@ class ModelRestorer:
         if finishes_previous:
             return
         if self._line_is_empty:
-            self._scanner = MemberScanner(_MODEL)
+            self._scanner = MemberScanner(self._wanted)
             self._in_value = False
-        elif self._field == _DATA:
-            self._scanner.end_line()
+        elif self._field == _DATA and self._scanner.end_line():
+            self._in_value = False
         if self._buffering:
             self._buffer += output.take_until(end)
             self._flush(output)

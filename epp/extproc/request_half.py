@@ -15,7 +15,7 @@ from epp.extproc.modes import BodyMode, GatewayTraits
 from epp.extproc.replies import Forwarding
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError
-from epp.framework.errors import BodyTooLargeError, ClientGoneError, HeadersTooLargeError, InternalError
+from epp.framework.errors import BodyMissingError, BodyTooLargeError, ClientGoneError, HeadersTooLargeError
 from epp.framework.headers import CONTENT_LENGTH, REQUEST_ID
 
 _EXPECTED, _BODY, _ENDED = Progress
@@ -164,7 +164,7 @@ class RequestHalf:
         if self.routing is not None:
             return (replies.REQUEST_TRAILERS_PASS,)
         if self._mode in _BUFFERED:
-            raise self._refuse(InternalError("the gateway sent trailers instead of the buffered body"))
+            raise self._refuse(BodyMissingError())  # Envoy sends a buffered body first, and its headers have left
         shown = bool(self._pieces)
         body = self._gathered()
         return self._route(body, partial(self._with_trailers, body, shown=shown))

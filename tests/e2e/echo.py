@@ -56,8 +56,8 @@ class Echo:
 
 
 @asynccontextmanager
-async def echo() -> AsyncIterator[Echo]:
-    server = Echo()
+async def echo(server: Echo | None = None) -> AsyncIterator[Echo]:
+    server = server or Echo()
     app = web.Application(client_max_size=64 * MIB)
     app.router.add_route("*", "/{path:.*}", server.answer)
     runner = web.AppRunner(app, access_log=None)
@@ -71,10 +71,10 @@ async def echo() -> AsyncIterator[Echo]:
 
 
 @asynccontextmanager
-async def gateway_in_front_of(server: Echo, **settings):
+async def gateway_in_front_of(server: Echo, *, config: str = CONFIG, **settings):
     picker = PickerSettings(
         server=server_settings(),
-        config=load_text(CONFIG),
+        config=load_text(config),
         discovery=StaticDiscovery(parse_targets(server.address)),
     )
     async with local_gateway(picker, GatewaySettings(listen_port=0, **settings)) as gateway:

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from epp.bodies import ModelRestorer, with_model
@@ -33,6 +33,8 @@ PHRASES = [
     b"\\u006d",
     b"odel",
     b'"usage":{',
+    b'"response":{',
+    b'"message":',
 ]
 FRAGMENTS = st.sampled_from([*PUNCTUATION, *PHRASES, b'"prompt_tokens":'])
 BYTES = st.lists(FRAGMENTS, max_size=40).map(b"".join) | st.binary(max_size=80)
@@ -48,15 +50,26 @@ def spelled(draw, text):
 
 
 @st.composite
-def documents(draw, space=SPACE):
-    """An object as alternating stretches and top-level model values, some keys more than once."""
+def documents(draw, space=SPACE, *, is_event=False):
+    """An object as alternating stretches and values of its models, some keys more than once.
+
+    Those are the top-level ones, and in an event those of a `response` or a `message` too.
+    """
     stretches, values, text = [], [], draw(space) + "{"
+    keys = KEYS | st.sampled_from(["response", "message"])
     for number in range(count := draw(st.integers(0, 5))):
-        key, value = draw(KEYS), draw(VALUES)
+        key = draw(keys)
         text += draw(space) + spelled(draw, key) + draw(space) + ":" + draw(space)
-        rendered = (
-            spelled(draw, value) if isinstance(value, str) else json.dumps(value, ensure_ascii=draw(st.booleans()))
-        )
+        if is_event and key in ("response", "message") and draw(st.booleans()):
+            (first, *more), inner = draw(documents(space))
+            *whole, rendered = [text + first, *more]
+            stretches += whole
+            values += inner
+            text = ""
+        else:
+            value = draw(VALUES.filter(lambda value: not (is_event and isinstance(value, dict))))
+            is_text = isinstance(value, str)
+            rendered = spelled(draw, value) if is_text else json.dumps(value, ensure_ascii=draw(st.booleans()))
         if key == "model":
             stretches.append(text)
             values.append(rendered)
@@ -110,15 +123,29 @@ def test_json_response_differs_in_its_model_only_however_it_is_cut(document, cut
     assert passed(pieces_of(assembled(stretches, values), cuts), event_stream=False) == expected
 
 
-@given(
-    st.lists(documents(space=st.sampled_from(["", " ", "\t"])), max_size=3), st.sampled_from(["\n", "\r\n", "\r"]), CUTS
-)
-def test_event_stream_differs_in_its_models_only_however_it_is_cut(events, end, cuts):
-    def stream(of):
-        return b"".join(b"data: " + of(*event) + 2 * end.encode() for event in events)
+EVENTS_OF_STREAM = st.lists(documents(st.sampled_from(["", "", " ", "\t", "\n", "\n "]), is_event=True), max_size=3)
+FIELD = st.sampled_from(["data:", "data: "])
+OTHER_LINES = st.sampled_from(["", "event: response.created", ": model", "id: 1", 'id: {"model":"a"}', "retry"])
 
-    expected = stream(lambda parts, old: assembled(parts, ['"new"' if v.startswith('"') else v for v in old]))
-    assert passed(pieces_of(stream(assembled), cuts), event_stream=True) == expected
+
+def event_stream(events, end, field, other):
+    """The events, one line for each line of their JSON, with another field before each, and the closing one."""
+    texts = [assembled(*event).decode().replace("\n", end + field) for event in events]
+    lines = [line for text in texts for line in (other, field + text, "")]
+    return end.join([*lines, "data: [DONE]", "", ""]).encode()
+
+
+@settings(max_examples=200)
+@given(EVENTS_OF_STREAM, st.sampled_from(["\n", "\r\n", "\r"]), FIELD, OTHER_LINES, CUTS)
+def test_event_stream_differs_in_its_models_only_wherever_it_is_cut(events, end, field, other, cuts):
+    body = event_stream(events, end, field, other)
+    replaced = [(parts, ['"new"' if v.startswith('"') else v for v in old]) for parts, old in events]
+    expected = event_stream(replaced, end, field, other)
+    assert passed([body], event_stream=True) == expected
+    assert passed(pieces_of(body, cuts), event_stream=True) == expected
+    assert passed(pieces_of(body, range(len(body))), event_stream=True) == expected
+    for place in range(0, len(body), 1 + len(body) // 100):
+        assert passed([body[:place], body[place:]], event_stream=True) == expected
 
 
 @given(BYTES, st.booleans(), CUTS)

@@ -112,7 +112,9 @@ def test_every_line_end_of_the_format_is_known(end):
         b'{"model":"a"}\n\n',
         b'data: "model":"a"\n\n',
         b'data: [{"model":"a"}]\n\n',
-        b'data: {"type":"message_start","message":{"model":"a"}}\n\n',
+        b'data: {"type":"error","message":"model","response":["model",{"model":"a"}]}\n\n',
+        b'data: {"delta":{"model":"a"},"a":{"message":{"model":"a"}},"message":{"b":{"model":"a"}}}\n\n',
+        b'data: {"response":{"response":{"model":"a"},"message":{"model":"a"}}}\n\n',
         b"data\ndata\n\ndata:\n\n",
     ],
 )
@@ -120,9 +122,34 @@ def test_what_is_no_object_in_a_data_line_passes(body):
     assert restored(body) == [body]
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"type":"message_start","message":{"id":"m","model":"a","content":[],"usage":{"input_tokens":9}}}',
+        b'{"type":"response.created","sequence_number":0,"response":{"id":"r","status":"in_progress","model":"a"}}',
+        b'{"response": {"model" :\t"a", "output": [{"model": "b"}] } ,"type": "response.completed"}',
+        rb'{"r\u0065sponse":{"mod\u0065l":"a"}}',
+        b'{"message":{},"response":{"model":"a"}}',
+    ],
+)
+def test_typed_event_gets_the_model_of_its_response_or_message_back(event):
+    body = b"event: x\ndata: " + event + b"\n\n"
+    assert restored(body) == [body.replace(b'"a"', b'"mine"')]
+
+
+def test_json_body_has_its_model_on_top_alone():
+    body = b'{"model":"a","message":{"model":"a"},"response":{"model":"a"}}'
+    assert restored(body, event_stream=False) == [body.replace(b'{"model":"a",', b'{"model":"mine",')]
+
+
 def test_object_may_span_the_data_lines_of_its_event():
     body = b'data: {"a":\ndata: {"model":"nested"},\ndata: "model":\ndata: "a"}\n\n'
     assert restored(body) == [body.replace(b'"a"}', b'"mine"}')]
+
+
+def test_number_or_literal_may_end_with_its_line():
+    body = b'data: {"model":null\ndata: ,"n":1,"model":12\ndata: ,"model":"a"}\n\n'
+    assert restored(body) == [body.replace(b'"a"', b'"mine"')]
 
 
 def test_events_without_a_blank_line_between_them_are_objects_of_their_own():

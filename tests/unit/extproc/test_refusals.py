@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 import pytest
-from bench import BODY, Exchange, new_bench, request_body, request_headers, request_trailers, subset
+from bench import BODY, Exchange, new_bench, request_body, request_headers, subset
 
 from epp.extproc.wire import ImmediateResponse, ProcessingRequest
 
@@ -212,15 +212,6 @@ def test_error_of_openai_at_paths_of_gateways_that_rewrite_them(path):
     case = Case("", b"", 503, "", endpoints=("10.9.9.9",))
     shown = json.loads(refused(replace(case, body=BODY), path).body)
     assert shown["error"]["type"] == "server_error"
-
-
-def test_trailers_where_the_body_should_be_are_an_error_of_the_gateway():
-    running = new_bench().session()
-    first = request_headers()
-    first.protocol_config.request_body_mode = "BUFFERED"
-    running.receive(first)
-    (reply,) = running.receive(request_trailers())
-    assert json.loads(reply.immediate_response.body)["error"]["message"] == FAILED
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

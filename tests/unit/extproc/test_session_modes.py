@@ -82,6 +82,15 @@ def test_buffered_body_is_replaced_only_where_the_model_is(bench):
     assert common(reply).body_mutation.body == BODY.replace(b'"m"', b'"other"')
 
 
+def test_trailers_in_place_of_a_buffered_body_are_a_request_without_one(bench):
+    session = bench.session()
+    session.receive(saying(request_headers(), "BUFFERED"))
+    (reply,) = session.receive(request_trailers())
+    assert reply.immediate_response.status.code == 400
+    assert b"the request has no body" in reply.immediate_response.body
+    assert bench.endings.refusals == ["BodyMissingError"]
+
+
 def test_buffered_body_with_trailers_ends_with_them(bench):
     session = bench.session()
     session.receive(saying(request_headers(), "BUFFERED"))
