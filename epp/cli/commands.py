@@ -139,6 +139,22 @@ class PickerFlags:
     refresh_prometheus_metrics_interval: Annotated[
         float, duration_option("Time between two updates of the pool's gauges.")
     ] = Seconds(5)
+    max_page_size: Annotated[
+        int, size_option("Largest page of metrics that is read of an endpoint; a larger one is refused.")
+    ] = Bytes(8 * 1024 * 1024)
+    max_page_series: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT", help="Series of one name that are read of an endpoint's page: the first ones.", min=1
+        ),
+    ] = 1000
+    max_series_size: Annotated[
+        int,
+        size_option(
+            "Bytes of the series that are read of an endpoint's page, whatever else it has; a single one may have a "
+            "quarter of them. Requests wait while they are read: 10 ms for 64Ki at worst."
+        ),
+    ] = Bytes(64 * 1024)
 
 
 @dataclass(frozen=True, kw_only=True)

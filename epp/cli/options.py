@@ -39,8 +39,10 @@ class Bytes(int):
     """A default of a size, shown as it is written."""
 
     def __str__(self) -> str:
-        mebibytes, rest = divmod(self, 1024 * 1024)
-        return f"{int(self)}" if rest else f"{mebibytes}Mi"
+        for unit, size in (("Mi", 1024 * 1024), ("Ki", 1024)):
+            if self % size == 0:
+                return f"{self // size}{unit}"
+        return f"{int(self)}"
 
 
 def switch_option(text: str) -> Any:

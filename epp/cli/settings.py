@@ -16,6 +16,7 @@ from epp.cli.inputs import (
     split_list,
 )
 from epp.cli.kubernetes import read_source
+from epp.collectors import PageLimits
 from epp.discovery import PodTarget
 from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
@@ -47,6 +48,9 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),
         admin=_admin(flags),
         refresh_metrics_seconds=flags.refresh_metrics_interval,
+        page_limits=PageLimits(
+            page_bytes=flags.max_page_size, family_series=flags.max_page_series, series_bytes=flags.max_series_size
+        ),
         refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,
         reservation_seconds=flags.reservation_ttl or math.inf,
         inherited_seconds=flags.inherited_requests_ttl,

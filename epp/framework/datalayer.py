@@ -71,6 +71,7 @@ class Contact(StrEnum):
 
     NOT_ASKED = "not asked yet"
     ANSWERS = "answers"
+    READ_IN_PART = "answers with a page that is read in part"
     NO_PAGE = "answers without a page that can be read"
     REFUSED = "refuses connections"
     SILENT = "does not answer"
@@ -133,9 +134,18 @@ class Extractor(Plugin[P], role=Role(title="Extractors")):
     def series(self) -> Collection[str] | None:
         """Names of the series that are read of a page in the Prometheus text format, if it is nothing else.
 
-        Of a page of hundreds of kilobytes, only their lines are passed then. None for whole pages.
+        Of a large page, or one of very many lines, only their lines are passed then, and not more of them than the
+        limits of pages allow. None for whole pages.
         """
         return None
+
+    @property
+    def newest(self) -> Collection[str]:
+        """Those of the names whose series with the greatest value is the only one that counts.
+
+        Of a large page, it is the only one that is passed, however many there are.
+        """
+        return ()
 
     @abstractmethod
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:

@@ -26,6 +26,7 @@ _LONGEST_GAP_SECONDS = 30.0
 _QUIET_SECONDS = 60.0
 _UNRESOLVED_CHECK_SECONDS = 2.0
 _STDERR = 2
+_IMPERFECT = frozenset({Contact.READ_IN_PART, Contact.NO_PAGE})
 
 _log = structlog.get_logger()
 
@@ -45,7 +46,7 @@ class EndpointState:
     @property
     def needs_attention(self) -> bool:
         """Whether there is something to do about it."""
-        return not self.used or self.contact is Contact.NO_PAGE
+        return not self.used or self.contact in _IMPERFECT
 
     def as_fields(self) -> Mapping[str, object]:
         """Return the fields for logs and `/healthz`."""

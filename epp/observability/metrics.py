@@ -127,6 +127,11 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._extract_errors = self._counter(
             "datalayer_extract_errors_total", "Polled pages that could not be read.", ("source_type", "extractor_type")
         )
+        self._page_limits = self._counter(
+            "datalayer_page_limits_total",
+            "Polled pages beyond a limit: refused, or read in part (family_series, series_bytes).",
+            ("source_type", "limit"),
+        )
         self._poll_interval = self._gauge(
             "datalayer_poll_interval_seconds", "Time between two polls of an endpoint, which grows with the pool."
         )
@@ -252,6 +257,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
     def extract_error(self, source_type: str, extractor_type: str) -> None:
         """Count an unreadable page."""
         self._extract_errors.labels(source_type, extractor_type).inc()
+
+    def page_limited(self, source_type: str, limit: str) -> None:
+        """Count a page beyond a limit."""
+        self._page_limits.labels(source_type, limit).inc()
 
     def poll_interval(self, seconds: float) -> None:
         """Record the time between two polls of an endpoint."""

@@ -84,6 +84,7 @@ class Picker:
             observers=settings.observers,
             trust=settings.endpoint_trust,
             terminal=settings.terminal,
+            page_limits=settings.page_limits,
         )
         if settings.policies is not None:
             self.director.use_policies(settings.policies.policies)

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from epp.collectors import Collector, Tagging
+from epp.collectors import Collector, PageLimits, Tagging
 from epp.config import Assembly
 from epp.datastore import Datastore
 from epp.director import Director, DirectorObserver, Observers
@@ -56,6 +56,7 @@ class RunningConfig:
         observers: tuple[DirectorObserver, ...] = (),
         trust: EndpointTrust | None = None,
         terminal: io.TextIOBase | None = None,
+        page_limits: PageLimits | None = None,
     ) -> None:
         """Prepare; `discovery` takes precedence over that of the assembly. Raises ConfigurationError for none.
 
@@ -90,6 +91,7 @@ class RunningConfig:
             observer=metrics,
             supervisor=self._supervisor,
             trust=trust,
+            limits=page_limits,
         )
         self._collector.trust_for(_trusted_seconds(assembly))
         self._first_reports = FirstReports(self._collector)

@@ -3,11 +3,12 @@
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from epp.admin import AdminSettings
+from epp.collectors import PageLimits
 from epp.config import LoadedConfig
 from epp.director import DirectorObserver
 from epp.director.reservations import RESERVATION_SECONDS
@@ -70,6 +71,8 @@ class PickerSettings:
     """The admin port; None for none."""
     refresh_metrics_seconds: float = 0.05
     """Time between two polls of an endpoint."""
+    page_limits: PageLimits = field(default_factory=PageLimits)
+    """How much is read of a page of an endpoint."""
     refresh_prometheus_seconds: float = 5.0
     """Time between two updates of the pool's gauges."""
     reservation_seconds: float = RESERVATION_SECONDS

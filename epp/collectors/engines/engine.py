@@ -28,6 +28,11 @@ from epp.framework.snapshot import (
 
 Fold: TypeAlias = Callable[[Iterable[float]], float]
 
+_MOST_ADAPTERS = 1000
+"""Names of adapters that are kept of one endpoint, running and waiting each; a GPU runs some dozens."""
+_LONGEST_NAME = 256
+_LONGEST_NUMBER = 9
+
 _value: Callable[[Series], float] = attrgetter("value")
 
 
@@ -103,7 +108,7 @@ class LoraInfo:
         return LoraState(
             running=_adapters(labels.get("running_lora_adapters", "")),
             waiting=_adapters(labels.get("waiting_lora_adapters", "")),
-            max_adapters=int(max_lora) if max_lora.isdecimal() else 0,
+            max_adapters=int(max_lora) if max_lora.isdecimal() and len(max_lora) <= _LONGEST_NUMBER else 0,
         )
 
 
@@ -122,6 +127,14 @@ class Engine:
         names = [selector.name for signal in self.signals for selector in signal.selectors]
         names += [selector.name for selector in self.cache_info.selectors] if self.cache_info else []
         return (*names, *([self.lora.selector.name] if self.lora else []))
+
+    @property
+    def newest_series(self) -> frozenset[str]:
+        """Names of those series of which the newest one counts, whatever its labels."""
+        if self.lora is None or self.lora.selector.labels:
+            return frozenset()
+        name = self.lora.selector.name
+        return frozenset({name}) if self.series_names.count(name) == 1 else frozenset()
 
     @property
     def fills(self) -> tuple[Column | Attribute[Any], ...]:
@@ -220,4 +233,6 @@ def _label_value(label: str) -> Callable[[Series], float]:
 
 
 def _adapters(names: str) -> frozenset[str]:
-    return frozenset(name for part in names.split(",") if (name := part.strip()))
+    """Return the names; what a server may name has a bound."""
+    parts = names.split(",", _MOST_ADAPTERS)[:_MOST_ADAPTERS]
+    return frozenset(name for part in parts if 0 < len(name := part.strip()) <= _LONGEST_NAME)

@@ -27,7 +27,10 @@ class MetricsSourceParameters(HttpSourceParameters, frozen=True):
 
 
 class MetricsDataSource(HttpSource[MetricsSourceParameters]):
-    """Fetches an endpoint's metrics page: at most 8 MiB, no redirects, no cookies, no compression."""
+    """Fetches an endpoint's metrics page: no redirects, no cookies, no compression.
+
+    `--max-page-size`, `--max-page-series` and `--max-series-size` limit what is read of it.
+    """
 
     plugin_type = "metrics-data-source"
     accept = PROMETHEUS_TEXT
@@ -91,6 +94,15 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
     def series(self) -> Collection[str]:
         """Names of the series of all engines."""
         return {name for engine in self._engines.values() for name in engine.series_names}
+
+    @property
+    def newest(self) -> Collection[str]:
+        """Names of the series of adapters: old ones stay on the page, and count for nothing."""
+        engines = self._engines.values()
+        newest = {name for engine in engines for name in engine.newest_series}
+        return {
+            name for name in newest if all(name in one.newest_series or name not in one.series_names for one in engines)
+        }
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         """Return the metrics; raises PageError for an unreadable page or an unknown engine."""

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from epp.collectors.http.answers import AnswerReader, UnreadableAnswerError
+from epp.collectors.http.answers import AnswerReader, Gathering, UnreadableAnswerError
 from epp.collectors.http.cost import ReadingCost
 
 _BUFFER_BYTES = 64 * 1024
-"""Most that is read at once: a page of 51 KB with its head. The event loop may read 32 times that in one turn."""
+"""Most that is read at once: a page of 51 KB with its head. More of it has to wait for a later turn of the event loop,
+which would read 32 times that in one."""
 
 
 class ConnectError(Exception):
@@ -75,11 +76,15 @@ class Shared:
 class Connection(asyncio.BufferedProtocol):
     """Asks for pages, one at a time."""
 
-    __slots__ = ("_done", "_reader", "_shared", "_transport")
+    __slots__ = ("_done", "_reader", "_shared", "_transport", "begun", "seconds")
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, gathering: Gathering | None = None) -> None:
         self._shared = shared
-        self._reader: AnswerReader | None = AnswerReader(shared.limit)
+        self._reader: AnswerReader | None = AnswerReader(shared.limit, gathering)
+        self.begun = False
+        """Whether something of the last answer came."""
+        self.seconds = 0.0
+        """CPU time for the last answer, but for its last piece."""
         self._transport: asyncio.Transport | None = None
         self._done: Callable[[Outcome], None] | None = None
 
@@ -93,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._reader is None:
             raise RuntimeError("the connection is not open")
         self._done = done
+        self.begun, self.seconds = False, 0.0
         self._reader.next()
         self._transport.write(request)
 
@@ -119,14 +125,18 @@ class Connection(asyncio.BufferedProtocol):
         if reader is None or done is None:  # nothing was asked for
             self.close()
             return
+        self.begun = True
         try:
             reader.feed(self._shared.view[:nbytes])
         except UnreadableAnswerError as error:
+            self.seconds += self._shared.cost.lap
             self.close()
             done(error)
         else:
             if reader.done:
                 self._answered(reader, done)
+            else:
+                self._pause(whole=nbytes == _BUFFER_BYTES)
         self._shared.cost.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -145,20 +155,31 @@ class Connection(asyncio.BufferedProtocol):
         else:
             done(_answer_of(reader))
 
+    def _pause(self, *, whole: bool) -> None:
+        """Let others have their turn before more is read, where more is there."""
+        self.seconds += self._shared.cost.lap
+        if whole and self._transport is not None:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
     def _answered(self, reader: AnswerReader, done: Callable[[Outcome], None]) -> None:
         answer = _answer_of(reader)
         self._done = None
-        if reader.keeps_connection and not reader.excess:
-            reader.next()
-        else:
+        if not reader.keeps_connection or reader.excess:
             self.close()
         done(answer)
 
 
-async def connect(target: Target, make_socket: Callable[[int], socket.socket], shared: Shared) -> Connection:
+async def connect(
+    target: Target, make_socket: Callable[[int], socket.socket], shared: Shared, gathering: Gathering | None = None
+) -> Connection:
     """Return a connection; raises ConnectError, or ssl.SSLError where TLS fails.
 
-    `make_socket` returns a socket of an address family.
+    `make_socket` returns a socket of an address family; pages go to `gathering`, if there is one.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -169,7 +190,7 @@ async def connect(target: Target, make_socket: Callable[[int], socket.socket], s
         connecting.setblocking(False)  # noqa: FBT003  as sockets have it
         await loop.sock_connect(connecting, (target.address, target.port))
         _, connection = await loop.create_connection(
-            lambda: Connection(shared),
+            lambda: Connection(shared, gathering),
             sock=connecting,
             ssl=target.tls,
             server_hostname=target.server_name if target.tls is not None else None,
@@ -187,4 +208,4 @@ async def connect(target: Target, make_socket: Callable[[int], socket.socket], s
 
 
 def _answer_of(reader: AnswerReader) -> Answer:
-    return Answer(reader.status, reader.reason, reader.encoding, reader.body)
+    return Answer(reader.status, reader.reason, reader.encoding, reader.body())

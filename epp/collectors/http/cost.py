@@ -23,6 +23,11 @@ class ReadingCost:
             self._spent += time.thread_time() - self._began
             self._began = 0.0
 
+    @property
+    def lap(self) -> float:
+        """Seconds since the clock was started, which goes on."""
+        return time.thread_time() - self._began if self._began else 0.0
+
     def take(self) -> float:
         """Return the seconds since the last call."""
         spent, self._spent = self._spent, 0.0

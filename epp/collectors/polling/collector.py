@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Collection, Iterable, Sequence
 
+from epp.collectors.limits import PageLimits
 from epp.collectors.polling.budget import PollBudget
 from epp.collectors.polling.cadence import Cadence, slowest_interval
 from epp.collectors.polling.capacity import Capacity
@@ -48,8 +49,10 @@ class Collector:
         generator: random.Random | None = None,
         trust: EndpointTrust | None = None,
         budget: PollBudget | None = None,
+        limits: PageLimits | None = None,
     ) -> None:
         """Prepare; `trust` is that of the gateway beside this picker. Raises ConfigurationError for its file."""
+        self._limits = limits or PageLimits()
         self._store = store
         self._clock = clock
         self._interval_seconds = interval_seconds
@@ -187,11 +190,12 @@ class Collector:
         return not by_name if endpoint.host else endpoint.address not in addresses
 
     def _equip(self, feeds: Iterable[Feed]) -> None:
-        """Let sources verify certificates of endpoints as the gateway does, and tell what reading pages takes."""
+        """Let sources verify certificates as the gateway does, know their limits, and tell what reading pages takes."""
         for feed in feeds:
             if isinstance(feed.source, HttpSource):
                 feed.source.endpoint_tls = self._endpoint_tls
                 feed.source.cost = self._poller.cost
+                feed.source.limits = self._limits
 
     def _feeds_of(self, endpoint: Endpoint) -> tuple[Feed, ...]:
         if self._is_ruled_out(endpoint):
@@ -223,6 +227,7 @@ class Collector:
             clock=self._clock,
             interval_seconds=self._interval_of(feed),
             observer=self._observer,
+            limits=self._limits,
         )
         own = feed.source.interval_seconds is not None
         cadence = None if own else Cadence(self._interval_seconds, self._slowest_seconds, self._clock.now())

@@ -5,15 +5,16 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from epp.collectors.http.cost import ReadingCost
 from epp.collectors.polling.cadence import Cadence
 from epp.collectors.polling.poll import Poll
-from epp.collectors.sieve import LARGE_BYTES, Sieve
 from epp.collectors.sources.asker import Asker
 from epp.collectors.sources.http import HttpSource
 from epp.datastore import Datastore
 from epp.framework.datalayer import DataSource
 from epp.framework.endpoint import Endpoint
+
+_SHARE = 0.05
+"""Of a core: an endpoint whose pages take more to read is asked less often, so that others are not."""
 
 Done: TypeAlias = Callable[["Member", bytes | Exception], None]
 
@@ -57,8 +58,8 @@ class Member:
             if asker is None or asker.attempt.endpoint.host != self.endpoint.host:
                 if asker is not None:
                     asker.close()
-                self._asker = asker = source.asker(self.endpoint)
-            asker.ask(lambda outcome: self._received(source, outcome, done))
+                self._asker = asker = source.asker(self.endpoint, self.poll.sieve)
+            asker.ask(lambda outcome: done(self, outcome))
         else:
             name = f"collect {source.name} of {self.endpoint.id}"
             self._task = asyncio.get_running_loop().create_task(self._fetch(source, done), name=name)
@@ -71,6 +72,8 @@ class Member:
             if self.poll.changed or self._store.in_flight(self.endpoint.id):
                 cadence.event(now)
             wait = max(wait, cadence.interval(now))
+        if self._asker is not None:
+            wait = max(wait, self._asker.seconds / _SHARE)
         self.wait = wait
 
     def end(self) -> Iterator[asyncio.Task[None]]:
@@ -83,37 +86,6 @@ class Member:
             yield task
         if asker is not None and (asking := asker.close()) is not None:
             yield asking
-
-    def _received(
-        self,
-        source: HttpSource,
-        outcome: bytes | Exception,
-        done: Done,
-    ) -> None:
-        if not isinstance(outcome, Exception) and len(outcome) > LARGE_BYTES:
-            names = self.poll.series
-            if names:
-                name = f"collect {source.name} of {self.endpoint.id}"
-                self._task = asyncio.get_running_loop().create_task(
-                    self._sift(Sieve(names), outcome, source.cost, done), name=name
-                )
-                return
-        done(self, outcome)
-
-    async def _sift(
-        self,
-        sieve: Sieve,
-        page: bytes,
-        cost: ReadingCost,
-        done: Done,
-    ) -> None:
-        outcome: bytes | Exception
-        try:
-            outcome = await sieve.sift(page, cost)
-        except Exception as error:  # noqa: BLE001  reported, so that the endpoint is asked again
-            outcome = error
-        self._task = None
-        done(self, outcome)
 
     async def _fetch(self, source: DataSource, done: Done) -> None:
         outcome: bytes | Exception

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Polls of one feed of one endpoint."""
 
-import logging
-from collections.abc import Collection
 from typing import Any
 
-import structlog
-
+from epp.collectors.limits import PageLimitError, PageLimits, cut_short
 from epp.collectors.polling.conditions import Condition
+from epp.collectors.polling.problems import IN_PART, PAGE, Problems
 from epp.collectors.polling.reachability import Reachability
+from epp.collectors.sieve import Sieve
 from epp.datastore import Datastore
 from epp.framework.clock import Clock
 from epp.framework.datalayer import (
@@ -22,20 +21,16 @@ from epp.framework.datalayer import (
     UnreachableError,
 )
 from epp.framework.endpoint import Endpoint
-from epp.framework.faults import described
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
 from epp.supervisor import TaskObserver
 
 _LONGEST_BACKOFF_SECONDS = 1.0
 _BACKOFF_TURNS = 4
 """Turns of others that an endpoint which fails again and again leaves out."""
-_PAGE = "page"
 _LOAD = frozenset({WAITING, RUNNING, KV_USAGE})
 _REQUESTS = frozenset({WAITING, RUNNING})
 _STALE_SECONDS, _STALE_POLLS = 2.0, 3
 """Age of numbers, and polls in vain, after which an endpoint's load is unknown."""
-
-_log = structlog.get_logger()
 
 
 class CollectorObserver(TaskObserver):
@@ -49,6 +44,9 @@ class CollectorObserver(TaskObserver):
     def extract_error(self, source_type: str, extractor_type: str) -> None:
         """Record a failure of an extractor or a tagger."""
 
+    def page_limited(self, source_type: str, limit: str) -> None:
+        """Record a page beyond a limit, which was refused or read in part."""
+
     def poll_interval(self, seconds: float) -> None:
         """Record the time between two polls of an endpoint, which grows with the pool."""
 
@@ -60,8 +58,8 @@ class Poll:
     """
 
     __slots__ = (
-        "_backoff_seconds", "_clock", "_delay_seconds", "_feed", "_interval_seconds", "_last", "_observer", "_problems",
-        "_reachability", "_reported_at", "_store", "changed", "was_tried",
+        "_backoff_seconds", "_clock", "_delay_seconds", "_feed", "_interval_seconds", "_last", "_limits", "_observer",
+        "_problems", "_reachability", "_reported_at", "_store", "changed", "sieve", "was_tried",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +71,11 @@ class Poll:
         clock: Clock,
         interval_seconds: float,
         observer: CollectorObserver,
+        limits: PageLimits | None = None,
     ) -> None:
+        self._limits = limits = limits or PageLimits()
+        self.sieve = _sieve_of(feed, limits)
+        """What takes from a page what all extractors read; None where one of them reads whole pages."""
         self._store = store
         self._feed = feed
         self._reachability = reachability
@@ -81,8 +83,7 @@ class Poll:
         self._interval_seconds = interval_seconds
         self._delay_seconds = 0.0
         self._observer = observer
-        self._problems: dict[str, str] = {}
-        """The kind of the last problem of the page, and of each extractor."""
+        self._problems = Problems(feed, clock)
         self._backoff_seconds = interval_seconds
         self._reported_at: dict[Extractor[Any], float] = {}
         self._last: dict[Extractor[Any], Report] = {}
@@ -95,16 +96,6 @@ class Poll:
     def source(self) -> DataSource[Any]:
         """The source of the pages."""
         return self._feed.source
-
-    @property
-    def series(self) -> Collection[str] | None:
-        """Names of the series that are read of a page, by all extractors; None for whole pages."""
-        names: set[str] = set()
-        for extractor in self._feed.extractors:
-            if extractor.series is None:
-                return None
-            names.update(extractor.series)
-        return names
 
     @property
     def reads_requests(self) -> bool:
@@ -134,8 +125,9 @@ class Poll:
         if isinstance(outcome, Exception):
             self._failed(endpoint, outcome)
         else:
-            self._recovered(_PAGE, endpoint)
-            self._answered(endpoint, self._extract(outcome, endpoint))
+            self._problems.went(PAGE, endpoint)
+            problem = self._extract(outcome, endpoint)
+            self._answered(endpoint, self._cut(endpoint) if problem is None else problem)
         if self._problems:  # else all was reported just now
             self._forget_stale(endpoint)
         return self._backoff_seconds
@@ -149,6 +141,17 @@ class Poll:
         elif isinstance(error, NotAskedError):
             self._back_off()
 
+    def _cut(self, endpoint: Endpoint) -> PageLimitError | None:
+        """Tell of a page that was read in part; return what is to be said of it."""
+        if self.sieve is None or not self.sieve.cut:
+            self._problems.went(IN_PART, endpoint)
+            return None
+        for limit in self.sieve.cut:
+            self._observer.page_limited(self._feed.source.plugin_type, limit)
+        error = cut_short(min(self.sieve.cut), self._limits)
+        self._problems.came(IN_PART, endpoint, error)
+        return error
+
     def _extract(self, page: bytes, endpoint: Endpoint) -> PageError | None:
         """Report what the page says; return the problem of one that no extractor can read."""
         problem: PageError | None = None
@@ -159,7 +162,7 @@ class Poll:
                 self._store.report(endpoint, report)
             except Exception as error:  # noqa: BLE001  a plugin may raise anything; other extractors continue
                 self._observer.extract_error(self._feed.source.plugin_type, extractor.plugin_type)
-                self._log_problem(extractor.name, endpoint, error)
+                self._problems.came(extractor.name, endpoint, error)
                 failures += 1
                 problem = error if isinstance(error, PageError) else problem
             else:
@@ -168,7 +171,7 @@ class Poll:
                 if report is not before:
                     self.changed = self.changed or report != before
                     self._last[extractor] = report
-                self._recovered(extractor.name, endpoint)
+                self._problems.went(extractor.name, endpoint)
         return problem if failures == len(self._feed.extractors) else None
 
     def _forget_stale(self, endpoint: Endpoint) -> None:
@@ -181,7 +184,7 @@ class Poll:
             self._store.forget(numbers, endpoint)
 
     def _answered(self, endpoint: Endpoint, problem: PageError | None) -> None:
-        if problem is None:
+        if problem is None or _is_read_in_part(problem):
             self._backoff_seconds = self._interval_seconds
         else:
             self._back_off()
@@ -192,6 +195,8 @@ class Poll:
         if problem is None:
             return None
         why, remedy = str(problem), problem.remedy
+        if _is_read_in_part(problem):
+            return Condition(Contact.READ_IN_PART, why, remedy)
         if any(datum in _LOAD for extractor in self._feed.extractors for datum in extractor.writes):
             why = f"{why}; its load is judged by the requests that it was sent"
             remedy = remedy or f"enable its metrics, or set path or port of {self._feed.source.name}"
@@ -212,27 +217,24 @@ class Poll:
 
     def _fetch_failed(self, endpoint: Endpoint, error: Exception) -> None:
         self._observer.poll_error(self._feed.source.plugin_type)
-        self._log_problem(_PAGE, endpoint, error)
+        if isinstance(error, PageLimitError):
+            self._observer.page_limited(self._feed.source.plugin_type, error.limit)
+        self._problems.came(PAGE, endpoint, error)
 
-    def _log_problem(self, kind: str, endpoint: Endpoint, error: Exception) -> None:
-        sort = error.contact if isinstance(error, UnreachableError) else type(error).__name__
-        if self._problems.get(kind) == sort:
-            return
-        self._problems[kind] = sort
-        expected = isinstance(error, NotAskedError | PageError | UnreachableError)
-        shown_elsewhere = self._feed.asks(endpoint) and isinstance(error, PageError | UnreachableError)
-        _log.log(
-            logging.DEBUG if shown_elsewhere else logging.WARNING,
-            "endpoint not read",
-            endpoint=endpoint.id,
-            source=self._feed.source.name,
-            extractor=None if kind == _PAGE else kind,
-            reason=str(error) if expected else described(error),
-            remedy=getattr(error, "remedy", "") or None,
-            exc_info=None if expected else error,
-        )
 
-    def _recovered(self, kind: str, endpoint: Endpoint) -> None:
-        if kind in self._problems:
-            del self._problems[kind]
-            _log.info("endpoint read again", endpoint=endpoint.id, source=self._feed.source.name)
+def _is_read_in_part(problem: PageError) -> bool:
+    return isinstance(problem, PageLimitError) and problem.in_part
+
+
+def _sieve_of(feed: Feed, limits: PageLimits) -> Sieve | None:
+    names: set[str] = set()
+    newest: set[str] = set()
+    for extractor in feed.extractors:
+        if extractor.series is None:
+            return None
+        names.update(extractor.series)
+        newest.update(extractor.newest)
+    others = {
+        name for extractor in feed.extractors for name in (extractor.series or ()) if name not in extractor.newest
+    }
+    return Sieve(names, limits, newest=newest - others) if names else None

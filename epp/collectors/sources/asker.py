@@ -9,14 +9,13 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Protocol
 
-from epp.collectors.http.answers import UnreadableAnswerError
+from epp.collectors.http.answers import IDENTITY, Gathering, UnreadableAnswerError
 from epp.collectors.http.connection import ConnectError, Connection, DisconnectedError, Outcome, Target
 from epp.collectors.http.deadlines import Deadlines
+from epp.collectors.limits import REMEDIES, Limit, PageLimitError
 from epp.collectors.sources.failures import Attempt
 from epp.descriptors import NO_DESCRIPTOR
 from epp.framework.datalayer import NotAskedError, PageError
-
-_EXCERPT_BYTES = 4096
 
 
 class WantsTlsError(PageError):
@@ -29,7 +28,7 @@ class Link(Protocol):
     deadlines: Deadlines
 
     @abstractmethod
-    async def open_connection(self, target: Target, *, keep: bool) -> Connection:
+    async def open_connection(self, target: Target, gathering: Gathering | None, *, keep: bool) -> Connection:
         """Return a connection; raises ConnectError or ssl.SSLError."""
 
     @abstractmethod
@@ -44,11 +43,14 @@ class Link(Protocol):
 class Asker:
     """Asks for one page again and again; closed once the endpoint has left."""
 
-    __slots__ = ("_connection", "_done", "_link", "_task", "attempt", "target")
+    __slots__ = ("_connection", "_done", "_gathering", "_link", "_task", "attempt", "seconds", "target")
 
-    def __init__(self, link: Link, target: Target, attempt: Attempt) -> None:
+    def __init__(self, link: Link, target: Target, attempt: Attempt, gathering: Gathering | None = None) -> None:
         self.target = target
         self.attempt = attempt
+        self.seconds = 0.0
+        """CPU time for the last page, but for its last piece."""
+        self._gathering = gathering
         self._link = link
         self._connection: Connection | None = None
         self._done: Callable[[bytes | Exception], None] | None = None
@@ -89,8 +91,9 @@ class Asker:
 
     def expire(self) -> None:
         """Give up an answer that did not come in time on a connection that was kept."""
+        error = self._late()
         self._disconnect()
-        self._start(TimeoutError())
+        self._start(error)
 
     def close(self) -> asyncio.Task[None] | None:
         """Close the connection; an answer that is due is not reported. Return the task that is about to end, if any."""
@@ -105,7 +108,15 @@ class Asker:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            self.seconds = connection.seconds
             connection.close()
+
+    def _late(self) -> TimeoutError | PageError:
+        """Return the error of an answer that did not come in time, or not all of it."""
+        if self._connection is None or not self._connection.begun:
+            return TimeoutError()
+        text = f"{self.attempt.url}: the page was not all there after {self._link.deadlines.seconds} s"
+        return PageLimitError(text, Limit.PAGE_SECONDS, remedy=REMEDIES[Limit.PAGE_SECONDS])
 
     def _answered(self, outcome: Outcome) -> None:
         """Report the outcome on a connection that was kept; one that was just closed is no failure yet."""
@@ -113,6 +124,7 @@ class Asker:
         if isinstance(outcome, DisconnectedError):
             self._start(None)
             return
+        self.seconds = 0.0 if self._connection is None else self._connection.seconds
         try:
             page = page_of(outcome, self.attempt.url)
         except WantsTlsError as error:
@@ -155,17 +167,25 @@ class Asker:
 
     async def _asked(self, *, keep: bool) -> bytes:
         self._disconnect()
+        self.seconds = 0.0
         try:
             async with asyncio.timeout(self._link.deadlines.seconds):
                 try:
-                    self._connection = connection = await self._link.open_connection(self.target, keep=keep)
+                    connection = await self._link.open_connection(self.target, self._gathering, keep=keep)
                 except ConnectError as error:
                     if error.error.errno in NO_DESCRIPTOR:
                         raise NotAskedError(f"{self.attempt.url}: {error.error.strerror}") from None
                     raise
+                self._connection = connection
                 outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
                 connection.ask(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
-                return page_of(await outcome, self.attempt.url)
+                answer = await outcome
+            self.seconds = connection.seconds
+            return page_of(answer, self.attempt.url)
+        except TimeoutError:
+            late = self._late()
+            self._disconnect()
+            raise late from None
         except BaseException:
             self._disconnect()
             raise
@@ -182,14 +202,16 @@ class Asker:
 def page_of(outcome: Outcome, url: str) -> bytes:
     """Return the page; raises PageError for any other answer, and DisconnectedError for none."""
     if isinstance(outcome, UnreadableAnswerError):
+        if outcome.limit is not None:
+            raise PageLimitError(f"{url}: {outcome}", outcome.limit, remedy=REMEDIES[outcome.limit])
         raise PageError(f"{url}: {outcome}")
     if isinstance(outcome, DisconnectedError):
         raise outcome
     if outcome.status != HTTPStatus.OK:
         problem = f"{url} answered {outcome.status} {outcome.reason}".rstrip()
-        if outcome.status == HTTPStatus.BAD_REQUEST and b"https" in outcome.body[:_EXCERPT_BYTES].lower():
+        if outcome.status == HTTPStatus.BAD_REQUEST and b"https" in outcome.body.lower():
             raise WantsTlsError(problem)
         raise PageError(problem)
-    if outcome.encoding not in {"", "identity"}:
+    if outcome.encoding not in IDENTITY:
         raise PageError(f"{url} answered with Content-Encoding {outcome.encoding}, although identity was requested")
     return outcome.body

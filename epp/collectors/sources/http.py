@@ -15,9 +15,11 @@ from urllib.parse import quote
 
 from typing_extensions import TypeVar
 
+from epp.collectors.http.answers import Gathering
 from epp.collectors.http.connection import ConnectError, Connection, DisconnectedError, Shared, Target, connect
 from epp.collectors.http.cost import ReadingCost
 from epp.collectors.http.deadlines import Deadlines
+from epp.collectors.limits import PageLimits
 from epp.collectors.sources.asker import Asker
 from epp.collectors.sources.failures import Attempt
 from epp.collectors.sources.protocols import speaks_http, speaks_tls
@@ -28,7 +30,6 @@ from epp.framework.durations import parse_duration
 from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.limits import AbsolutePath, PortOrZero
 
-_PAGE_LIMIT_BYTES = 8 * 1024 * 1024
 _MAX_FETCHED = 4096
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UNQUOTED = "/?&=%:@!$'()*+,;~-._[]"
@@ -69,16 +70,19 @@ HP = TypeVar("HP", bound=HttpSourceParameters, default=HttpSourceParameters)
 
 
 class HttpSource(DataSource[HP]):
-    """Pages without redirects, cookies and compression, of at most 8 MiB."""
+    """Pages without redirects, cookies and compression, of a limited size."""
 
     accept: ClassVar[str]
     """Accepted media types."""
+    most_bytes: ClassVar[int | None] = None
+    """Largest page that can be of use; None for the limit of all."""
 
     def setup(self) -> None:
         """Prepare TLS; raises ValueError for an invalid certificate file."""
         self.deadlines = Deadlines(parse_duration(self.parameters.timeout))
         self.cost = ReadingCost()
         """What reading pages takes."""
+        self.limits = PageLimits()
         self.endpoint_tls: EndpointTls | None = None
         """TLS with HTTPS endpoints, as the gateway has it; None for the parameters of this source."""
         self._tls = tls_context(self.parameters, self.name) if self.parameters.scheme == "https" else None
@@ -100,8 +104,8 @@ class HttpSource(DataSource[HP]):
         """Time between two polls of an endpoint; None for that of the collector."""
         return parse_duration(self.parameters.interval) if self.parameters.interval else None
 
-    def asker(self, endpoint: Endpoint) -> Asker:
-        """Return what asks this endpoint; the caller closes it."""
+    def asker(self, endpoint: Endpoint, gathering: Gathering | None = None) -> Asker:
+        """Return what asks this endpoint; the caller closes it. Pages go to `gathering`, if there is one."""
         own = self.port in {None, endpoint.port}
         tls = self._tls_with_endpoints() if own and endpoint.tls else self._tls
         port = self.port or endpoint.port
@@ -123,7 +127,7 @@ class HttpSource(DataSource[HP]):
             f"Accept: {self.accept}\r\nAccept-Encoding: identity\r\n\r\n"
         )
         name = endpoint.host.rstrip(".") or endpoint.address
-        return Asker(self, Target(endpoint.address, port, request.encode(), tls, name), attempt)
+        return Asker(self, Target(endpoint.address, port, request.encode(), tls, name), attempt, gathering)
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
         """Return the page; raises UnreachableError, PageError or NotAskedError.
@@ -147,11 +151,12 @@ class HttpSource(DataSource[HP]):
         for asker in fetched.values():
             asker.close()
 
-    async def open_connection(self, target: Target, *, keep: bool) -> Connection:
+    async def open_connection(self, target: Target, gathering: Gathering | None, *, keep: bool) -> Connection:
         """Return a connection; raises ConnectError or ssl.SSLError."""
         if self._shared is None:
-            self._shared = Shared(limit=_PAGE_LIMIT_BYTES, cost=self.cost)
-        return await connect(target, kept_socket if keep else brief_socket, self._shared)
+            limit = min(self.limits.page_bytes, self.most_bytes or self.limits.page_bytes)
+            self._shared = Shared(limit=limit, cost=self.cost)
+        return await connect(target, kept_socket if keep else brief_socket, self._shared, gathering)
 
     async def judged(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
         """Return what it means that asking failed."""

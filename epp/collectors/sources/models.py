@@ -11,6 +11,7 @@ from epp.framework.limits import AbsolutePath
 from epp.framework.snapshot import MODELS
 
 _MOST_BYTES = 2 * 1024 * 1024
+_LONGEST_NAME = 256
 _MOST_OBJECTS = 10_000
 """Requests wait while a list is read: 2 ms for so many."""
 
@@ -25,10 +26,11 @@ class ModelsSourceParameters(HttpSourceParameters, frozen=True):
 
 
 class ModelsDataSource(HttpSource[ModelsSourceParameters]):
-    """Fetches an endpoint's list of models: at most 8 MiB, no redirects, no cookies, no compression."""
+    """Fetches an endpoint's list of models: at most 2 MiB, no redirects, no cookies, no compression."""
 
     plugin_type = "models-data-source"
     accept = "application/json"
+    most_bytes = _MOST_BYTES
 
 
 class _Model(msgspec.Struct):
@@ -40,7 +42,10 @@ class _ModelList(msgspec.Struct):
 
 
 class ModelsDataExtractor(Extractor):
-    """Reads the names of models and adapters from a list in the OpenAI format: of at most 2 MiB and 10,000 objects."""
+    """Reads the names of models and adapters from a list in the OpenAI format: of at most 2 MiB and 10,000 objects.
+
+    Names of more than 256 characters are left out.
+    """
 
     plugin_type = "models-data-extractor"
     writes = (MODELS,)
@@ -61,4 +66,4 @@ class ModelsDataExtractor(Extractor):
                 f"endpoint {endpoint.id}: the page is not a list of models such as "
                 f'{{"data": [{{"id": "a-model"}}]}}: {error}; check the path of the source'
             ) from error
-        return Report(attributes={MODELS: frozenset(model.id for model in models.data)})
+        return Report(attributes={MODELS: frozenset(one.id for one in models.data if len(one.id) <= _LONGEST_NAME)})

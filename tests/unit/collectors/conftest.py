@@ -80,7 +80,9 @@ async def collecting():
     started: list[Collector] = []
     sources: list[DataSource] = []
 
-    async def start(store: Datastore, *feeds: Feed, interval_seconds: float = 0.01, observer=None) -> Collector:
+    async def start(
+        store: Datastore, *feeds: Feed, interval_seconds: float = 0.01, observer=None, limits=None
+    ) -> Collector:
         sources.extend(feed.source for feed in feeds)
         started.append(
             Collector(
@@ -90,6 +92,7 @@ async def collecting():
                 interval_seconds=interval_seconds,
                 observer=observer,
                 generator=random.Random(7),
+                limits=limits,
             )
         )
         await started[-1].start()

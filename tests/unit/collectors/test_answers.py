@@ -42,7 +42,7 @@ def chunked(body: bytes, size: int) -> bytes:
 def test_body_is_the_same_however_it_is_coded_and_cut(body, size, places, coding):
     message = with_length(body) if coding == "length" else chunked(body, size)
     reader = read(*cut(message, places))
-    assert (reader.done, reader.status, reader.body, reader.keeps_connection) == (True, 200, body, True)
+    assert (reader.done, reader.status, reader.body(), reader.keeps_connection) == (True, 200, body, True)
     assert not reader.excess
 
 
@@ -51,7 +51,7 @@ def test_body_of_no_given_length_ends_with_the_connection(body, places):
     pieces = cut(b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n" + body, places)
     assert not read(*pieces).done
     reader = read(*pieces, closed=True)
-    assert (reader.done, reader.body, reader.keeps_connection) == (True, body, False)
+    assert (reader.done, reader.body(), reader.keeps_connection) == (True, body, False)
 
 
 @settings(max_examples=300)
@@ -70,12 +70,12 @@ def test_answers_follow_one_another_on_a_connection():
     reader.next()
     assert not reader.begun
     reader.feed(chunked(b"two", 1))
-    assert (reader.done, reader.body) == (True, b"two")
+    assert (reader.done, reader.body()) == (True, b"two")
 
 
 def test_interim_answers_are_left_out():
     reader = read(b"HTTP/1.1 103 Early Hints\r\nContent-Encoding: gzip\r\n\r\n", with_length(b"page"))
-    assert (reader.status, reader.reason, reader.body, reader.encoding) == (200, "OK", b"page", "")
+    assert (reader.status, reader.reason, reader.body(), reader.encoding) == (200, "OK", b"page", "")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_server_says_whether_it_keeps_the_connection(head, keeps):
 
 def test_status_reason_and_encoding_are_told():
     reader = read(b"HTTP/1.1 404 Not Found\r\ncontent-encoding: GZIP\r\nContent-Length: 0\r\n\r\n")
-    assert (reader.status, reader.reason, reader.encoding, reader.body) == (404, "Not Found", "gzip", b"")
+    assert (reader.status, reader.reason, reader.encoding, reader.body()) == (404, "Not Found", "gzip", b"")
 
 
 def test_more_than_an_answer_is_excess():
@@ -113,7 +113,7 @@ def test_more_than_an_answer_is_excess():
         (b"HTTP/1.1 200 OK\r\nContent-", "closed before the end"),
         (with_length(bytes(LIMIT + 1)), "larger than 1000 bytes"),
         (chunked(bytes(LIMIT + 1), 10), "larger than 1000 bytes"),
-        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000, "head of the answer is larger than 65536 bytes"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000, "head of the answer is larger than 16384 bytes"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_the_reason(message, problem):

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers whose pages go beyond a limit: what is read, what is said, and how long anything else waits."""
+
+import asyncio
+import time
+from collections import Counter
+
+import pytest
+from hostile_servers import HONEST, answering, answers, whole
+from structlog.testing import capture_logs
+
+from epp.collectors import CollectorObserver, PageLimits
+from epp.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
+from epp.collectors.http import connection
+from epp.collectors.http.answers import AnswerReader
+from epp.collectors.sources.models import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
+from epp.datastore import Datastore
+from epp.framework import Endpoint, SystemClock
+from epp.framework.datalayer import Contact, Feed, PageError
+from epp.framework.snapshot import LORA, MODELS, WAITING
+
+LONGEST_TURN_SECONDS = 0.1
+"""Ten times what a turn may take, and a tenth of what it took: the machine may have other work."""
+
+
+class Limited(CollectorObserver):
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def page_limited(self, source_type: str, limit: str) -> None:
+        self.seen[limit] += 1
+
+
+class Turns:
+    """The longest turn of the event loop's thread, in CPU time, among those of callbacks of collectors."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.longest = 0.0
+        whole_turn = connection.Connection.buffer_updated
+
+        def timed(one: connection.Connection, nbytes: int) -> None:
+            began = time.thread_time()
+            whole_turn(one, nbytes)
+            self.longest = max(self.longest, time.thread_time() - began)
+
+        monkeypatch.setattr(connection.Connection, "buffer_updated", timed)
+
+
+@pytest.fixture
+def turns(monkeypatch) -> Turns:
+    return Turns(monkeypatch)
+
+
+@pytest.fixture
+def store() -> Datastore:
+    return Datastore(SystemClock())
+
+
+def metrics(timeout: str = "60s") -> Feed:
+    return Feed(MetricsDataSource(MetricsSourceParameters(timeout=timeout)), (CoreMetricsExtractor(),))
+
+
+async def settled(collecting, until, store, port, feed=None, **limits: int):
+    """Poll a server until its state is known; return its condition, what was counted, and the collector."""
+    store.replace([Endpoint("e", "127.0.0.1", port)])
+    seen = Limited()
+    collector = await collecting(store, feed or metrics(), observer=seen, limits=PageLimits(**limits))
+    await until(lambda: collector.conditions.all[0][1].contact is not Contact.NOT_ASKED)
+    return collector.conditions.all[0][1], seen.seen, collector
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("honest", (Contact.ANSWERS, None)),
+        ("series", (Contact.ANSWERS, None)),
+        ("adapters", (Contact.ANSWERS, None)),
+        ("one family", (Contact.READ_IN_PART, "family_series")),
+        ("long value", (Contact.READ_IN_PART, "series_bytes")),
+        ("many labels", (Contact.READ_IN_PART, "series_bytes")),
+        ("one line", (Contact.ANSWERS, None)),
+        ("too large", (Contact.NO_PAGE, "page_bytes")),
+        ("compressed", (Contact.NO_PAGE, None)),
+        ("tiny chunks", (Contact.NO_PAGE, "page_chunks")),
+        ("endless", (Contact.NO_PAGE, "page_bytes")),
+        ("endless head", (Contact.NO_PAGE, None)),
+        ("endless trailer", (Contact.NO_PAGE, "page_chunks")),
+        ("trickle", (Contact.NO_PAGE, "page_seconds")),
+    ],
+)
+async def test_hostile_page_is_read_as_far_as_limits_allow_and_holds_nothing_up(  # noqa: PLR0917  fixtures
+    collecting, until, store, turns, kind, expected
+):
+    contact, limit = expected
+    async with answering(answers()[kind]()) as server:
+        feed = metrics("1s" if limit == "page_seconds" else "60s")
+        condition, seen, _ = await settled(collecting, until, store, server.port, feed)
+    assert condition.contact is contact, condition
+    assert condition.used
+    assert set(seen) == ({limit} if limit else set())
+    assert bool(condition.remedy) == (contact is not Contact.ANSWERS)
+    if contact in {Contact.ANSWERS, Contact.READ_IN_PART}:
+        assert store.snapshot().column(WAITING)[0] >= 3
+    assert turns.longest < LONGEST_TURN_SECONDS
+
+
+async def test_newest_of_eighty_thousand_adapters_is_known(collecting, until, store):
+    async with answering(answers()["adapters"]()) as server:
+        await settled(collecting, until, store, server.port)
+    assert store.snapshot().records(LORA).values[0].running == {"a-79999"}
+
+
+async def test_limits_are_those_that_were_set_and_the_remedy_names_the_flag(collecting, until, store):
+    page = HONEST + b"".join(b'vllm:num_requests_waiting_x{n="%d"} 1\n' % number for number in range(50))
+    page += b"".join(b'vllm:prefix_cache_hits_total{n="%d"} 1\n' % number for number in range(11))
+    async with answering(whole(page)) as server:
+        condition, seen, _ = await settled(collecting, until, store, server.port, family_series=10)
+        assert (condition.contact, set(seen)) == (Contact.READ_IN_PART, {"family_series"})
+        assert "more than 10 series" in condition.why
+        assert "--max-page-series" in condition.remedy
+    async with answering(whole(page)) as server:
+        condition, seen, _ = await settled(collecting, until, store, server.port, page_bytes=1000)
+        assert (condition.contact, set(seen)) == (Contact.NO_PAGE, {"page_bytes"})
+        assert "larger than 1000 bytes" in condition.why
+        assert "--max-page-size" in condition.remedy
+
+
+async def test_server_that_mends_its_page_is_well_again(collecting, until, store):
+    many = HONEST + b"".join(b'vllm:prefix_cache_hits_total{n="%d"} 1\n' % number for number in range(2_000))
+    async with answering(whole(many)) as server:
+        condition, _, collector = await settled(collecting, until, store, server.port)
+        assert condition.contact is Contact.READ_IN_PART
+        server.answer = whole(HONEST)
+        await until(lambda: collector.conditions.all[0][1].contact is Contact.ANSWERS)
+
+
+async def test_server_that_is_well_every_other_time_is_not_logged_each_time(collecting, until, store):
+    good, bad = whole(HONEST), answers()["too large"]()
+
+    async def write(writer: asyncio.StreamWriter) -> None:
+        await (bad if server.asked % 2 else good)(writer)
+
+    with capture_logs() as logs:
+        async with answering(write) as server:
+            await settled(collecting, until, store, server.port)
+            await until(lambda: server.asked >= 40)
+    assert 1 <= sum(entry["event"] == "endpoint not read" for entry in logs) <= 6
+
+
+async def test_server_whose_pages_cost_much_is_asked_less_often(collecting, until, store):
+    async with answering(answers()["adapters"]()) as costly, answering(whole(HONEST)) as cheap:
+        store.replace([Endpoint("costly", "127.0.0.1", costly.port), Endpoint("cheap", "127.0.0.1", cheap.port)])
+        await collecting(store, metrics(), interval_seconds=0.05)
+        await until(lambda: costly.finished >= 1 and cheap.asked >= 10)
+        assert costly.asked < cheap.asked / 3
+
+
+@pytest.mark.parametrize("kind", ["too many models", "deep JSON", "wide JSON", "long models"])
+async def test_list_of_models_made_to_be_expensive(collecting, until, store, turns, kind):
+    async with answering(answers()[kind]()) as server:
+        feed = Feed(ModelsDataSource(ModelsSourceParameters(timeout="60s")), (ModelsDataExtractor(),))
+        condition, _, _ = await settled(collecting, until, store, server.port, feed)
+    assert condition.used
+    assert turns.longest < LONGEST_TURN_SECONDS
+    assert not store.snapshot().records(MODELS).values[0]
+
+
+def test_one_piece_of_an_answer_is_small_work():
+    """What the parser calls for each chunk is bounded, by the buffer and by the number of chunks."""
+    reader = AnswerReader(2**30)
+    reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    with pytest.raises(Exception, match="more than 8192 pieces"):
+        reader.feed(b"1\r\nx\r\n" * 20_000)
+
+
+async def test_adapters_of_a_server_are_bounded_in_number_and_length():
+    names = ",".join([*(f"a{number}" for number in range(100_000)), "x" * 300])
+    page = f'vllm:lora_requests_info{{running_lora_adapters="{names}",waiting_lora_adapters="{"y" * 257},z"}} 1\n'
+    report = CoreMetricsExtractor().extract(page.encode(), Endpoint("e", "10.0.0.1", 8000))
+    adapters = report.attributes[LORA]
+    assert (len(adapters.running), adapters.waiting) == (1000, {"z"})
+
+
+async def test_page_that_is_beyond_the_limit_of_a_plain_fetch(until):
+    async with answering(answers()["too large"]()) as server:
+        source = MetricsDataSource()
+        with pytest.raises(PageError, match="larger than 8388608 bytes"):
+            await source.fetch(Endpoint("e", "127.0.0.1", server.port))
+        await source.close()
