@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last good version of a file, from one reading to the next."""
 
-import errno
 import hashlib
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
-from stat import S_ISREG
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from epp.framework.inputs import InputProblem
+from epp.framework.regular_files import FileId, read_regular
+from epp.framework.second_look import Extent, Waiting, doubt
 
 LIMIT_BYTES = 16 * 1024 * 1024
 
@@ -24,6 +26,13 @@ class Parsed(NamedTuple, Generic[T]):
     size: int
     """Number of its entries, for messages."""
     problems: tuple[str, ...] = ()
+    names: AbstractSet[object] | None = None
+    """What tells its entries apart; None for their numbers."""
+
+    @property
+    def entries(self) -> AbstractSet[object]:
+        """Its entries, to be held against those of another version."""
+        return frozenset(range(self.size)) if self.names is None else self.names
 
 
 Parse = Callable[[bytes, Path], Parsed[T]]
@@ -37,64 +46,81 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
     setting: str
     """Parameter that names the file, for messages."""
     parse: Parse[T]
+    limit_bytes: int = LIMIT_BYTES
     parsed: Parsed[T] | None = None
     """None before the first reading."""
+    extent: Extent | None = None
+    """Of the version in effect."""
+    file: FileId | None = None
+    """The file at the last look."""
     problems: tuple[InputProblem, ...] = ()
     """Parts of the newest version that are not in effect, or the whole of it."""
     rejected: int = 0
     """Versions with mistakes since the start."""
     seen: bytes = b""
     """Digest of the newest content, or the read error."""
+    waiting: Waiting | None = None
+    """The newest content, where it waits for a second look."""
 
     @classmethod
-    def first(cls, path: str, setting: str, parse: Parse[T]) -> "LastGoodFile[T]":
+    def first(cls, path: str, setting: str, parse: Parse[T], limit_bytes: int = LIMIT_BYTES) -> "LastGoodFile[T]":
         """Return the state after the first reading; raises ValueError for a file that says nothing."""
-        state = cls(Path(path), setting, parse).after()
+        state = cls(Path(path), setting, parse, limit_bytes).after(0.0)
         if state.parsed is None:
             raise ValueError(f"{setting}: {path!r}: {state.problems[0].reason}")
         return state
 
-    def after(self) -> "LastGoodFile[T]":
-        """Return the state after a reading of the file; this one if nothing changed.
+    def after(self, now: float) -> "LastGoodFile[T]":
+        """Return the state after a reading of the file at a time of a monotonic clock; this one if nothing changed.
 
-        A version with mistakes takes effect, without them, only if there is no good one.
+        A version with mistakes takes effect, without them, only if there is no good one. One that may be half-written
+        waits for a second look.
         """
         try:
-            content = _content(self.path)
+            content = read_regular(self.path, self.limit_bytes)
         except OSError as error:
-            reason = f"cannot be read: {error.strerror or error}: correct the path, or restore the file"
-            return self._rejected(reason, reason.encode())
-        seen = hashlib.blake2b(content).digest()
-        if seen == self.seen:
+            return self._rejected(_reason(error), _reason(error).encode())
+        seen = hashlib.blake2b(content.data).digest()
+        if seen == self.seen and (self.waiting is None or not self.waiting.is_over(now)):
             return self
-        if len(content) > LIMIT_BYTES:
-            return self._rejected(f"has more than {LIMIT_BYTES} bytes: leave entries out", seen)
+        following = replace(self, file=content.file)
+        try:
+            parsed = self._parsed(content.data)
+        except ValueError as error:
+            return following._rejected(str(error), seen)  # noqa: SLF001  of this class
+        extent = Extent(len(content.data), parsed.entries)
+        if self.extent is not None and seen != self.seen:
+            reason = doubt(self.extent, extent, in_place=content.file == self.file)
+            if reason:
+                return following._with_problem(reason, seen, waiting=Waiting(seen, now))  # noqa: SLF001  the same
+        problems = tuple(InputProblem(str(self.path), "a part", problem) for problem in parsed.problems)
+        rejected = self.rejected + bool(problems)
+        return replace(
+            following, parsed=parsed, extent=extent, problems=problems, rejected=rejected, seen=seen, waiting=None
+        )
+
+    def _parsed(self, content: bytes) -> Parsed[T]:
+        """Return what takes effect of the content; raises ValueError."""
+        if len(content) > self.limit_bytes:
+            raise ValueError(f"has more than {self.limit_bytes} bytes: leave entries out")
         try:
             parsed = self.parse(content, self.path)
-        except ValueError as error:
-            is_text = not isinstance(error, UnicodeDecodeError)
-            return self._rejected(str(error) if is_text else "it is no text in UTF-8: save it as that", seen)
+        except UnicodeDecodeError as error:
+            raise ValueError("it is no text in UTF-8: save it as that") from error
         if parsed.problems and self.parsed is not None and not self.parsed.problems:
-            return self._rejected("; ".join(parsed.problems), seen)
-        problems = tuple(InputProblem(str(self.path), "a part", problem) for problem in parsed.problems)
-        return msgspec.structs.replace(
-            self, parsed=parsed, problems=problems, rejected=self.rejected + bool(problems), seen=seen
-        )
+            raise ValueError("; ".join(parsed.problems))
+        return parsed
 
     def _rejected(self, reason: str, seen: bytes) -> "LastGoodFile[T]":
         if seen == self.seen:
             return self
+        return self._with_problem(reason, seen, rejected=self.rejected + 1, waiting=None)
+
+    def _with_problem(self, reason: str, seen: bytes, **changed: object) -> "LastGoodFile[T]":
         problem = InputProblem(str(self.path), reason=reason, kept=0 if self.parsed is None else self.parsed.size)
-        return msgspec.structs.replace(self, problems=(problem,), rejected=self.rejected + 1, seen=seen)
+        return replace(self, problems=(problem,), seen=seen, **changed)
 
 
-def _content(path: Path) -> bytes:
-    """Return the content, or one byte more than the limit; raises OSError, also for a pipe, which would block."""
-    try:
-        is_file = S_ISREG(path.stat().st_mode)
-    except FileNotFoundError:
-        is_file = S_ISREG(path.stat().st_mode)  # once more: symbolic links in the path may have just been swapped
-    if not is_file:
-        raise OSError(errno.EINVAL, "it is no regular file")
-    with path.open("rb") as file:
-        return file.read(LIMIT_BYTES + 1)
+def _reason(error: OSError) -> str:
+    said = error.strerror or str(error)
+    return f"cannot be read: {said}" + ("" if ":" in said else ": correct the path, or restore the file")

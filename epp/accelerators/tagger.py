@@ -304,7 +304,8 @@ class AcceleratorTagger(
 
     def _read(self) -> _Next | None:
         """Return the objects in the files; None if nothing changed. Runs in a thread, so it changes no state."""
-        change, tables = self._objects.read(self.clock.now()), self._tables.after()
+        now = self.clock.now()
+        change, tables = self._objects.read(now), self._tables.after(now)
         if change is None and tables is self._tables:
             return None
         return self._built(self._objects.present if change is None else change, tables)

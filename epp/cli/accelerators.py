@@ -162,7 +162,7 @@ def _pods_of_files(source: AcceleratorTagger) -> Chosen:
     pools = [
         version.object
         for file, content in files.read().contents.items()
-        for version in versions_in(_documents(file, content), INFERENCE_KINDS)
+        for version in versions_in(_documents(file, content.data), INFERENCE_KINDS)
         if isinstance(version.object, InferencePool)
     ]
     inventory = source.inventory

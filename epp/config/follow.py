@@ -2,6 +2,7 @@
 """Follows a configuration file: yields each new version that can be assembled; a bad one changes nothing."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,11 @@ import structlog
 
 from epp.config.assemble import Assembly
 from epp.config.load import LoadedConfig, load_text
-from epp.config.sources import read_file
-from epp.framework import ConfigurationError
+from epp.config.sources import decoded, read_again
+from epp.framework import Clock, ConfigurationError, SystemClock
 from epp.framework.faults import described
+from epp.framework.regular_files import FileId
+from epp.framework.second_look import Extent, Waiting, doubt
 from epp.watch import changes
 
 _log = structlog.get_logger()
@@ -50,12 +53,16 @@ class ConfigFollower:
         *,
         build: Callable[[LoadedConfig], Assembly],
         observer: ConfigObserver | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Follow `path`, of which `current` was read; `build` is called in a thread, so that requests go on."""
         self._path = path
         self._effective = current.text
         self._rejected_text: str | None = None
         self._build = build
+        self._clock = clock or SystemClock()
+        self._file: FileId | None = None
+        self._waiting: Waiting | None = None
         self._observer = observer or ConfigObserver()
         self.state = ConfigState()
         self._observer.config_taken(self.state.generation)
@@ -70,21 +77,25 @@ class ConfigFollower:
     async def look(self) -> Assembly | None:
         """Return the version in the file if it is a new one that can be assembled."""
         try:
-            text = await asyncio.to_thread(read_file, self._path)
+            content = await asyncio.to_thread(read_again, self._path)
+            text = decoded(content.data, str(self._path))
         except ConfigurationError as error:
             self._refuse(str(error))
             return None
+        in_place, self._file = content.file == self._file, content.file
         if text == self._effective:
             self._reverted()
             return None
         if text == self._rejected_text:
             return None
         try:
-            return await asyncio.to_thread(self._assemble, text)
+            assembly = await asyncio.to_thread(self._assemble, text)
         except ConfigurationError as error:
             self._refuse(str(error), text)
         except Exception as error:  # noqa: BLE001  a plugin may raise anything as it is built
             self._refuse(described(error), text)
+        else:
+            return assembly if self._is_whole(text, in_place=in_place) else None
         return None
 
     def accept(self, assembly: Assembly) -> None:
@@ -102,6 +113,20 @@ class ConfigFollower:
     def _assemble(self, text: str) -> Assembly:
         return self._build(load_text(text, str(self._path)))
 
+    def _is_whole(self, text: str, *, in_place: bool) -> bool:
+        """Return whether a valid version may take effect: one that may be half-written waits for a second look."""
+        digest, now = hashlib.blake2b(text.encode()).digest(), self._clock.now()
+        if self._waiting is not None and self._waiting.digest == digest:
+            return self._waiting.is_over(now)
+        self._waiting = None
+        before, after = Extent(len(self._effective)), Extent(len(text))
+        reason = doubt(before, after, in_place=in_place)
+        if reason:
+            self._waiting = Waiting(digest, now)
+            self.state = ConfigState(self.state.generation, f"{self._path}: {reason}")
+            _log.info("configuration waits for a second look", file=str(self._path), reason=reason)
+        return not reason
+
     def _reverted(self) -> None:
         if self.state.refused:
             self._settle(ConfigState(self.state.generation))
@@ -110,6 +135,7 @@ class ConfigFollower:
     def _settle(self, state: ConfigState) -> None:
         self.state = state
         self._rejected_text = None
+        self._waiting = None
         self._observer.config_taken(state.generation)
 
     def _refuse(self, reason: str, text: str | None = None) -> None:

@@ -12,6 +12,7 @@ from epp.config.document import Document, Fault, NotYamlError, Quotation, Text, 
 from epp.config.model import API_VERSION, KIND, EndpointPickerConfig
 from epp.config.problems import InvalidConfigError, Problem
 from epp.framework.hints import nearest
+from epp.framework.regular_files import FileContent, read_regular
 
 _VERSIONS = get_args(EndpointPickerConfig.model_fields["api_version"].annotation)
 _KEYS = {each.alias or name for name, each in EndpointPickerConfig.model_fields.items()} - {"apiVersion", "kind"}
@@ -23,6 +24,8 @@ _OTHER_ENCODINGS = (
     (b"\xfe\xff", "UTF-16"),
 )
 _SHOWN_KEYS = 5
+LIMIT_BYTES = 16 * 1024 * 1024
+"""More than the largest object of a cluster, in which a configuration may be."""
 
 
 class NoConfigError(InvalidConfigError):
@@ -53,16 +56,29 @@ class Sources:
 def read_file(path: Path) -> str:
     """Return the text of a file; raises InvalidConfigError that names file, place and remedy."""
     try:
-        data = path.read_bytes()
+        data = path.read_bytes() if path.is_fifo() else read_regular(path, LIMIT_BYTES).data
     except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}"
-        remedy = "name a file in it" if isinstance(error, IsADirectoryError) else ""
-        raise InvalidConfigError([Problem(problem, origin=str(path), remedy=remedy)]) from error
+        raise _unreadable(error, path) from error
     return decoded(data, str(path))
+
+
+def read_again(path: Path) -> FileContent:
+    """Return the content of a file that is followed, without waiting for a pipe; raises InvalidConfigError."""
+    try:
+        return read_regular(path, LIMIT_BYTES)
+    except OSError as error:
+        raise _unreadable(error, path) from error
+
+
+def _unreadable(error: OSError, path: Path) -> InvalidConfigError:
+    problem, _, remedy = (error.strerror or str(error)).partition(": ")
+    return InvalidConfigError([Problem(f"cannot be read: {problem}", origin=str(path), remedy=remedy)])
 
 
 def decoded(data: bytes, origin: str) -> str:
     """Return the text, without a byte order mark; raises InvalidConfigError for what is no text in UTF-8."""
+    if len(data) > LIMIT_BYTES:
+        raise _no_text(f"has more than {LIMIT_BYTES} bytes", origin, remedy="name a configuration")
     for mark, encoding in _OTHER_ENCODINGS:
         if data.startswith(mark):
             raise _no_text(f"is {encoding}", origin, remedy="save it as UTF-8")

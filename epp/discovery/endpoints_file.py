@@ -11,13 +11,13 @@ import yaml
 from epp.accelerators.mig.possible import profile_fault
 from epp.discovery.targets import Target
 from epp.framework.accelerators.tag import AcceleratorDeclaration
-from epp.framework.errors import ConfigurationError
 from epp.framework.hints import hint_at
 from epp.framework.parameters import ParameterError, read_struct
 from epp.host_port import parse_host, parse_port
-from epp.plain_yaml import PlainLoader, refuse_deep_nesting
+from epp.last_good_file import Parsed
+from epp.plain_yaml import PlainLoader, refuse_unsafe
 
-_MAX_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 _MAX_DEPTH = 16
 _FIELDS = ("name", "namespace", "address", "port", "scheme", "labels", "node", "cluster", "accelerator")
 
@@ -37,30 +37,15 @@ class _BadEntryError(ValueError):
         self.field = field
 
 
-def read_content(path: str) -> bytes:
-    """Return the file's bytes; raises ConfigurationError when it cannot be read or is larger than 1 MiB."""
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigurationError(f"endpoints file {path} cannot be read: {error.strerror}") from error
-    if len(content) > _MAX_BYTES:
-        raise ConfigurationError(f"endpoints file {path} is larger than {_MAX_BYTES} bytes, the limit")
-    return content
-
-
-def read_targets(content: bytes, path: str) -> tuple[Target, ...]:
-    """Return the endpoints in a file's content; raises ConfigurationError, which names `path`."""
-    root, data = _load(content, path)
+def parse_targets_file(content: bytes, _path: Path) -> Parsed[tuple[Target, ...]]:
+    """Return the endpoints in a file's content; raises ValueError, which names the place in it."""
+    root, data = _load(content)
     if not isinstance(data, dict) or "endpoints" not in data:
-        raise ConfigurationError(f"endpoints file {path}: no list 'endpoints': for none write 'endpoints: []'")
-    try:
-        _check_keys(data, ("endpoints",))
-    except _BadEntryError as error:
-        raise ConfigurationError(f"endpoints file {path}: {error}") from None
+        raise ValueError("no list 'endpoints': for none write 'endpoints: []'")
+    _check_keys(data, ("endpoints",))
     entries = data["endpoints"]
     if not isinstance(entries, list):
-        raise ConfigurationError(f"endpoints file {path}: 'endpoints' is not a list: for none write 'endpoints: []'")
+        raise ValueError("'endpoints' is not a list: for none write 'endpoints: []'")  # noqa: TRY004  of a file
     targets: list[Target] = []
     first_use: dict[object, int] = {}
     for index, entry in enumerate(entries):
@@ -69,28 +54,30 @@ def read_targets(content: bytes, path: str) -> tuple[Target, ...]:
             _check_unique(target, index, first_use)
         except _BadEntryError as error:
             place = _describe(entry, index, _line_of(root, index, error.field))
-            raise ConfigurationError(f"endpoints file {path}: {place}: {error}") from None
+            raise ValueError(f"{place}: {error}") from None
         targets.append(target)
-    return tuple(targets)
+    names = frozenset((target.namespace, target.name) for target in targets)
+    return Parsed(tuple(targets), len(targets), names=names)
 
 
-def _load(content: bytes, path: str) -> tuple[yaml.Node | None, object]:
+def _load(content: bytes) -> tuple[yaml.Node | None, object]:
     try:
         text = content.decode("utf-8-sig")
         if text.lstrip().startswith("{"):
             text = text.replace("\t", " ")  # tabs are the only part of JSON that YAML rejects
-        refuse_deep_nesting(text, _MAX_DEPTH)
+        refuse_unsafe(text, _MAX_DEPTH)
         loader = PlainLoader(text)
         try:
             root = loader.get_single_node()
             return root, None if root is None else loader.construct_document(root)
         finally:
             loader.dispose()
+    except UnicodeDecodeError:
+        raise
     except yaml.MarkedYAMLError as error:
-        place = _line(error.problem_mark)
-        raise ConfigurationError(f"endpoints file {path}: {place}neither YAML nor JSON: {error.problem}") from error
+        raise ValueError(f"{_line(error.problem_mark)}neither YAML nor JSON: {error.problem}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"endpoints file {path}: neither YAML nor JSON: {error}") from error
+        raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error
 
 
 def _line(mark: _Mark | None) -> str:

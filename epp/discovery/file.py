@@ -5,22 +5,27 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import structlog
 
-from epp.discovery.endpoints_file import read_content, read_targets
-from epp.discovery.targets import Lookup, Resolver, system_lookup
+from epp.discovery.endpoints_file import MAX_BYTES, parse_targets_file
+from epp.discovery.targets import Lookup, Resolver, Target, system_lookup
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Pool, Unresolved
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
+from epp.framework.inputs import InputState
 from epp.framework.plugin import Parameters
 from epp.host_port import is_ip
+from epp.last_good_file import LastGoodFile
 from epp.watch import changes
 
 _ANY_ADDRESS = "192.0.2.1"
 """Of documentation, RFC 5737."""
 
 _log = structlog.get_logger()
+
+_Endpoints = LastGoodFile[tuple[Target, ...]]
 
 
 class FileDiscoveryParameters(Parameters, frozen=True):
@@ -39,9 +44,11 @@ class FileDiscoveryParameters(Parameters, frozen=True):
 
 
 class FileDiscovery(Discovery[FileDiscoveryParameters]):
-    """A pool listed in a file; an invalid new version changes nothing and is logged once.
+    """A pool listed in a file; an invalid new version changes nothing: the log, `/healthz` and metrics have the reason.
 
-    Replace the file by renaming a new one over it, or by swapping a symbolic link in its path.
+    Replace the file by renaming a new one over it, or by swapping a symbolic link in its path. A version that may be
+    half-written, with less than half of the endpoints or shorter and written in place, waits until it has not changed
+    for 1.5 s.
     """
 
     plugin_type = "file-discovery"
@@ -57,24 +64,29 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
         super().__init__(parameters, name=name, clock=clock)
         self.resolver = Resolver(lookup)
         self._path = parameters.path
-        self._content: bytes | None = None
-        self._read_error = ""
+        self._file: _Endpoints | None = None
 
     @property
     def unresolved(self) -> Sequence[Unresolved]:
         """Endpoints without an address."""
         return self.resolver.unresolved
 
+    @property
+    def inputs(self) -> InputState:
+        """The file, if its newest version is not in effect."""
+        if self._file is None:
+            return InputState()
+        return InputState(self._file.problems, {self._path: self._file.rejected})
+
     def listed(self) -> Sequence[Endpoint]:
         """Return the endpoints in the file without resolving host names; raises ConfigurationError."""
-        targets = read_targets(read_content(self._path), self._path)
+        targets = _targets(self._read())
         return [target.endpoint(target.host if is_ip(target.host) else _ANY_ADDRESS) for target in targets]
 
     async def start(self, pool: Pool) -> None:
         """Fill the pool; raises ConfigurationError for an invalid file. Hosts that do not resolve yet are left out."""
-        content = await asyncio.to_thread(read_content, self._path)
-        self.resolver.targets = await asyncio.to_thread(read_targets, content, self._path)
-        self._content = content
+        self._file = await asyncio.to_thread(self._read)
+        self.resolver.targets = _targets(self._file)
         if not await self.resolver.refresh(pool) and self.resolver.targets:
             _log.warning("none of the endpoints' host names resolves, the pool is empty", file=self._path)
 
@@ -86,25 +98,41 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
                 tasks.create_task(self._follow_file(pool))
 
     async def reread(self, pool: Pool) -> None:
-        """Apply the file if its content has changed; an error is logged, once."""
-        try:
-            content = await asyncio.to_thread(read_content, self._path)
-        except ConfigurationError as error:
-            if str(error) != self._read_error:
-                self._read_error = str(error)
-                _log.warning("endpoints file not readable, pool unchanged", reason=str(error))
+        """Apply the file if its content has changed; a problem is logged, once."""
+        if self._file is None:
             return
-        self._read_error = ""
-        if content == self._content:
+        before = self._file
+        self._file = file = await asyncio.to_thread(before.after, self.clock.now())
+        if file is before:
             return
-        self._content = content
-        try:
-            self.resolver.targets = await asyncio.to_thread(read_targets, content, self._path)
-        except ConfigurationError as error:
-            _log.warning("endpoints file rejected, pool unchanged", reason=str(error))
-            return
-        _log.info("endpoints file applied", file=self._path, endpoints=await self.resolver.refresh(pool))
+        if file.parsed is not before.parsed:
+            self.resolver.targets = _targets(file)
+            _log.info("endpoints file applied", file=self._path, endpoints=await self.resolver.refresh(pool))
+        for problem in file.problems:
+            what = "waits for a second look" if file.waiting is not None else "rejected"
+            _log.warning(f"endpoints file {what}, pool unchanged", reason=str(problem))
 
     async def _follow_file(self, pool: Pool) -> None:
         async for _ in changes(Path(self._path)):
             await self.reread(pool)
+
+    def _read(self) -> _Endpoints:
+        """Return the file, read for the first time; raises ConfigurationError.
+
+        One that is not watched may be a pipe.
+        """
+        path = Path(self._path)
+        file: _Endpoints = LastGoodFile(path, "path", parse_targets_file, MAX_BYTES)
+        if self.parameters.watch_file or not path.is_fifo():
+            file = file.after(self.clock.now())
+            if file.parsed is None:
+                raise ConfigurationError(f"endpoints file {path}: {file.problems[0].reason}")
+            return file
+        try:
+            return msgspec.structs.replace(file, parsed=parse_targets_file(path.read_bytes(), path))
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"endpoints file {path}: {error}") from error
+
+
+def _targets(file: _Endpoints) -> tuple[Target, ...]:
+    return () if file.parsed is None else file.parsed.value

@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from epp.kube.errors import reason_of, refuse_access
-from epp.plain_yaml import PlainLoader, refuse_deep_nesting
+from epp.plain_yaml import PlainLoader, refuse_unsafe
 
 if TYPE_CHECKING:
     from lightkube.config.kubeconfig import KubeConfig
@@ -61,7 +61,7 @@ def read_kubeconfig(path: Path) -> "KubeConfig":
 def _document(path: Path) -> Mapping[str, object]:
     try:
         text = path.read_text(encoding="utf-8")
-        refuse_deep_nesting(text, _DEEPEST)
+        refuse_unsafe(text, _DEEPEST)
         document = yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or reason_of(error)

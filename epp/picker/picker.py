@@ -94,7 +94,7 @@ class Picker:
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
-                settings.watch_config, loaded, build=self._build_next, observer=self.metrics
+                settings.watch_config, loaded, build=self._build_next, observer=self.metrics, clock=self._clock
             )
         self._supervisor = Supervisor(observer=self.metrics)
         self._watchdog: StallWatchdog | None = None

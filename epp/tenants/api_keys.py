@@ -15,7 +15,7 @@ import yaml
 from epp.framework.headers import AUTHORIZATION
 from epp.framework.request import DEFAULT_FLOW
 from epp.last_good_file import Parsed
-from epp.plain_yaml import PlainLoader, refuse_deep_nesting
+from epp.plain_yaml import PlainLoader, refuse_unsafe
 
 MAKE_DIGEST = "sha256: and what this prints: printf %s KEY | sha256sum"
 """Remedy where a digest is wanted."""
@@ -119,7 +119,7 @@ def _entries(text: str) -> Iterator[tuple[int, str, str]]:
 def _root(text: str) -> yaml.Node | None:
     """Return the node of a document; raises ValueError without a word of the text, which may be a part of a key."""
     try:
-        refuse_deep_nesting(text, _DEPTH_LIMIT)
+        refuse_unsafe(text, _DEPTH_LIMIT, keys_may_repeat=True)  # said later, without the key
         loader = PlainLoader(text)
         try:
             root: yaml.Node | None = loader.get_single_node()

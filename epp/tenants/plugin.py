@@ -153,7 +153,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         """Read the file; return whether it changed, or whether it can be read."""
         if self._file is None:
             return False
-        following = await asyncio.to_thread(self._file.after)
+        following = await asyncio.to_thread(self._file.after, self.clock.now())
         if following is self._file:
             return False
         self._file, before = following, self._file

@@ -55,7 +55,9 @@ async def test_pool_that_cannot_be_had_yet_is_taken_over_once_it_can(simulated, 
         picker = world.gateway.picker
         replace(file, config("b", later))
         await until(lambda: bool(picker.config.refused), "the configuration is refused")
-        assert picker.config.refused == f"endpoints file {later} cannot be read: No such file or directory"
+        assert picker.config.refused == (
+            f"endpoints file {later}: cannot be read: No such file or directory: correct the path, or restore the file"
+        )
         assert picker.config.generation == 1
         assert {answer.server for answer in answers} <= {"a"}
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.framework.second_look import UNCHANGED_SECONDS
 from epp.last_good_file import LIMIT_BYTES, LastGoodFile, Parsed
 
 GOOD, FAULTY, BROKEN = "good", "faulty", "broken"
@@ -29,12 +30,14 @@ def test_last_good_version_counts_and_a_faulty_one_only_where_none_was_good(tmp_
     path = tmp_path_factory.mktemp("files") / "table"
     path.write_text(expected := first)
     state = LastGoodFile.first(str(path), "prices", parse)
+    now = 0.0
     for kind, number in following:
         path.unlink(missing_ok=True)
         if kind is not None:
             path.write_text(f"{kind}{number}")
-        state = state.after()
-        assert state.after() is state
+        now += 2 * UNCHANGED_SECONDS
+        state = state.after(now).after(now + UNCHANGED_SECONDS)
+        assert state.after(now + UNCHANGED_SECONDS) is state
         if kind == GOOD or (kind == FAULTY and expected.startswith(FAULTY)):
             expected = f"{kind}{number}"
         assert state.parsed is not None
@@ -57,8 +60,8 @@ def test_file_in_another_encoding_is_refused_with_the_remedy(tmp_path):
 
 def test_pipes_directories_and_files_beyond_the_limit_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(ValueError, match="it is no regular file"):
+    for path, why in ((tmp_path / "pipe", "it is no regular file: name one"), (tmp_path, "it is a directory: name")):
+        with pytest.raises(ValueError, match=why):
             LastGoodFile.first(str(path), "prices", parse)
     (tmp_path / "large").write_bytes(b"x" * (LIMIT_BYTES + 1))
     with pytest.raises(ValueError, match="has more than 16777216 bytes"):
@@ -74,5 +77,5 @@ def test_swapped_directory_of_a_config_map_is_followed(tmp_path):
     state = LastGoodFile.first(str(tmp_path / "prices.yaml"), "prices", parse)
     (tmp_path / "..new").symlink_to("two")
     (tmp_path / "..new").replace(tmp_path / "..data")
-    after = state.after()
+    after = state.after(0.0)
     assert after.parsed == Parsed("good two", 1)

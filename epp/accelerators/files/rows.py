@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import yaml
 
-from epp.plain_yaml import PlainLoader, refuse_deep_nesting
+from epp.plain_yaml import PlainLoader, refuse_unsafe
 
 _DEPTH_LIMIT = 16
 
@@ -34,7 +34,7 @@ def read_rows(text: str, *, form: str, key: str = "", beside: BesideList | None 
     Raises ValueError, with the line, for a text that holds no such list.
     """
     try:
-        refuse_deep_nesting(text, _DEPTH_LIMIT)
+        refuse_unsafe(text, _DEPTH_LIMIT)
         root, data = _loaded(text)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error

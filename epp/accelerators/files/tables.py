@@ -68,10 +68,10 @@ class Tables(msgspec.Struct, frozen=True):
         """What is not in effect, and remarks on what is."""
         return (*map(str, self.inputs.problems), *self.remarks)
 
-    def after(self) -> "Tables":
-        """Return the state after a reading of the files; this one if nothing changed."""
-        products = None if self.products is None else self.products.after()
-        prices = None if self.price_file is None else self.price_file.after()
+    def after(self, now: float) -> "Tables":
+        """Return the state after a reading of the files at a monotonic time; this one if nothing changed."""
+        products = None if self.products is None else self.products.after(now)
+        prices = None if self.price_file is None else self.price_file.after(now)
         if products is self.products and prices is self.price_file:
             return self
         return _tables(products, prices)

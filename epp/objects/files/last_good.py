@@ -9,6 +9,8 @@ import msgspec
 
 from epp.framework.durations import parse_duration
 from epp.framework.inputs import InputProblem, InputState
+from epp.framework.regular_files import FileContent, FileId
+from epp.framework.second_look import Extent, Waiting, doubt
 from epp.objects.decode import Kinds, Version, kinds_without_use, versions_in
 from epp.objects.files.reading import Reading, parse
 from epp.objects.held import Held, Judge, no_faults, replaces
@@ -66,8 +68,12 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
 
     def reject(self, reason: str) -> "FileObjects":
         """Return the state after a version of the file that cannot be read or parsed: all objects are kept."""
+        return msgspec.structs.replace(self.postpone(reason), rejected=self.rejected + 1)
+
+    def postpone(self, reason: str) -> "FileObjects":
+        """Return the state while a version of the file waits for a second look: all objects are kept."""
         problem = InputProblem(self.file, reason=reason, kept=len(self.held))
-        return msgspec.structs.replace(self, problems=(problem,), rejected=self.rejected + 1, missing_since=None)
+        return msgspec.structs.replace(self, problems=(problem,), missing_since=None)
 
     def miss(self, reason: str, now: float, grace_seconds: float) -> "FileObjects":
         """Return the state while the file is missing: its objects are kept for the grace period."""
@@ -84,6 +90,12 @@ class FileVersion(msgspec.Struct, frozen=True):
     objects: FileObjects
     seen: bytes = b""
     """Digest of its content, or the read error; empty while it is missing."""
+    extent: Extent | None = None
+    """Of the version in effect; None where there is none."""
+    file: FileId | None = None
+    """The file at the last look."""
+    waiting: Waiting | None = None
+    """The newest content, where it waits for a second look."""
 
 
 class ObjectVersions(msgspec.Struct, frozen=True):
@@ -117,7 +129,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
             elif file in reading.unreadable:
                 files[file] = _unreadable(before, reading.unreadable[file])
             elif (missed := self._missed(before, reading.reason_missing(file), now)).held:
-                files[file] = FileVersion(missed)
+                files[file] = FileVersion(missed, b"", before.extent, before.file)
             elif file in reading.lost:
                 files[file] = FileVersion(self._lost(missed, reading.lost[file]))
         return msgspec.structs.replace(self, files=files)
@@ -130,17 +142,26 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         """Return whether any object of the file is in effect."""
         return file in self.files and bool(self.files[file].objects.held)
 
-    def _with_content(self, file: Path, before: FileVersion, content: bytes, now: float) -> FileVersion:
-        if not content.strip() and before.objects.held:  # another process may have just begun to write it
+    def _with_content(self, file: Path, before: FileVersion, content: FileContent, now: float) -> FileVersion:
+        if not content.data.strip() and before.objects.held:  # another process may have just begun to write it
             missed = self._missed(before, "it is empty", now)
-            return FileVersion(missed) if missed.held else FileVersion(missed.take(()), _digest(content))
-        seen = _digest(content)
-        if seen == before.seen:
+            if missed.held:
+                return FileVersion(missed, b"", before.extent, content.file)
+            return FileVersion(missed.take(()), _digest(content.data))
+        seen = _digest(content.data)
+        if seen == before.seen and (before.waiting is None or not before.waiting.is_over(now)):
             return before
         try:
-            return FileVersion(before.objects.take(parse(file, content), self.judge, self.kinds), seen)
+            objects = before.objects.take(parse(file, content.data), self.judge, self.kinds)
         except ValueError as error:
-            return FileVersion(before.objects.reject(str(error)), seen)
+            return FileVersion(before.objects.reject(str(error)), seen, before.extent, content.file)
+        extent = Extent(len(content.data), frozenset(each.key for each in objects.held))
+        if before.extent is not None and seen != before.seen:
+            reason = doubt(before.extent, extent, in_place=content.file == before.file)
+            if reason:
+                postponed = before.objects.postpone(reason)
+                return FileVersion(postponed, seen, before.extent, content.file, Waiting(seen, now))
+        return FileVersion(objects, seen, extent, content.file)
 
     def _lost(self, objects: FileObjects, reason: str) -> FileObjects:
         """Return the state of a configured path, or a directory, that has no objects of its own."""
@@ -166,4 +187,6 @@ def _digest(content: bytes) -> bytes:
 
 def _unreadable(before: FileVersion, reason: str) -> FileVersion:
     seen = reason.encode()
-    return before if seen == before.seen else FileVersion(before.objects.reject(reason), seen)
+    if seen == before.seen:
+        return before
+    return FileVersion(before.objects.reject(reason), seen, before.extent, before.file)

@@ -12,7 +12,8 @@ import msgspec
 import yaml
 
 from epp.framework.errors import ConfigurationError
-from epp.plain_yaml import PlainLoader, refuse_deep_nesting
+from epp.framework.regular_files import FileContent, read_regular
+from epp.plain_yaml import PlainLoader, refuse_unsafe
 
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 _LIMIT_BYTES = 64 * 1024 * 1024
@@ -23,7 +24,7 @@ _DEPTH_LIMIT = 64
 class Reading:
     """Files at one moment; a file in none of the mappings is gone."""
 
-    contents: Mapping[Path, bytes]
+    contents: Mapping[Path, FileContent]
     unreadable: Mapping[Path, str]
     """Files that cannot be read, with the reason."""
     lost: Mapping[Path, str]
@@ -61,11 +62,11 @@ class ObjectFiles:
                 lost[path] = _loss(error)
             else:
                 files.update(_in_directory(path, lost) if is_directory else [path])
-        contents: dict[Path, bytes] = {}
+        contents: dict[Path, FileContent] = {}
         unreadable: dict[Path, str] = {}
         for file in files:
             try:
-                contents[file] = _content(file)
+                contents[file] = read_regular(file, _LIMIT_BYTES)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 continue
             except OSError as error:
@@ -86,7 +87,7 @@ def parse(file: Path, content: bytes) -> tuple[object, ...]:
             found = tuple(_json_documents(content))
         else:
             text = content.decode("utf-8-sig")
-            refuse_deep_nesting(text, _DEPTH_LIMIT)
+            refuse_unsafe(text, _DEPTH_LIMIT)
             found = tuple(each for each in yaml.load_all(text, Loader=PlainLoader) if each is not None)
     except (yaml.YAMLError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error
@@ -125,18 +126,18 @@ def _loss(error: OSError) -> str:
     return "it is gone" if isinstance(error, FileNotFoundError) else f"it cannot be read: {error.strerror}"
 
 
-def _content(file: Path) -> bytes:
-    try:
-        opened = file.open("rb")
-    except FileNotFoundError:
-        opened = file.open("rb")  # once more: symbolic links in the path may have just been swapped
-    with opened:
-        return opened.read(_LIMIT_BYTES + 1)
+def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"key {twice!r:.60} stands twice in one object: remove one of them")
+    return found
 
 
 def _json_documents(content: bytes) -> Iterator[object]:
     """Yield each document: `kubectl get -o json` writes one, JSON lines have one a line."""
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=_unique)
     text, end = content.decode("utf-8-sig").strip(), 0
     while end < len(text):
         document, end = decoder.raw_decode(text, end)

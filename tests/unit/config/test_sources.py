@@ -165,7 +165,8 @@ def test_file_that_is_no_text_says_why(tmp_path, data, problem):
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"), [("missing", "cannot be read: No such file"), (".", "cannot be read: Is a")]
+    ("name", "problem"),
+    [("missing", "cannot be read: No such file"), (".", "cannot be read: it is a directory; name a file in it")],
 )
 def test_path_without_a_file_says_so(tmp_path, name, problem):
     with pytest.raises(InvalidConfigError) as caught:

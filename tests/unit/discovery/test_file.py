@@ -139,11 +139,11 @@ async def test_bad_replacement_changes_nothing_and_is_logged_once(discovery, pat
         await discovery.reread(pool)
     assert pool.hostports == {"a": "10.0.0.1:8000"}
     assert pool.replaced == 1
-    reasons = [entry["reason"].partition("endpoints.yaml")[2].partition(": ")[2] for entry in logs]
+    reasons = [entry["reason"].partition("with 1 object: ")[2] for entry in logs]
     assert [reason[:25] for reason in reasons] == [
         "endpoints[0] 'a' (line 1)",
         "no list 'endpoints': for ",
-        "No such file or directory",
+        "cannot be read: No such f",
     ]
 
 

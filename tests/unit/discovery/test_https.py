@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endpoints that speak HTTPS, as they are written."""
 
+from pathlib import Path
+
 import pytest
 
 from epp.discovery import FileDiscovery, StaticDiscovery, Target, parse_targets
-from epp.discovery.endpoints_file import read_targets
+from epp.discovery.endpoints_file import parse_targets_file
 from epp.discovery.file import FileDiscoveryParameters
-from epp.framework import ConfigurationError
 from epp.framework.datalayer import Unresolved
 
 
@@ -25,14 +26,14 @@ def test_file_says_it_as_scheme():
     - {name: b, address: gpu, port: 80, scheme: http}
     - {name: c, address: gpu, port: 81, scheme: }
     """
-    assert [target.tls for target in read_targets(text, "e.yaml")] == [True, False, False]
+    assert [target.tls for target in parse_targets_file(text, Path("e.yaml")).value] == [True, False, False]
 
 
 @pytest.mark.parametrize("scheme", ["HTTPS", "'true'", "h2"])
 def test_other_scheme_in_a_file_is_refused(scheme):
     text = f"endpoints: [{{name: a, address: gpu, port: 443, scheme: {scheme}}}]".encode()
-    with pytest.raises(ConfigurationError, match=r"scheme: .* is not known: write http or https"):
-        read_targets(text, "e.yaml")
+    with pytest.raises(ValueError, match=r"scheme: .* is not known: write http or https"):
+        parse_targets_file(text, Path("e.yaml"))
 
 
 async def test_scheme_reaches_the_endpoint_with_its_name(pool, names):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import yaml
+from config_files import replace
 from structlog.testing import capture_logs
 from waiting import until
 
@@ -13,6 +14,7 @@ from epp.config import Builder, assemble, load_text
 from epp.discovery.pod_files import PodFileDiscovery, PodFileParameters
 from epp.framework import ConfigurationError, ManualClock
 from epp.framework.registry import Registry
+from epp.framework.second_look import UNCHANGED_SECONDS
 
 
 def pod(name, address, **labels):
@@ -79,7 +81,7 @@ async def test_new_version_is_applied_and_a_broken_or_cut_one_changes_nothing(tm
         await discovery.look(pool)
         assert pool.hostports.keys() == both, bad
         assert discovery.inputs.problems, bad
-    file.write_text(dump(pod("b", "10.0.0.2"), pod("d", "10.0.0.4")))
+    replace(file, dump(pod("b", "10.0.0.2"), pod("d", "10.0.0.4")))
     await discovery.look(pool)
     assert pool.hostports.keys() == {"b-rank-0", "d-rank-0"}
     assert discovery.inputs.problems == ()
@@ -91,22 +93,24 @@ async def test_new_version_is_applied_and_a_broken_or_cut_one_changes_nothing(tm
     assert pool.hostports == {}
 
 
-async def test_pool_that_is_gone_from_the_files_changes_nothing(tmp_path, build, pool):
+async def test_pool_that_is_gone_from_the_files_changes_nothing(tmp_path, build, pool, clock):
     pods = dump(pod("a", "10.0.0.1", app="x"), pod("b", "10.0.0.2", app="y"))
     (tmp_path / "pods.yaml").write_text(pods)
     (tmp_path / "pool.yaml").write_text(yaml.safe_dump(inference_pool("chat", app="x")))
     discovery = build()
     await discovery.start(pool)
     assert pool.hostports == {"a-rank-0": "10.0.0.1:9000"}
-    (tmp_path / "pool.yaml").write_text(dump())
+    replace(tmp_path / "pool.yaml", dump())
     with capture_logs() as logs:
+        await discovery.look(pool)
+        clock.advance(UNCHANGED_SECONDS)
         await discovery.look(pool)
     assert pool.hostports == {"a-rank-0": "10.0.0.1:9000"}
     assert any("pool unchanged: the files have no InferencePool 'llm/chat'" in line["problem"] for line in logs)
     (tmp_path / "pool.yaml").write_text(dump(inference_pool("code", app="y"), inference_pool("chat", app="x")))
     await discovery.look(pool)
     assert pool.hostports == {"a-rank-0": "10.0.0.1:9000"}
-    (tmp_path / "pool.yaml").write_text(dump(inference_pool("chat", app="y")))
+    replace(tmp_path / "pool.yaml", dump(inference_pool("chat", app="y")))
     await discovery.look(pool)
     assert pool.hostports == {"b-rank-0": "10.0.0.2:9000"}
 

@@ -15,7 +15,7 @@ def read(*paths) -> dict[str, tuple[object, ...] | str]:
     found: dict[str, tuple[object, ...] | str] = {file.name: reason for file, reason in reading.unreadable.items()}
     for file, content in reading.contents.items():
         try:
-            found[file.name] = parse(file, content)
+            found[file.name] = parse(file, content.data)
         except ValueError as error:
             found[file.name] = str(error)
     return found

@@ -174,7 +174,7 @@ def test_last_good_version_stays_in_effect_and_the_reason_is_said(tmp_path):
         assert (named(plugin, "sk-1"), named(plugin, "sk-2")) == ("team-a", "team-b")
         path.touch()
     assert plugin.inputs.rejected == {str(path): 4}
-    path.write_text("sk-1: team-b\n")
+    replace(path, "sk-1: team-b\n")
     assert asyncio.run(plugin.look())
     assert plugin.inputs.problems == ()
     assert (named(plugin, "sk-1"), named(plugin, "sk-2")) == ("team-b", "default-flow")

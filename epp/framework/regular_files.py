@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading of files that others write, whatever stands in their place."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+
+class FileId(NamedTuple):
+    """A file of a file system: another one after a rename over it, the same one after a write in place."""
+
+    device: int
+    inode: int
+
+
+class FileContent(NamedTuple):
+    """The bytes of a file at one moment."""
+
+    data: bytes
+    file: FileId
+
+
+def read_regular(path: Path, most_bytes: int) -> FileContent:
+    """Return the content, or the first `most_bytes` + 1 bytes of a larger one.
+
+    Raises OSError, whose `strerror` has a remedy where there is a certain one. A pipe, a socket or a device is an error
+    too, and is not waited for.
+    """
+    try:
+        descriptor = _opened(path)
+    except FileNotFoundError:
+        descriptor = _opened(path)  # once more: symbolic links in the path may have just been swapped
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a directory: name a file in it", str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise _no_file(path)
+        return FileContent(_read(descriptor, most_bytes + 1), FileId(status.st_dev, status.st_ino))
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise _no_file(path) from None
+        raise
+
+
+def _no_file(path: Path) -> OSError:
+    return OSError(errno.EINVAL, "it is no regular file: name one", str(path))
+
+
+def _read(descriptor: int, most_bytes: int) -> bytes:
+    pieces = []
+    left = most_bytes
+    while left and (piece := os.read(descriptor, left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
