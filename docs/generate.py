@@ -203,7 +203,9 @@ def _family_rows(family: Metric, labels: Iterable[str] = ()) -> Iterator[tuple[s
 def errors_markdown() -> str:
     """Return all ways in which a request can be refused."""
     found = (each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, RequestError))
-    order = sorted(found, key=lambda error: inspect.getsourcelines(error)[1])
+    order = sorted(
+        found, key=lambda error: (error is not RequestError, error.__module__, inspect.getsourcelines(error)[1])
+    )
     return _page(
         "# Errors",
         "",

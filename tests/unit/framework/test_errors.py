@@ -4,6 +4,7 @@
 import pytest
 
 from epp.framework import errors
+from epp.framework.breach import Breach
 
 SATURATED, NOBODY = "rejected-saturated", "rejected-no-endpoints"
 UNMET = (
@@ -122,13 +123,13 @@ TABLE = [
     ),
     (errors.QueueFullError("full"), 429, SATURATED, "ResourceExhausted - full"),
     (
-        errors.QuotaExceededError(errors.Breach("team-a", "total.max.workers.limit", 51, 50), 2),
+        errors.QuotaExceededError(Breach("team-a", "total.max.workers.limit", 51, 50), 2),
         429,
         "rejected-quota",
         ("ResourceExhausted - quota total.max.workers.limit of 'team-a' is 50, and with this request 51: retry later"),
     ),
     (
-        errors.OverQuotaError(errors.Breach("team-a", "single.max.promptTokens", 9000, 8000), 413),
+        errors.OverQuotaError(Breach("team-a", "single.max.promptTokens", 9000, 8000), 413),
         413,
         "rejected-quota",
         (
@@ -268,9 +269,9 @@ def test_every_error_that_is_raised_is_in_the_table():
 
 
 def test_quotas_are_told_in_units_that_people_read():
-    memory = errors.Breach("a", "total.max.vram.request", 80.5 * 2**30, 80 * 2**30)
-    tokens = errors.Breach("a", "total.max.tokens", 12_345_678, 12_000_000)
-    dollars = errors.Breach("a", "total.max.dollarsPerDay", 20.05, 20)
+    memory = Breach("a", "total.max.vram.request", 80.5 * 2**30, 80 * 2**30)
+    tokens = Breach("a", "total.max.tokens", 12_345_678, 12_000_000)
+    dollars = Breach("a", "total.max.dollarsPerDay", 20.05, 20)
     assert str(memory) == "quota total.max.vram.request of 'a' is 80 GiB, and with this request 80.5 GiB"
     assert str(tokens) == "quota total.max.tokens of 'a' is 12000000, and with this request 12345678"
     assert str(dollars) == "quota total.max.dollarsPerDay of 'a' is 20, and with this request 20.05"
