@@ -37,6 +37,7 @@ from epp.cli.options import (
     Switch,
     Verbosity,
     cipher_suites_option,
+    count_option,
     duration_option,
     port_option,
     size_option,
@@ -77,6 +78,41 @@ class PickerFlags:
     admin_host: AdminHost = "127.0.0.1"
     admin_token_file: AdminTokenFile = None
     max_request_body: Annotated[int, size_option("Largest request body accepted.")] = Bytes(32 * 1024 * 1024)
+    max_gathered_bytes: Annotated[
+        int | None,
+        size_option(
+            "Bytes of bodies that may wait, of all requests together: those that come in, and those that a gateway "
+            "does not read. Beyond it requests are refused with 503, the ones first that have been coming in for long. "
+            "By default 256Mi, or twice --max-request-body where that is more."
+        ),
+    ] = None
+    max_pending_streams: Annotated[
+        int,
+        count_option("Requests that may have begun and not be complete at a time; a further one is refused with 503."),
+    ] = 16_384
+    max_streams: Annotated[
+        int, count_option("Requests that may be under way at a time, until their responses end; others get 503.")
+    ] = 65_536
+    max_streams_per_connection: Annotated[
+        int,
+        count_option(
+            "Requests that one connection of a gateway may have under way; it is told, and opens another connection."
+        ),
+    ] = 16_384
+    max_connections: Annotated[
+        int,
+        count_option(
+            "Connections of gateways. A further one takes the place of one without requests, or is closed. Not with "
+            "--transport grpcio."
+        ),
+    ] = 4096
+    body_timeout: Annotated[
+        float,
+        duration_option(
+            "Longest time without another byte of a request body that has begun; then it is refused with 408. 0 for no "
+            "limit. What a gateway gathers before it sends it is not counted."
+        ),
+    ] = Seconds(60)
     plain_errors: Annotated[Switch, switch_option("Send errors as plain text instead of the API's JSON.")] = (
         Switch.FALSE
     )

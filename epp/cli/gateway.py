@@ -12,7 +12,7 @@ from epp.cli.commands import Gateway
 from epp.cli.errors import exit_on
 from epp.cli.inputs import read_bind_address, read_targets, read_trust
 from epp.cli.running import run
-from epp.cli.settings import picker_settings
+from epp.cli.settings import budget_settings, picker_settings
 from epp.extproc.settings import ServerSettings, Transport
 from epp.framework import ConfigurationError
 from epp.gateway import (
@@ -43,7 +43,7 @@ def gateway(flags: Gateway) -> None:
     writer = logs.configure(flags.v)
 
     async def work(stop: asyncio.Event) -> None:
-        server = ServerSettings("unix:unset", transport=Transport(flags.transport))
+        server = ServerSettings("unix:unset", transport=Transport(flags.transport), budgets=budget_settings(flags))
         picker = picker_settings(flags, server, host=_page_host(flags), log=writer)
         with _flags_in_errors():
             async with local_gateway(picker, _settings(flags)) as running:

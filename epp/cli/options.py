@@ -55,6 +55,11 @@ def port_option(text: str) -> Any:
     return typer.Option(help=text, metavar="PORT", min=0, max=65535)
 
 
+def count_option(text: str) -> Any:
+    """Declare an option that takes a number of things, at least one."""
+    return typer.Option(help=text, metavar="NUMBER", min=1)
+
+
 def duration_option(text: str) -> Any:
     """Declare an option that takes `50ms` or `1m30s` and returns seconds."""
     return _parsed_option(_parse_duration, "DURATION", text)

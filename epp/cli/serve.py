@@ -8,7 +8,7 @@ from epp.cli.commands import Serve
 from epp.cli.inputs import read_bind_address
 from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.cli.running import run
-from epp.cli.settings import picker_settings
+from epp.cli.settings import budget_settings, picker_settings
 from epp.extproc.settings import ServerSettings, TlsVersion, Transport, message_bytes_for
 from epp.framework import ConfigurationError
 from epp.host_port import HostPort
@@ -72,4 +72,5 @@ def _server(flags: Serve, host: str) -> ServerSettings:
         transport=Transport(flags.transport),
         max_receive_bytes=message_bytes if received is None else received,
         max_send_bytes=message_bytes if sent is None else sent,
+        budgets=budget_settings(flags),
     )

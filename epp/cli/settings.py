@@ -18,6 +18,7 @@ from epp.cli.inputs import (
 from epp.cli.kubernetes import read_source
 from epp.collectors import PageLimits
 from epp.discovery import PodTarget
+from epp.extproc.budgets import DEFAULT_GATHERED_BYTES, BudgetSettings, least_gathered_bytes
 from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
@@ -66,6 +67,25 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         lost_log_lines=lambda: log.lost,
         terminal=logs.terminal(log),
         before_ready=heap.freeze,
+    )
+
+
+def budget_settings(flags: PickerFlags) -> BudgetSettings:
+    """Return what gateways may take; raises ConfigurationError."""
+    least = least_gathered_bytes(flags.max_request_body)
+    gathered = flags.max_gathered_bytes
+    if gathered is not None and gathered < least:
+        raise ConfigurationError(
+            f"--max-gathered-bytes {gathered} is too little for bodies of --max-request-body {flags.max_request_body}: "
+            f"give it {least} or more, or lower --max-request-body"
+        )
+    return BudgetSettings(
+        max_connections=flags.max_connections,
+        max_streams=flags.max_streams,
+        max_streams_per_connection=flags.max_streams_per_connection,
+        max_pending_streams=flags.max_pending_streams,
+        max_gathered_bytes=max(DEFAULT_GATHERED_BYTES, least) if gathered is None else gathered,
+        body_timeout_seconds=flags.body_timeout or math.inf,
     )
 
 

@@ -3,29 +3,42 @@
 
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 from epp.director import Cause
+from epp.extproc.budgets import Budgets, Claim
 from epp.extproc.exchange import ProtocolError
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.open_streams import OpenStreams
 from epp.extproc.session import Session
+from epp.grpc_http2.capacity import Account
 from epp.grpc_http2.complaints import Complaints
 
 _MOST_GATEWAYS = 1024
+
+SessionMaker: TypeAlias = Callable[[GatewayTraits, Claim], Session]
 
 
 class SessionSource:
     """Opens a session for each stream, and closes it."""
 
-    def __init__(self, sessions: Callable[[GatewayTraits], Session]) -> None:
+    def __init__(self, sessions: SessionMaker, budgets: Budgets) -> None:
         self._sessions = sessions
+        self.budgets = budgets
         self._traits: dict[str, GatewayTraits] = {}
         self._complaints = Complaints()
         self.streams = OpenStreams()
 
-    def open(self, peer: str) -> Session:
-        """Return the session of a new stream; each is to be closed."""
-        session = self._sessions(self._traits_of(peer))
+    def open(self, peer: str, account: Account) -> Session | None:
+        """Return the session of a new stream, with an account of its bytes; each is to be closed.
+
+        None where there are so many streams that this one is to be refused without a word.
+        """
+        budgets = self.budgets
+        if budgets.streams.used >= budgets.most_streams:
+            budgets.streams.refuse()
+            return None
+        session = self._sessions(self._traits_of(peer), Claim(budgets, account))
         self.streams.opened()
         return session
 
@@ -33,6 +46,7 @@ class SessionSource:
         """Close a session that was opened here."""
         self.streams.closed()
         session.close(cause)
+        session.claim.close()
 
     def warn_of(self, error: ProtocolError, peer: str) -> None:
         """Log that a stream ended as its gateway broke the protocol; of many, some."""

@@ -2,7 +2,8 @@
 """Carries sessions on grpcio: one stream, one session."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
@@ -18,12 +19,15 @@ from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings, TlsVersion
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.framework import ConfigurationError
+from epp.framework.errors import BodyTimeoutError, TooManyBytesError
+from epp.grpc_http2.capacity import Account
 
 if TYPE_CHECKING:
     _Message: TypeAlias = ProcessingRequest | RequestPiece
     _Context: TypeAlias = grpc.aio.ServicerContext[_Message, bytes]
 
 _INTERRUPTED = object()
+_LATE = object()
 _GRPC_MOST_BYTES = 2**31 - 1
 _PENDING_STREAMS = 100_000
 """New streams that may wait in a burst; by default gRPC refuses some above 1,000."""
@@ -49,6 +53,7 @@ class GrpcioCarrier:
                 ("grpc.max_receive_message_length", min(settings.max_receive_bytes, _GRPC_MOST_BYTES)),
                 ("grpc.max_send_message_length", min(settings.max_send_bytes, _GRPC_MOST_BYTES)),
                 ("grpc.so_reuseport", 0),  # a second picker on the port is a mistake, not a worker
+                ("grpc.max_concurrent_streams", settings.budgets.max_streams_per_connection),
                 ("grpc.server.max_pending_requests", _PENDING_STREAMS),
                 ("grpc.server.max_pending_requests_hard_limit", _PENDING_STREAMS),
             ]
@@ -74,16 +79,22 @@ class GrpcioCarrier:
             await self._health_server.stop(health_grace_seconds)
 
     async def _carry(self, _: object, context: "_Context") -> None:
-        session = self._sessions.open(context.peer())
+        account = self._sessions.budgets.gathered.account()
+        session = self._sessions.open(context.peer(), account)
+        if session is None:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams are open")
         cause = Cause.CLIENT_DISCONNECT
         inbox = _Inbox(context)
-        session.on_eviction = inbox.interrupt
+        session.on_eviction = account.on_give_way = inbox.interrupt
         try:
             while not session.done:
-                message = await (inbox.next() if session.is_evictable else _next_message(context, session))
-                if message is _INTERRUPTED:
-                    for answer in session.evict():
+                message = await self._next(context, session, inbox)
+                if message is _INTERRUPTED or message is _LATE:
+                    for answer in _last_answers(message, session, account):
                         await context.write(answer)
+                    if message is _LATE:
+                        cause = Cause.ERROR
+                        break
                     continue
                 if not isinstance(message, (ProcessingRequest, RequestPiece)):  # the end of the stream
                     break
@@ -97,6 +108,17 @@ class GrpcioCarrier:
         finally:
             inbox.close()
             self._sessions.close(session, cause)
+            account.close()
+
+    async def _next(self, context: "_Context", session: Session, inbox: "_Inbox") -> object:
+        """Return the next message, or why there is none to wait for."""
+        if session.is_evictable or inbox.is_reading:
+            return await inbox.next()
+        if session.silence_timeout is not None:
+            return await _next_message(context, session)
+        if session.is_incomplete:
+            return await inbox.next(self._settings.budgets.body_timeout_seconds)
+        return await context.read()
 
 
 def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
@@ -118,23 +140,34 @@ class _Inbox:
         self._reading: asyncio.Task[object] | None = None
         self._interrupted = asyncio.Event()
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether a message is awaited that nobody has taken."""
+        return self._reading is not None
+
     def interrupt(self) -> None:
         """End the wait that is under way, or the next one."""
         self._interrupted.set()
 
-    async def next(self) -> object:
-        """Return the next message, or `_INTERRUPTED`."""
+    async def next(self, seconds: float = math.inf) -> object:
+        """Return the next message, `_INTERRUPTED`, or `_LATE` if none has come in this time."""
         reading = self._reading
         if reading is None:
             reading = self._reading = asyncio.create_task(self._read())
         interruption: asyncio.Task[object] = asyncio.create_task(self._interrupted.wait())
         try:
-            await asyncio.wait({reading, interruption}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {reading, interruption},
+                timeout=None if seconds == math.inf else seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
         finally:
             interruption.cancel()
         if self._interrupted.is_set():
             self._interrupted.clear()
             return _INTERRUPTED
+        if not reading.done():
+            return _LATE
         self._reading = None
         return reading.result()
 
@@ -145,6 +178,13 @@ class _Inbox:
         """Read no more."""
         if self._reading is not None:
             self._reading.cancel()
+
+
+def _last_answers(why: object, session: Session, account: Account) -> Sequence[bytes]:
+    """Return what is said to a request that ends early, by eviction, to make room, or as nothing more of it came."""
+    if why is _LATE:
+        return session.give_up(BodyTimeoutError())
+    return session.give_up(TooManyBytesError()) if account.closed else session.evict()
 
 
 async def _next_message(context: "_Context", session: Session) -> object:

@@ -13,9 +13,9 @@ from epp.extproc.decoding import decode
 from epp.extproc.exchange import NotReadyError, ProtocolError
 from epp.extproc.health import Health
 from epp.extproc.http2_health import health_methods
-from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings
 from epp.extproc.wire import METHOD, SERVICE
+from epp.framework.errors import BodyTimeoutError, TooManyBytesError
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.server import Contexts, GrpcServer
 from epp.grpc_http2.service import Answers, Outlet
@@ -42,9 +42,13 @@ class Http2Carrier:
         tls = _contexts(settings) if settings.secure else None
         sock = bound_socket(settings.address)
         limits = Limits(
-            max_message_bytes=settings.max_receive_bytes, max_sent_message_bytes=min(settings.max_send_bytes, 2**31 - 1)
+            max_message_bytes=settings.max_receive_bytes,
+            max_sent_message_bytes=min(settings.max_send_bytes, 2**31 - 1),
+            max_streams=settings.budgets.max_streams_per_connection,
+            stall_seconds=settings.budgets.body_timeout_seconds,
         )
-        self._server = GrpcServer(methods, limits, tls)
+        budgets = self._sessions.budgets
+        self._server = GrpcServer(methods, limits, tls, connections=budgets.connections, held=budgets.gathered)
         self.port = _port(sock)
         await self._server.start(sock)
         if settings.health_address is not None:
@@ -74,7 +78,10 @@ class SessionCall:
         self._sessions = sessions
         self._outlet = outlet
         self._peer = outlet.peer
-        self._session: Session = sessions.open(outlet.peer)
+        session = sessions.open(outlet.peer, outlet.account)
+        if session is None:
+            raise RpcError(Status.RESOURCE_EXHAUSTED, "too many streams are open")
+        self._session = session
         self._session.on_eviction = self._evict
         self._cause = Cause.CLIENT_DISCONNECT
         self._ended = False
@@ -117,6 +124,16 @@ class SessionCall:
         """End: without more messages there is nothing to answer."""
         self._ended = True
         return ()
+
+    @property
+    def awaits_more(self) -> bool:
+        """Whether more of the request is due soon."""
+        return self._session.is_incomplete
+
+    def give_way(self, status: Status) -> Answers:
+        """Refuse a request that is not complete."""
+        self._cause = Cause.ERROR
+        return self._session.give_up(TooManyBytesError() if status is Status.RESOURCE_EXHAUSTED else BodyTimeoutError())
 
     def close(self) -> None:
         """Close the session."""

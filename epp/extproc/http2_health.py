@@ -49,6 +49,7 @@ class _Unary:
     """One message, one answer."""
 
     silence_timeout = None
+    awaits_more = True
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
         self._answer = answer
@@ -67,6 +68,9 @@ class _Unary:
     def half_close(self) -> Answers:
         raise RpcError(Status.INVALID_ARGUMENT, "a request without a message")
 
+    def give_way(self, _status: Status) -> Answers:
+        return ()
+
     def close(self) -> None:
         pass
 
@@ -75,6 +79,7 @@ class _Watch:
     """The status of one name, and again whenever it changes."""
 
     silence_timeout = None
+    awaits_more = False
     done = False
 
     def __init__(self, health: Health, outlet: Outlet) -> None:
@@ -99,6 +104,9 @@ class _Watch:
     def half_close(self) -> Answers:
         if self._name is None:
             raise RpcError(Status.INVALID_ARGUMENT, "a request without a message")
+        return ()
+
+    def give_way(self, _status: Status) -> Answers:
         return ()
 
     def close(self) -> None:

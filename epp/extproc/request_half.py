@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The request half of an exchange: the body mode decides when the request is routed and how it is answered."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil
 
 from epp.bodies import with_model, with_model_added
 from epp.director import Director, Held, Routing, Subset
 from epp.extproc import replies
+from epp.extproc.budgets import Claim
 from epp.extproc.decoding import RequestPiece
 from epp.extproc.exchange import Answer, ExchangeSettings, Progress, ProtocolError, expect
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
@@ -15,7 +16,16 @@ from epp.extproc.modes import BodyMode, GatewayTraits
 from epp.extproc.replies import Forwarding
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError
-from epp.framework.errors import BodyMissingError, BodyTooLargeError, ClientGoneError, HeadersTooLargeError
+from epp.framework.errors import (
+    BodyMissingError,
+    BodyTimeoutError,
+    BodyTooLargeError,
+    ClientGoneError,
+    HeadersTooLargeError,
+    TooManyBytesError,
+    TooManyPendingError,
+    TooManyStreamsError,
+)
 from epp.framework.headers import CONTENT_LENGTH, REQUEST_ID
 
 _EXPECTED, _BODY, _ENDED = Progress
@@ -23,6 +33,13 @@ _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
 """Modes in which the headers leave before any of the body is seen: requests are routed by headers alone."""
 
+_MERGED_BYTES = 4096
+"""Pieces below this size are put together: each takes memory beside its bytes."""
+_LARGEST_MERGED = 65_536
+_LACKS: Mapping[str, type[RequestError]] = {
+    "streams": TooManyStreamsError,
+    "pending_streams": TooManyPendingError,
+}
 _AFTER_HELD_SECONDS = 10
 """Time to answer once a request is held no longer."""
 _MOST_SECONDS = 3600
@@ -40,6 +57,8 @@ class RequestHalf:
 
     __slots__ = (
         "_asked",
+        "_claim",
+        "_counted",
         "_director",
         "_evict",
         "_held",
@@ -49,6 +68,7 @@ class RequestHalf:
         "_pieces",
         "_progress",
         "_settings",
+        "_shown",
         "_size",
         "_traits",
         "headers",
@@ -63,16 +83,21 @@ class RequestHalf:
         settings: ExchangeSettings,
         traits: GatewayTraits,
         evict: Callable[[], None],
+        *,
+        claim: Claim,
     ) -> None:
         self._director = director
+        self._claim = claim
         self._evict = evict
         self._mode = mode
         self._is_envoy = mode is not None  # others do not state their modes
         self._settings = settings
         self._traits = traits
         self._progress = _EXPECTED
-        self._pieces: list[bytes | memoryview] = []
+        self._pieces: list[bytes | bytearray | memoryview] = []
+        self._shown = False  # whether a piece of the body came, be it empty
         self._size = 0
+        self._counted = 0  # of these bytes, on the account of the stream
         self._asked = False
         self._held: tuple[Held, Callable[[Routing], Sequence[bytes]]] | None = None
         self._ignored: Sequence[str] = ()
@@ -84,7 +109,12 @@ class RequestHalf:
     def awaiting_body(self) -> bool:
         """Whether the gateway may wait for an answer to its headers before it sends the body: it states no mode."""
         waits = self._mode is None and not self._traits.streams_body_unprompted
-        return waits and self._progress is _BODY and not self._pieces
+        return waits and self._progress is _BODY and not self._shown
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether more of the request is due soon: it has not ended, and the gateway does not gather it by itself."""
+        return not self._asked and (self._mode not in _BUFFERED or self._progress is _EXPECTED)
 
     def abandon(self) -> None:
         """Record that the client left before its request was complete, or before it was routed, if it did."""
@@ -94,7 +124,9 @@ class RequestHalf:
             self._refuse(ClientGoneError("before its request was complete"))
 
     def spare(self) -> None:
-        """Be evicted no more: the exchange has ended."""
+        """Be evicted no more, and hold nothing: the exchange has ended."""
+        self._pieces.clear()
+        self._count(0)
         self._evict = ignore
 
     def answered_by_gateway(self, response: HttpHeaders) -> None:
@@ -103,6 +135,14 @@ class RequestHalf:
             return
         if read_some(response.headers, _STATUS).get(":status") == str(BodyTooLargeError.status):
             self._refuse(BodyTooLargeError(self._settings.max_body_bytes))
+
+    def give_up(self, error: BodyTimeoutError | TooManyBytesError) -> RequestError | None:
+        """Drop what has come of a request that is not complete; return how it is refused, None for a complete one."""
+        if self._asked:
+            return None
+        self._pieces.clear()
+        self._progress = _ENDED
+        return self._refuse(error)
 
     def fail(self, error: RequestError) -> None:
         """Record an error of this program, unless the request has been routed."""
@@ -124,6 +164,8 @@ class RequestHalf:
             self._take(read_first(message.headers))
             raise self._refuse(HeadersTooLargeError(MOST_FIELDS, MOST_BYTES))
         self._take(read_headers(message.headers))
+        if self._claim.lack is not None:
+            raise self._refuse(_LACKS[self._claim.lack.name]())
         if message.end_of_stream:
             self._progress = _ENDED
             return self._route(b"", self._with_headers)
@@ -143,7 +185,7 @@ class RequestHalf:
             self._progress = _ENDED
         if self._mode is BodyMode.STREAMED:
             return (replies.REQUEST_BODY_PASS,)
-        self._gather(message.body)
+        self._gather(message.body, whole=last or self._mode in _BUFFERED)
         if self._mode is None:
             self._traits.streams_body_unprompted = True
         if self._mode in _BUFFERED:
@@ -165,15 +207,15 @@ class RequestHalf:
             return (replies.REQUEST_TRAILERS_PASS,)
         if self._mode in _BUFFERED:
             raise self._refuse(BodyMissingError())  # Envoy sends a buffered body first, and its headers have left
-        shown = bool(self._pieces)
         body = self._gathered()
-        return self._route(body, partial(self._with_trailers, body, shown=shown))
+        return self._route(body, partial(self._with_trailers, body, shown=self._shown))
 
     def resume(self) -> Sequence[bytes]:
         """Answer what waited for a held request, which is settled."""
         if self._held is None:
             return ()
         (held, answer), self._held = self._held, None
+        self._count(0)
         return self._routed(held.routing(), answer)
 
     def _take(self, headers: Headers) -> None:
@@ -182,11 +224,31 @@ class RequestHalf:
             headers, self._ignored = ignored.left_out(headers)
         self.headers = headers
 
-    def _gather(self, piece: bytes | memoryview) -> None:
-        self._size += len(piece)
+    def _gather(self, piece: bytes | memoryview, *, whole: bool) -> None:
+        """Take a piece of the body; with the last one, it is `whole`."""
+        size = len(piece)
+        self._shown = True
+        self._size += size
         if self._size > self._settings.max_body_bytes:
             raise self._refuse(BodyTooLargeError(self._settings.max_body_bytes))
-        self._pieces.append(piece)
+        if self._pieces or not whole:  # else nothing of it waits
+            if not self._claim.account.add(size):
+                raise self._refuse(TooManyBytesError())
+            self._counted += size
+        if size >= _MERGED_BYTES or whole:
+            self._pieces.append(piece)
+        elif size:
+            last = self._pieces[-1] if self._pieces else None
+            if isinstance(last, bytearray) and len(last) < _LARGEST_MERGED:
+                last += piece
+            else:
+                self._pieces.append(bytearray(piece))
+
+    def _count(self, size: int) -> None:
+        """Have so many bytes on the account."""
+        if size != self._counted:
+            self._claim.account.put(size - self._counted)
+            self._counted = size
 
     def _gathered(self) -> bytes:
         """Return the body; of its pieces, an empty last one costs no copy."""
@@ -197,6 +259,9 @@ class RequestHalf:
 
     def _refuse(self, error: RequestError) -> RequestError:
         self._asked = True
+        self._pieces.clear()
+        self._count(0)
+        self._claim.complete()
         return self._director.refuse(self.headers, error)
 
     def _route(
@@ -206,9 +271,13 @@ class RequestHalf:
         if self.routing is not None:
             raise ProtocolError("unexpected request_body: the body was complete and has been answered")
         self._asked = True
+        self._claim.complete()
+        self._count(0)
         outcome = self._director.route(self.headers, body, self.subset, incomplete=incomplete)
         if isinstance(outcome, Held):
             self._held = outcome, answer
+            if not outcome.longest_seconds:  # else it may be in a queue, which has a limit of its own
+                self._count(len(body))
             return (*self._asking_for_time(outcome, body), outcome)
         return self._routed(outcome, answer)
 

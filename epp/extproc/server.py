@@ -2,15 +2,14 @@
 """The ext_proc service and its health service, on the carrier that the settings name."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import structlog
 
-from epp.extproc.carrying import SessionSource
+from epp.extproc.budgets import Budgets
+from epp.extproc.carrying import SessionMaker, SessionSource
 from epp.extproc.health import Health
-from epp.extproc.modes import GatewayTraits
-from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings, Transport
 from epp.host_port import parse_host_port, shown_listening
 
@@ -36,10 +35,10 @@ class Carrier(Protocol):
 class ExtProcServer:
     """Listens, answers health checks, drains and stops."""
 
-    def __init__(self, sessions: Callable[[GatewayTraits], Session], settings: ServerSettings) -> None:
+    def __init__(self, sessions: SessionMaker, settings: ServerSettings) -> None:
         self._settings = settings
         self._health = Health()
-        self._sessions = SessionSource(sessions)
+        self._sessions = SessionSource(sessions, Budgets(settings.budgets))
         self._carrier = _carrier(self._sessions, self._health, settings)
 
     @property
@@ -71,6 +70,11 @@ class ExtProcServer:
     def open_streams(self) -> int:
         """Streams that are open now."""
         return self._sessions.streams.count
+
+    @property
+    def budgets(self) -> Budgets:
+        """What gateways may take, and what they do; may be read in any thread."""
+        return self._sessions.budgets
 
     def set_ready(self, *, ready: bool) -> None:
         """Set the answer to health checks: whether new requests are served."""

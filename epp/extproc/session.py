@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from epp.director import Cause, Director
+from epp.extproc.budgets import Claim
 from epp.extproc.decoding import RequestPiece
 from epp.extproc.exchange import Answer, ExchangeSettings, NotReadyError, Progress, ProtocolError
 from epp.extproc.headers import read_served, read_subset
@@ -20,7 +21,13 @@ from epp.extproc.request_half import RequestHalf, ignore
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest
 from epp.framework import Headers, RequestError
-from epp.framework.errors import InternalError, StartingError, SupersededError
+from epp.framework.errors import (
+    BodyTimeoutError,
+    InternalError,
+    StartingError,
+    SupersededError,
+    TooManyBytesError,
+)
 
 _log = structlog.get_logger()
 
@@ -36,9 +43,22 @@ Less than Envoy's default message timeout of 0.2 s.
 class Session:
     """`receive` each message in turn, then `close` once, however the stream ended."""
 
-    __slots__ = ("_director", "_request", "_response", "_settings", "_traits", "on_eviction")
+    __slots__ = (
+        "_director",
+        "_request",
+        "_response",
+        "_settings",
+        "_traits",
+        "claim",
+        "on_eviction",
+    )
 
-    def __init__(self, director: Director, settings: ExchangeSettings, traits: GatewayTraits) -> None:
+    def __init__(
+        self, director: Director, settings: ExchangeSettings, traits: GatewayTraits, claim: Claim | None = None
+    ) -> None:
+        """Prepare; without a `claim` there are no limits."""
+        self.claim = Claim.without_limits() if claim is None else claim
+        """What the exchange takes of the budgets; to be closed with the stream."""
         self._director = director
         self._settings = settings
         self._traits = traits
@@ -56,6 +76,11 @@ class Session:
     def done(self) -> bool:
         """Whether the exchange is complete."""
         return self._response is not None and self._response.progress is _ENDED
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether more of the request is due soon."""
+        return self._request is None or self._request.is_incomplete
 
     @property
     def silence_timeout(self) -> float | None:
@@ -110,6 +135,19 @@ class Session:
         except Exception as error:  # noqa: BLE001  the same
             return self._failed(error)
 
+    def give_up(self, error: BodyTimeoutError | TooManyBytesError) -> Sequence[bytes]:
+        """End the exchange of a request that is not complete; return the answer for its client.
+
+        Nothing where it is complete, or nothing of it has come.
+        """
+        request = self._request
+        given_up = None if request is None else request.give_up(error)
+        if given_up is None:
+            return ()
+        if isinstance(error, BodyTimeoutError):
+            self.claim.timed_out()
+        return self._failed(given_up)
+
     def evict(self) -> Sequence[bytes]:
         """End the exchange of a request that has to make room, or was sent again; return the answer for its client.
 
@@ -143,7 +181,9 @@ class Session:
     def _begin(self, message: ProcessingRequest | RequestPiece) -> tuple[RequestHalf, ResponseHalf]:
         """Make both halves, as the first message tells the modes."""
         modes = read_modes(message.beside if isinstance(message, RequestPiece) else message)
-        self._request = RequestHalf(self._director, modes.request, self._settings, self._traits, self._evicted)
+        self._request = RequestHalf(
+            self._director, modes.request, self._settings, self._traits, self._evicted, claim=self.claim
+        )
         self._response = ResponseHalf(modes, self._director.clock, self._settings, self._traits)
         return self._request, self._response
 

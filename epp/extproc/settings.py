@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of the ext_proc server."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from epp.extproc.budgets import BudgetSettings
 from epp.extproc.exchange import DEFAULT_MAX_BODY_BYTES
 
 _HEADROOM_BYTES = 1024 * 1024
@@ -53,3 +54,5 @@ class ServerSettings:
     max_receive_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
     max_send_bytes: int = message_bytes_for(DEFAULT_MAX_BODY_BYTES)
     transport: Transport = Transport.ASYNCIO
+    budgets: BudgetSettings = field(default_factory=BudgetSettings)
+    """What all gateways together may take."""

@@ -4,14 +4,22 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
+from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.endings import Endings
 from epp.grpc_http2.heads import Head
+from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.receiving import Receiving
 from epp.grpc_http2.sending import Sending
 from epp.grpc_http2.service import Answers, Call, Host, Methods
 from epp.grpc_http2.status import RpcError, Status, not_grpc
 from epp.grpc_http2.streams import Stream, StreamTable
+
+_REASONS: Final = {
+    Status.RESOURCE_EXHAUSTED: "too many bytes of messages wait here: send them later",
+    Status.DEADLINE_EXCEEDED: "nothing more of the request came in time",
+}
 
 
 class Calls:
@@ -27,7 +35,9 @@ class Calls:
         table: StreamTable,
         host: Host,
         peer: str,
+        limits: Limits,
     ) -> None:
+        self._limits = limits
         self._methods = methods
         self._endings = endings
         self._sending = sending
@@ -51,6 +61,7 @@ class Calls:
                 self._endings.finish(stream, Status.INTERNAL, problem)
                 return
             self._endings.set_deadline(stream, head.timeout)
+        stream.account.on_give_way = partial(self._give_way, stream)
         try:
             stream.call = method(_Outlet(self, stream, self._peer))
             self._wait_for_message(stream, stream.call)
@@ -72,10 +83,19 @@ class Calls:
         except Exception as error:  # noqa: BLE001  the same
             self._endings.fail(stream, error)
 
+    def has_room(self, stream: Stream, size: int) -> bool:
+        """Whether bytes more of a stream may wait; where not, its call has ended."""
+        if not stream.account.add(size):
+            self._end_early(stream, Status.RESOURCE_EXHAUSTED)
+            return False
+        stream.counted += size
+        return True
+
     def pump(self, stream: Stream) -> None:
         """Deliver what has come, as far as the stream is not blocked."""
         try:
             while not stream.blocked and (message := stream.inbox.next()) is not None:
+                stream.count()
                 self.deliver(stream, message)
         except RpcError as error:
             self._endings.fail(stream, error)
@@ -98,6 +118,25 @@ class Calls:
         self._sending.out.append(self._sending.headers(stream.id, block))
         self._sending.data(stream, body)
         self._endings.end(stream, b"")
+
+    def sweep(self, now: float) -> None:
+        """End calls of which nothing has moved for too long."""
+        limits = self._limits
+        for stream in list(self._table.open.values()):
+            if stream.outbox:
+                if stream.stuck is None or stream.stuck[0] != stream.unsent:
+                    stream.stuck = stream.unsent, now
+                elif now - stream.stuck[1] > limits.write_stall_seconds:
+                    self._endings.reset(stream, ErrorCode.CANCEL)
+                continue
+            stream.stuck = None
+            call = stream.call
+            if stream.waiting is not None or now - stream.heard_at <= limits.stall_seconds:
+                continue
+            if call is None:  # refused, once its request has ended
+                self._endings.reset(stream, ErrorCode.CANCEL)
+            elif stream.inbox.in_message or call.awaits_more:
+                self._end_early(stream, Status.DEADLINE_EXCEEDED)
 
     def settled(self, stream_id: int, error: Exception | None) -> None:
         """Go on with a call whose answer is settled, or given up."""
@@ -140,6 +179,22 @@ class Calls:
         if stream.call is not None:
             self._endings.finish(stream)
             self._host.flush()
+
+    def _give_way(self, stream: Stream) -> None:
+        """End a call in a turn of its own: it is another that needs the room."""
+        self._host.after(0, partial(self._end_early, stream, Status.RESOURCE_EXHAUSTED))
+
+    def _end_early(self, stream: Stream, status: Status) -> None:
+        call = stream.call
+        if call is None:
+            return
+        if stream.blocked:  # a status could only follow what the client does not take, or what is not known yet
+            self._endings.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
+            return
+        stream.inbox.clear()
+        self._ask(stream, call, partial(call.give_way, status))
+        if stream.call is not None:
+            self._endings.finish(stream, status, _REASONS[status])
 
     def _ask(self, stream: Stream, call: Call, callback: Callable[[], Answers]) -> None:
         try:
@@ -188,9 +243,10 @@ class Calls:
 class _Outlet:
     """The way back to the client of one call."""
 
-    __slots__ = ("_calls", "_stream", "peer")
+    __slots__ = ("_calls", "_stream", "account", "peer")
 
     def __init__(self, calls: Calls, stream: Stream, peer: str) -> None:
+        self.account = stream.account
         self._calls = calls
         self._stream = stream
         self.peer = peer

@@ -6,6 +6,7 @@ from struct import Struct
 from typing import Final
 
 from epp.grpc_http2.calls import Calls
+from epp.grpc_http2.capacity import HeldBytes
 from epp.grpc_http2.codes import ErrorCode, GoawayError, ResetError
 from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.control import Control
@@ -25,6 +26,7 @@ _FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
 _LENGTH: Final = Struct(">BH")
 _VIEW_BYTES: Final = 8192
 """DATA from this size on is copied once, as its message is put together."""
+_NO_LIMIT: Final = 2**62
 _ID_MASK: Final = 0x7FFF_FFFF
 
 
@@ -40,7 +42,9 @@ class Connection:
         now: float,
         *,
         complaints: Complaints | None = None,
+        held: HeldBytes | None = None,
     ) -> None:
+        """Prepare; `held` has an account for each stream."""
         self._complaints = complaints or Complaints()
         self._limits = limits
         self._peer = peer
@@ -65,6 +69,7 @@ class Connection:
             table=self._table,
             host=host,
             peer=peer,
+            limits=limits,
         )
         self._control = Control(self._sending, self._receiving, self._table, limits)
         self._liveness = Liveness(self._control, self._table, limits, now)
@@ -76,6 +81,7 @@ class Connection:
             endings=self._endings,
             control=self._control,
             limits=limits,
+            held=HeldBytes("bytes", _NO_LIMIT) if held is None else held,
         )
         self._faults = Budget(limits.strays, "streams that break a rule")
         self._preface = PREFACE
@@ -161,6 +167,10 @@ class Connection:
             self.fail(overdue.code, str(overdue))
         return max(self._liveness.next_due(heard_at=self._now) - now, 0.0)
 
+    def sweep(self, now: float) -> None:
+        """End the calls of which nothing has moved for too long."""
+        self._calls.sweep(now)
+
     @property
     def finished(self) -> bool:
         """Whether nothing is left to do, as one side has said GOAWAY and no stream is open."""
@@ -174,7 +184,7 @@ class Connection:
         unpack = MESSAGE_HEAD.unpack_from
         most = self._limits.max_frame_bytes
         most_fast = min(most, self._limits.max_message_bytes + PREFIX_BYTES)
-        at, end = 0, len(data)
+        at, end, now = 0, len(data), self._now
         viewed: dict[int, int] = {}  # stream -> bytes of this read that were given to it as they are
         while end - at >= HEAD_BYTES:
             if end - at >= _FAST_BYTES:
@@ -194,6 +204,7 @@ class Connection:
                     and length <= receiving.window
                     and length <= most_fast
                 ):  # a whole message for a stream that waits for it
+                    stream.heard_at = now
                     stream.receive_window -= length
                     receiving.window -= length
                     self._calls.deliver(stream, data[at + _FAST_BYTES : stop])

@@ -116,6 +116,7 @@ class Endings:
             _close(call)
 
     def _remove(self, stream: Stream, fate: Fate) -> None:
+        stream.account.close()
         self._table.remove(stream, fate)
         self._receiving.release(stream)
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 from epp.grpc_http2 import frames
 from epp.grpc_http2.blocks import Block, BlockAssembler, priority_fault, unpadded
 from epp.grpc_http2.calls import Calls
+from epp.grpc_http2.capacity import HeldBytes
 from epp.grpc_http2.codes import ErrorCode, GoawayError, ResetError
 from epp.grpc_http2.control import Control
 from epp.grpc_http2.endings import Endings
@@ -35,7 +36,9 @@ class Incoming:
         endings: Endings,
         control: Control,
         limits: Limits,
+        held: HeldBytes,
     ) -> None:
+        self._held = held
         self._table = table
         self._sending = sending
         self._receiving = receiving
@@ -110,7 +113,8 @@ class Incoming:
         if not content and not ended:
             self._empty_frames.spend(now)
         self._count(stream, len(content), ended=ended)
-        if stream.call is not None:
+        stream.heard_at = now
+        if stream.call is not None and self._calls.has_room(stream, len(content)):
             stream.inbox.feed(bytes(content) if stream.blocked else content)  # a view would keep the whole read alive
         if ended:
             self._calls.request_ended(stream)
@@ -139,7 +143,7 @@ class Incoming:
         if stream is not None:
             self._on_trailers(stream, block, malformed)
         elif fate is Fate.IDLE:
-            self._open(block, head, malformed)
+            self._open(block, head, malformed, now)
         elif fate is Fate.ENDED:
             raise GoawayError(ErrorCode.STREAM_CLOSED, "HEADERS on a stream that has ended")
         elif fate is Fate.FORGOTTEN:
@@ -155,7 +159,7 @@ class Incoming:
         self._count(stream, 0, ended=True)
         self._calls.request_ended(stream)
 
-    def _open(self, block: Block, head: Head | None, malformed: str | None) -> None:
+    def _open(self, block: Block, head: Head | None, malformed: str | None, now: float) -> None:
         control, limits = self._control, self._limits
         self._table.last_id = block.stream_id
         if control.refusing_above is not None:
@@ -169,8 +173,10 @@ class Incoming:
         stream = Stream(
             block.stream_id,
             Inbox(limits.max_message_bytes, head.encoding),
-            limits.stream_window,
-            self._sending.initial_window,
+            self._held.account(),
+            receive_window=limits.stream_window,
+            send_window=self._sending.initial_window,
+            now=now,
         )
         stream.length_left = head.content_length
         stream.remote_ended = block.end_stream

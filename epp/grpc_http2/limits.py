@@ -48,8 +48,10 @@ class Limits:
     """For the answer to it."""
     idle_seconds: float = 7200.0
     """A connection without streams for so long is closed."""
+    stall_seconds: float = 60.0
+    """For the next bytes of a message that has begun, or of a call that awaits more; infinite for no limit."""
     write_stall_seconds: float = 60.0
-    """A peer that reads nothing for so long while there is something to read is cut off."""
+    """A peer that reads nothing for so long while there is something to read is cut off, and so is a stream."""
     pings: Rate = Rate(100, 20)
     """Beyond one for each time that data was sent or received: clients measure the bandwidth by pings."""
     settings: Rate = Rate(50, 5)

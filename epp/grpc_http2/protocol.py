@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from epp.grpc_http2.capacity import HeldBytes
 from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits
@@ -21,8 +22,12 @@ class Registry(Protocol):
     def complaints(self) -> Complaints:
         """Takes warnings about clients."""
 
-    def connection_opened(self, protocol: "GrpcProtocol") -> None:
-        """Take note of a connection."""
+    @property
+    def held(self) -> HeldBytes:
+        """Counts what the connections hold."""
+
+    def connection_opened(self, protocol: "GrpcProtocol") -> bool:
+        """Take note of a connection; return False where there are too many."""
 
     def connection_closed(self, protocol: "GrpcProtocol") -> None:
         """Forget a connection."""
@@ -44,6 +49,9 @@ class GrpcProtocol(asyncio.Protocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._flushing = False
         self._closing = False
+        self._is_counted = False
+        self._is_paused = False
+        self._unwritten = registry.held.account()
 
     # what asyncio calls
 
@@ -55,12 +63,21 @@ class GrpcProtocol(asyncio.Protocol):
             transport.close()
             self._loop.call_later(_LINGER_SECONDS, cast("asyncio.Transport", transport).abort)
             return
+        if not self._registry.connection_opened(self):
+            cast("asyncio.Transport", transport).abort()
+            return
+        self._is_counted = True
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
         self._connection = Connection(
-            self._methods, self._limits, self, _peer(transport), self._time(), complaints=self._registry.complaints
+            self._methods,
+            self._limits,
+            self,
+            _peer(transport),
+            self._time(),
+            complaints=self._registry.complaints,
+            held=self._registry.held,
         )
-        self._registry.connection_opened(self)
         self._connection.start()
         self._check()
 
@@ -88,17 +105,24 @@ class GrpcProtocol(asyncio.Protocol):
             self._connection.lose()
             self._connection.out.clear()
         self._forget_if_settled()
-        self._registry.connection_closed(self)
+        self._unwritten.close()
+        if self._is_counted:
+            self._registry.connection_closed(self)
 
     def pause_writing(self) -> None:
         """Read no more while the client reads nothing."""
+        self._is_paused = True
         if self._transport is not None:
+            self._unwritten.on_give_way = self.abort
+            self._count_unwritten()
             if not self._closing:
                 self._transport.pause_reading()
             self._expect_progress()
 
     def resume_writing(self) -> None:
         """Read on, unless all that is left to do is to write the rest: for that the client keeps its time."""
+        self._is_paused = False
+        self._count_unwritten()
         if self._closing:
             return
         if self._stalled is not None:
@@ -134,6 +158,23 @@ class GrpcProtocol(asyncio.Protocol):
             self._connection.go_away()
             self._write()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no stream."""
+        return self._connection is not None and not self._connection.open_streams
+
+    def sweep(self, now: float) -> None:
+        """End the calls of which nothing has moved for too long."""
+        if self._connection is not None:
+            self._connection.sweep(now)
+            self._write()
+
+    def make_room(self) -> None:
+        """Close at once, for another connection."""
+        if self._connection is not None:
+            self._connection.lose()
+        self.abort()
+
     def cut(self) -> None:
         """End all calls, then the connection."""
         if self._connection is not None:
@@ -153,11 +194,18 @@ class GrpcProtocol(asyncio.Protocol):
         if out:
             transport.write(b"".join(out))
             out.clear()
+            if self._is_paused:
+                self._count_unwritten()
         if connection.finished:
             connection.lose()
         if connection.closed and not self._closing:
             self._closing = True
             self._close(transport)
+
+    def _count_unwritten(self) -> None:
+        """Have on the account what waits as the client does not read."""
+        waiting = self._transport.get_write_buffer_size() if self._is_paused and self._transport is not None else 0
+        self._unwritten.put(waiting - self._unwritten.size)
 
     def _close(self, transport: asyncio.Transport) -> None:
         """Close once all is written, and not before the client has had time to read why."""

@@ -60,6 +60,7 @@ class Sending:
             out.append(message)
         else:
             first = self.max_frame - PREFIX_BYTES  # the rest of a large message is not copied
+            stream.unsent += length + PREFIX_BYTES
             stream.outbox.append(memoryview(_PREFIX.pack(0, length) + message[:first]))
             if length > first:
                 stream.outbox.append(memoryview(message)[first:])
@@ -67,6 +68,7 @@ class Sending:
 
     def data(self, stream: Stream, content: bytes) -> None:
         """Send bytes in as many frames as it takes, as windows allow."""
+        stream.unsent += len(content)
         stream.outbox.append(memoryview(content))
         self.push(stream)
 
@@ -80,6 +82,7 @@ class Sending:
                 break
             self.window -= size
             stream.send_window -= size
+            stream.unsent -= size
             self.out.append(HEAD.pack(size >> 16, size & 0xFFFF, DATA, 0, stream.id))
             self.out.append(chunk[:size])
             if size == len(chunk):
@@ -90,6 +93,7 @@ class Sending:
             self._short[stream] = None
         else:
             self._short.pop(stream, None)
+        stream.count()
 
     def headers(self, stream_id: int, block: bytes, flags: int = 0) -> bytes:
         """Return a HEADERS frame."""
@@ -104,6 +108,7 @@ class Sending:
     def forget(self, stream: Stream) -> None:
         """Drop what waits of a closed stream."""
         stream.outbox.clear()
+        stream.unsent = 0
         self._short.pop(stream, None)
 
     def connection_update(self, increment: int) -> list[Stream]:

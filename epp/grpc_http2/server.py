@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
+from epp.grpc_http2.capacity import Capacity, HeldBytes
 from epp.grpc_http2.complaints import Complaints
 from epp.grpc_http2.limits import Limits
 from epp.grpc_http2.protocol import GrpcProtocol
@@ -14,6 +15,11 @@ from epp.grpc_http2.service import Methods
 from epp.grpc_http2.tls import TlsListener
 
 _BACKLOG = 1024
+_MOST_CONNECTIONS = 4096
+_MOST_HELD_BYTES = 64 * 1024 * 1024
+_SWEEPS = 4
+"""How often streams are looked at within the time that they may be still."""
+_MOST_SWEEP_SECONDS = 10.0
 
 Contexts = Callable[[], Awaitable[ssl.SSLContext]]
 """Returns the TLS context for one new connection."""
@@ -22,7 +28,20 @@ Contexts = Callable[[], Awaitable[ssl.SSLContext]]
 class GrpcServer:
     """`start` on a bound socket; `stop` with or without time for open calls."""
 
-    def __init__(self, methods: Methods, limits: Limits, tls: Contexts | None = None) -> None:
+    def __init__(
+        self,
+        methods: Methods,
+        limits: Limits,
+        tls: Contexts | None = None,
+        *,
+        connections: Capacity | None = None,
+        held: HeldBytes | None = None,
+    ) -> None:
+        """Prepare; `connections` has room for each of them, and `held` counts what they hold."""
+        self._room = connections or Capacity("connections", _MOST_CONNECTIONS)
+        self.held = held or HeldBytes("bytes", _MOST_HELD_BYTES)
+        """Counts what the connections hold."""
+        self._sweeping: asyncio.TimerHandle | None = None
         self._methods = methods
         self._limits = limits
         self._tls = tls
@@ -36,6 +55,7 @@ class GrpcServer:
     async def start(self, sock: socket.socket) -> None:
         """Accept connections on this socket."""
         loop = asyncio.get_running_loop()
+        self._sweep(loop)
         limits = self._limits
 
         def protocol() -> asyncio.Protocol:
@@ -51,6 +71,8 @@ class GrpcServer:
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept no more; give open calls this time, then cut them."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         if isinstance(self._listener, TlsListener):
             await self._listener.close()
         elif self._listener is not None:
@@ -66,16 +88,33 @@ class GrpcServer:
             connection.abort()
         await self._emptied(1.0)
 
-    def connection_opened(self, protocol: GrpcProtocol) -> None:
-        """Take note of a connection."""
+    def connection_opened(self, protocol: GrpcProtocol) -> bool:
+        """Take note of a connection; return False where there are too many, and all of them have streams."""
+        if not self._room.take():
+            idle = next((each for each in self._connections if each.is_idle), None)
+            if idle is None:
+                return False
+            self.connection_closed(idle)
+            idle.make_room()
+            self._room.used += 1
         self._connections[protocol] = None
         self._empty.clear()
+        return True
 
     def connection_closed(self, protocol: GrpcProtocol) -> None:
         """Forget a connection."""
-        self._connections.pop(protocol, None)
+        if protocol in self._connections:
+            del self._connections[protocol]
+            self._room.give_back()
         if not self._connections:
             self._empty.set()
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for connection in list(self._connections):
+            connection.sweep(now)
+        seconds = min(self._limits.stall_seconds, self._limits.write_stall_seconds) / _SWEEPS
+        self._sweeping = loop.call_later(min(seconds, _MOST_SWEEP_SECONDS), self._sweep, loop)
 
     async def _emptied(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

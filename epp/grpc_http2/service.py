@@ -4,6 +4,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
+from epp.grpc_http2.capacity import Account
+from epp.grpc_http2.status import Status
+
 
 class Waiting(Protocol):
     """An answer that is not known yet."""
@@ -43,6 +46,16 @@ class Call(Protocol):
     def half_close(self) -> Answers:
         """Return the answers that are due as the client sends no more."""
 
+    @property
+    def awaits_more(self) -> bool:
+        """Whether the client is to send more soon."""
+
+    def give_way(self, status: Status, /) -> Answers:
+        """Return the last answers of a call that is to end, after which it does.
+
+        It is RESOURCE_EXHAUSTED as too much is held for all calls, or DEADLINE_EXCEEDED as the client sends no more.
+        """
+
     def close(self) -> None:
         """Release everything: the call has ended, or the client is gone. Called exactly once."""
 
@@ -53,6 +66,10 @@ class Outlet(Protocol):
     @property
     def peer(self) -> str:
         """The client's address, as gRPC writes it: `ipv4:1.2.3.4:567`, `ipv6:[::1]:567`, or `unix:`."""
+
+    @property
+    def account(self) -> Account:
+        """What the call makes this program hold is counted here."""
 
     def send(self, message: bytes) -> None:
         """Send one more message; does nothing once the call has ended."""

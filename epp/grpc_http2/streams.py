@@ -4,6 +4,7 @@
 from enum import IntEnum
 from typing import Final
 
+from epp.grpc_http2.capacity import Account
 from epp.grpc_http2.inbox import Inbox
 from epp.grpc_http2.limits import Budget
 from epp.grpc_http2.service import Call, Cancellable
@@ -17,11 +18,14 @@ class Stream:
     """One stream that is not closed in both directions."""
 
     __slots__ = (
+        "account",
         "call",
+        "counted",
         "deadline",
         "ending",
         "half_closed",
         "headers_sent",
+        "heard_at",
         "held",
         "id",
         "inbox",
@@ -33,10 +37,14 @@ class Stream:
         "remote_ended",
         "send_window",
         "silence",
+        "stuck",
+        "unsent",
         "waiting",
     )
 
-    def __init__(self, stream_id: int, inbox: Inbox, receive_window: int, send_window: int) -> None:
+    def __init__(
+        self, stream_id: int, inbox: Inbox, account: Account, *, receive_window: int, send_window: int, now: float
+    ) -> None:
         self.id = stream_id
         self.call: Call | None = None
         """None before it is opened and after it is closed."""
@@ -44,6 +52,15 @@ class Stream:
         """Whether the next message can be delivered as it arrives: nothing waits before it, and nothing is to be
         checked beside it."""
         self.inbox = inbox
+        self.account = account
+        self.counted = 0
+        """Bytes of the inbox and the outbox that are on the account."""
+        self.heard_at = now
+        """When bytes of it came last."""
+        self.unsent = 0
+        """Bytes in the outbox."""
+        self.stuck: tuple[int, float] | None = None
+        """Bytes in the outbox when it was looked at, and since when they are so many."""
         self.outbox: list[memoryview] = []
         """Bytes that the peer's windows do not allow yet."""
         self.ending: bytes | None = None
@@ -63,6 +80,13 @@ class Stream:
         self.waiting: Cancellable | None = None
         self.deadline: Cancellable | None = None
         self.silence: Cancellable | None = None
+
+    def count(self) -> None:
+        """Have what waits on the account, room or not."""
+        waiting = self.inbox.size + self.unsent
+        if waiting != self.counted:
+            self.account.put(waiting - self.counted)
+            self.counted = waiting
 
     @property
     def blocked(self) -> bool:

@@ -13,6 +13,7 @@ from epp.admin import AdminPort, LoopCalls, Route, quota_routes
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Director
+from epp.extproc.budgets import Claim
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.session import Session
@@ -22,6 +23,7 @@ from epp.framework.inputs import HasInputs
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.observability.accelerator_names import UnknownAccelerators
+from epp.observability.budgets import BudgetMetrics
 from epp.observability.cluster_scores import cluster_scores
 from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
@@ -113,6 +115,7 @@ class Picker:
             admin=None if settings.admin is None else AdminPort(settings.admin),
             admin_routes=self._admin_routes,
         )
+        self.metrics.registry.register(BudgetMetrics(lambda: self._servers.extproc.budgets))
 
     @property
     def store(self) -> Datastore:
@@ -293,6 +296,7 @@ class Picker:
             "config": {"generation": config.generation, "refused": config.refused or None},
             "inherited_requests": self._running.inherited,
             **self._waiting,
+            **self._budgets_used_up,
             **self._quota_alerts,
             **self.metrics.stalls.as_fields,
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
@@ -319,6 +323,16 @@ class Picker:
         longest = 0.0 if line.since is None else max(0.0, self._clock.now() - line.since)
         shown = {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": round(longest, 1)}
         return {"queued": shown}
+
+    @property
+    def _budgets_used_up(self) -> dict[str, object]:
+        """Budgets that had no room for something, as a part of `/healthz`; nothing where there are none."""
+        spent = {
+            each.name: {"used": each.used, "limit": each.limit, "refusals": each.refusals}
+            for each in self._servers.extproc.budgets
+            if each.refusals
+        }
+        return {"budgets_used_up": spent} if spent else {}
 
     @property
     def _quota_alerts(self) -> dict[str, object]:
@@ -363,5 +377,5 @@ class Picker:
         awaited = self._running.awaited or ("" if self._kubernetes is None else self._kubernetes.awaited)
         return f"starting: {awaited}" if awaited else "starting"
 
-    def _session(self, traits: GatewayTraits) -> Session:
-        return Session(self.director, self._exchange, traits)
+    def _session(self, traits: GatewayTraits, claim: Claim) -> Session:
+        return Session(self.director, self._exchange, traits, claim)

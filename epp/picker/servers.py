@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from epp.admin import AdminPort, Route
-from epp.extproc.modes import GatewayTraits
+from epp.extproc.carrying import SessionMaker
 from epp.extproc.server import ExtProcServer
-from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings
 from epp.framework.errors import ConfigurationError
 from epp.host_port import HostPort, shown_listening
@@ -24,7 +23,7 @@ class Servers:
 
     def __init__(
         self,
-        sessions: Callable[[GatewayTraits], Session],
+        sessions: SessionMaker,
         page: OperatorPage,
         settings: ServerSettings,
         *,

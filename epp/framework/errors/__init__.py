@@ -14,6 +14,7 @@ RequestError
 ├── ForbiddenError                  403
 ├── NotFoundError                   404
 ├── PreconditionFailedError         412
+├── BodyTimeoutError                408: rejected-body-timeout
 ├── BodyTooLargeError               413
 ├── HeadersTooLargeError            431
 ├── OverQuotaError                  400 or 413: rejected-quota
@@ -38,21 +39,26 @@ RequestError
 │   ├── ClientGoneError                  rejected-context-cancelled
 │   ├── SupersededError                  superseded
 │   ├── StartingError                    rejected-starting
+│   ├── TooManyStreamsError              rejected-streams
+│   ├── TooManyPendingError              rejected-pending-streams
+│   ├── TooManyBytesError                rejected-gathered-bytes
 │   └── ShuttingDownError                rejected-shutting-down
 ├── BadResponseError                502
 ├── InternalError                   500
 │   └── PluginFailedError
 └── AdmissionDeniedError            the status of its cause
 
-Statuses, codes and reasons are those that clients of llm-d-router already match on; 413, 431 and 502 are ours, and so
-are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
-saturated, `rejected-quota`, `rejected-starting` and `superseded`. The words are for the caller: HTTP and JSON, what is
-wrong and what to do, no name of a plugin or of a class.
+Statuses, codes and reasons are those that clients of llm-d-router already match on; 408, 413, 431 and 502 are ours, and
+so are the reasons `rejected-constraint`, `rejected-unavailable` and `rejected-stale`, which tell apart what it calls
+saturated, `rejected-quota`, `rejected-starting`, `superseded`, and those of requests that are too much for this
+program: `rejected-streams`, `rejected-pending-streams`, `rejected-gathered-bytes` and `rejected-body-timeout`. The
+words are for the caller: HTTP and JSON, what is wrong and what to do, no name of a plugin or of a class.
 """
 
 from epp.framework.errors.bad_requests import (
     BadRequestError,
     BodyMissingError,
+    BodyTimeoutError,
     BodyTooLargeError,
     ForbiddenError,
     HeadersTooLargeError,
@@ -95,6 +101,9 @@ from epp.framework.errors.unavailable import (
     StaleDataError,
     StartingError,
     SupersededError,
+    TooManyBytesError,
+    TooManyPendingError,
+    TooManyStreamsError,
     UnavailableError,
 )
 
@@ -107,6 +116,7 @@ __all__ = [
     "BadRequestError",
     "BadResponseError",
     "BodyMissingError",
+    "BodyTimeoutError",
     "BodyTooLargeError",
     "ClientGoneError",
     "ConfigurationError",
@@ -139,6 +149,9 @@ __all__ = [
     "StartingError",
     "SupersededError",
     "TargetMissedError",
+    "TooManyBytesError",
+    "TooManyPendingError",
+    "TooManyStreamsError",
     "UnauthorizedError",
     "UnavailableError",
     "UnknownApiKeyError",

@@ -109,6 +109,17 @@ class PreconditionFailedError(RequestError):
         )
 
 
+class BodyTimeoutError(RequestError):
+    """A part of the request came, and then nothing for longer than --body-timeout."""
+
+    status = 408
+    code = "RequestTimeout"
+    reason = "rejected-body-timeout"
+
+    def __init__(self) -> None:
+        super().__init__("the rest of the request body did not come in time: send it without long pauses")
+
+
 class BodyTooLargeError(RequestError):
     """The body is larger than this picker gathers."""
 

@@ -108,6 +108,42 @@ class StartingError(ServiceUnavailableError):
         super().__init__("the gateway is starting: retry")
 
 
+class TooManyStreamsError(ServiceUnavailableError):
+    """The picker has as many requests under way as it may, of all gateways together: --max-streams."""
+
+    reason = "rejected-streams"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self) -> None:
+        super().__init__("the gateway has too many requests under way: retry later")
+
+
+class TooManyPendingError(ServiceUnavailableError):
+    """The picker waits for the rest of as many requests as it may: --max-pending-streams."""
+
+    reason = "rejected-pending-streams"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self) -> None:
+        super().__init__("the gateway waits for the bodies of too many other requests: retry later")
+
+
+class TooManyBytesError(ServiceUnavailableError):
+    """The picker holds as many bytes of bodies as it may, or this one was long in coming and had to give way to others.
+
+    The limit is --max-gathered-bytes.
+    """
+
+    reason = "rejected-gathered-bytes"
+    retry_after_seconds = SOON_SECONDS
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the gateway holds too many bytes of requests whose bodies are not complete: retry later, or send a "
+            "smaller body"
+        )
+
+
 class ShuttingDownError(ServiceUnavailableError):
     """The picker stops while the request is waiting."""
 

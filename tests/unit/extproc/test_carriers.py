@@ -61,7 +61,7 @@ async def test_exchanges_are_those_of_the_session_alone(monkeypatch, transport, 
     monkeypatch.setattr("epp.extproc.session.SILENCE_TIMEOUT_SECONDS", 600.0)  # a slow machine is no silence
     alone, carried, traits = new_bench(), new_bench(), GatewayTraits()
     server = ExtProcServer(
-        lambda traits: Session(carried.director, SETTINGS, traits),
+        lambda traits, claim: Session(carried.director, SETTINGS, traits, claim),
         ServerSettings("127.0.0.1:0", secure=False, transport=transport),
     )
     await server.start()

@@ -15,6 +15,7 @@ from certificates import mount, new_pair
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, HealthListRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from epp.extproc.budgets import Budgets, BudgetSettings
 from epp.extproc.carrying import SessionSource
 from epp.extproc.health import Health
 from epp.extproc.http2_carrier import Http2Carrier
@@ -26,15 +27,19 @@ SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERV
 APART = (("grpc.use_local_subchannel_pool", 1),)
 
 
-def no_session(_):
+def no_session(*_):
     raise AssertionError
+
+
+def no_sessions() -> SessionSource:
+    return SessionSource(no_session, Budgets(BudgetSettings()))
 
 
 @contextlib.asynccontextmanager
 async def carrying(address: str = "127.0.0.1:0", **settings):
     health = Health()
     settings = {"secure": False, "transport": Transport.ASYNCIO, **settings}
-    carrier = Http2Carrier(SessionSource(no_session), health, ServerSettings(address, **settings))
+    carrier = Http2Carrier(no_sessions(), health, ServerSettings(address, **settings))
     await carrier.start()
     try:
         yield carrier, health
@@ -126,9 +131,7 @@ async def test_unix_socket_that_a_dead_process_left_is_replaced(tmp_path):
     async with carrying(f"unix:{path}"):
         assert stat.S_ISSOCK(path.stat().st_mode)
         with pytest.raises(ConfigurationError, match=r"^cannot listen on unix:.*: another process has it"):
-            await Http2Carrier(
-                SessionSource(no_session), Health(), ServerSettings(f"unix:{path}", secure=False)
-            ).start()
+            await Http2Carrier(no_sessions(), Health(), ServerSettings(f"unix:{path}", secure=False)).start()
 
 
 async def test_taken_address_is_named():

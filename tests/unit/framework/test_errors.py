@@ -11,6 +11,9 @@ UNMET = (
     "no model server here is what this request asks for (hardware, price or labels), and to retry does not help: "
     "ask for less"
 )
+TOO_MANY_BYTES = (
+    "the gateway holds too many bytes of requests whose bodies are not complete: retry later, or send a smaller body"
+)
 TABLE = [
     (errors.NoParserError("/x"), 400, None, "BadRequest - path '/x' is of no API that is served here: correct the URL"),
     (errors.MalformedBodyError("bad"), 400, None, "BadRequest - bad"),
@@ -65,6 +68,30 @@ TABLE = [
             "PreconditionFailed - no model server holds the KV cache of this prompt: send it without the header "
             "'Prefer: if-available' to have it computed"
         ),
+    ),
+    (
+        errors.BodyTimeoutError(),
+        408,
+        "rejected-body-timeout",
+        "RequestTimeout - the rest of the request body did not come in time: send it without long pauses",
+    ),
+    (
+        errors.TooManyStreamsError(),
+        503,
+        "rejected-streams",
+        "ServiceUnavailable - the gateway has too many requests under way: retry later",
+    ),
+    (
+        errors.TooManyPendingError(),
+        503,
+        "rejected-pending-streams",
+        "ServiceUnavailable - the gateway waits for the bodies of too many other requests: retry later",
+    ),
+    (
+        errors.TooManyBytesError(),
+        503,
+        "rejected-gathered-bytes",
+        f"ServiceUnavailable - {TOO_MANY_BYTES}",
     ),
     (
         errors.BodyTooLargeError(9),
@@ -237,6 +264,9 @@ def test_gie_10_clients_are_told_to_wait_where_that_helps_and_only_there():
         "StaleDataError": 1,
         "ShuttingDownError": 1,
         "StartingError": 1,
+        "TooManyBytesError": 1,
+        "TooManyPendingError": 1,
+        "TooManyStreamsError": 1,
         "UnavailableError": 5,
         "NoClustersError": 5,
         "NoEndpointsError": 5,
