@@ -18,7 +18,7 @@ export define SHOW_PACKAGES
 endef
 
 .PHONY: run test lint types contracts unit e2e e2e-grpcio h2spec fuzz docs manifests picture bench bench-profiles overload \
-  overload-ci test-vllm test-kube kube-assets lock clean
+  overload-ci hostile hostile-ci soak test-vllm test-kube kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo
@@ -75,6 +75,20 @@ overload: .venv/test
 # The same in less than a minute; judges only what no busy machine can spoil.
 overload-ci: .venv/test
 	$(BIN)/python tests/overload/run.py 25 --calibration 4 --any-machine
+
+# Every attack and every mishap that is known, at a real picker: a table of figures with targets and verdicts, in about an
+# hour and a half. It wants a machine that does nothing else. One row: make hostile ARGS="--only rapid-resets"
+HOSTILE := PYTHONPATH=tests/hostile:tests/http2:tests/e2e:tests/bench:tests/unit/extproc $(BIN)/python tests/hostile/run.py
+hostile: .venv/test
+	$(HOSTILE) $(ARGS)
+
+# The same in five minutes: fewer of everything, and times are judged widely.
+hostile-ci: .venv/test
+	$(HOSTILE) --size ci $(ARGS)
+
+# Half an hour of load, reloads, endpoints that come and go or die, and clients that leave: is anything left over?
+soak: .venv/test
+	$(HOSTILE) --only soak $(ARGS)
 
 # Waiting times and dollars of all ready-made profiles on simulated fleets: a table, in about half an hour. With
 # ARGS="--real --loads 0.7 --fleets mixed --workloads conversations", behind a real Envoy. For flags: ARGS=--help

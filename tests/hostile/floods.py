@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams that are opened and reset at once, that send a byte now and then, or whose bodies never end."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import http2_bytes as h2
+from bench import BODY, request_body
+from raw_connection import RawConnection, connected
+from scene import FEW_MIB, Campaign, scene
+from serving import APART, exchange, first_message
+
+from epp.extproc.wire import METHOD, SERVICE
+
+PATH = f"/{SERVICE}/{METHOD}"
+FIRST = h2.grpc_message(first_message().SerializeToString())
+WHOLE = h2.grpc_message(request_body(BODY, end=True).SerializeToString())
+_PIECE = 64 * 1024
+
+
+async def rapid_resets(campaign: Campaign) -> None:
+    """50,000 streams on one connection, each reset as soon as it is open, three times."""
+    async with scene(campaign.judge) as picker:
+        sent = 0
+        async with picker.beside() as seen:
+            for _ in range(3):
+                said = await picker.attack(
+                    "floods", "reset_rapidly", port=picker.served.grpc_port, count=campaign.of(50_000, 5_000)
+                )
+                sent += said["sent"]
+        campaign.judge.shows("streams reset", sent)
+        picker.judge_beside(seen)
+        await picker.judge_rest(peak_mib=FEW_MIB)
+
+
+async def reset_rapidly(port: int, count: int) -> dict[str, Any]:
+    """Reset as many; a server that turns the connection away has answered."""
+    sent = 0
+    async with connected(port) as connection:
+        reading = asyncio.create_task(connection.until_closed())
+        while sent < count and not connection.at_end:
+            pieces = []
+            for _ in range(100):
+                call, opened = connection.peer.call(PATH)
+                pieces += [opened, connection.peer.cancel(call)]
+            await connection.send(*pieces)
+            sent += 100
+        await _stopped(reading)
+    return {"sent": sent}
+
+
+async def slow_writers(campaign: Campaign) -> None:
+    """5,000 streams that send a byte every two seconds."""
+    streams, seconds = campaign.of(5_000, 1_000), campaign.of(60, 8)
+    async with scene(campaign.judge) as picker:
+        async with picker.beside() as seen:
+            said = await picker.attack(
+                "floods", "write_slowly", port=picker.served.grpc_port, streams=streams, seconds=seconds
+            )
+        campaign.judge.shows("streams open", said["open"])
+        picker.judge_beside(seen, p99=0.020, longest=None)
+        await picker.judge_rest(peak_mib=144.0)
+
+
+async def write_slowly(port: int, streams: int, seconds: float) -> dict[str, Any]:
+    """Open streams on 25 connections, and send a byte of each in turn, evenly over two seconds."""
+    connections, request = 25, FIRST + WHOLE
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(connected(port)) for _ in range(connections)]
+        readers = [asyncio.create_task(connection.until_closed()) for connection in opened]
+        calls = []
+        for connection in opened:
+            pairs = [connection.peer.call(PATH) for _ in range(streams // connections)]
+            await connection.send(*(piece for _, piece in pairs))
+            calls.append([call for call, _ in pairs])
+        end, at = time.monotonic() + seconds, 0
+        while time.monotonic() < end and at < len(request) - 1:
+            for connection, own in zip(opened, calls, strict=True):
+                live = [call for call in own if not call.closed]
+                if not connection.at_end:
+                    await connection.send(*(connection.peer.send(call, request[at : at + 1]) for call in live))
+                await asyncio.sleep(2 / connections)
+            at += 1
+        left = sum(not call.closed for own in calls for call in own)
+        await _stopped(*readers)
+    return {"open": left}
+
+
+async def held_bodies(campaign: Campaign) -> None:
+    """40 bodies of 31 MB that are never whole: held, kept waiting or refused, and given back."""
+    count = campaign.of(40, 24)
+    async with scene(campaign.judge) as picker:
+        async with picker.beside() as seen:
+            said = await picker.attack("floods", "hold_bodies", port=picker.served.grpc_port, count=count, size=31)
+        for how in ("held", "waiting", "refused", "ended"):
+            campaign.judge.shows(f"bodies that were {how}", said[how])
+        picker.judge_beside(seen, longest=None)
+        await picker.judge_rest(peak_mib=772.0, grown_mib=2 * FEW_MIB)
+
+
+async def hold_bodies(port: int, count: int, size: int) -> dict[str, Any]:
+    """Send all but the end of each body at the same time, and say how many got how far."""
+    outcomes = {"held": 0, "waiting": 0, "refused": 0, "ended": 0}
+    piece = b"x" * _PIECE
+    begin = b'{"model":"m","prompt":"'
+
+    async def one(channel: grpc.aio.Channel) -> tuple[str, object]:
+        call = exchange(channel)
+        answer: asyncio.Task[Any] | None = None
+        try:
+            await call.write(first_message())
+            await call.write(request_body(begin, end=False))
+            answer = asyncio.create_task(call.read())
+            for _ in range(size * 2**20 // _PIECE - 1):
+                async with asyncio.timeout(5):
+                    await call.write(request_body(piece, end=False))
+                if answer.done():
+                    return "refused", call
+        except TimeoutError:
+            return "waiting", call
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            refused = answer is not None and answer.done() and not answer.exception() and answer.result()
+            return ("refused" if refused else "ended"), call
+        else:
+            return "held", call
+        finally:
+            if answer is not None:
+                answer.cancel()
+
+    async with AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=APART))
+            for _ in range(count)
+        ]
+        ends = await asyncio.gather(*(one(channel) for channel in channels))
+        for how, _ in ends:
+            outcomes[how] += 1
+        await asyncio.sleep(2)
+    return outcomes
+
+
+async def _stopped(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError, AssertionError):
+            await task
+
+
+async def end_all(connections: Sequence[RawConnection]) -> None:
+    """Cut connections."""
+    for connection in connections:
+        connection.abort()

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client that asks the picker again and again while something else happens to it, as a program that takes orders.
+
+`{"port": PORT}` lets it begin; an empty order ends that, and is answered with what it saw.
+"""
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from judging import share_of
+from rig.orders import obey
+from serving import APART, destination_of
+
+_BETWEEN_SECONDS = 0.01
+_BEAT_SECONDS = 0.005
+_LATE_SECONDS = 0.005
+"""A delay of this process's own timers from which on the machine, not the picker, kept it waiting."""
+_LONGEST_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Probe:
+    """Exchanges, one after the other, on a connection of their own."""
+
+    port: int
+    seconds: list[float] = field(default_factory=list)
+    held_up: int = 0
+    """Exchanges that are not counted, as the machine held up this process meanwhile."""
+    failures: list[str] = field(default_factory=list)
+    _late_at: float = 0.0
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._beat())
+            group.create_task(self._ask())
+
+    async def _beat(self) -> None:
+        while True:
+            due = time.monotonic() + _BEAT_SECONDS
+            await asyncio.sleep(_BEAT_SECONDS)
+            if time.monotonic() - due > _LATE_SECONDS:
+                self._late_at = time.monotonic()
+
+    async def _ask(self) -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.port}", options=APART) as channel:
+            await destination_of(channel)
+            while True:
+                began = time.monotonic()
+                try:
+                    async with asyncio.timeout(_LONGEST_SECONDS):
+                        await destination_of(channel)
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError, AssertionError, TimeoutError) as error:
+                    self.failures.append(f"{type(error).__name__}: {error}"[:300])
+                else:
+                    took = time.monotonic() - began
+                    await asyncio.sleep(_BEAT_SECONDS)  # the beat has been, if it was late
+                    if self._late_at >= began:
+                        self.held_up += 1
+                    else:
+                        self.seconds.append(took)
+                await asyncio.sleep(_BETWEEN_SECONDS)
+
+    def said(self) -> dict[str, Any]:
+        """Return what it saw."""
+        return {
+            "count": len(self.seconds),
+            "p50": share_of(self.seconds, 0.5),
+            "p99": share_of(self.seconds, 0.99),
+            "longest": max(self.seconds, default=0.0),
+            "held_up": self.held_up,
+            "failures": self.failures,
+        }
+
+
+async def main() -> None:
+    """Take orders until standard input is closed."""
+    running: tuple[Probe, asyncio.Task[None]] | None = None
+
+    async def order(given: dict[str, Any]) -> dict[str, Any]:
+        nonlocal running
+        if "port" in given:
+            probe = Probe(given["port"])
+            running = probe, asyncio.create_task(probe.run())
+            return {}
+        assert running is not None
+        probe, task = running
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return probe.said()
+
+    await obey(order)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
