@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import endings
 import floods
+import leaving
+import pages
 from scene import Campaign
 
 ROWS: Mapping[str, Callable[[Campaign], Awaitable[None]]] = {
@@ -14,5 +16,13 @@ ROWS: Mapping[str, Callable[[Campaign], Awaitable[None]]] = {
     "malformed": endings.malformed_streams,
     "random-endings": endings.random_endings,
     "endings-in-queue": endings.endings_in_queue,
+    "large-page": pages.large_page,
+    "adapter-lines": pages.adapter_lines,
+    "one-line-page": pages.one_line,
+    "half-open-scrapes": pages.half_open_scrapes,
+    "leaving-clients": leaving.leaving_clients,
+    "leaving-the-queue": leaving.leaving_the_queue,
+    "endless-answers": leaving.endless_answers,
+    "failing-open": leaving.failing_open,
 }
 IN_CI = tuple(ROWS)

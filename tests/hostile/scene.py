@@ -4,7 +4,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ _FEW_THREADS = 4
 _SAMPLE_SECONDS = 0.2
 _SETTLE_SECONDS = 30.0
 _ATTACK_SECONDS = 3600.0
-_EXCERPT = 3000
+_EXCERPT_LINES = 40
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -165,10 +165,11 @@ class Scene:
         judge.at_most("descriptors more", after.descriptors - before.descriptors, _FEW_DESCRIPTORS)
         judge.at_most("threads more", after.threads - before.threads, _FEW_THREADS)
         judge.exactly("the picker runs", self.served.command.running, True)  # noqa: FBT003  what is expected
-        tracebacks = [line for line in self.served.command.err if "Traceback" in line]
+        said = self.served.command.err
+        tracebacks = [number for number, line in enumerate(said) if "Traceback" in line]
         judge.exactly("tracebacks in its log", len(tracebacks), 0)
-        for line in tracebacks[:3]:
-            print(line[-_EXCERPT:], flush=True)
+        for number in tracebacks[:1]:
+            print("\n".join(said[number : number + _EXCERPT_LINES]), flush=True)
 
 
 def under_way_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, float]:
@@ -211,13 +212,16 @@ async def attack_with(attacker: Program, module: str, name: str, **arguments: ob
 
 @contextlib.asynccontextmanager
 async def scene(
-    judge: Judge, *flags: str, config: str = WIDE, ulimit: str = "", endpoint: str | None = None
+    judge: Judge, *flags: str, config: str = WIDE, ulimit: str = "", endpoints: Sequence[str] = ()
 ) -> AsyncIterator[Scene]:
-    """Run a picker in front of a simulated server, or of the endpoint, warm enough to be measured."""
+    """Run a picker in front of these endpoints, or of a simulated server, warm enough to be measured.
+
+    The configuration is this text, unless the flags name a file.
+    """
     async with AsyncExitStack() as stack:
-        if endpoint is None:
-            endpoint = (await stack.enter_async_context(running(FAST))).address
-        given = (f"--endpoints=only={endpoint}", f"--config-text={config}", PLAIN, *flags)
+        pool = ",".join(endpoints) or (await stack.enter_async_context(running(FAST))).address
+        configured = any(flag.startswith("--config-file") for flag in flags)
+        given = (f"--endpoints={pool}", *(() if configured else (f"--config-text={config}",)), PLAIN, *flags)
         served = await stack.enter_async_context(serving(None, *given, ulimit=ulimit))
         warm = Scene(served, judge, stack, reading(served.command.pid))
         async with warm.beside():
