@@ -6,7 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 import endings
 import floods
 import leaving
+import limits
+import mishaps
 import pages
+import telling
 from scene import Campaign
 
 ROWS: Mapping[str, Callable[[Campaign], Awaitable[None]]] = {
@@ -24,5 +27,15 @@ ROWS: Mapping[str, Callable[[Campaign], Awaitable[None]]] = {
     "leaving-the-queue": leaving.leaving_the_queue,
     "endless-answers": leaving.endless_answers,
     "failing-open": leaving.failing_open,
+    "dying-servers": mishaps.dying_servers,
+    "dying-with-retries": mishaps.dying_servers_with_retries,
+    "reloads": mishaps.reloads,
+    "symlink-swaps": mishaps.symlink_swaps,
+    "clock-jumps": mishaps.clock_jumps,
+    "little-memory": limits.little_memory,
+    "few-descriptors": limits.few_descriptors,
+    "full-disk": limits.full_disk,
+    "steering": telling.steering,
+    "prompts-in-logs": telling.prompts_in_logs,
 }
 IN_CI = tuple(ROWS)

@@ -3,10 +3,11 @@
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 from rig.processes import Program
@@ -48,19 +49,23 @@ async def behind_envoy(
     servers: Sequence[str] = (),
     others: Sequence[str] = (),
     failure_mode: FailureMode = FailureMode.FAIL_CLOSE,
+    cluster_type: ClusterType = ClusterType.OVERRIDE_HOST,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Behind]:
     """Run all of them; `others` are servers that Envoy knows of, but the picker does not."""
     async with AsyncExitStack() as stack:
         pool = list(servers) or await stack.enter_async_context(sim_servers(2))
-        picker = await stack.enter_async_context(scene(campaign.judge, *flags, config=config, endpoints=pool))
+        picker = await stack.enter_async_context(
+            scene(campaign.judge, *flags, config=config, endpoints=pool, environment=environment)
+        )
         known = [Endpoint(f"s{number}", *_host_port(each)) for number, each in enumerate([*pool, *others])]
         eds_file = campaign.folder / "eds.json"
         eds_file.write_bytes(discovery_response(known))
         settings = msgspec.structs.replace(
             ANY_PORT,
             picker_address=f"127.0.0.1:{picker.served.grpc_port}",
-            cluster_type=ClusterType.OVERRIDE_HOST,
-            eds_file=eds_file,
+            cluster_type=cluster_type,
+            eds_file=eds_file if cluster_type is ClusterType.OVERRIDE_HOST else None,
             failure_mode=failure_mode,
         )
         envoy = await stack.enter_async_context(await EnvoyProcess.start(settings, wait_for_picker=True))

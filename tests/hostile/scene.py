@@ -3,14 +3,18 @@
 
 import asyncio
 import contextlib
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from commands import command
 from judging import Judge, Size
+from rig.ports import reserved_ports
 from rig.processes import Program, cpu_seconds
 from serving import PLAIN, Served, metrics_on, serving
 from waiting import until
@@ -212,17 +216,25 @@ async def attack_with(attacker: Program, module: str, name: str, **arguments: ob
 
 @contextlib.asynccontextmanager
 async def scene(
-    judge: Judge, *flags: str, config: str = WIDE, ulimit: str = "", endpoints: Sequence[str] = ()
+    judge: Judge,
+    *flags: str,
+    config: str = WIDE,
+    ulimit: str = "",
+    endpoints: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
+    deaf: bool = False,
 ) -> AsyncIterator[Scene]:
     """Run a picker in front of these endpoints, or of a simulated server, warm enough to be measured.
 
-    The configuration is this text, unless the flags name a file.
+    The configuration is this text, unless the flags name a file. A `deaf` one can write no log, and no other file.
     """
     async with AsyncExitStack() as stack:
         pool = ",".join(endpoints) or (await stack.enter_async_context(running(FAST))).address
         configured = any(flag.startswith("--config-file") for flag in flags)
         given = (f"--endpoints={pool}", *(() if configured else (f"--config-text={config}",)), PLAIN, *flags)
-        served = await stack.enter_async_context(serving(None, *given, ulimit=ulimit))
+        with _changed(environment):
+            begun = _deaf(given) if deaf else serving(None, *given, ulimit=ulimit)
+            served = await stack.enter_async_context(begun)
         warm = Scene(served, judge, stack, reading(served.command.pid))
         async with warm.beside():
             await asyncio.sleep(1.0)
@@ -230,6 +242,39 @@ async def scene(
         forget_peak(warm.pid)
         warm.before = warm.now()
         yield warm
+
+
+@contextlib.contextmanager
+def _changed(environment: Mapping[str, str]) -> Iterator[None]:
+    """Let processes that start now have these variables."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name in environment:
+            os.environ.pop(name)
+        os.environ.update(before)
+
+
+@contextlib.asynccontextmanager
+async def _deaf(flags: Sequence[str]) -> AsyncIterator[Served]:
+    """Run a picker on a full disk: what it writes to stderr fails, and so does every file."""
+    with reserved_ports(3) as ports:
+        names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
+        own = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
+        # the rest of the shell's line before it becomes the picker
+        async with command("serve", *flags, *own, ulimit="-f 0 && exec 2>/dev/full") as process:
+            served = Served(process, *ports)
+            await until(lambda: _answers(served), "the picker is ready", seconds=60)
+            yield served
+
+
+async def _answers(served: Served) -> bool:
+    try:
+        return sum((await served.metrics()).get("llm_d_epp_ready_endpoints", {}).values()) > 0
+    except OSError:
+        return False
 
 
 async def _is_idle(served: Served) -> bool:

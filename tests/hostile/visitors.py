@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from world import MODEL
@@ -35,19 +36,27 @@ def chat(prompt: str, *, tokens: int = 2, stream: bool = False) -> bytes:
     return json.dumps({**asked, "ignore_eos": True, "stream": stream}).encode()
 
 
-async def load(host: str, port: int, seconds: float, clients: int) -> dict[str, Any]:
-    """Ask one thing after the other with so many clients; return how many answers had which status."""
+async def load(host: str, port: int, seconds: float, clients: int, stop: str = "") -> dict[str, Any]:
+    """Ask one thing after the other with so many clients, until the time is up or there is a file of the name `stop`.
+
+    Return how many answers had which status, and when those began and ended that were not 200.
+    """
     statuses: Counter[str] = Counter()
+    lost: list[tuple[float, float]] = []
     slowest = 0.0
     end = time.monotonic() + seconds
+
+    def goes_on() -> bool:
+        return time.monotonic() < end and not (stop and Path(stop).exists())
 
     async def client(number: int) -> None:
         nonlocal slowest
         asked = 0
-        while time.monotonic() < end:
+        while goes_on():
             reader, writer = await asyncio.open_connection(host, port)
+            began = time.monotonic()
             try:
-                while time.monotonic() < end:
+                while goes_on():
                     asked += 1
                     began = time.monotonic()
                     async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -55,15 +64,18 @@ async def load(host: str, port: int, seconds: float, clients: int) -> dict[str, 
                         status, closes = await _answer(reader)
                     statuses[status] += 1
                     slowest = max(slowest, time.monotonic() - began)
+                    if status != "200":
+                        lost.append((began, time.monotonic()))
                     if closes:
                         break
             except (OSError, EOFError, TimeoutError, ValueError) as error:
                 statuses[type(error).__name__] += 1
+                lost.append((began, time.monotonic()))
             finally:
                 writer.transport.abort()
 
     await asyncio.gather(*(client(number) for number in range(clients)))
-    return {"statuses": dict(statuses), "slowest": slowest}
+    return {"statuses": dict(statuses), "slowest": slowest, "lost": lost}
 
 
 async def _answer(reader: asyncio.StreamReader) -> tuple[str, bool]:
