@@ -50,10 +50,20 @@ h2spec: .venv/test
 	@PYTHONPATH=tests/go $(BIN)/python tests/h2spec/build_h2spec.py
 	$(BIN)/pytest tests/h2spec
 
-# Two million frames at the HTTP/2 server, drawn at random and chosen by coverage; takes minutes, and prints figures.
+# At the HTTP/2 server two million frames; at sessions, bodies, pages of model servers and configurations as many inputs
+# as take some minutes: drawn at random, then chosen by coverage. What coverage finds is kept in .venv/fuzz.
+FUZZ := PYTHONPATH=tests/fuzz:tests/http2:tests/e2e:tests/bench:tests/unit/extproc $(BIN)/python tests/fuzz
 fuzz: .venv/fuzz
-	PYTHONPATH=tests/http2 $(BIN)/python tests/fuzz/fuzz_http2.py
-	PYTHONPATH=tests/http2 $(BIN)/python tests/fuzz/fuzz_http2.py --coverage .venv/fuzz
+	$(FUZZ)/fuzz_http2.py
+	$(FUZZ)/fuzz_http2.py --coverage .venv/fuzz/http2
+	$(FUZZ)/fuzz_inputs.py session --runs 50000
+	$(FUZZ)/fuzz_inputs.py session --runs 50000 --coverage .venv/fuzz/session
+	$(FUZZ)/fuzz_inputs.py bodies --runs 100000
+	$(FUZZ)/fuzz_inputs.py bodies --runs 200000 --coverage .venv/fuzz/bodies
+	$(FUZZ)/fuzz_inputs.py exposition --runs 100000
+	$(FUZZ)/fuzz_inputs.py exposition --runs 200000 --coverage .venv/fuzz/exposition
+	$(FUZZ)/fuzz_inputs.py config --runs 5000
+	$(FUZZ)/fuzz_inputs.py config --runs 5000 --coverage .venv/fuzz/config
 
 # Writes all generated references and files anew; a test names those that are out of date.
 docs: .venv/test
