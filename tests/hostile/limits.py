@@ -20,7 +20,7 @@ async def little_memory(campaign: Campaign) -> None:
         async with picker.beside() as seen:
             await asyncio.sleep(2)
         picker.judge_beside(seen, longest=None)
-        await picker.judge_rest(grown_mib=1024.0)
+        await picker.judge_rest(grown_mib=1024.0, tracebacks=True)  # of MemoryError
 
 
 async def few_descriptors(campaign: Campaign) -> None:

@@ -35,15 +35,16 @@ _DAY = 86_400
 async def under_load(behind: Behind, campaign: Campaign, clients: int = 4) -> AsyncIterator[dict[str, Any]]:
     """Let clients ask until the block ends; what they got is there then."""
     host, port = behind.address
-    stop = campaign.folder / "stop"
-    stop.unlink(missing_ok=True)
+    for name in ("begun", "stop"):
+        (campaign.folder / name).unlink(missing_ok=True)
     attacker, said = await behind.scene.new_attacker(), dict[str, Any]()
-    order = {"host": host, "port": port, "seconds": 3600, "clients": clients, "stop": str(stop)}
+    order = {"host": host, "port": port, "seconds": 3600, "clients": clients, "files": str(campaign.folder)}
     asking = asyncio.create_task(attack_with(attacker, "visitors", "load", **order))
+    await until((campaign.folder / "begun").exists, "the first client is answered", seconds=60)
     try:
         yield said
     finally:
-        stop.touch()
+        (campaign.folder / "stop").touch()
         said.update(await asking)
 
 
@@ -153,7 +154,7 @@ async def dying_servers_with_retries(campaign: Campaign) -> None:
 
 
 async def _let_servers_die(campaign: Campaign, cluster_type: ClusterType) -> None:
-    kills, judge = campaign.of(16, 4), campaign.judge
+    kills, judge = campaign.of(16, 2), campaign.judge
     async with mortals(4) as servers:
         pool = [server.address for server in servers]
         async with behind_envoy(campaign, servers=pool, cluster_type=cluster_type) as behind:

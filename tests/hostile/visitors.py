@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from world import MODEL
-
+MODEL = "e2e-8b"
+"""That of simulated servers in end-to-end tests; named anew, as this process is to start at once."""
 _PATIENCE_SECONDS = 30.0
 PHASES = (
     "connected",
@@ -36,9 +36,10 @@ def chat(prompt: str, *, tokens: int = 2, stream: bool = False) -> bytes:
     return json.dumps({**asked, "ignore_eos": True, "stream": stream}).encode()
 
 
-async def load(host: str, port: int, seconds: float, clients: int, stop: str = "") -> dict[str, Any]:
-    """Ask one thing after the other with so many clients, until the time is up or there is a file of the name `stop`.
+async def load(host: str, port: int, seconds: float, clients: int, files: str = "") -> dict[str, Any]:
+    """Ask one thing after the other with so many clients, until the time is up.
 
+    With `files`, a directory, a file `begun` is there from the first answer on, and a file `stop` is the end too.
     Return how many answers had which status, and when those began and ended that were not 200.
     """
     statuses: Counter[str] = Counter()
@@ -47,7 +48,7 @@ async def load(host: str, port: int, seconds: float, clients: int, stop: str = "
     end = time.monotonic() + seconds
 
     def goes_on() -> bool:
-        return time.monotonic() < end and not (stop and Path(stop).exists())
+        return time.monotonic() < end and not (files and (Path(files) / "stop").exists())
 
     async def client(number: int) -> None:
         nonlocal slowest
@@ -62,6 +63,8 @@ async def load(host: str, port: int, seconds: float, clients: int, stop: str = "
                     async with asyncio.timeout(_PATIENCE_SECONDS):
                         writer.write(request(chat(f"{number} asks {asked}" + "." * 200)))
                         status, closes = await _answer(reader)
+                    if files and not statuses:
+                        (Path(files) / "begun").touch()
                     statuses[status] += 1
                     slowest = max(slowest, time.monotonic() - began)
                     if status != "200":
