@@ -51,12 +51,16 @@ async def behind_envoy(
     failure_mode: FailureMode = FailureMode.FAIL_CLOSE,
     cluster_type: ClusterType = ClusterType.OVERRIDE_HOST,
     environment: Mapping[str, str] = MappingProxyType({}),
+    named: bool = True,
 ) -> AsyncIterator[Behind]:
-    """Run all of them; `others` are servers that Envoy knows of, but the picker does not."""
+    """Run all of them; `others` are servers that Envoy knows of, but the picker does not.
+
+    Unless they are `named` in its flags, the picker knows its servers from the file with its configuration.
+    """
     async with AsyncExitStack() as stack:
         pool = list(servers) or await stack.enter_async_context(sim_servers(2))
         picker = await stack.enter_async_context(
-            scene(campaign.judge, *flags, config=config, endpoints=pool, environment=environment)
+            scene(campaign.judge, *flags, config=config, endpoints=pool if named else None, environment=environment)
         )
         known = [Endpoint(f"s{number}", *_host_port(each)) for number, each in enumerate([*pool, *others])]
         eds_file = campaign.folder / "eds.json"

@@ -162,6 +162,8 @@ class Scene:
         judge, before, peak = self.judge, self.before, self.now().peak_mib
         left = await settled(self.under_way)
         judge.exactly("left in streams, queues and ledger", left or "nothing", "nothing")
+        for where, stalls in stalls_on(await self.metrics()).items():
+            judge.shows(f"stalls counted by the picker: {where}", stalls)
         after = await flat(self.now)
         judge.shows("share of a CPU", (after.cpu_seconds - before.cpu_seconds) / (after.at - before.at))
         judge.shows("memory before", before.resident_mib, "MiB")
@@ -192,6 +194,12 @@ def under_way_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, floa
     }
     sums = {name: sum(page.get(sample, {}).values()) for name, sample in names.items()}
     return {name: value for name, value in sums.items() if value}
+
+
+def stalls_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, float]:
+    """Return how often the picker's own watchdog saw its loop stall, by what it was at."""
+    counted = page.get("llm_d_epp_event_loop_stalls_total", {})
+    return {", ".join(sorted(labels)) or "all": value for labels, value in counted.items() if value}
 
 
 async def settled(under_way: Callable[[], Any]) -> dict[str, float]:
@@ -227,18 +235,22 @@ async def scene(
     *flags: str,
     config: str = WIDE,
     ulimit: str = "",
-    endpoints: Sequence[str] = (),
+    endpoints: Sequence[str] | None = (),
     environment: Mapping[str, str] = MappingProxyType({}),
     deaf: bool = False,
 ) -> AsyncIterator[Scene]:
     """Run a picker in front of these endpoints, or of a simulated server, warm enough to be measured.
 
-    The configuration is this text, unless the flags name a file. A `deaf` one can write no log, and no other file.
+    The configuration is this text, unless the flags name a file, which names the endpoints too where these are None. A
+    `deaf` one can write no log, and no other file.
     """
     async with AsyncExitStack() as stack:
-        pool = ",".join(endpoints) or (await stack.enter_async_context(running(FAST))).address
-        configured = any(flag.startswith("--config-file") for flag in flags)
-        given = (f"--endpoints={pool}", *(() if configured else (f"--config-text={config}",)), PLAIN, *flags)
+        given = (PLAIN, *flags)
+        if endpoints is not None:
+            pool = ",".join(endpoints) or (await stack.enter_async_context(running(FAST))).address
+            given += (f"--endpoints={pool}",)
+        if not any(flag.startswith("--config-file") for flag in flags):
+            given += (f"--config-text={config}",)
         with _changed(environment):
             begun = _deaf(given) if deaf else serving(None, *given, ulimit=ulimit)
             served = await stack.enter_async_context(begun)
