@@ -119,10 +119,14 @@ class Calls:
         self._sending.data(stream, body)
         self._endings.end(stream, b"")
 
-    def sweep(self, now: float) -> None:
-        """End calls of which nothing has moved for too long."""
+    def sweep(self, now: float, most: int) -> bool:
+        """End calls of which nothing has moved for too long, so many at `most`; return whether there are more."""
         limits = self._limits
-        for stream in list(self._table.open.values()):
+        still_open = self._table.open
+        enough = len(still_open) - most
+        for stream in list(still_open.values()):
+            if len(still_open) <= enough:
+                return True
             if stream.outbox:
                 if stream.stuck is None or stream.stuck[0] != stream.unsent:
                     stream.stuck = stream.unsent, now
@@ -137,6 +141,7 @@ class Calls:
                 self._endings.reset(stream, ErrorCode.CANCEL)
             elif stream.inbox.in_message or call.awaits_more:
                 self._end_early(stream, Status.DEADLINE_EXCEEDED)
+        return False
 
     def settled(self, stream_id: int, error: Exception | None) -> None:
         """Go on with a call whose answer is settled, or given up."""

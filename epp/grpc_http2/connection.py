@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One HTTP/2 connection of a gRPC server, without I/O: bytes in, bytes in `out`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from struct import Struct
 from typing import Final
 
@@ -29,6 +30,14 @@ _VIEW_BYTES: Final = 8192
 _NO_LIMIT: Final = 2**62
 _ID_MASK: Final = 0x7FFF_FFFF
 
+_FEW_FRAMES: Final = 4
+"""In each turn at least so many are handled."""
+_ENDED_AT_ONCE: Final = 100
+
+
+def _never() -> bool:
+    return False
+
 
 class Connection:
     """`start` once, then `receive` what comes, `check` the time, and `lose` it at the end."""
@@ -47,6 +56,7 @@ class Connection:
         """Prepare; `held` has an account for each stream."""
         self._complaints = complaints or Complaints()
         self._limits = limits
+        self._host = host
         self._peer = peer
         self._now = now
         self._table = StreamTable(Budget(limits.strays, "frames on closed streams"))
@@ -86,6 +96,7 @@ class Connection:
         self._faults = Budget(limits.strays, "streams that break a rule")
         self._preface = PREFACE
         self._rest = b""
+        self._has_turn = True
         self._plain = False  # whether a DATA frame may come: after SETTINGS, outside of a header block
         self.closed = False
         """Whether the transport is to be closed once everything is written."""
@@ -104,23 +115,29 @@ class Connection:
         """Send our SETTINGS."""
         self._control.greet(self._now)
 
-    def receive(self, data: bytes, now: float) -> None:
-        """Take bytes of the peer, however they are cut."""
+    def receive(self, data: bytes, now: float, is_over: Callable[[], bool] = _never) -> bytes:
+        """Take bytes of the peer, however they are cut; return those left for another turn, if this `is_over`."""
         self._now = now
+        later = b""
         if self.closed:
-            return
+            return later
         try:
             if self._preface:
                 data = self._check_preface(data)
             if self._rest:
                 data = self._complete_first(data)
-            done = self._frames(data)
-            if done < len(data):
+            self._has_turn = True
+            done = self._frames(data, is_over)
+            if not self._has_turn:
+                later = data[done:]
+            elif done < len(data):
                 self._rest = data[done:]
         except GoawayError as fault:
             self.fail(fault.code, str(fault))
         if not self._streams and self.finished:
             self.lose()
+            later = b""
+        return later
 
     def settled(self, stream_id: int, error: Exception | None) -> None:
         """Go on with the stream whose answer is settled, or given up."""
@@ -154,11 +171,13 @@ class Connection:
         self._sending.out.append(goaway_frame(last_id, code, problem))
 
     def lose(self) -> None:
-        """Close all calls: the connection has ended."""
+        """Close all calls, of very many some in later turns: the connection has ended."""
         self.closed = True
         self._rest = b""
-        for stream in list(self._streams.values()):
+        for stream in list(islice(self._streams.values(), _ENDED_AT_ONCE)):
             self._endings.drop(stream, Fate.RESET)
+        if self._streams:
+            self._host.after(0, self.lose)
 
     def check(self, now: float) -> float:
         """Act on what is overdue; return the seconds until the next check."""
@@ -167,9 +186,9 @@ class Connection:
             self.fail(overdue.code, str(overdue))
         return max(self._liveness.next_due(heard_at=self._now) - now, 0.0)
 
-    def sweep(self, now: float) -> None:
-        """End the calls of which nothing has moved for too long."""
-        self._calls.sweep(now)
+    def sweep(self, now: float) -> bool:
+        """End the calls of which nothing has moved for too long; return whether more are left than end at once."""
+        return self._calls.sweep(now, most=_ENDED_AT_ONCE)
 
     @property
     def finished(self) -> bool:
@@ -177,8 +196,8 @@ class Connection:
         control = self._control
         return (control.refusing_above is not None or control.peer_going_away) and not self._streams
 
-    def _frames(self, data: bytes) -> int:
-        """Handle all frames that are whole; return the place after them."""
+    def _frames(self, data: bytes, is_over: Callable[[], bool] = _never) -> int:
+        """Handle all frames that are whole, or those of this turn; return the place after them."""
         streams = self._streams
         receiving = self._receiving
         unpack = MESSAGE_HEAD.unpack_from
@@ -186,7 +205,12 @@ class Connection:
         most_fast = min(most, self._limits.max_message_bytes + PREFIX_BYTES)
         at, end, now = 0, len(data), self._now
         viewed: dict[int, int] = {}  # stream -> bytes of this read that were given to it as they are
+        count = 0
         while end - at >= HEAD_BYTES:
+            count += 1
+            if count > _FEW_FRAMES and is_over():
+                self._has_turn = False
+                break
             if end - at >= _FAST_BYTES:
                 high, low, kind, flags, stream_id, compressed, size = unpack(data, at)
                 length = low | high << 16

@@ -13,6 +13,8 @@ from epp.grpc_http2.service import Cancellable, Methods, Waiting
 from epp.grpc_http2.tls import speaks_http2
 
 _LINGER_SECONDS = 1.0
+_TURN_SECONDS = 0.004
+"""Time in which one connection may handle what came, before others have their turn."""
 
 
 class Registry(Protocol):
@@ -25,6 +27,9 @@ class Registry(Protocol):
     @property
     def held(self) -> HeldBytes:
         """Counts what the connections hold."""
+
+    def turn_ends(self, now: float) -> float:
+        """Return by when all connections together let the event loop go on to other work."""
 
     def connection_opened(self, protocol: "GrpcProtocol") -> bool:
         """Take note of a connection; return False where there are too many."""
@@ -51,6 +56,8 @@ class GrpcProtocol(asyncio.Protocol):
         self._closing = False
         self._is_counted = False
         self._is_paused = False
+        self._later = b""  # what came and has to wait for another turn of the loop
+        self._turn_ends = 0.0
         self._unwritten = registry.held.account()
 
     # what asyncio calls
@@ -83,11 +90,10 @@ class GrpcProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle one read."""
-        connection = self._connection
-        if connection is not None:
-            connection.receive(data, self._time())
-            if connection.out or connection.closed:
-                self._write()
+        if self._later:
+            self._later += data
+        else:
+            self._take(data)
 
     def eof_received(self) -> bool:
         """Close: HTTP/2 knows no connection that is open on one side."""
@@ -101,6 +107,7 @@ class GrpcProtocol(asyncio.Protocol):
                 timer.cancel()
         self._checking = self._stalled = None
         self._transport = None
+        self._later = b""
         if self._connection is not None:
             self._connection.lose()
             self._connection.out.clear()
@@ -128,7 +135,9 @@ class GrpcProtocol(asyncio.Protocol):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
-        if self._transport is not None and not self._transport.is_closing():
+        if self._later:
+            self._loop.call_soon(self._go_on)
+        elif self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     # what the connection calls
@@ -163,11 +172,13 @@ class GrpcProtocol(asyncio.Protocol):
         """Whether it has no stream."""
         return self._connection is not None and not self._connection.open_streams
 
-    def sweep(self, now: float) -> None:
-        """End the calls of which nothing has moved for too long."""
-        if self._connection is not None:
-            self._connection.sweep(now)
-            self._write()
+    def sweep(self, now: float) -> bool:
+        """End the calls of which nothing has moved for too long; return whether more are left than end at once."""
+        if self._connection is None:
+            return False
+        has_more = self._connection.sweep(now)
+        self._write()
+        return has_more
 
     def make_room(self) -> None:
         """Close at once, for another connection."""
@@ -185,6 +196,36 @@ class GrpcProtocol(asyncio.Protocol):
         """Close without writing what is left."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _take(self, data: bytes) -> None:
+        """Handle what came, as far as this turn allows."""
+        connection = self._connection
+        if connection is None:
+            return
+        now = self._time()
+        self._turn_ends = min(now + _TURN_SECONDS, self._registry.turn_ends(now))
+        self._later = connection.receive(data, now, self._is_turn_over)
+        if connection.out or connection.closed:
+            self._write()
+        if self._later and self._transport is not None:
+            self._transport.pause_reading()
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Handle what was left, then read on."""
+        if self._is_paused or not self._later:
+            return
+        data, self._later = self._later, b""
+        self._take(data)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        transport = self._transport
+        if not (self._later or self._is_paused or self._closing or transport is None or transport.is_closing()):
+            transport.resume_reading()
+
+    def _is_turn_over(self) -> bool:
+        return self._time() >= self._turn_ends
 
     def _write(self) -> None:
         connection, transport = self._connection, self._transport

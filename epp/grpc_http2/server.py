@@ -17,6 +17,8 @@ from epp.grpc_http2.tls import TlsListener
 _BACKLOG = 1024
 _MOST_CONNECTIONS = 4096
 _MOST_HELD_BYTES = 64 * 1024 * 1024
+_TURN_SECONDS = 0.008
+"""Time in which all connections together handle what came, in one turn of the event loop."""
 _SWEEPS = 4
 """How often streams are looked at within the time that they may be still."""
 _MOST_SWEEP_SECONDS = 10.0
@@ -41,6 +43,7 @@ class GrpcServer:
         self._room = connections or Capacity("connections", _MOST_CONNECTIONS)
         self.held = held or HeldBytes("bytes", _MOST_HELD_BYTES)
         """Counts what the connections hold."""
+        self._turn_ends: float | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._methods = methods
         self._limits = limits
@@ -88,6 +91,13 @@ class GrpcServer:
             connection.abort()
         await self._emptied(1.0)
 
+    def turn_ends(self, now: float) -> float:
+        """Return by when all connections together let the event loop go on to other work."""
+        if self._turn_ends is None:
+            self._turn_ends = now + _TURN_SECONDS
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        return self._turn_ends
+
     def connection_opened(self, protocol: GrpcProtocol) -> bool:
         """Take note of a connection; return False where there are too many, and all of them have streams."""
         if not self._room.take():
@@ -109,10 +119,17 @@ class GrpcServer:
         if not self._connections:
             self._empty.set()
 
+    def _end_turn(self) -> None:
+        self._turn_ends = None
+
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
+        has_more = False
         for connection in list(self._connections):
-            connection.sweep(now)
+            has_more |= connection.sweep(now)
+        if has_more:
+            self._sweeping = loop.call_later(0, self._sweep, loop)
+            return
         seconds = min(self._limits.stall_seconds, self._limits.write_stall_seconds) / _SWEEPS
         self._sweeping = loop.call_later(min(seconds, _MOST_SWEEP_SECONDS), self._sweep, loop)
 
