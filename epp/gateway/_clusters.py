@@ -90,9 +90,9 @@ from epp.gateway.settings import (
 )
 from epp.host_port import HostPort
 
-__all__ = ["NO_LIMIT", "endpoint_picker", "envoy_address", "model_servers", "retry_policy"]
+__all__ = ["endpoint_picker", "envoy_address", "model_servers", "retry_policy"]
 
-NO_LIMIT = 1_000_000
+_NO_LIMIT = 1_000_000
 """The picker limits load, as it knows the model servers; Envoy's default of 1024 would act first."""
 
 _EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
@@ -135,7 +135,7 @@ def endpoint_picker(settings: GatewaySettings) -> Cluster:
                 UpstreamProtocolOptions(
                     explicit_http_config=ExplicitHttpConfig(
                         http2_protocol_options=Http2ProtocolOptions(
-                            max_concurrent_streams=NO_LIMIT,
+                            max_concurrent_streams=_NO_LIMIT,
                             initial_stream_window_size=16 * _MIB,
                             initial_connection_window_size=256 * _MIB,
                         ),
@@ -315,6 +315,6 @@ def _metadata_key(name: str) -> MetadataKey:
 
 def _unlimited() -> CircuitBreakers:
     limits = CircuitBreakersThresholds(
-        max_connections=NO_LIMIT, max_pending_requests=NO_LIMIT, max_requests=NO_LIMIT, max_retries=NO_LIMIT
+        max_connections=_NO_LIMIT, max_pending_requests=_NO_LIMIT, max_requests=_NO_LIMIT, max_retries=_NO_LIMIT
     )
     return CircuitBreakers(thresholds=[limits])

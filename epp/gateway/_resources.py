@@ -11,7 +11,6 @@ from envoy_data_plane.envoy.config.bootstrap.v3 import Admin, Bootstrap, Bootstr
 from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation as OneHeaderMutation
 from envoy_data_plane.envoy.config.core.v3 import GrpcService, GrpcServiceEnvoyGrpc, Node, SubstitutionFormatString
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
-from envoy_data_plane.envoy.config.overload.v3 import OverloadManager, ResourceMonitor
 from envoy_data_plane.envoy.config.route.v3 import (
     Route,
     RouteAction,
@@ -34,9 +33,6 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
     HttpConnectionManager,
     HttpFilter,
 )
-from envoy_data_plane.envoy.extensions.resource_monitors.downstream_connections.v3 import (
-    DownstreamConnectionsConfig,
-)
 from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
 from envoy_data_plane.google.protobuf import Any, Struct
 
@@ -49,12 +45,12 @@ from epp.framework.headers import (
     SUBSET_NAMESPACE,
 )
 from epp.gateway._clusters import (
-    NO_LIMIT,
     endpoint_picker,
     envoy_address,
     model_servers,
     retry_policy,
 )
+from epp.gateway._limits import connection_limit, limit_connections_of, runtime
 from epp.gateway.errors import SettingsError
 from epp.gateway.settings import (
     ENDPOINT_PICKER,
@@ -101,7 +97,8 @@ def build_bootstrap(settings: GatewaySettings) -> Bootstrap:
             listeners=[_listener(settings)],
             clusters=[model_servers(settings), endpoint_picker(settings)],
         ),
-        overload_manager=_connection_limit(),
+        overload_manager=connection_limit(),
+        layered_runtime=runtime(),
     )
 
 
@@ -114,15 +111,6 @@ def _admin(settings: GatewaySettings) -> Admin | None:
     if settings.admin_address is None:
         return None
     return Admin(address=envoy_address(parse_address(settings.admin_address, setting="admin_address")))
-
-
-def _connection_limit() -> OverloadManager:
-    # Without any limit Envoy logs a warning at every start.
-    limit = DownstreamConnectionsConfig(max_active_downstream_connections=NO_LIMIT)
-    monitor = ResourceMonitor(
-        name="envoy.resource_monitors.global_downstream_max_connections", typed_config=Any.pack(limit)
-    )
-    return OverloadManager(resource_monitors=[monitor])
 
 
 def _listener(settings: GatewaySettings) -> Listener:
@@ -141,6 +129,7 @@ def _listener(settings: GatewaySettings) -> Listener:
         # The picker uses the client's request id, as its seed for example.
         preserve_external_request_id=True,
     )
+    limit_connections_of(manager, is_open=settings.failure_mode is FailureMode.FAIL_OPEN)
     return Listener(
         name=LISTENER,
         address=envoy_address(settings.listen),

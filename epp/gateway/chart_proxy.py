@@ -45,15 +45,8 @@ _EDGE: Mapping[str, Json] = {
     # The picker chooses a parser by the path, so it is to see the one that the server understands.
     "normalize_path": True,
     "merge_slashes": True,
-    "common_http_protocol_options": {"idle_timeout": "3600s"},
-    "http2_protocol_options": {
-        "max_concurrent_streams": 100,
-        "initial_stream_window_size": 65_536,
-        "initial_connection_window_size": 1_048_576,
-    },
-    "request_headers_timeout": "10s",
 }
-"""What one connection of a client may take of Envoy. Names with underscores stay: agents send `session_id`."""
+"""How paths are read."""
 
 
 def chart_proxy_yaml(mode: FailureMode, bodies: Bodies | None = None) -> str:
@@ -99,6 +92,7 @@ def _let_pass(manager: Mapping[str, Json]) -> None:
     The picker's reply clears Envoy's choice of a route: a request with a destination then takes the first route.
     ORIGINAL_DST alone has no endpoint for the others.
     """
+    _mapping(manager["common_http_protocol_options"])["headers_with_underscores_action"] = "DROP_HEADER"
     host = _mapping(_list(_mapping(manager["route_config"])["virtual_hosts"])[0])
     (routed,) = map(_mapping, _list(host["routes"]))
     passed = {**routed, "route": {**_mapping(routed["route"]), "cluster": FALLBACK}}

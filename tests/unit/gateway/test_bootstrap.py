@@ -99,6 +99,68 @@ def test_no_timeout_cuts_a_long_generation():
     assert manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["timeout"] == "0s"
 
 
+SHIPPED = sorted(path for path in DEPLOY.rglob("envoy*.yaml") if "examples" not in path.parts)
+
+
+def shipped(path: Path) -> dict[str, object]:
+    return yaml.safe_load(path.read_text())
+
+
+CONFIGURATIONS = {
+    "local": bootstrap_dict(GatewaySettings()),
+    "local, override-host": bootstrap_dict(override_host()),
+    "local, FailOpen": bootstrap_dict(override_host(FailureMode.FAIL_OPEN)),
+    **{str(path.relative_to(DEPLOY)): shipped(path) for path in SHIPPED},
+}
+
+
+def managers(configuration):
+    for listener in configuration["static_resources"]["listeners"]:
+        yield listener, listener["filter_chains"][0]["filters"][0]["typed_config"]
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_every_envoy_has_limits_on_what_clients_take(configuration):
+    assert len(SHIPPED) == 7
+    (connections,) = (
+        each["typed_config"]["max_active_downstream_connections"]
+        for each in configuration["overload_manager"]["resource_monitors"]
+        if each["name"].endswith("global_downstream_max_connections")
+    )
+    assert int(connections) == 10_000
+    (layer,) = configuration["layered_runtime"]["layers"]
+    assert layer["static_layer"] == {
+        "overload.premature_reset_total_stream_count": 500,
+        "overload.premature_reset_min_stream_lifetime_seconds": 1,
+        "http.max_requests_per_io_cycle": 10,
+    }
+    (listener, manager), *status = managers(configuration)
+    assert manager["http2_protocol_options"] == {
+        "max_concurrent_streams": 100,
+        "initial_stream_window_size": 65_536,
+        "initial_connection_window_size": 1_048_576,
+    }
+    assert manager["common_http_protocol_options"]["idle_timeout"] == "3600s"
+    assert listener["per_connection_buffer_limit_bytes"] == 1_048_576
+    assert {each["request_headers_timeout"] for _, each in [(listener, manager), *status]} == {"10s"}
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_no_envoy_is_the_first_to_limit_requests_to_the_picker(configuration):
+    (picker,) = (each for each in configuration["static_resources"]["clusters"] if each["name"] == "endpoint_picker")
+    (limits,) = picker["circuit_breakers"]["thresholds"]
+    assert set(limits.values()) == {1_000_000}
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_names_with_underscores_are_dropped_where_requests_pass_without_the_picker(configuration):
+    _, manager = next(managers(configuration))
+    (ext_proc,) = (each for each in manager["http_filters"] if each["name"].endswith("ext_proc"))
+    action = manager["common_http_protocol_options"].get("headers_with_underscores_action")
+    passes = ext_proc["typed_config"].get("failure_mode_allow", False)
+    assert action == ("DROP_HEADER" if passes else None)
+
+
 def test_model_servers_are_reached_by_the_destination_header():
     cluster = clusters(GatewaySettings(connect_timeout_seconds=1.5))["model_servers"]
     assert cluster["type"] == "ORIGINAL_DST"
