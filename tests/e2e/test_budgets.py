@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every budget of a picker is reached over the wire: what is too much is refused with its reason, for as long as it is."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+import grpc
+import http2_bytes as h2
+from bench import BODY, request_body
+from commands import command
+from probing import PATH, REQUEST
+from raw_connection import connected
+from serving import PLAIN, Exchange, Served, answer, destination_of, exchange, first_message, serving
+from test_command_gateway import url_of
+from transports import once, over_asyncio
+from waiting import until
+from world import MODEL
+
+from epp.extproc.wire import ProcessingResponse
+
+CHAT = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}).encode()
+
+
+@contextlib.asynccontextmanager
+async def picker(simulated, *flags: str) -> AsyncIterator[Served]:
+    sims = await simulated("a")
+    async with serving(sims["a"], PLAIN, *flags) as served:
+        yield served
+
+
+async def begun(channel: grpc.aio.Channel, *pieces: bytes) -> Exchange:
+    """Send headers and the beginning of a body."""
+    call = exchange(channel)
+    await call.write(first_message())
+    for piece in pieces:
+        await call.write(request_body(piece, end=False))
+    return call
+
+
+async def complete(call: Exchange) -> None:
+    """Send the rest of a body that was blank so far, and take the answers to it."""
+    await call.write(request_body(BODY, end=True))
+    assert (await call.read()).HasField("request_headers")
+    whole = False
+    while not whole:
+        whole = (await call.read()).request_body.response.body_mutation.streamed_response.end_of_stream
+
+
+async def is_served(channel: grpc.aio.Channel) -> bool:
+    """Try a request of which a large part comes at first."""
+    try:
+        call = await begun(channel, b" " * 400_000)
+        await call.write(request_body(BODY, end=True))
+        return (await call.read()).HasField("request_headers")
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # refused before all was sent
+        return False
+
+
+async def refusal_of(call: Exchange) -> tuple[int, str, str | None]:
+    """Return status, reason and seconds to wait of the answer that ends an exchange."""
+    said = await call.read()
+    assert isinstance(said, ProcessingResponse), said
+    assert said.HasField("immediate_response"), said
+    set_headers = said.immediate_response.headers.set_headers
+    fields = {field.header.key: field.header.raw_value.decode() for field in set_headers}
+    return said.immediate_response.status.code, fields["x-llm-d-request-dropped-reason"], fields.get("retry-after")
+
+
+async def used(served: Served, budget: str) -> float:
+    return (await served.metrics())["llm_d_epp_budget_used"][frozenset({f"budget={budget}"})]
+
+
+async def refusals(served: Served, budget: str) -> float:
+    return (await served.metrics())["llm_d_epp_budget_refusals_total"][frozenset({f"budget={budget}"})]
+
+
+async def test_bodies_that_are_too_much_together_are_refused_and_those_before_them_completed(simulated):
+    async with picker(simulated, "--max-request-body=1Mi", "--max-gathered-bytes=2Mi") as served:
+        async with served.channel() as channel:
+            first, second = [await begun(channel, b" " * 400_000, b" " * 400_000) for _ in range(2)]
+            await until(lambda: gathered(served, 1_600_000), "both wait")
+            third = await begun(channel, b" " * 400_000)
+            assert await refusal_of(third) == (503, "rejected-gathered-bytes", "1")
+            assert await destination_of(channel)  # a small one has room
+            for call in (first, second):
+                await complete(call)
+                await answer(call)
+            assert await gathered(served, 0)
+            after = await begun(channel, b" " * 400_000)
+            await complete(after)
+        assert await refusals(served, "gathered_bytes") == 1
+        await served.command.says('"event":"budget used up"')
+        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{served.metrics_port}/healthz") as page:
+            assert (await page.json())["budgets_used_up"]["gathered_bytes"]["refusals"] == 1
+
+
+async def gathered(served: Served, size: int) -> bool:
+    return await used(served, "gathered_bytes") == size
+
+
+async def test_body_that_has_been_coming_for_long_gives_way_to_those_that_come(simulated):
+    async with (
+        picker(simulated, "--max-request-body=1Mi", "--max-gathered-bytes=2Mi") as served,
+        served.channel() as channel,
+    ):
+        slow = [await begun(channel, b" " * 800_000) for _ in range(2)]
+
+        assert not await is_served(channel)
+        await until(lambda: is_served(channel), "the oldest has given way", seconds=40)
+        assert await refusal_of(slow[0]) == (503, "rejected-gathered-bytes", "1")
+        await complete(slow[1])
+
+
+async def test_requests_that_are_not_complete_have_a_limit_of_their_own(simulated):
+    async with picker(simulated, "--max-pending-streams=3") as served, served.channel() as channel:
+        calls = [await begun(channel, BODY[:1]) for _ in range(3)]
+        await until(lambda: pending(served, 3), "all wait")
+        late = await begun(channel)
+        assert await refusal_of(late) == (503, "rejected-pending-streams", "1")
+        calls[0].cancel()
+        await until(lambda: pending(served, 2), "one has left")
+        assert await destination_of(channel)
+        assert await refusals(served, "pending_streams") == 1
+
+
+async def pending(served: Served, count: int) -> bool:
+    return await used(served, "pending_streams") == count
+
+
+async def test_requests_under_way_have_a_limit_and_those_far_above_it_no_answer_but_a_status(simulated):
+    async with picker(simulated, "--max-streams=3") as served, served.channel() as channel:
+        calls = [await begun(channel) for _ in range(3)]
+        for call in calls:
+            await complete(call)  # and wait for their responses
+        assert await pending(served, 0)
+        late = exchange(channel)
+        await late.write(first_message())
+        assert await refusal_of(late) == (503, "rejected-streams", "1")
+        await until(lambda: streams(served, 3), "it has ended")
+        silent = exchange(channel)
+        await silent.wait_for_connection()
+        await until(lambda: streams(served, 4), "one above the limit may still be told why")
+        beyond = exchange(channel)
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await beyond.write(first_message())
+        assert await beyond.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await answer(calls[0])
+        silent.cancel()
+        await until(lambda: streams(served, 2), "there is room")
+        assert await destination_of(channel)
+        assert await refusals(served, "streams") == 3
+
+
+async def streams(served: Served, count: int) -> bool:
+    return await used(served, "streams") == count
+
+
+@over_asyncio
+async def test_streams_of_one_connection_are_refused_so_that_they_are_tried_elsewhere(simulated):
+    async with picker(simulated, "--max-streams-per-connection=2") as served, connected(served.grpc_port) as connection:
+        peer = connection.peer
+        assert peer.server_settings[h2.Setting.MAX_CONCURRENT_STREAMS] == 2
+        for _ in range(2):
+            await connection.send(peer.call(PATH)[1])
+        late, opened = peer.call(PATH, REQUEST)
+        await connection.send(opened)
+        await connection.until(lambda: late.closed, "it is refused")
+        assert late.reset == h2.Error.REFUSED_STREAM
+        async with served.channel() as elsewhere:
+            assert await destination_of(elsewhere)
+
+
+@over_asyncio
+async def test_connection_too_many_takes_the_place_of_an_idle_one_or_is_closed(simulated):
+    async with picker(simulated, "--max-connections=2") as served, contextlib.AsyncExitStack() as stack:
+        idle, busy = [await stack.enter_async_context(connected(served.grpc_port)) for _ in range(2)]
+        await busy.send(busy.peer.call(PATH, REQUEST[:20])[1])
+        await until(lambda: streams(served, 1), "it is open")
+        later = await stack.enter_async_context(connected(served.grpc_port))
+        await idle.until_closed()
+        call, opened = later.peer.call(PATH, REQUEST[:20])
+        await later.send(opened)
+        await until(lambda: streams(served, 2), "both are busy")
+        late = await stack.enter_async_context(connected(served.grpc_port, greet=False))
+        await late.until_closed()
+        await later.send(later.peer.send(call, REQUEST[20:], end=True))
+        await later.until(lambda: call.closed, "others go on")
+        assert call.status == 0
+        assert await refusals(served, "connections") == 2
+
+
+async def test_body_of_which_nothing_more_comes_is_given_up(simulated):
+    async with picker(simulated, "--body-timeout=1s") as served, served.channel() as channel:
+        half = await begun(channel, BODY[:10])
+        nothing = await begun(channel)
+        for call in (half, nothing):
+            assert await refusal_of(call) == (408, "rejected-body-timeout", None)
+        assert (await served.metrics())["llm_d_epp_request_body_timeouts_total"] == {frozenset(): 2}
+        assert await pending(served, 0)
+        assert await destination_of(channel)
+
+
+@over_asyncio
+async def test_message_of_which_nothing_more_comes_is_given_up_and_a_slow_one_is_not(simulated):
+    async with picker(simulated, "--body-timeout=1s") as served, connected(served.grpc_port) as connection:
+        peer = connection.peer
+        (silent, first), (slow, second) = peer.call(PATH, REQUEST[:5]), peer.call(PATH, REQUEST[:5])
+        await connection.send(first, second)
+        at = 5
+        while not silent.closed:  # the slow one goes on all the while
+            await connection.send(peer.send(slow, REQUEST[at : at + 1]))
+            at += 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await connection.read()
+        assert silent.status == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+        await connection.send(peer.send(slow, REQUEST[at:], end=True))
+        await connection.until(lambda: slow.closed, "the slow one is answered")
+        assert slow.status == 0
+
+
+@over_asyncio
+async def test_answers_that_are_not_read_count_and_their_streams_give_way(simulated):
+    """The gateway opens no window: bodies that were routed go back to it, and wait in the picker."""
+    body = b'{"model":"m","messages":[{"role":"user","content":"' + b"x" * 900_000 + b'"}]}'
+    whole = h2.grpc_message(first_message().SerializeToString())
+    whole += h2.grpc_message(request_body(body, end=True).SerializeToString())
+    async with (
+        picker(simulated, "--max-request-body=1Mi", "--max-gathered-bytes=2Mi") as served,
+        connected(served.grpc_port, {h2.Setting.INITIAL_WINDOW_SIZE: 0}) as connection,
+        served.channel() as channel,
+    ):
+        peer = connection.peer
+        calls = []
+        for _ in range(2):
+            call, opened = peer.call(PATH)
+            await connection.send(opened)
+            left = whole
+            while left:
+                await connection.until(lambda call=call: peer.room(call), "there is room")
+                room = peer.room(call)
+                await connection.send(peer.send(call, left[:room], end=room >= len(left)))
+                left = left[room:]
+            calls.append(call)
+
+        async def unread() -> bool:
+            return await used(served, "gathered_bytes") > 1_800_000
+
+        await until(unread, "both answers wait")
+        late = await begun(channel, b" " * 400_000)
+        assert await refusal_of(late) == (503, "rejected-gathered-bytes", "1")
+
+        await until(lambda: is_served(channel), "one has given way", seconds=40)
+        await connection.until(lambda: any(call.reset is not None for call in calls), "it is told")
+
+
+@once
+async def test_client_of_a_gateway_is_told_to_come_again_where_bodies_are_too_much(simulated):
+    sims = await simulated("a")
+    flags = ("--max-request-body=1Mi", "--max-gathered-bytes=2Mi", "--metrics-port=0")
+    async with (
+        command("gateway", "--listen=127.0.0.1:0", f"--endpoints=only={sims['a'].address}", *flags) as gateway,
+        aiohttp.ClientSession() as client,
+    ):
+        url = f"{await url_of(gateway)}/v1/chat/completions"
+        release, sent = asyncio.Event(), [asyncio.Event() for _ in range(2)]
+
+        async def slow_body(begun: asyncio.Event) -> AsyncIterator[bytes]:
+            yield CHAT[:-1] + b" " * 900_000
+            begun.set()
+            await release.wait()
+            yield CHAT[-1:]
+
+        async def post(data: object) -> tuple[int, dict[str, str], str]:
+            async with client.post(url, data=data, headers={"content-type": "application/json"}) as response:
+                return response.status, dict(response.headers), await response.text()
+
+        slow = [asyncio.create_task(post(slow_body(begun))) for begun in sent]
+        for begun in sent:
+            await begun.wait()
+
+        async def is_refused() -> bool:
+            status, headers, said = await post(CHAT[:-1] + b" " * 600_000 + CHAT[-1:])
+            if status != 503:
+                return False
+            assert headers["Retry-After"] == "1"
+            assert headers["x-llm-d-request-dropped-reason"] == "rejected-gathered-bytes"
+            assert "holds too many bytes" in said
+            return True
+
+        await until(is_refused, "a third is refused")
+        release.set()
+        assert [status for status, *_ in await asyncio.gather(*slow)] == [200, 200]
