@@ -105,6 +105,7 @@ class Director:
             )
         else:
             self._flow.use(settings)
+            self._line.hear()
 
     @property
     def flow(self) -> FlowControl | None:
@@ -117,11 +118,12 @@ class Director:
         return None if self.flow is None else self._line.latest
 
     def refuse_waiting(self) -> int:
-        """Refuse all that waits for room, and what would have to from now on; return the number of requests."""
+        """Refuse all that waits for room, some in each turn, and what would have to; return the number of requests."""
         if self._flow is None:
             return 0
         count = self._flow.queues.requests
         self._flow.stop()
+        self._line.hear()
         return count
 
     def close(self) -> None:

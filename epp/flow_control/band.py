@@ -2,7 +2,7 @@
 """The requests that wait at one priority: a queue for each flow, and an order of the flows."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import msgspec
@@ -74,6 +74,10 @@ class Band:
         """Return the number of requests that wait."""
         return len(self._arrivals)
 
+    def __contains__(self, number: object) -> bool:
+        """Return whether the request of this number waits here."""
+        return number in self._arrivals
+
     @property
     def flows(self) -> int:
         """Number of flows with a queue."""
@@ -106,7 +110,7 @@ class Band:
         self.size_bytes -= waiting.size_bytes
         if self._shares is not None:
             self._shares.remove(waiting.flow, waiting.number)
-        if waiting.is_aside:
+        if waiting.number in self._aside:
             del self._aside[waiting.number]
         else:
             self._dequeue(waiting, in_turn=in_turn)
@@ -150,9 +154,14 @@ class Band:
             self.held_requests -= len(self._flows[flow])
             self._head(flow)
 
-    def resume_all(self) -> None:
-        """Let all flows go on."""
-        for flow in self._held.some(len(self._held)):
+    @property
+    def held_flows(self) -> int:
+        """Number of flows that are held back."""
+        return len(self._held)
+
+    def resume_some(self, most: int) -> None:
+        """Let so many flows go on, others each time."""
+        for flow in self._held.some(most):
             self.resume(flow)
 
     def resume_due(self, now: float) -> None:
@@ -178,6 +187,29 @@ class Band:
         if self.settings.fairness.in_order_of_arrival:
             return None
         return len(self._flows[flow]) if flow in self._flows else 0
+
+    def numbered(self, number: int) -> Waiting | None:
+        """Return the request of this number; None where it does not wait here."""
+        return self._arrivals.get(number)
+
+    @property
+    def numbers(self) -> Iterable[int]:
+        """The numbers of all that wait, in the order of arrival."""
+        return self._arrivals.keys()
+
+    def forget_some(self, most: int) -> bool:
+        """Free so many requests of a band that is in use no more; return whether there are more."""
+        for _ in range(min(most, len(self._arrivals))):
+            waiting = self._arrivals.popitem()[1]
+            self._flows.pop(waiting.flow, None)
+            if self._shares is not None:
+                self._shares.remove(waiting.flow, waiting.number)
+        return bool(self._arrivals)
+
+    def none_aside(self) -> None:
+        """Note that those that are set aside here are in a queue of another band."""
+        for waiting in self._aside.values():
+            waiting.is_aside = False
 
     def oldest_first(self) -> Iterator[Waiting]:
         """Yield what waits, in the order of arrival."""

@@ -34,6 +34,10 @@ _SET_ASIDE = 16
 """Requests of a band that are set aside in a round, likewise."""
 _RELEASED = 32
 """Requests released in a round: others have their turn before the next."""
+_REFUSED = 32
+"""Requests refused in a round, likewise: with their answers, that takes a millisecond."""
+_QUEUED_ANEW = 128
+"""Requests queued in another order in a round, likewise."""
 
 
 class FlowObserver:
@@ -78,6 +82,8 @@ class FlowControl:
         self._refusals = Refusals(self._queues, self._drain, clock)
         self._patience = Patience()
         self._is_dispatching = False
+        self._is_behind = False
+        """Whether the last look left something to do at once."""
         self._is_stopped = False
         self._has_ended = False
 
@@ -115,7 +121,8 @@ class FlowControl:
                 self._observer.left(request, Outcome.DISPATCHED, 0.0)
                 return room
         self.wait(entrant, has_endpoints=bool(len(candidates)))
-        self.dispatch()
+        if not self._is_behind:  # the next look is due anyhow, and this turn may have many more requests
+            self.dispatch()
         return None
 
     def wait(self, entrant: Entrant, *, has_endpoints: bool = True) -> None:
@@ -163,23 +170,30 @@ class FlowControl:
             return False
         self._is_dispatching, started = True, perf_counter()
         try:
-            if self._has_ended:
-                return self._let_go()
-            self._expire()
-            self._queues.resume_due(self._clock.now())
-            released = 0
-            for priority in self._queues.priorities:
-                found = self._dispatch_band(priority, _RELEASED - released)
-                if found is None:
-                    break
-                released += found
-                if released >= _RELEASED:
-                    return True
-            self._evict()
-            return False
+            self._is_behind = self._look()
+            return self._is_behind
         finally:
             self._is_dispatching = False
             self._observer.cycled(perf_counter() - started)
+
+    def _look(self) -> bool:
+        """Do some of what there is to do; return whether there may be more."""
+        if self._is_stopped:
+            return self._refuse_some()
+        if self._has_ended:
+            return self._let_go()
+        is_behind = self._queues.settle(_QUEUED_ANEW) | self._expire()
+        self._queues.resume_due(self._clock.now())
+        released = 0
+        for priority in self._queues.priorities:
+            found = self._dispatch_band(priority, _RELEASED - released)
+            if found is None:
+                break
+            released += found
+            if released >= _RELEASED:
+                return True
+        self._evict()
+        return is_behind
 
     def next_deadline(self) -> float | None:
         """Return when the next request will have waited too long; None where none will."""
@@ -196,7 +210,10 @@ class FlowControl:
         self._patience.pool_changed(self._clock.now(), has_endpoints=has_endpoints)
 
     def use(self, settings: FlowControlSettings) -> None:
-        """Go on under other settings: what waits keeps its number and the time it came."""
+        """Go on under other settings, of which other orders take several dispatches where much waits.
+
+        What waits keeps its number and the time it came.
+        """
         self._settings, self._has_ended = settings, False
         self._evictions.use(settings.eviction)
         self._queues.use(settings.of, settings.limits)
@@ -208,10 +225,18 @@ class FlowControl:
         self.dispatch()
 
     def stop(self) -> None:
-        """Refuse all that waits, and from now on all that would have to."""
+        """Refuse all that waits, in this dispatch and the next ones, and from now on all that would have to."""
         self._is_stopped = True
-        for waiting in list(self._queues):
+        self.dispatch()
+
+    def _refuse_some(self) -> bool:
+        """Refuse some requests; return whether there are more."""
+        queues = self._queues
+        for _ in range(min(_REFUSED, queues.requests)):
+            waiting = queues.bands[queues.priorities[0]].oldest
+            assert waiting is not None  # noqa: S101  a band without requests is dropped
             self._refuse(waiting, ShuttingDownError("requests that wait are refused"), Outcome.EVICTED_OTHER)
+        return bool(queues.requests)
 
     def _let_go(self) -> bool:
         """Release some requests, whatever the room; return whether there are more."""
@@ -330,14 +355,22 @@ class FlowControl:
         while (lower := queues.in_the_way(priority, size_bytes)) is not None:
             self._refuse(lower, self._refusals.gave_way(lower), Outcome.EVICTED_OTHER)
 
-    def _expire(self) -> None:
-        now, has_endpoints = self._clock.now(), self._patience.has_endpoints
+    def _expire(self) -> bool:
+        """Refuse some of the requests that have waited for too long; return whether there may be more."""
+        now, has_endpoints, most = self._clock.now(), self._patience.has_endpoints, _REFUSED
         for priority in self._queues.priorities:
             band = self._queues.bands[priority]
             while (oldest := band.oldest) is not None and self._end_of_patience(oldest) <= now:
+                if not most:
+                    return True
                 self._refuse(oldest, *self._refusals.timed_out(oldest, has_endpoints=has_endpoints))
+                most -= 1
         while (late := self._targets.missed(now)) is not None:
+            if not most:
+                return True
             self._refuse(late, *self._refusals.missed(late, has_endpoints=has_endpoints))
+            most -= 1
+        return False
 
     def _end_of_patience(self, waiting: Waiting) -> float:
         ttl = self._queues.settings(waiting.priority).ttl_seconds

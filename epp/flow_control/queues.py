@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from epp.flow_control.band import Band, Waiting
+from epp.flow_control.move import Leftovers, Move
 from epp.flow_control.settings import BandSettings, Limits
 from epp.framework.quotas import Blocked
 
@@ -15,7 +16,17 @@ SettingsOf: TypeAlias = Callable[[int], BandSettings]
 class Queues:
     """Bands by priority, made as requests come and dropped when none waits there."""
 
-    __slots__ = ("_bands", "_settings_of", "limits", "priorities", "requests", "size_bytes")
+    __slots__ = (
+        "_bands",
+        "_leftovers",
+        "_moves",
+        "_resuming",
+        "_settings_of",
+        "limits",
+        "priorities",
+        "requests",
+        "size_bytes",
+    )
 
     def __init__(self, settings_of: SettingsOf, limits: Limits) -> None:
         self.limits = limits
@@ -27,6 +38,11 @@ class Queues:
         """Priorities at which requests wait, highest first."""
         self._settings_of = settings_of
         self._bands: dict[int, Band] = {}
+        self._moves: dict[int, Move] = {}
+        """Of bands that are queued anew, by priority."""
+        self._leftovers = Leftovers()
+        self._resuming: dict[int, int] = {}
+        """Number of flows to be resumed, by priority."""
 
     @property
     def bands(self) -> Mapping[int, Band]:
@@ -41,7 +57,7 @@ class Queues:
     def settings(self, priority: int) -> BandSettings:
         """Return what holds at a priority."""
         band = self._bands.get(priority)
-        return self._settings_of(priority) if band is None else band.settings
+        return self._settings_of(priority) if band is None or priority in self._moves else band.settings
 
     @property
     def all_held(self) -> bool:
@@ -117,18 +133,41 @@ class Queues:
         return self._bands[self.priorities[-1]].last(by_bytes=self.limits.allow(requests, 0))
 
     def use(self, settings_of: SettingsOf, limits: Limits) -> None:
-        """Go on under other settings; a band whose order changes is queued anew, in its order of arrival."""
+        """Go on under other settings, but for what `settle` does."""
         self._settings_of, self.limits = settings_of, limits
+        self._moves.clear()
+        self._resuming.clear()
         for priority, band in self._bands.items():
             settings = settings_of(priority)
-            if settings.orders_as(band.settings):
-                band.settings = settings
-                band.resume_all()  # quotas may have changed too
+            if not settings.orders_as(band.settings):
+                self._moves[priority] = Move(band, settings)
                 continue
-            self._bands[priority] = anew = Band(settings)
-            for waiting in band.oldest_first():
-                waiting.is_aside = False
-                anew.add(waiting)
+            band.settings = settings
+            if band.held_flows:
+                self._resuming[priority] = band.held_flows  # quotas may have changed too
+
+    def settle(self, most: int) -> bool:
+        """Do so much of what other settings ask for; return whether there is more to do.
+
+        A band whose order changes is queued anew, in its order of arrival. Until that is done, requests go in the order
+        that was in effect before.
+        """
+        for priority, move in tuple(self._moves.items()):
+            most -= move.some(most)
+            if move.is_done:
+                self._leftovers.add(self._bands[priority])
+                self._bands[priority] = move.finish()
+                del self._moves[priority]
+        for priority, flows in tuple(self._resuming.items()):
+            some = min(most, flows)
+            self._bands[priority].resume_some(some)
+            most -= some
+            self._resuming[priority] -= some
+            if some == flows:
+                del self._resuming[priority]
+        if most:
+            self._leftovers.forget_some(most)
+        return bool(self._moves or self._resuming or self._leftovers)
 
     def add(self, waiting: Waiting) -> None:
         """Let a request wait, whatever the limits."""
@@ -137,6 +176,8 @@ class Queues:
             band = self._bands[waiting.priority] = Band(self._settings_of(waiting.priority))
             self.priorities = tuple(sorted(self._bands, reverse=True))
         band.add(waiting)
+        if waiting.priority in self._moves:
+            self._moves[waiting.priority].came(waiting)
         self.requests += 1
         self.size_bytes += waiting.size_bytes
 
@@ -146,6 +187,10 @@ class Queues:
         band.remove(waiting, in_turn=in_turn)
         self.requests -= 1
         self.size_bytes -= waiting.size_bytes
+        if waiting.priority in self._moves:
+            self._moves[waiting.priority].left(waiting)
         if not len(band):
             del self._bands[waiting.priority]
+            self._moves.pop(waiting.priority, None)
+            self._resuming.pop(waiting.priority, None)
             self.priorities = tuple(sorted(self._bands, reverse=True))

@@ -101,8 +101,11 @@ class Line:
                 await asyncio.sleep(0)
 
     async def end(self) -> None:
-        """Wait for all."""
-        await asyncio.gather(*self.waits, return_exceptions=True)
+        """Wait for all, without a turn that looks at all of them."""
+        for wait in self.waits:
+            while not wait.done():  # noqa: ASYNC110  one turn at a time
+                await asyncio.sleep(0)
+            wait.exception()
 
 
 async def reloaded(count: int) -> float:
