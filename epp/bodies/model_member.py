@@ -30,13 +30,23 @@ def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
     A body that is no JSON object, or has no top-level `model`, is returned unchanged. So is a truncated one, unless
     `partial` allows it: then a complete `model` is replaced.
     """
+    return with_model_at(model_spans(body, partial=partial), body, model)
+
+
+def model_spans(body: bytes, *, partial: bool = False) -> list[tuple[int, int]]:
+    """Return start and end of the values that `with_model` replaces; raises MalformedBodyError for more than two."""
     try:
         spans = model_values(completed(body) if partial else body)
     except TooManyModelsError as error:
         raise MalformedBodyError('"model" is in the JSON body more than twice: send it once', param="model") from error
     if spans is None:
         spans = _scanned(body, partial=partial)
-    if not spans or spans[-1][1] > len(body):
+    return [] if spans and spans[-1][1] > len(body) else spans
+
+
+def with_model_at(spans: list[tuple[int, int]], body: bytes, model: str) -> bytes:
+    """Return a body with this model in the place of each value; the very same one without any."""
+    if not spans:
         return body
     value = msgspec.json.encode(model)
     marks = [0, *chain.from_iterable(spans), len(body)]

@@ -14,6 +14,8 @@ from epp.framework.request import Headers, RequestBody
 DEFAULT_PATH = "/v1/completions"
 _LONG_BYTES = 256 * 1024
 """A body that takes a millisecond to be completed."""
+_LARGE_BYTES = 4 * 1024 * 1024
+"""A body that takes a millisecond to be received, and another one to be looked through."""
 _NOTHING = Parsed(RequestBody(), names_model=False)
 
 
@@ -58,7 +60,7 @@ def read(call: Call, body: bytes, *, incomplete: bool) -> Parsed | ReadingBody:
             raise BodyMissingError
         return _NOTHING
     if not incomplete:
-        return parsers.parse(call.path, call.headers, body)
+        return _in_turns(call, body) if len(body) > _LARGE_BYTES else parsers.parse(call.path, call.headers, body)
     reading = _read_beginning(call, body)
     if len(body) > _LONG_BYTES:
         return reading
@@ -68,6 +70,15 @@ def read(call: Call, body: bytes, *, incomplete: bool) -> Parsed | ReadingBody:
         found: Parsed = end.value
         return found
     return reading
+
+
+def _in_turns(call: Call, body: bytes) -> ReadingBody:
+    yield
+    parsed = call.pipeline.parsers.parse(call.path, call.headers, body)
+    if isinstance(parsed, Parsed):
+        return parsed
+    yield
+    return (yield from parsed)
 
 
 def path_of(headers: Headers) -> str:

@@ -12,6 +12,7 @@ from epp.extproc.budgets import Claim
 from epp.extproc.decoding import RequestPiece
 from epp.extproc.exchange import Answer, ExchangeSettings, Progress, ProtocolError, expect
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
+from epp.extproc.long_bodies import LONG_BYTES, LongBody
 from epp.extproc.modes import BodyMode, GatewayTraits
 from epp.extproc.replies import Forwarding
 from epp.extproc.wire import HttpBody, HttpHeaders
@@ -64,6 +65,7 @@ class RequestHalf:
         "_held",
         "_ignored",
         "_is_envoy",
+        "_long",
         "_mode",
         "_pieces",
         "_progress",
@@ -99,6 +101,7 @@ class RequestHalf:
         self._size = 0
         self._counted = 0  # of these bytes, on the account of the stream
         self._asked = False
+        self._long: LongBody | None = None
         self._held: tuple[Held, Callable[[Routing], Sequence[bytes]]] | None = None
         self._ignored: Sequence[str] = ()
         self.headers = _NO_HEADERS
@@ -197,7 +200,7 @@ class RequestHalf:
         if not last:
             return ()
         body = self._gathered()
-        return self._route(body, partial(self._with_pieces, body))
+        return self._route(body, partial(self._with_pieces, body), last_piece=True)
 
     def on_trailers(self) -> Sequence[Answer]:
         """Let the trailers pass, after a full-duplex body that they end."""
@@ -208,7 +211,7 @@ class RequestHalf:
         if self._mode in _BUFFERED:
             raise self._refuse(BodyMissingError())  # Envoy sends a buffered body first, and its headers have left
         body = self._gathered()
-        return self._route(body, partial(self._with_trailers, body, shown=self._shown))
+        return self._route(body, partial(self._with_trailers, body, shown=self._shown), last_piece=False)
 
     def resume(self) -> Sequence[bytes]:
         """Answer what waited for a held request, which is settled."""
@@ -265,9 +268,17 @@ class RequestHalf:
         return self._director.refuse(self.headers, error)
 
     def _route(
-        self, body: bytes, answer: Callable[[Routing], Sequence[bytes]], *, incomplete: bool = False
+        self,
+        body: bytes,
+        answer: Callable[[Routing], Sequence[bytes]],
+        *,
+        incomplete: bool = False,
+        last_piece: bool | None = None,
     ) -> Sequence[Answer]:
-        """Return the answer to a routed request, or the request that is held and has its answer later."""
+        """Return the answer to a routed request, or the request that is held and has its answer later.
+
+        `last_piece` is whether the last of the pieces in which a body goes back ends it; None where it goes in one.
+        """
         if self.routing is not None:
             raise ProtocolError("unexpected request_body: the body was complete and has been answered")
         self._asked = True
@@ -275,6 +286,9 @@ class RequestHalf:
         self._count(0)
         outcome = self._director.route(self.headers, body, self.subset, incomplete=incomplete)
         if isinstance(outcome, Held):
+            if len(body) >= LONG_BYTES:
+                self._long = LongBody(body, incomplete=incomplete, end_of_stream=last_piece)
+                outcome = self._long.after(outcome)
             self._held = outcome, answer
             if not outcome.longest_seconds:  # else it may be in a queue, which has a limit of its own
                 self._count(len(body))
@@ -299,25 +313,33 @@ class RequestHalf:
         return (replies.destination_with_headers(self._forwarding(routing)),)
 
     def _with_body(self, body: bytes, routing: Routing, *, last: bool, incomplete: bool) -> Sequence[bytes]:
-        sent = _rewritten(routing, body, incomplete=incomplete)
+        sent = self._sent(routing, body, incomplete=incomplete)
         forwarding = self._forwarding(routing)
         _set_length(forwarding, body, sent, whole=last)
         return (replies.destination_with_body(forwarding, None if sent is body else sent),)
 
     def _with_pieces(self, body: bytes, routing: Routing) -> Sequence[bytes]:
-        sent = _rewritten(routing, body)
+        sent = self._sent(routing, body)
         forwarding = self._forwarding(routing)
         _set_length(forwarding, body, sent, whole=True)
-        pieces = replies.request_body_pieces(sent, end_of_stream=True)
+        pieces = self._returned(sent, end_of_stream=True)
         return [replies.destination_with_headers(forwarding), *pieces]
 
     def _with_trailers(self, body: bytes, routing: Routing, *, shown: bool) -> Sequence[bytes]:
-        sent = _rewritten(routing, body)
+        sent = self._sent(routing, body)
         forwarding = self._forwarding(routing)
         _set_length(forwarding, body, sent, whole=False)
         # Envoy takes no piece in return for none.
-        pieces = replies.request_body_pieces(sent, end_of_stream=False) if shown else ()
+        pieces = self._returned(sent, end_of_stream=False) if shown else ()
         return [replies.destination_with_headers(forwarding), *pieces, replies.REQUEST_TRAILERS_PASS]
+
+    def _sent(self, routing: Routing, body: bytes, *, incomplete: bool = False) -> bytes:
+        return _rewritten(routing, body, incomplete=incomplete) if self._long is None else self._long.sent()
+
+    def _returned(self, sent: bytes, *, end_of_stream: bool) -> Sequence[bytes]:
+        if self._long is None:
+            return replies.request_body_pieces(sent, end_of_stream=end_of_stream)
+        return self._long.pieces()
 
     def _forwarding(self, routing: Routing) -> Forwarding:
         destination = routing.result.destination

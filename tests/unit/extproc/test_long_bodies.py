@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A long request body is read, changed and handed back in turns; the answer is that of a short one."""
+
+import asyncio
+
+import pytest
+from bench import Bench, new_bench, request_body, request_headers, request_trailers
+
+from epp.bodies import with_model
+from epp.director import Cause, Held, PoolPolicies, Rewrite
+from epp.extproc.replies import PIECE_BYTES
+from epp.extproc.wire import ProcessingRequest, ProcessingResponse
+
+SIZE = 5_000_000
+TEXT = b"hello " * (SIZE // 6)
+NAMED = b'{"model":"m","prompt":"%b"}' % TEXT
+THRICE = b'{"model":"m","model":"m","prompt":"%b","model":"m"}' % TEXT
+PATH = "/v1/completions"
+REWRITING = PoolPolicies(generic=Rewrite("all", generic=True, models=("other",), weights=(1,)))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return new_bench()
+
+
+@pytest.fixture
+def rewriting(bench) -> Bench:
+    bench.director.use_policies(REWRITING)
+    return bench
+
+
+def messages(mode: str, body: bytes, *, trailers: bool = False) -> list[ProcessingRequest]:
+    first = request_headers(PATH)
+    first.protocol_config.request_body_mode = mode
+    found = [first, request_body(body, end=not trailers)]
+    return [*found, request_trailers()] if trailers else found
+
+
+def begin(bench: Bench, sent: list[ProcessingRequest]) -> tuple:
+    """Send an exchange's messages; return the session and what it holds."""
+    session = bench.session()
+    *_, held = [answer for message in sent for answer in session.receive(message)]
+    assert isinstance(held, Held)
+    return session, held
+
+
+async def answers(bench: Bench, sent: list[ProcessingRequest]) -> list[ProcessingResponse]:
+    session, held = begin(bench, sent)
+    await held.settle()
+    return session.resume()
+
+
+def returned(found: list[ProcessingResponse]) -> tuple[bytes, list[bool]]:
+    """Return the body that goes back in pieces, and which of them end it; each piece fits a message."""
+    bodies = [each.request_body for each in found if each.HasField("request_body")]
+    pieces = [each.response.body_mutation.streamed_response for each in bodies]
+    assert all(len(piece.body) <= PIECE_BYTES for piece in pieces)
+    return b"".join(piece.body for piece in pieces), [piece.end_of_stream for piece in pieces]
+
+
+def content_length(answer: ProcessingResponse) -> str | None:
+    common = getattr(answer, answer.WhichOneof("response")).response
+    setting = {option.header.key: option.header.raw_value.decode() for option in common.header_mutation.set_headers}
+    return setting.get("content-length")
+
+
+@pytest.mark.parametrize("trailers", [False, True])
+async def test_body_goes_back_as_it_is(bench, trailers):
+    first, *rest = await answers(bench, messages("FULL_DUPLEX_STREAMED", NAMED, trailers=trailers))
+    assert content_length(first) == (None if trailers else str(len(NAMED)))
+    body, ends = returned(rest)
+    assert body == NAMED
+    assert ends == [False] * (len(ends) - 1) + [not trailers]
+
+
+async def test_body_goes_back_with_another_model(rewriting):
+    first, *rest = await answers(rewriting, messages("FULL_DUPLEX_STREAMED", NAMED))
+    changed = with_model(NAMED, "other")
+    assert content_length(first) == str(len(changed))
+    assert returned(rest)[0] == changed
+
+
+async def test_buffered_body_is_replaced_where_its_model_changes(rewriting, bench):
+    (answer,) = await answers(rewriting, messages("BUFFERED", NAMED))
+    assert answer.request_body.response.body_mutation.body == with_model(NAMED, "other")
+
+
+async def test_buffered_body_that_stays_is_not_sent_back(bench):
+    (answer,) = await answers(bench, messages("BUFFERED", NAMED))
+    assert not answer.request_body.response.HasField("body_mutation")
+
+
+async def test_body_with_too_many_models_is_refused_as_a_short_one(rewriting):
+    (answer,) = await answers(rewriting, messages("FULL_DUPLEX_STREAMED", THRICE))
+    assert answer.immediate_response.status.code == 400
+    assert b"more than twice" in answer.immediate_response.body
+    assert rewriting.in_flight == 0
+
+
+async def test_client_that_leaves_while_the_answer_is_made_leaves_nothing_behind(rewriting):
+    session, held = begin(rewriting, messages("FULL_DUPLEX_STREAMED", NAMED))
+    settling = asyncio.create_task(held.settle())
+    while not rewriting.in_flight:  # noqa: ASYNC110  until it is routed
+        await asyncio.sleep(0)
+    assert not settling.done()
+    settling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await settling
+    session.close()
+    assert rewriting.in_flight == 0
+    assert rewriting.endings.causes == [Cause.CLIENT_DISCONNECT]
+
+
+async def test_others_have_a_turn_for_each_two_megabytes_at_the_least(rewriting):
+    session, held = begin(rewriting, messages("FULL_DUPLEX_STREAMED", NAMED))
+    settling = asyncio.create_task(held.settle())
+    turns = 0
+    while not settling.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 5 + SIZE // 2_000_000  # looked through, read, routed, changed twice, and handed back
+    assert session.resume()
+
+
+async def test_abandoned_before_anything_awaits_it(bench):
+    session, _ = begin(bench, messages("FULL_DUPLEX_STREAMED", NAMED))
+    session.close()
+    assert bench.in_flight == 0
+    assert bench.endings.refusals == ["ClientGoneError"]
