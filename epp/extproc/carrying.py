@@ -7,12 +7,11 @@ from typing import TypeAlias
 
 from epp.director import Cause
 from epp.extproc.budgets import Budgets, Claim
-from epp.extproc.exchange import ProtocolError
+from epp.extproc.faults import Faults, ProtocolError
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.open_streams import OpenStreams
 from epp.extproc.session import Session
 from epp.grpc_http2.capacity import Account
-from epp.grpc_http2.complaints import Complaints
 
 _MOST_GATEWAYS = 1024
 
@@ -26,7 +25,7 @@ class SessionSource:
         self._sessions = sessions
         self.budgets = budgets
         self._traits: dict[str, GatewayTraits] = {}
-        self._complaints = Complaints()
+        self.faults = Faults()
         self.streams = OpenStreams()
 
     def open(self, peer: str, account: Account) -> Session | None:
@@ -49,8 +48,8 @@ class SessionSource:
         session.claim.close()
 
     def warn_of(self, error: ProtocolError, peer: str) -> None:
-        """Log that a stream ended as its gateway broke the protocol; of many, some."""
-        self._complaints.warn("stream closed: protocol error", time.monotonic(), problem=str(error), peer=peer)
+        """Count and log that a stream ended as its gateway broke the protocol; of many, some are logged."""
+        self.faults.note(error, peer, time.monotonic())
 
     def _traits_of(self, peer: str) -> GatewayTraits:
         """Return the traits of the gateway on the host of `peer`, which ends in the port of one connection."""

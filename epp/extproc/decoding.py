@@ -7,8 +7,10 @@ Protobuf would copy such a piece twice: into its own memory, and out of it.
 from typing import Final
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from epp.extproc.encoding import flag, tag, varint
+from epp.extproc.faults import Fault, ProtocolError
 from epp.extproc.wire import HttpBody, ProcessingRequest
 
 _LARGE_BYTES: Final = 4096
@@ -33,12 +35,16 @@ class RequestPiece(msgspec.Struct, frozen=True):
 
 
 def decode(message: bytes) -> ProcessingRequest | RequestPiece:
-    """Return what a message says; raises DecodeError for one that is no ProcessingRequest."""
-    if len(message) >= _LARGE_BYTES and message[0] == _REQUEST_BODY:
-        piece = _request_piece(message)
-        if piece is not None:
-            return piece
-    return ProcessingRequest.FromString(message)
+    """Return what a message says; raises ProtocolError for one that is no ProcessingRequest."""
+    try:
+        if len(message) >= _LARGE_BYTES and message[0] == _REQUEST_BODY:
+            piece = _request_piece(message)
+            if piece is not None:
+                return piece
+        return ProcessingRequest.FromString(message)
+    except DecodeError as error:
+        problem = f"a message of {len(message)} bytes that is no ProcessingRequest"
+        raise ProtocolError(problem, Fault.UNDECODABLE) from error
 
 
 def _request_piece(message: bytes) -> RequestPiece | None:

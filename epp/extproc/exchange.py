@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from epp.director import Held
 from epp.extproc.client_headers import IgnoredHeaders
+from epp.extproc.faults import ProtocolError
 from epp.extproc.overrides import ResponseUsage
 
 Answer: TypeAlias = bytes | Held
@@ -31,10 +32,6 @@ class ExchangeSettings:
     """Whether tokens are counted in responses, for metrics and log lines."""
     ignored_headers: IgnoredHeaders | None = None
     """Headers of clients that do not count; None where all do."""
-
-
-class ProtocolError(Exception):
-    """The gateway sent a message that the protocol does not allow, or that this picker cannot answer."""
 
 
 class NotReadyError(Exception):

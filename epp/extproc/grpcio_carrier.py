@@ -11,7 +11,8 @@ import grpc
 from epp.director import Cause, Held
 from epp.extproc.carrying import SessionSource
 from epp.extproc.decoding import RequestPiece, decode
-from epp.extproc.exchange import Answer, NotReadyError, ProtocolError
+from epp.extproc.exchange import Answer, NotReadyError
+from epp.extproc.faults import ProtocolError
 from epp.extproc.grpcio_binding import bind
 from epp.extproc.grpcio_health import HealthServicer
 from epp.extproc.health import Health

@@ -4,13 +4,12 @@
 import asyncio
 import socket
 
-from google.protobuf.message import DecodeError
-
 from epp.director import Cause
 from epp.extproc.binding import bound_socket, unlink
 from epp.extproc.carrying import SessionSource
 from epp.extproc.decoding import decode
-from epp.extproc.exchange import NotReadyError, ProtocolError
+from epp.extproc.exchange import NotReadyError
+from epp.extproc.faults import Fault, ProtocolError
 from epp.extproc.health import Health
 from epp.extproc.http2_health import health_methods
 from epp.extproc.settings import ServerSettings
@@ -102,9 +101,6 @@ class SessionCall:
             return self._session.receive(decode(message))
         except (ProtocolError, NotReadyError) as error:
             raise self._refusal(error) from error
-        except DecodeError as error:
-            self._cause = Cause.ERROR
-            raise RpcError(Status.INTERNAL, "a message that is no ProcessingRequest") from error
 
     def resume(self) -> Answers:
         """Go on after a held request."""
@@ -134,6 +130,12 @@ class SessionCall:
         """Refuse a request that is not complete."""
         self._cause = Cause.ERROR
         return self._session.give_up(TooManyBytesError() if status is Status.RESOURCE_EXHAUSTED else BodyTimeoutError())
+
+    def unreadable(self, error: RpcError) -> None:
+        """Count and log a message that cannot be read."""
+        self._cause = Cause.ERROR
+        fault = Fault.TOO_LARGE if error.status is Status.RESOURCE_EXHAUSTED else Fault.UNREADABLE
+        self._sessions.warn_of(ProtocolError(str(error), fault), self._peer)
 
     def close(self) -> None:
         """Close the session."""

@@ -71,6 +71,9 @@ class _Unary:
     def give_way(self, _status: Status) -> Answers:
         return ()
 
+    def unreadable(self, error: RpcError) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -108,6 +111,9 @@ class _Watch:
 
     def give_way(self, _status: Status) -> Answers:
         return ()
+
+    def unreadable(self, error: RpcError) -> None:
+        pass
 
     def close(self) -> None:
         self._unwatch()

@@ -10,7 +10,8 @@ from epp.director import Director, Held, Routing, Subset
 from epp.extproc import replies
 from epp.extproc.budgets import Claim
 from epp.extproc.decoding import RequestPiece
-from epp.extproc.exchange import Answer, ExchangeSettings, Progress, ProtocolError, expect
+from epp.extproc.exchange import Answer, ExchangeSettings, Progress, expect
+from epp.extproc.faults import Fault, ProtocolError
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
 from epp.extproc.long_bodies import LONG_BYTES, LongBody
 from epp.extproc.modes import BodyMode, GatewayTraits
@@ -181,7 +182,7 @@ class RequestHalf:
         """Gather the body, route at its end, and answer as the mode requires."""
         if self._progress is not _BODY:
             if self._progress is _EXPECTED:
-                raise ProtocolError(_HEADERS_NOT_SHOWN)
+                raise ProtocolError(_HEADERS_NOT_SHOWN, Fault.HEADERS_NOT_SHOWN)
             expect("request_body", self._progress, _BODY)
         last = message.end_of_stream
         if last:

@@ -76,6 +76,11 @@ class ExtProcServer:
         """What gateways may take, and what they do; may be read in any thread."""
         return self._sessions.budgets
 
+    @property
+    def protocol_errors(self) -> Mapping[str, int]:
+        """Streams that ended as their gateway broke the protocol, by kind; may be read in any thread."""
+        return self._sessions.faults.counts
+
     def set_ready(self, *, ready: bool) -> None:
         """Set the answer to health checks: whether new requests are served."""
         self._health.set_ready(ready=ready)

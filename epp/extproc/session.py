@@ -13,7 +13,8 @@ import structlog
 from epp.director import Cause, Director
 from epp.extproc.budgets import Claim
 from epp.extproc.decoding import RequestPiece
-from epp.extproc.exchange import Answer, ExchangeSettings, NotReadyError, Progress, ProtocolError
+from epp.extproc.exchange import Answer, ExchangeSettings, NotReadyError, Progress
+from epp.extproc.faults import Fault, ProtocolError
 from epp.extproc.headers import read_served, read_subset
 from epp.extproc.modes import BodyMode, GatewayTraits, UnknownModeError, read_modes
 from epp.extproc.refusals import refusal
@@ -209,7 +210,8 @@ class Session:
             case "response_trailers":
                 return response.on_trailers(request.routing)
             case _:
-                raise ProtocolError(f"unexpected message: {kind} is none of the six parts of an HTTP exchange")
+                problem = f"unexpected message: {kind} is none of the six parts of an HTTP exchange"
+                raise ProtocolError(problem, Fault.UNKNOWN_PART)
 
     def _failed(self, error: Exception) -> Sequence[bytes]:
         """Return the refusal that an error means.
@@ -217,7 +219,7 @@ class Session:
         Raises ProtocolError where the gateway is to blame, and NotReadyError where it is to do without the picker.
         """
         if isinstance(error, UnknownModeError):
-            raise ProtocolError(str(error)) from error
+            raise ProtocolError(str(error), Fault.UNKNOWN_MODE) from error
         if isinstance(error, ProtocolError):
             raise error
         if isinstance(error, StartingError):

@@ -98,7 +98,7 @@ class Calls:
                 stream.count()
                 self.deliver(stream, message)
         except RpcError as error:
-            self._endings.fail(stream, error)
+            self._unreadable(stream, error)
         if stream.remote_ended and not stream.half_closed and not stream.blocked:
             self._half_close(stream)
         if stream.id in self._table.open:
@@ -233,9 +233,14 @@ class Calls:
         if stream.call is None:
             return
         if stream.inbox.in_message:
-            self._endings.finish(stream, Status.INTERNAL, "the request ended within a message")
+            self._unreadable(stream, RpcError(Status.INTERNAL, "the request ended within a message"))
         else:
             self._ask(stream, stream.call, stream.call.half_close)
+
+    def _unreadable(self, stream: Stream, error: RpcError) -> None:
+        if stream.call is not None:
+            stream.call.unreadable(error)
+        self._endings.fail(stream, error)
 
     def _silent(self, stream: Stream) -> None:
         stream.silence = None

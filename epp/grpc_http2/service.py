@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from epp.grpc_http2.capacity import Account
-from epp.grpc_http2.status import Status
+from epp.grpc_http2.status import RpcError, Status
 
 
 class Waiting(Protocol):
@@ -55,6 +55,9 @@ class Call(Protocol):
 
         It is RESOURCE_EXHAUSTED as too much is held for all calls, or DEADLINE_EXCEEDED as the client sends no more.
         """
+
+    def unreadable(self, error: RpcError) -> None:
+        """Take note that a message cannot be read, which ends the call with this status; raises nothing."""
 
     def close(self) -> None:
         """Release everything: the call has ended, or the client is gone. Called exactly once."""

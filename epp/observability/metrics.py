@@ -291,6 +291,10 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         """Add the number of lost log lines to the metrics."""
         self.registry.register(_LostLogLines(lost))
 
+    def count_protocol_errors(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Add the errors of gateways, by kind, to the metrics."""
+        self.registry.register(_ProtocolErrors(counts))
+
     def refresh_pool(self, store: Datastore, flow: FlowControl | None = None) -> None:
         """Update the gauges of the pool and of its queues, and the models that it serves."""
         snapshot = store.snapshot()
@@ -327,3 +331,18 @@ class _LostLogLines(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield CounterMetricFamily("llm_d_epp_log_lines_lost", "Log lines that could not be written.", self._lost())
+
+
+class _ProtocolErrors(Collector):
+    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "llm_d_epp_extproc_protocol_errors",
+            "Streams that ended as the gateway broke the protocol, by kind.",
+            labels=("kind",),
+        )
+        for kind, count in self._counts().items():
+            family.add_metric((kind,), count)
+        yield family

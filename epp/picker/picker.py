@@ -116,6 +116,7 @@ class Picker:
             admin_routes=self._admin_routes,
         )
         self.metrics.registry.register(BudgetMetrics(lambda: self._servers.extproc.budgets))
+        self.metrics.count_protocol_errors(lambda: self._servers.extproc.protocol_errors)
 
     @property
     def store(self) -> Datastore:

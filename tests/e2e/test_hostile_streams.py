@@ -31,7 +31,8 @@ async def test_bytes_that_are_no_message_end_the_stream_and_no_other(served):
             call = raw_exchange(channel)
             await call.write(b"\xff" + random_bytes.randbytes(size))
             await call.done_writing()
-            assert await call.code() is not grpc.StatusCode.OK
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert await call.details() == f"a message of {size + 1} bytes that is no ProcessingRequest"
         assert await destination_of(channel) == address
     assert picker.command.running
 

@@ -103,6 +103,9 @@ class EchoCall:
         self.done = True
         return []
 
+    def unreadable(self, error: RpcError) -> None:
+        self._check()
+
     def close(self) -> None:
         assert not self.closed, "closed twice"
         self.closed += 1

@@ -13,7 +13,8 @@ from test_session_properties import random_exchange
 from waiting import until
 
 from epp.director import Cause
-from epp.extproc.exchange import ExchangeSettings, ProtocolError
+from epp.extproc.exchange import ExchangeSettings
+from epp.extproc.faults import ProtocolError
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.server import ExtProcServer
 from epp.extproc.session import Session

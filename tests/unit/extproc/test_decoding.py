@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.extproc.decoding import RequestPiece, decode
+from epp.extproc.faults import Fault, ProtocolError
 from epp.extproc.wire import HttpBody, HttpHeaders, Metadata, ProcessingRequest
 
 LARGE = b"p" * 5000
@@ -61,7 +62,7 @@ def test_second_body_in_one_message_counts_instead_of_the_first():
 
 def test_message_cut_short_is_none():
     message = ProcessingRequest(request_body=HttpBody(body=LARGE)).SerializeToString()
-    with pytest.raises(DecodeError):
+    with pytest.raises(ProtocolError, match=rf"^a message of {len(message) - 1} bytes that is no ProcessingRequest$"):
         decode(message[:-1])
 
 
@@ -84,7 +85,8 @@ def agree(message):
     try:
         expected = ProcessingRequest.FromString(message)
     except DecodeError:
-        with pytest.raises(DecodeError):
+        with pytest.raises(ProtocolError) as caught:
             decode(message)
+        assert caught.value.fault is Fault.UNDECODABLE
     else:
         assert said(decode(message)) == expected

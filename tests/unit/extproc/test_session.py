@@ -19,7 +19,7 @@ from bench import (
 from google.protobuf.json_format import MessageToDict
 
 from epp.director import Cause
-from epp.extproc.exchange import ProtocolError
+from epp.extproc.faults import ProtocolError
 from epp.extproc.wire import HeaderValueOption, ProcessingRequest, ProcessingResponse
 
 DESTINATION = "x-gateway-destination-endpoint"

@@ -17,7 +17,7 @@ from bench import (
 )
 
 from epp.director import Cause
-from epp.extproc.exchange import ProtocolError
+from epp.extproc.faults import ProtocolError
 from epp.extproc.modes import GatewayTraits
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse, ProtocolConfiguration
 from epp.framework.snapshot import SERVED

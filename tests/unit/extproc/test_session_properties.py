@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.director import Cause
-from epp.extproc.exchange import ProtocolError
+from epp.extproc.faults import ProtocolError
 from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
 
 MODES = ["NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED"]

@@ -79,6 +79,7 @@ class Echo:
         self.outlet = outlet
         self.received: list[bytes] = []
         self.resumed = 0
+        self.problems: list[str] = []
         self.closed = 0
         self.done = False
         self.silence_timeout: float | None = None
@@ -116,6 +117,9 @@ class Echo:
     def half_close(self):
         self.done = not self.stays_open
         return [b"goodbye"] if self.stays_open else []
+
+    def unreadable(self, error):
+        self.problems.append(str(error))
 
     def close(self):
         self.closed += 1

@@ -67,6 +67,9 @@ class Call:
         self.done = True
         return []
 
+    def unreadable(self, error):
+        pass
+
     def close(self):
         self._service.closed += 1
         self._service.all_closed.set()

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing of what clients and model servers say to each other is in log lines or metrics, at any level."""
+
+import asyncio
+import contextlib
+import json
+
+import aiohttp
+import grpc
+import pytest
+from aiohttp import web
+from bench import request_body, request_headers, response_body, response_headers
+from commands import command
+from echo import Echo, echo
+from serving import PLAIN, exchange, serving
+
+from epp.extproc.wire import METHOD, SERVICE
+
+CANARY = "xK7canaryQ2"
+LEVELS = (0, 2, 4, 9)
+HELLO = [{"role": "user", "content": CANARY}]
+BODIES = [
+    json.dumps({"model": "m", "messages": HELLO}),
+    json.dumps({"model": "m", "messages": CANARY}),
+    json.dumps({"model": "m", "messages": [{"role": CANARY, "content": [{"type": CANARY, CANARY: CANARY}]}]}),
+    json.dumps({"model": "m", "messages": HELLO, "max_tokens": CANARY, "tools": [{"name": CANARY}]}),
+    json.dumps({"model": {"a": CANARY}, "messages": HELLO}),
+    json.dumps({"messages": HELLO, CANARY: 1}),
+    json.dumps({"model": "m", "model2": "m", "messages": HELLO})[:-3],
+    f'{{"model": "m", "messages": [{{"role": "user", "content": "{CANARY}\\ud800"}}]',
+    f'{{"model": "m", "{CANARY}',
+    f"{CANARY} is no JSON",
+    f'["{CANARY}"]',
+]
+HEADERS = {
+    "authorization": f"Bearer {CANARY}",
+    "x-api-key": CANARY,
+    "cookie": f"session={CANARY}",
+    "x-anything": CANARY,
+    "x-epp-accelerator-class": CANARY,
+    "x-slo-ttft-ms": CANARY,
+    "prefer": CANARY,
+    "content-type": f"application/json; charset={CANARY}",
+}
+
+
+class Talkative(Echo):
+    """Answers with text in every place that a picker may read, and with what is no answer."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        await request.read()
+        usage = {"prompt_tokens": CANARY, "completion_tokens": [CANARY]}
+        streams = int(request.headers.get("x-turn", "0")) % 2
+        if not streams:
+            return web.json_response({"model": CANARY, "usage": usage, "choices": [{"text": CANARY}]}, status=500)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-answer": CANARY})
+        await response.prepare(request)
+        await response.write(f'data: {{"model": "{CANARY}", "usage": {json.dumps(usage)}}}\n\ndata: {CANARY}'.encode())
+        assert request.transport is not None
+        request.transport.close()  # in the middle of an event
+        return response
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_requests_and_responses_are_not_in_log_lines(level):
+    async with echo(Talkative()) as server:
+        flags = (f"--endpoints=a={server.address}", "--listen=127.0.0.1:0", "--metrics-port=0", f"-v={level}")
+        async with command("gateway", *flags, "--max-request-body=4Ki") as process, aiohttp.ClientSession() as client:
+            line = (await process.says("listening on ")).replace(",", " ").split()
+            url, page = line[2], line[line.index("metrics") + 2]
+            bodies = [*BODIES, json.dumps({"model": "m", "messages": [{"role": "user", "content": CANARY * 1000}]})]
+            for path in ("/v1/chat/completions", "/v1/responses", f"/generate?key={CANARY}"):
+                for turn, body in enumerate(bodies):
+                    headers = {**HEADERS, "x-turn": str(turn)}
+                    with contextlib.suppress(aiohttp.ClientPayloadError):  # of the response that breaks off
+                        async with client.post(f"{url}{path}", data=body, headers=headers) as response:
+                            await response.read()
+            async with client.get(f"http://{page.removesuffix(';')}/metrics") as response:
+                metrics = await response.text()
+            process.terminate()
+            await process.end()
+    assert "llm_d_epp_request_total{" in metrics
+    assert CANARY not in metrics
+    if level >= 2:
+        assert any('"status"' in line or "status=" in line for line in process.err), process
+    assert not [line for line in (*process.out, *process.err) if CANARY in line]
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])  # a picker at level 0 does not say where it listens
+async def test_messages_that_no_gateway_would_send_are_not_in_log_lines(simulated, level):
+    sims = await simulated("a")
+    secret = CANARY.encode()
+    async with serving(sims["a"], PLAIN, "--drain-timeout=0s", f"-v={level}") as served, served.channel() as channel:
+        raw = channel.stream_stream(f"/{SERVICE}/{METHOD}", request_serializer=bytes, response_deserializer=bytes)
+        whole = request_body(secret * 1000).SerializeToString()
+        for message in (b"\xff" + secret, secret, whole[:-1], whole + b"\xff", b"\x0a" + secret):
+            call = raw()
+            await call.write(message)
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert CANARY not in (await call.details() or "")
+        messages = [
+            request_headers(**{"x-anything": CANARY}),
+            request_body(secret),
+            response_headers(CANARY),
+            response_body(secret),
+        ]
+        for first in messages:
+            for second in messages:
+                call = exchange(channel)
+                with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it may have ended
+                    await call.write(first)
+                    await call.write(second)
+                    await call.done_writing()
+                    async for _ in call:
+                        pass
+        errors = (await served.metrics())["llm_d_epp_extproc_protocol_errors_total"]
+        served.command.terminate()
+        await served.command.end()
+    assert errors[frozenset({"kind=undecodable"})] == 5
+    assert errors[frozenset({"kind=headers-not-shown"})] >= 4
+    assert any("stream closed: protocol error" in line for line in served.command.err)
+    assert not [line for line in (*served.command.out, *served.command.err) if CANARY in line]
