@@ -14,15 +14,19 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import all_rows
-from judging import Judge, Size
+from judging import Figure, Judge, Size
 from rig.orders import many_descriptors
 from scene import Campaign
 from transports import VARIABLE
 
+from epp.child import tied_to_parent
 from epp.extproc.settings import Transport
+
+_SUM = "in all: "
 
 
 async def measure(names: Sequence[str], size: Size, soak_seconds: float) -> list[Judge]:
@@ -44,13 +48,35 @@ async def measure(names: Sequence[str], size: Size, soak_seconds: float) -> list
     return judges
 
 
+async def measure_apart(names: Sequence[str], at_once: int, flags: Sequence[str]) -> list[Judge]:
+    """Run the rows in processes of their own, some at the same time: most of them wait most of the time."""
+    turns = asyncio.Semaphore(at_once)
+
+    async def one(name: str, file: Path) -> Judge:
+        async with turns:
+            program = (sys.executable, __file__, "--only", name, "--at-once", "1", "--json", str(file), *flags)
+            process = await asyncio.create_subprocess_exec(*tied_to_parent(*program), stdout=asyncio.subprocess.PIPE)
+            said, _ = await process.communicate()
+        print(said.decode().partition(_SUM)[0], end="", flush=True)
+        return _read(name, file, process.returncode)
+
+    with tempfile.TemporaryDirectory() as folder:
+        return await asyncio.gather(*(one(name, Path(folder) / f"{name}.json") for name in names))
+
+
+def _read(name: str, file: Path, exit_code: int | None) -> Judge:
+    """Return the figures that a process has written."""
+    judge = Judge(name, "ci")
+    if file.exists():
+        judge.figures += [Figure(**figure) for figure in json.loads(file.read_text())["figures"]]
+    else:
+        judge.failed(f"ended with exit code {exit_code}")
+    return judge
+
+
 def written(judges: Sequence[Judge], size: Size, transport: str) -> str:
     """Return the figures as JSON."""
-    figures = [
-        {"row": each.row, "name": each.name, "figure": each.figure, "target": each.target, "verdict": each.verdict}
-        for judge in judges
-        for each in judge.figures
-    ]
+    figures = [asdict(figure) for judge in judges for figure in judge.figures]
     return json.dumps({"size": size, "transport": transport, "figures": figures}, indent=1) + "\n"
 
 
@@ -62,6 +88,7 @@ def main() -> int:
     parser.add_argument("--without", action="append", default=[], choices=sorted(all_rows.ROWS), help="the same")
     parser.add_argument("--transport", choices=[str(each) for each in Transport], help="by default that of the picker")
     parser.add_argument("--soak-minutes", type=float, help="of the row soak; by default 30, and a minute in CI")
+    parser.add_argument("--at-once", type=int, help="rows that run at the same time; by default 1, and 2 in CI")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--list", action="store_true", help="say what rows there are")
     given = parser.parse_args()
@@ -73,12 +100,18 @@ def main() -> int:
         os.environ[VARIABLE] = given.transport
     many_descriptors()
     chosen = given.only or list(all_rows.IN_CI if given.size == "ci" else all_rows.ROWS)
-    minutes = given.soak_minutes or (1.0 if given.size == "ci" else 30.0)
-    judges = asyncio.run(measure([name for name in chosen if name not in given.without], given.size, minutes * 60))
+    chosen = [name for name in chosen if name not in given.without]
+    minutes = given.soak_minutes or (0.75 if given.size == "ci" else 30.0)
+    at_once = given.at_once or (2 if given.size == "ci" else 1)
+    if at_once > 1 and len(chosen) > 1:
+        flags = ("--size", given.size, "--soak-minutes", str(minutes))
+        judges = asyncio.run(measure_apart(chosen, at_once, flags))
+    else:
+        judges = asyncio.run(measure(chosen, given.size, minutes * 60))
     if given.json:
         given.json.write_text(written(judges, given.size, given.transport or str(Transport.ASYNCIO)))
     wrong = [figure for judge in judges for figure in judge.figures if figure.verdict == "WRONG"]
-    print(f"{len(judges)} rows, {sum(len(judge.figures) for judge in judges)} figures, {len(wrong)} wrong")
+    print(f"{_SUM}{len(judges)} rows, {sum(len(judge.figures) for judge in judges)} figures, {len(wrong)} wrong")
     for figure in wrong:
         print(figure)
     return 1 if wrong else 0
