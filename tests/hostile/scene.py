@@ -162,8 +162,8 @@ class Scene:
         judge, before, peak = self.judge, self.before, self.now().peak_mib
         left = await settled(self.under_way)
         judge.exactly("left in streams, queues and ledger", left or "nothing", "nothing")
-        for where, stalls in stalls_on(await self.metrics()).items():
-            judge.shows(f"stalls counted by the picker: {where}", stalls)
+        for what, times in counted_on(await self.metrics()).items():
+            judge.shows(what, times)
         after = await flat(self.now)
         judge.shows("share of a CPU", (after.cpu_seconds - before.cpu_seconds) / (after.at - before.at))
         judge.shows("memory before", before.resident_mib, "MiB")
@@ -196,10 +196,15 @@ def under_way_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, floa
     return {name: value for name, value in sums.items() if value}
 
 
-def stalls_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, float]:
-    """Return how often the picker's own watchdog saw its loop stall, by what it was at."""
-    counted = page.get("llm_d_epp_event_loop_stalls_total", {})
-    return {", ".join(sorted(labels)) or "all": value for labels, value in counted.items() if value}
+def counted_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, float]:
+    """Return what the picker itself has counted: stalls of its loop by what it was at, and refusals by budget."""
+    names = {"stalls": "llm_d_epp_event_loop_stalls_total", "refusals": "llm_d_epp_budget_refusals_total"}
+    return {
+        f"{name} counted by the picker, {', '.join(sorted(labels))}": value
+        for name, sample in names.items()
+        for labels, value in page.get(sample, {}).items()
+        if value
+    }
 
 
 async def settled(under_way: Callable[[], Any]) -> dict[str, float]:
