@@ -8,6 +8,7 @@ import sys
 _RESERVE = 256
 """For connections of gateways and scrapers, and for files; half of a limit that is lower than twice that."""
 _BRIEF_SHARE = 8
+_PORT_SHARE = 8
 _OWN = 32
 """Listeners, pipes and the like that a picker opens at its start."""
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
@@ -32,6 +33,12 @@ def limit() -> int | None:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
+
+
+def share_of_limit(wanted: int) -> int:
+    """Return how many connections a port may have that is not for requests: as wanted, an eighth of all at most."""
+    most = limit()
+    return wanted if most is None else max(min(wanted, most // _PORT_SHARE), 1)
 
 
 def shortage(connections: int) -> str | None:

@@ -3,15 +3,18 @@
 
 import ipaddress
 from http import HTTPStatus
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from epp.admin.answers import AdminError, BadAdminRequestError
 from epp.admin.token_file import TokenFile
 from epp.observability.http_request import HttpRequest
+from epp.observability.http_thread import Answer
 
 _OWN_SITES = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site for requests that no other site made."""
 _SCHEME = "bearer "
+METRICS_TOKEN_FLAG = "--metrics-token-file"  # noqa: S105  a flag
 
 
 def is_loopback(host: str) -> bool:
@@ -42,12 +45,7 @@ class Access:
                 HTTPStatus.FORBIDDEN, "Forbidden", "this request is of a page of another site: ask from a program"
             )
         if self._token is not None and not self._token.matches(_bearer(request)):
-            raise AdminError(
-                HTTPStatus.UNAUTHORIZED,
-                "Unauthorized",
-                "the token is missing or wrong: send `Authorization: Bearer` with the content of --admin-token-file",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            raise _unauthorized("--admin-token-file")
 
     def _check_host(self, host: str) -> None:
         """Refuse a name that anyone may point at this machine, where no token tells friends from others."""
@@ -64,6 +62,27 @@ class Access:
                 "without a token, this port is for 127.0.0.1, [::1] and localhost alone: connect to one of these, or "
                 "start with --admin-token-file",
             )
+
+
+class TokenAccess:
+    """Says of a request to the metrics port why it is refused."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the token; raises ConfigurationError."""
+        self._token = TokenFile(file, METRICS_TOKEN_FLAG)
+
+    def __call__(self, request: HttpRequest) -> Answer | None:
+        """Return the refusal; None for a request that may be answered."""
+        return None if self._token.matches(_bearer(request)) else _unauthorized(METRICS_TOKEN_FLAG).answer
+
+
+def _unauthorized(flag: str) -> AdminError:
+    return AdminError(
+        HTTPStatus.UNAUTHORIZED,
+        "Unauthorized",
+        f"the token is missing or wrong: send `Authorization: Bearer` with the content of {flag}",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
 
 
 def _bearer(request: HttpRequest) -> str:

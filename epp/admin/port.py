@@ -13,10 +13,13 @@ from epp.admin.answers import AdminError
 from epp.admin.routes import Route, find
 from epp.admin.token_file import TokenFile
 from epp.framework.errors import ConfigurationError
+from epp.observability.connection_series import ConnectionCounts, Cut
 from epp.observability.http_request import HttpRequest
 from epp.observability.http_thread import Answer, HttpLimits, HttpThread
 
-LIMITS = HttpLimits(connections=16, body_bytes=64 * 1024, body_seconds=5.0)
+LIMITS = HttpLimits(connections=64, body_bytes=64 * 1024, body_seconds=5.0)
+
+_REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 _log = structlog.get_logger()
 
@@ -36,7 +39,9 @@ class AdminSettings:
 class AdminPort:
     """Served from its own thread."""
 
-    def __init__(self, settings: AdminSettings, limits: HttpLimits = LIMITS) -> None:
+    def __init__(
+        self, settings: AdminSettings, limits: HttpLimits = LIMITS, counts: ConnectionCounts | None = None
+    ) -> None:
         """Prepare; raises ConfigurationError for a port that would be open to others without a token."""
         if settings.token_file is None and not is_loopback(settings.host):
             raise ConfigurationError(
@@ -46,6 +51,7 @@ class AdminPort:
         self.settings = settings
         self._access = Access(None if settings.token_file is None else TokenFile(settings.token_file))
         self._limits = limits
+        self._counts = counts or ConnectionCounts()
         self._server: HttpThread | None = None
 
     @property
@@ -63,13 +69,17 @@ class AdminPort:
                 route, rest = find(table, request)
                 return await route.answer(request, rest)
             except AdminError as error:
+                if error.status in _REFUSED:
+                    self._counts.cut(Cut.UNAUTHORIZED)
                 return error.answer
             except Exception as error:  # noqa: BLE001  other requests are still answered
                 _log.exception("admin port failed", path=request.path)
                 text = f"{type(error).__name__}: see the log"
                 return AdminError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal", text).answer
 
-        self._server = HttpThread(self.settings.host, self.settings.port, answer, self._limits, name="admin port")
+        self._server = HttpThread(
+            self.settings.host, self.settings.port, answer, self._limits, name="admin port", counts=self._counts
+        )
 
     def close(self) -> None:
         """Stop serving; blocks until the thread has ended."""

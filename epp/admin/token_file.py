@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The secret of the admin port, in a file that may change."""
+"""The secret of a port, in a file that may change."""
 
 import hashlib
 import hmac
@@ -21,14 +21,15 @@ _Version = tuple[int, int, int]
 class TokenFile:
     """Read when it changes, as a request comes; an unusable new version changes nothing. For one thread."""
 
-    def __init__(self, path: Path) -> None:
-        """Read it; raises ConfigurationError."""
+    def __init__(self, path: Path, flag: str = "--admin-token-file") -> None:
+        """Read it; raises ConfigurationError. `flag` is the one that names it."""
         self._path = path
+        self._flag = flag
         self._version = self._version_now()
         try:
             self._digest = self._read()
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"--admin-token-file: {_reason(path, error)}", remedy=_REMEDY) from error
+            raise ConfigurationError(f"{flag}: {_reason(path, error)}", remedy=_REMEDY) from error
 
     def matches(self, token: str) -> bool:
         """Return whether it is the token, in a time that tells nothing of it."""
@@ -42,9 +43,9 @@ class TokenFile:
         try:
             self._digest = self._read()
         except (OSError, ValueError) as error:
-            _log.warning("admin token stays as it was", reason=_reason(self._path, error), remedy=_REMEDY)
+            _log.warning("token stays as it was", flag=self._flag, reason=_reason(self._path, error), remedy=_REMEDY)
         else:
-            _log.info("admin token changed", file=str(self._path))
+            _log.info("token changed", flag=self._flag, file=str(self._path))
 
     def _version_now(self) -> _Version | None:
         """Return what changes with the file; None where there is none."""

@@ -37,6 +37,7 @@ from epp.cli.options import (
     Switch,
     Verbosity,
     cipher_suites_option,
+    connections_option,
     count_option,
     duration_option,
     port_option,
@@ -73,10 +74,26 @@ class PickerFlags:
     pool_name: PoolName = None
     metrics_port: MetricsPort = None
     """None for no page."""
+    metrics_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the token that clients of the metrics page have to send, as Authorization: Bearer; "
+            "without it, /healthz tells whether the picker is ready and no more. It is read again when it changes.",
+        ),
+    ] = None
+    metrics_max_connections: Annotated[int, connections_option("Most connections to the metrics port")] = 1024
+    metrics_request_timeout: Annotated[
+        float, duration_option("Time for a client of the metrics port to send the head of a request.")
+    ] = Seconds(10)
     admin_port: AdminPort = None
     """None for no admin API."""
     admin_host: AdminHost = "127.0.0.1"
     admin_token_file: AdminTokenFile = None
+    admin_max_connections: Annotated[int, connections_option("Most connections to the admin port")] = 64
+    admin_request_timeout: Annotated[
+        float, duration_option("Time for a client of the admin port to send the head of a request.")
+    ] = Seconds(10)
     max_request_body: Annotated[int, size_option("Largest request body accepted.")] = Bytes(32 * 1024 * 1024)
     max_gathered_bytes: Annotated[
         int | None,

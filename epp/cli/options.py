@@ -60,6 +60,12 @@ def count_option(text: str) -> Any:
     return typer.Option(help=text, metavar="NUMBER", min=1)
 
 
+def connections_option(text: str) -> Any:
+    """Declare an option that takes a number of connections."""
+    more = "an eighth of the limit of file descriptors at most; one more closes the oldest of the host with most."
+    return typer.Option(help=f"{text}, {more}", metavar="COUNT", min=1)
+
+
 def duration_option(text: str) -> Any:
     """Declare an option that takes `50ms` or `1m30s` and returns seconds."""
     return _parsed_option(_parse_duration, "DURATION", text)

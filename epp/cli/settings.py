@@ -2,8 +2,10 @@
 """The settings of a picker, from the flags that `epp serve` and `epp gateway` share."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
-from epp.admin import AdminSettings
+from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.cli import heap
 from epp.cli.commands import PickerFlags, Serve
 from epp.cli.file_pool import is_in_files, read_file_pool
@@ -23,6 +25,7 @@ from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.observability import logs
+from epp.observability.http_thread import HttpLimits
 from epp.observability.log_writer import LogWriter
 from epp.observability.request_log import request_log
 from epp.picker import DEFAULT_POOL_NAME, PickerSettings
@@ -47,7 +50,12 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         policies=read_policies(flags.objects, flags.pool_name),
         pool_name=flags.pool_name or DEFAULT_POOL_NAME,
         metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),
+        metrics_limits=_limited(
+            HttpLimits(), "metrics", flags.metrics_max_connections, seconds=flags.metrics_request_timeout
+        ),
+        metrics_token_file=_metrics_token(flags),
         admin=_admin(flags),
+        admin_limits=_limited(ADMIN_LIMITS, "admin", flags.admin_max_connections, seconds=flags.admin_request_timeout),
         refresh_metrics_seconds=flags.refresh_metrics_interval,
         page_limits=PageLimits(
             page_bytes=flags.max_page_size, family_series=flags.max_page_series, series_bytes=flags.max_series_size
@@ -87,6 +95,20 @@ def budget_settings(flags: PickerFlags) -> BudgetSettings:
         max_gathered_bytes=max(DEFAULT_GATHERED_BYTES, least) if gathered is None else gathered,
         body_timeout_seconds=flags.body_timeout or math.inf,
     )
+
+
+def _limited(limits: HttpLimits, port: str, connections: int, *, seconds: float) -> HttpLimits:
+    """Return the limits with those of the flags; raises ConfigurationError."""
+    if seconds <= 0:
+        raise ConfigurationError(f"--{port}-request-timeout: nobody sends a request in no time: write one such as 10s")
+    return replace(limits, connections=connections, request_seconds=seconds)
+
+
+def _metrics_token(flags: PickerFlags) -> Path | None:
+    """Return the file; raises ConfigurationError where there is no page to ask for."""
+    if flags.metrics_port is None and flags.metrics_token_file is not None:
+        raise ConfigurationError("--metrics-token-file has no effect without --metrics-port: add it")
+    return flags.metrics_token_file
 
 
 def _admin(flags: PickerFlags) -> AdminSettings | None:

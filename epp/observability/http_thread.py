@@ -3,19 +3,18 @@
 
 import asyncio
 import contextlib
-import socket
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from threading import Thread
 from typing import TypeAlias
 
-import structlog
-
-from epp.descriptors import NO_DESCRIPTOR
+from epp.descriptors import share_of_limit
 from epp.listening import listener
+from epp.observability.connection_series import ConnectionCounts, Cut
+from epp.observability.http_connections import Accepting, OpenConnections
 from epp.observability.http_request import (
     CONTINUE,
     BadHeadError,
@@ -27,19 +26,21 @@ from epp.observability.http_request import (
 
 _BACKLOG = 1024
 _CLOSE_SECONDS = 1.0
-_ACCEPT_RETRY_SECONDS = 0.5
+_MOST_THREADS = 3
+"""For answers that take a while: the page, beside the state of health and a placement."""
 _PIECE_BYTES = 64 * 1024
 _HEAD_BYTES = 16 * 1024
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
     """Limits that keep one client from blocking the others."""
 
-    connections: int = 32
-    """Open connections. One more closes another: of the host with most, idle before busy ones, the oldest."""
+    connections: int = 1024
+    """Open connections, an eighth of the limit of file descriptors at most.
+
+    One more closes another: of the host with most, idle before busy ones, the oldest.
+    """
     request_seconds: float = 10.0
     """Time for a request head, from the start of the connection or the end of the previous response."""
     body_bytes: int = 0
@@ -65,22 +66,33 @@ Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Answer]]
 class HttpThread:
     """Listens from its construction, which raises OSError, until `close`."""
 
-    def __init__(self, host: str, port: int, handler: Handler, limits: HttpLimits, *, name: str) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        handler: Handler,
+        limits: HttpLimits,
+        *,
+        name: str,
+        counts: ConnectionCounts | None = None,
+    ) -> None:
         """Listen; `name` is for log lines."""
         self._handler = handler
-        self._limits = limits
+        self._limits = replace(limits, connections=share_of_limit(limits.connections))
         self._name = name
+        self._counts = counts or ConnectionCounts()
         self._listener = listener(host, port, backlog=_BACKLOG)
         self._listener.settimeout(0)
         self.port: int = self._listener.getsockname()[1]
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.SelectorEventLoop()
         self._stop = asyncio.Event()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Close the port and every connection; blocks until the thread has ended."""
-        self._loop.call_soon_threadsafe(self._stop.set)
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     def _run(self) -> None:
@@ -88,30 +100,47 @@ class HttpThread:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        connections = _Connections(self._handler, self._limits, self._name)
-        accepting = asyncio.create_task(connections.accept(self._listener))
-        await self._stop.wait()
-        accepting.cancel()
-        await asyncio.gather(accepting, return_exceptions=True)
-        await connections.end()
+        self._loop.set_default_executor(ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix=self._name))
+        connections: OpenConnections[_Connection] = OpenConnections()
+        accepting = Accepting(connections, self._counts, most=self._limits.connections, name=self._name)
+
+        def connection() -> _Connection:
+            return _Connection(connections, self._handler, self._limits, self._counts)
+
+        await accepting.run(self._listener, connection, self._stop)
+        connections.ending = True
+        if busy := [each.task for each in connections.all if each.busy and each.task is not None]:
+            await asyncio.wait(busy, timeout=_CLOSE_SECONDS)
+        for open_connection in connections.all:
+            open_connection.abort()
+        await asyncio.sleep(0)  # lets the transports close their sockets
 
 
 class _Connection(asyncio.StreamReaderProtocol):
     """One connection: answers one request after the other until it ends, or its time is up."""
 
-    def __init__(self, connections: "_Connections", handler: Handler, limits: HttpLimits) -> None:
+    def __init__(
+        self,
+        connections: "OpenConnections[_Connection]",
+        handler: Handler,
+        limits: HttpLimits,
+        counts: ConnectionCounts,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._reader = asyncio.StreamReader(limit=_HEAD_BYTES, loop=loop)
         super().__init__(self._reader, loop=loop)
         self._connections = connections
         self._handler = handler
         self._limits = limits
+        self._counts = counts
         self.task: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self.host = ""
         self.since = time.monotonic()
         """Time of the last change: opened, or last request begun or ended; seconds of the monotonic clock."""
         self.busy = False
+        self._awaited = True
+        """Whether a request is under way, or the first one is due."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve."""
@@ -121,15 +150,22 @@ class _Connection(asyncio.StreamReaderProtocol):
         peer = transport.get_extra_info("peername")
         self.host = peer[0] if peer else ""
         self.transport = transport
-        self._connections.open[self] = None
+        self._connections.add(self)
+        self._counts.opened()
         loop = asyncio.get_running_loop()
         writer = asyncio.StreamWriter(transport, self, self._reader, loop)
         self.task = loop.create_task(self._serve(writer))
 
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        self._awaited = True
+        super().data_received(data)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """End with the connection: nobody waits for an answer any more."""
         super().connection_lost(exc)
-        self._connections.open.pop(self, None)
+        self._connections.discard(self)
+        self._counts.closed()
         if self.task is not None:
             self.task.cancel()
 
@@ -142,7 +178,12 @@ class _Connection(asyncio.StreamReaderProtocol):
         try:
             while not self._connections.ending and await self._answer_next(writer):
                 pass
-        except (OSError, EOFError, TimeoutError):  # the client left, or takes too long
+        except TimeoutError:
+            if self.busy:
+                self._counts.cut(Cut.RESPONSE_TIMEOUT)
+            elif self._awaited:  # as opposed to one that is kept for the next request
+                self._counts.cut(Cut.REQUEST_TIMEOUT)
+        except (OSError, EOFError):  # the client left
             pass
         finally:
             self.abort()
@@ -153,22 +194,27 @@ class _Connection(asyncio.StreamReaderProtocol):
             async with asyncio.timeout(self._limits.request_seconds):
                 request = read_head(await self._reader.readuntil(b"\r\n\r\n"))
         except (BadHeadError, asyncio.LimitOverrunError):
+            self._counts.cut(Cut.BAD_REQUEST)
             refusal = Answer(HTTPStatus.BAD_REQUEST, b"bad request\n", {"Content-Type": "text/plain; charset=utf-8"})
             await self._send(writer, None, refusal, keep_alive=False)
             await self._linger(writer)
             return False
         if self._limits.body_bytes and request.has_body:
             request = await self._with_body(request, writer)
-        self.busy, self.since = True, time.monotonic()
-        try:
-            answer = await self._handler(request)
-            keep_alive = request.keep_alive and not request.has_body
-            await self._send(writer, request, answer, keep_alive=keep_alive)
-        finally:
-            self.busy, self.since = False, time.monotonic()
+        self._turn(busy=True)
+        answer = await self._handler(request)
+        keep_alive = request.keep_alive and not request.has_body
+        await self._send(writer, request, answer, keep_alive=keep_alive)
+        self._turn(busy=False)
         if not keep_alive:
             await self._linger(writer)
         return keep_alive
+
+    def _turn(self, *, busy: bool) -> None:
+        self._awaited = False
+        self._connections.discard(self)
+        self.busy, self.since = busy, time.monotonic()
+        self._connections.add(self)
 
     async def _with_body(self, request: HttpRequest, writer: asyncio.StreamWriter) -> HttpRequest:
         """Return the request with its body, or with the status that says why it is not read."""
@@ -198,57 +244,7 @@ class _Connection(asyncio.StreamReaderProtocol):
         """Read on before the connection closes: the client would lose the answer if it had sent what was not read."""
         with contextlib.suppress(OSError):
             writer.write_eof()
-        async with asyncio.timeout(self._limits.body_seconds):
-            while await self._reader.read(_PIECE_BYTES):
-                pass
-
-
-class _Connections:
-    """Open connections, kept within limits."""
-
-    def __init__(self, handler: Handler, limits: HttpLimits, name: str) -> None:
-        self._handler = handler
-        self._limits = limits
-        self._name = name
-        self.open: dict[_Connection, None] = {}
-        self.ending = False
-        """Whether no further requests are answered."""
-
-    async def accept(self, listener: socket.socket) -> None:
-        """Accept connections until cancelled, one at a time so that their number is exact."""
-        loop = asyncio.get_running_loop()
-        out_of_descriptors = False
-        while True:
-            try:
-                client, _ = await loop.sock_accept(listener)
-                out_of_descriptors = False
-                if len(self.open) >= self._limits.connections:
-                    self._close_one()
-                await loop.connect_accepted_socket(lambda: _Connection(self, self._handler, self._limits), client)
-            except OSError as error:
-                if error.errno in NO_DESCRIPTOR:
-                    if not out_of_descriptors:
-                        _log.warning(f"{self._name} out of file descriptors", error=str(error))
-                    out_of_descriptors = True
-                    self._close_one()
-                    await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
-
-    async def end(self) -> None:
-        """Wait up to a second for responses to end, then close all connections."""
-        self.ending = True
-        if busy := [each.task for each in self.open if each.busy and each.task is not None]:
-            await asyncio.wait(busy, timeout=_CLOSE_SECONDS)
-        for connection in list(self.open):
-            connection.abort()
-        await asyncio.sleep(0)  # lets the transports close their sockets
-
-    def _close_one(self) -> None:
-        counts = Counter(connection.host for connection in self.open)
-
-        def order(connection: _Connection) -> tuple[int, bool, float]:
-            return -counts[connection.host], connection.busy, connection.since
-
-        if self.open:
-            found = min(self.open, key=order)
-            del self.open[found]
-            found.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.body_seconds):
+                while await self._reader.read(_PIECE_BYTES):
+                    pass

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
+from typing import TypeAlias
 
 import msgspec
 import structlog
@@ -15,16 +16,22 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from epp.observability.cluster_scores import LOCAL_CLUSTER, SCORES_PATH
+from epp.observability.connection_series import ConnectionCounts, Cut
 from epp.observability.http_request import HttpRequest
 from epp.observability.http_thread import Answer, HttpLimits, HttpThread
+from epp.observability.pacing import Paced
 
 _METHODS = ("GET", "HEAD")
+_HEALTH_PATH = "/healthz"
 PLACEMENTS_PATH = "/debug/placements"
 """Where the hub's own debugger is, too; `/<namespace>/<name>` of one placement may follow."""
 _LONGEST_NAME = 253
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON = {"Content-Type": "application/json"}
+_READY, _UNREADY = b"+", b"-"
 _GZIP_LEVEL = 1  # a thirtieth of the size; higher levels take five times as long for little gain
+
+Access: TypeAlias = Callable[[HttpRequest], Answer | None]
 
 _log = structlog.get_logger()
 
@@ -40,17 +47,21 @@ class OperatorPage:
         *,
         scores: Callable[[str], Mapping[str, object]] | None = None,
         explanations: Callable[[], Mapping[str, object]] | None = None,
+        access: Access | None = None,
+        counts: ConnectionCounts | None = None,
     ) -> None:
         """Prepare; all are called in any thread.
 
         `scores` returns those of all clusters, given the name of the local one; `explanations`, those of placements by
-        `namespace/name`.
+        `namespace/name`; `access`, why a request is refused. Without it, anyone may ask.
         """
+        self._access = access
+        self._counts = counts or ConnectionCounts()
         self._scores = scores
         self._explanations = explanations
         self._paths = (
             "/metrics",
-            "/healthz",
+            _HEALTH_PATH,
             *(() if scores is None else (SCORES_PATH,)),
             *(() if explanations is None else (PLACEMENTS_PATH,)),
         )
@@ -66,16 +77,16 @@ class OperatorPage:
 
     def open(self, host: str, port: int) -> None:
         """Listen and serve; raises OSError."""
-        rendering = _Rendering(self._registry)
+        rendering, health = _Rendering(self._registry), _Rendering(self._registry)
 
         async def answer(request: HttpRequest) -> Answer:
             try:
-                return await self._answer(request, rendering)
+                return await self._answer_if_allowed(request, rendering, health)
             except Exception as error:  # noqa: BLE001  other requests are still answered
                 _log.exception("operator page failed", path=request.path)
                 return _line(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: see the log")
 
-        self._server = HttpThread(host, port, answer, self._limits, name="operator page")
+        self._server = HttpThread(host, port, answer, self._limits, name="operator page", counts=self._counts)
 
     def close(self) -> None:
         """Stop serving; blocks until the thread has ended."""
@@ -83,7 +94,18 @@ class OperatorPage:
             self._server.close()
             self._server = None
 
-    async def _answer(self, request: HttpRequest, rendering: "_Rendering") -> Answer:
+    async def _answer_if_allowed(self, request: HttpRequest, rendering: "_Rendering", health: "_Rendering") -> Answer:
+        refusal = None if self._access is None else self._access(request)
+        if refusal is None:
+            return await self._answer(request, rendering, health)
+        if request.path == _HEALTH_PATH and request.method in _METHODS:  # of probes, which have no token
+            known = await self._answer(request, rendering, health)
+            ready = known.status is HTTPStatus.OK
+            return Answer(known.status, json.dumps({"ready": ready}).encode() + b"\n", _JSON)
+        self._counts.cut(Cut.UNAUTHORIZED)
+        return refusal
+
+    async def _answer(self, request: HttpRequest, rendering: "_Rendering", health: "_Rendering") -> Answer:
         of_placement = self._explanations is not None and request.path.startswith(f"{PLACEMENTS_PATH}/")
         if request.path not in self._paths and not of_placement:
             return _line(HTTPStatus.NOT_FOUND, f"not found: use {' or '.join(self._paths)}")
@@ -97,16 +119,21 @@ class OperatorPage:
             return await _cluster_scores(request, rendering, self._scores)
         if self._explanations is not None and request.path.startswith(PLACEMENTS_PATH):
             return await _placements(request, rendering, self._explanations)
-        health = self._health()
-        status = HTTPStatus.OK if health.get("ready") else HTTPStatus.SERVICE_UNAVAILABLE
-        return Answer(status, json.dumps(health).encode() + b"\n", _JSON)
+        state = await health.shared(request.path, self._state)
+        status = HTTPStatus.OK if state.startswith(_READY) else HTTPStatus.SERVICE_UNAVAILABLE
+        return Answer(status, state[1:], _JSON)
+
+    def _state(self) -> bytes:
+        """Return the state of health after a byte for whether it is a good one."""
+        state = self._health()
+        return (_READY if state.get("ready") else _UNREADY) + json.dumps(state).encode() + b"\n"
 
 
 class _Rendering:
     """Renders one page at a time, in a thread; concurrent requests for the same page share it.
 
-    After each page it pauses for as long as the page took, so that rendering takes at most half of the interpreter's
-    time from the event loop that routes requests, however often clients ask.
+    A page is rendered with pauses in between, and after it comes one that is as long as all of it: rendering takes a
+    sixth of the interpreter's time from the event loop that routes requests, however often clients ask.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -127,7 +154,7 @@ class _Rendering:
         def render() -> bytes:
             registry = self._registry.restricted_registry(names) if names else self._registry
             with _no_collection():
-                body = encoder(registry)
+                body = encoder(Paced(registry))
             return gzip.compress(body, _GZIP_LEVEL) if compress else body
 
         body = await self.shared((content_type, names, compress), render)

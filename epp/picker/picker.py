@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from epp.admin import AdminPort, LoopCalls, Route, quota_routes
+from epp.admin import AdminPort, LoopCalls, Route, TokenAccess, quota_routes
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.datastore import Datastore
 from epp.director import Director
@@ -25,6 +25,7 @@ from epp.framework.registry import Registry
 from epp.observability.accelerator_names import UnknownAccelerators
 from epp.observability.budgets import BudgetMetrics
 from epp.observability.cluster_scores import cluster_scores
+from epp.observability.connection_series import ConnectionSeries
 from epp.observability.endpoints import MAX_ROWS
 from epp.observability.inputs import InputMetrics
 from epp.observability.leadership import LeaderMetrics
@@ -104,15 +105,25 @@ class Picker:
             self._watchdog = StallWatchdog(settings.stall_seconds, self.metrics.stalls.add, self._packages)
         self._is_started = False
         self._is_stopping = False
+        connections = ConnectionSeries(self.metrics.registry)
+        token = settings.metrics_token_file
         page = OperatorPage(
-            self.metrics.registry, self._health, scores=self._cluster_scores, explanations=self._explanations
+            self.metrics.registry,
+            self._health,
+            settings.metrics_limits,
+            scores=self._cluster_scores,
+            explanations=self._explanations,
+            access=None if token is None else TokenAccess(token),
+            counts=connections.of("metrics"),
         )
         self._servers = Servers(
             self._session,
             page,
             settings.server,
             metrics_address=settings.metrics_address,
-            admin=None if settings.admin is None else AdminPort(settings.admin),
+            admin=None
+            if settings.admin is None
+            else AdminPort(settings.admin, settings.admin_limits, connections.of("admin")),
             admin_routes=self._admin_routes,
         )
         self.metrics.registry.register(BudgetMetrics(lambda: self._servers.extproc.budgets))

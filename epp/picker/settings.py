@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from epp.admin import AdminSettings
+from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.collectors import PageLimits
 from epp.config import LoadedConfig
 from epp.director import DirectorObserver
@@ -18,6 +18,7 @@ from epp.extproc.overrides import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
+from epp.observability.http_thread import HttpLimits
 from epp.observability.stalls import DEFAULT_THRESHOLD_SECONDS
 from epp.picker.kubernetes import KubernetesSettings
 from epp.policies import PolicyFiles
@@ -67,8 +68,14 @@ class PickerSettings:
     """Label of the pool's metrics."""
     metrics_address: tuple[str, int] | None = None
     """IP address and port of the metrics page; None for no page, `::` for all addresses, port 0 for any free one."""
+    metrics_limits: HttpLimits = field(default_factory=HttpLimits)
+    """Connections of the metrics page, and their times."""
+    metrics_token_file: Path | None = None
+    """File with the token that clients of the metrics page have to send; None for none."""
     admin: AdminSettings | None = None
     """The admin port; None for none."""
+    admin_limits: HttpLimits = ADMIN_LIMITS
+    """The same for the admin port."""
     refresh_metrics_seconds: float = 0.05
     """Time between two polls of an endpoint."""
     page_limits: PageLimits = field(default_factory=PageLimits)

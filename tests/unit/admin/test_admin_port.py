@@ -213,7 +213,7 @@ def test_new_token_counts_at_once_and_an_unusable_one_changes_nothing(guarded, t
         assert asked(guarded, Authorization="Bearer short").status == 401
         assert status_after(None, fresh) == 200
     warnings = [log for log in logs if log["log_level"] == "warning"]
-    assert [log["event"] for log in warnings] == ["admin token stays as it was"] * 2  # once for each version
+    assert [log["event"] for log in warnings] == ["token stays as it was"] * 2  # once for each version
     assert status_after(TOKEN, TOKEN) == 200
 
 
