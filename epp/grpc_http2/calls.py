@@ -102,6 +102,7 @@ class Calls:
         if stream.remote_ended and not stream.half_closed and not stream.blocked:
             self._half_close(stream)
         if stream.id in self._table.open:
+            stream.count()
             stream.ready = not (
                 stream.blocked or stream.inbox.in_message or stream.remote_ended or stream.length_left is not None
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every budget of a picker is reached over the wire: what is too much is refused with its reason."""
+"""Every budget of a picker is reached over the wire: what is too much is refused with a reason, as long as it is."""
 
 import asyncio
 import contextlib

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from hpack import Decoder, Encoder
 
 from epp.grpc_http2 import frames
+from epp.grpc_http2.capacity import HeldBytes
 from epp.grpc_http2.codes import ErrorCode
 from epp.grpc_http2.connection import Connection
 from epp.grpc_http2.limits import Limits
-from epp.grpc_http2.status import RpcError
+from epp.grpc_http2.status import RpcError, Status
 
 ECHO = "/test.Echo/Talk"
 HEAD = (
@@ -83,6 +84,8 @@ class Echo:
         self.closed = 0
         self.done = False
         self.silence_timeout: float | None = None
+        self.awaits_more = False
+        self.given_way: list[Status] = []
         self.stays_open = False
 
     def receive(self, content: bytes):
@@ -121,6 +124,10 @@ class Echo:
     def unreadable(self, error):
         self.problems.append(str(error))
 
+    def give_way(self, status: Status):
+        self.given_way.append(status)
+        return [b"given way"]
+
     def close(self):
         self.closed += 1
 
@@ -142,6 +149,7 @@ class Client:
     limits: Limits = field(default_factory=Limits)
     greet: bool = True
     methods: dict | None = None
+    capacity: HeldBytes | None = None
 
     def __post_init__(self) -> None:
         self.now = 1000.0
@@ -152,7 +160,7 @@ class Client:
         self.encoder, self.decoder = Encoder(), Decoder()
         self.next_id = 1
         methods = {ECHO: self._open} if self.methods is None else self.methods
-        self.connection = Connection(methods, self.limits, self, "ipv4:192.0.2.1:1234", self.now)
+        self.connection = Connection(methods, self.limits, self, "ipv4:192.0.2.1:1234", self.now, held=self.capacity)
         self.connection.start()
         if self.greet:
             self.send(frames.PREFACE, frames.settings_frame({}), frames.frame(frames.SETTINGS, frames.ACK, 0))
