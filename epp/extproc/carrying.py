@@ -37,7 +37,12 @@ class SessionSource:
         if budgets.streams.used >= budgets.most_streams:
             budgets.streams.refuse()
             return None
-        session = self._sessions(self._traits_of(peer), Claim(budgets, account))
+        claim = Claim(budgets, account)
+        try:
+            session = self._sessions(self._traits_of(peer), claim)
+        except BaseException:
+            claim.close()
+            raise
         self.streams.opened()
         return session
 
