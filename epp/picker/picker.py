@@ -305,6 +305,7 @@ class Picker:
             "endpoints": len(states),
             "reachable": reachable,
             "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
+            "attention": [state.as_fields() for state in states if state.used and state.needs_attention][:MAX_ROWS],
             "config": {"generation": config.generation, "refused": config.refused or None},
             "inherited_requests": self._running.inherited,
             **self._waiting,

@@ -35,13 +35,15 @@ class HostileServer:
         return f"127.0.0.1:{self.port}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, EOFError, asyncio.CancelledError):
-            while await reader.readuntil(b"\r\n\r\n"):
-                self.asked += 1
-                await self.answer(writer)
-                await writer.drain()
-                self.finished += 1
-        writer.transport.abort()
+        try:
+            with contextlib.suppress(OSError, EOFError, asyncio.CancelledError):
+                while await reader.readuntil(b"\r\n\r\n"):
+                    self.asked += 1
+                    await self.answer(writer)
+                    await writer.drain()
+                    self.finished += 1
+        finally:
+            writer.transport.abort()
 
 
 @contextlib.asynccontextmanager

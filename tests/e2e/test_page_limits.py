@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits on what model servers answer, reached with real pickers: requests go on, and operators see which and where."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+from hostile_servers import HONEST, HostileServer, answering, answers, series, whole
+from serving import PLAIN, Served, destination_of, serving
+from waiting import until
+from world import FAST
+
+from epp.sim import running
+
+LIMITED = "llm_d_epp_datalayer_page_limits_total"
+LAG = "llm_d_epp_event_loop_lag_seconds_bucket"
+MANY = HONEST + series("vllm:prefix_cache_hits_total", 60, lambda number: f'engine="{number}"')
+A_LINE = HONEST + b'vllm:prefix_cache_hits_total{engine="%b"} 1\n' % (b"x" * 400)
+
+
+@dataclass
+class Beside:
+    """A picker for a server that is well and a hostile one."""
+
+    served: Served
+    hostile: HostileServer
+
+    async def limited(self) -> set[str]:
+        """The limits that pages went beyond."""
+        found = (await self.served.metrics()).get(LIMITED, {})
+        return {label.removeprefix("limit=") for labels in found for label in labels if label.startswith("limit=")}
+
+    async def condition(self) -> dict[str, object]:
+        """What `/healthz` says of the hostile server; nothing while it is well."""
+        url = f"http://127.0.0.1:{self.served.metrics_port}/healthz"
+        async with aiohttp.ClientSession() as http, http.get(url) as page:
+            health = json.loads(await page.text())
+        return next((one for one in health["attention"] if one["endpoint"] == "hostile"), {})
+
+
+@contextlib.asynccontextmanager
+async def beside(answer, *flags: str) -> AsyncIterator[Beside]:
+    async with running(FAST) as sim, answering(answer) as hostile:
+        pool = f"--endpoints=well={sim.address},hostile={hostile.address}"
+        async with serving(None, pool, PLAIN, *flags) as served:
+            yield Beside(served, hostile)
+
+
+@pytest.mark.parametrize(
+    ("answer", "flags", "limit", "flag"),
+    [
+        (whole(MANY), ("--max-page-series=50",), "family_series", "--max-page-series"),
+        (whole(A_LINE * 3), ("--max-series-size=1k", "--max-page-series=5"), "series_bytes", "--max-series-size"),
+        (whole(MANY), ("--max-page-size=2Ki",), "page_bytes", "--max-page-size"),
+        (answers()["tiny chunks"](), (), "page_chunks", "no server cuts a page so small"),
+        (answers()["trickle"](), (), "page_seconds", "timeout of the source"),
+    ],
+    ids=["series of a name", "bytes of series", "bytes of a page", "chunks", "time"],
+)
+async def test_each_limit_is_reached_counted_and_named_with_its_remedy(answer, flags, limit, flag):
+    async with beside(answer, *flags) as picker:
+
+        async def is_counted() -> bool:
+            return await picker.limited() == {limit}
+
+        async def is_named() -> bool:
+            return flag in str((await picker.condition()).get("remedy"))
+
+        await until(is_counted, f"{limit} is counted")
+        await until(is_named, f"/healthz names {flag}")
+        assert (await picker.condition())["used"] is True
+        line = json.loads(await picker.served.command.says('"event":"endpoints"'))
+        assert flag in line["attention"][0]["remedy"]
+        async with picker.served.channel() as channel:
+            assert await destination_of(channel)
+
+
+@pytest.mark.parametrize("kind", ["series", "adapters", "long value", "tiny chunks", "endless", "endless trailer"])
+async def test_requests_go_on_beside_a_hostile_page(kind):
+    async with beside(answers()[kind]()) as picker, picker.served.channel() as channel:
+        await until(lambda: picker.hostile.asked >= 2, "its page was asked for again")
+        for _ in range(20):
+            await destination_of(channel)
+        lags = (await picker.served.metrics())[LAG]
+        assert _count(lags, "+Inf") - _count(lags, "0.25") <= 1, lags  # the start aside; it was seconds
+
+
+def _count(lags: dict[frozenset[str], float], edge: str) -> float:
+    return lags[frozenset({f"le={edge}"})]
+
+
+async def test_memory_stays_low_while_ten_servers_send_all_they_may():
+    async with contextlib.AsyncExitStack() as stack:
+        answer = answers()["series"]()
+        servers = [await stack.enter_async_context(answering(answer)) for _ in range(10)]
+        pool = ",".join(f"h{number}={server.address}" for number, server in enumerate(servers))
+        served = await stack.enter_async_context(serving(None, f"--endpoints={pool}", PLAIN))
+        await until(lambda: all(server.asked >= 3 for server in servers), "each was asked thrice", seconds=60)
+        assert _highest_mib(served) < 160  # ten pages alone are 77
+
+
+def _highest_mib(served: Served) -> float:
+    status = Path(f"/proc/{served.command.pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) / 1024
+
+
+async def test_picker_stops_while_pages_never_end():
+    async with beside(answers()["endless"]()) as picker:
+        await until(lambda: picker.hostile.asked >= 1, "it was asked")
+        picker.served.command.terminate()
+        assert await picker.served.command.end() == 0
