@@ -205,7 +205,7 @@ class PickerFlags:
         int,
         size_option(
             "Bytes of the series that are read of an endpoint's page, whatever else it has; a single one may have a "
-            "quarter of them. Requests wait while they are read: 10 ms for 64Ki at worst."
+            "quarter of them. Requests wait while they are read, some milliseconds for 64Ki."
         ),
     ] = Bytes(64 * 1024)
 

@@ -37,9 +37,12 @@ class Sieve:
         "_newest_found", "_plain_bytes", "_plain_pages", "_sifting", "_skipping", "_start", "cut",
     )  # fmt: skip
 
-    def __init__(self, names: Collection[str], limits: PageLimits, *, newest: Iterable[str] = ()) -> None:
+    def __init__(
+        self, names: Collection[str], limits: PageLimits, *, newest: Iterable[str] = (), line_bytes: int | None = None
+    ) -> None:
+        """Prepare; `line_bytes` is the limit of a single series, by default a quarter of that of all."""
         self._limits = limits
-        self._line_bytes = limits.series_bytes // _LINE_SHARE
+        self._line_bytes = limits.series_bytes // _LINE_SHARE if line_bytes is None else line_bytes
         self._line = _pattern(frozenset(names))
         self._newest = frozenset(name.encode() for name in newest)
         self._plain_bytes = self._plain_pages = 0

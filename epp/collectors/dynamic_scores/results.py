@@ -7,10 +7,15 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from epp.collectors.exposition import Selector
+from epp.collectors.limits import PageLimits
+from epp.collectors.sieve import Sieve
 
 _MOST_RESULTS = 20_000
+_MOST_COMMAS = 16 * _MOST_RESULTS
+"""Of an answer: what is between its values. The interpreter is held while it is taken apart into results."""
 _MOST_SCORES = 64
 _MOST_CHARACTERS = 253
 _LABELS: Mapping[str, tuple[str, ...]] = {
@@ -24,11 +29,18 @@ _LABELS: Mapping[str, tuple[str, ...]] = {
 """Labels of each dimension, the first one that is there counts: in a page of Prometheus itself, the labels of the
 series have the prefix `exported_`, and `pod` is that of the exporter."""
 _SERIES = Selector("dynamic_score")
+_PIECE_BYTES = 64 * 1024
+_PAGE_LIMITS = PageLimits(family_series=_MOST_RESULTS + 1, series_bytes=4 * 1024 * 1024)
+_LONGEST_SERIES_BYTES = 16 * 1024
 _IN_FORMAT = re.compile(r"\$\{(\w+)\}")
 
 
 class ResultError(Exception):
     """The answer is not what a scorer answers."""
+
+
+class _Answered(msgspec.Struct):
+    results: list[msgspec.Raw]
 
 
 class Result(NamedTuple):
@@ -54,25 +66,35 @@ def dimensions_in(score_format: str) -> frozenset[str]:
 
 
 def read_results(body: bytes, dimensions: Collection[str]) -> tuple[list[Result], int]:
-    """Return the results, and the number of those left out as no score; raises ResultError."""
+    """Return the results, and the number of those left out as no score; raises ResultError.
+
+    Takes a while for very many; in a thread, it never holds the interpreter for long.
+    """
+    if np.count_nonzero(np.frombuffer(body, np.uint8) == ord(",")) > _MOST_COMMAS:
+        raise ResultError(f"the answer has more values than {_MOST_RESULTS} results have")
     try:
-        found = msgspec.json.decode(body)
+        results = msgspec.json.decode(body, type=_Answered).results
+    except msgspec.ValidationError:
+        raise ResultError("the answer has no list `results`") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ResultError(f"the answer is not JSON: {error}") from None
-    results = found.get("results") if isinstance(found, dict) else None
-    if not isinstance(results, list):
-        raise ResultError("the answer has no list `results`")
     if len(results) > _MOST_RESULTS:
         raise ResultError(f"the answer has {len(results)} results, more than {_MOST_RESULTS}")
-    read = [result for each in results if (result := _read(each, dimensions)) is not None]
+    read = [result for each in results if (result := _read(_decoded(each), dimensions)) is not None]
     return read, len(results) - len(read)
 
 
 def read_page(page: bytes) -> Mapping[str, list[Result]]:
-    """Return the results in the series `dynamic_score` of a metrics page, by score; raises PageError, ResultError."""
-    series = _SERIES.read(page)
+    """Return the results in the series `dynamic_score` of a metrics page, by score; raises PageError, ResultError.
+
+    Takes a while for very many, as `read_results`; series of more than 16 KiB are left out.
+    """
+    sieve = Sieve([_SERIES.name], _PAGE_LIMITS, line_bytes=_LONGEST_SERIES_BYTES)
+    for start in range(0, len(page), _PIECE_BYTES):
+        sieve.feed(page[start : start + _PIECE_BYTES])
+    series = _SERIES.read(sieve.end())
     if len(series) > _MOST_RESULTS:
-        raise ResultError(f"the page has {len(series)} series dynamic_score, more than {_MOST_RESULTS}")
+        raise ResultError(f"the page has more than {_MOST_RESULTS} series dynamic_score")
     found: dict[str, list[Result]] = {}
     for each in series:
         if math.isfinite(each.value):
@@ -81,6 +103,13 @@ def read_page(page: bytes) -> Mapping[str, list[Result]]:
                 raise ResultError(f"the page has more than {_MOST_SCORES} names of scores")
             found.setdefault(name, []).append(Result(each.value, **_dimensions(each.labels, _LABELS)))
     return found
+
+
+def _decoded(each: msgspec.Raw) -> object:
+    try:
+        return msgspec.json.decode(each)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _read(each: Any, dimensions: Collection[str]) -> Result | None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One outside scorer: data from its source, posted to it, and what it answers."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -92,11 +93,12 @@ class Asked:
         """Return what the scorer answers now; raises FetchError, ResultError or PageError."""
         if self.page_url:
             page = await client.get(self.page_url, token_file=self.scoring_token_file)
-            return Answer({name: self._here(each) for name, each in read_page(page).items()})
+            found = await asyncio.to_thread(read_page, page)
+            return Answer({name: self._here(each) for name, each in found.items()})
         body = await self._data(client, clock)
         scoring = self.config.scoring
         answer = await client.post(_join(scoring.host, scoring.path), body, token_file=self.scoring_token_file)
-        results, left_out = read_results(answer, dimensions_in(self.dimensions))
+        results, left_out = await asyncio.to_thread(read_results, answer, dimensions_in(self.dimensions))
         return Answer({self.score_name: self._here(results)}, left_out)
 
     async def _data(self, client: Client, clock: Clock) -> bytes:

@@ -204,3 +204,28 @@ def test_any_bytes_are_read_or_refused(body):
         return
     assert isinstance(results, list)
     assert left_out >= 0
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"results":[' + b"1," * 400_000 + b"1]}", "more values than 20000 results have"),
+        (b'{"results":[' + b"1," * 20_000 + b"1]}", "20001 results, more than 20000"),
+        (b'{"results":{}}', "has no list `results`"),
+        (b"[" * 1_000_000, "has no list `results`"),
+        (b'{"results":[' + b'{"a":' * 5_000 + b"1" + b"}" * 5_000 + b"]}", "is not JSON"),
+    ],
+    ids=["values", "results", "no list", "depth", "depth of a result"],
+)
+def test_answer_that_takes_long_to_read_is_refused(body, why):
+    with pytest.raises(ResultError, match=why):
+        read_results(body, ALL)
+
+
+def test_page_of_too_many_scores_is_refused_and_a_series_without_end_left_out():
+    series = b'dynamic_score{ds_score_name="s",pod="p%d"} 1\n'
+    with pytest.raises(ResultError, match="more than 20000 series"):
+        read_page(b"".join(series % number for number in range(20_001)))
+    long = b'dynamic_score{ds_score_name="s",pod="%b"} 2\n' % (b"x" * 4_000_000)
+    found = read_page(series % 1 + long + series % 2)
+    assert [each.value for each in found["s"]] == [1.0, 1.0]
