@@ -3,7 +3,6 @@
 
 import hashlib
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 
 from epp.framework.inputs import InputProblem
 from epp.framework.regular_files import FileId, read_regular
-from epp.framework.second_look import Extent, Waiting, doubt
+from epp.framework.second_look import Waiting, doubt, next_wait
 
 LIMIT_BYTES = 16 * 1024 * 1024
 
@@ -26,13 +25,6 @@ class Parsed(NamedTuple, Generic[T]):
     size: int
     """Number of its entries, for messages."""
     problems: tuple[str, ...] = ()
-    names: AbstractSet[object] | None = None
-    """What tells its entries apart; None for their numbers."""
-
-    @property
-    def entries(self) -> AbstractSet[object]:
-        """Its entries, to be held against those of another version."""
-        return frozenset(range(self.size)) if self.names is None else self.names
 
 
 Parse = Callable[[bytes, Path], Parsed[T]]
@@ -49,8 +41,6 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
     limit_bytes: int = LIMIT_BYTES
     parsed: Parsed[T] | None = None
     """None before the first reading."""
-    extent: Extent | None = None
-    """Of the version in effect."""
     file: FileId | None = None
     """The file at the last look."""
     problems: tuple[InputProblem, ...] = ()
@@ -61,6 +51,8 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
     """Digest of the newest content, or the read error."""
     waiting: Waiting | None = None
     """The newest content, where it waits for a second look."""
+    effective: bytes = b""
+    """Digest of the content in effect."""
 
     @classmethod
     def first(cls, path: str, setting: str, parse: Parse[T], limit_bytes: int = LIMIT_BYTES) -> "LastGoodFile[T]":
@@ -88,16 +80,20 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
             parsed = self._parsed(content.data)
         except ValueError as error:
             return following._rejected(str(error), seen)  # noqa: SLF001  of this class
-        extent = Extent(len(content.data), parsed.entries)
-        if self.extent is not None and seen != self.seen:
-            reason = doubt(self.extent, extent, in_place=content.file == self.file)
-            if reason:
-                return following._with_problem(reason, seen, waiting=Waiting(seen, now))  # noqa: SLF001  the same
+        if seen != self.effective and (reason := self._doubt(content.file, parsed)):
+            waiting = self.waiting if seen == self.seen else next_wait(self.waiting, seen, now)
+            if waiting is None or not waiting.is_over(now):
+                return following._with_problem(reason, seen, waiting=waiting)  # noqa: SLF001  the same
         problems = tuple(InputProblem(str(self.path), "a part", problem) for problem in parsed.problems)
         rejected = self.rejected + bool(problems)
         return replace(
-            following, parsed=parsed, extent=extent, problems=problems, rejected=rejected, seen=seen, waiting=None
+            following, parsed=parsed, problems=problems, rejected=rejected, seen=seen, waiting=None, effective=seen
         )
+
+    def _doubt(self, file: FileId, parsed: Parsed[T]) -> str:
+        if self.parsed is None:
+            return ""
+        return doubt(in_place=file == self.file, entries=parsed.size, entries_before=self.parsed.size)
 
     def _parsed(self, content: bytes) -> Parsed[T]:
         """Return what takes effect of the content; raises ValueError."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import structlog
 
 from epp.framework.errors import ConfigurationError
+from epp.framework.regular_files import read_regular
 
 _LEAST_CHARACTERS = 16
 _MOST_BYTES = 4096
@@ -56,8 +57,7 @@ class TokenFile:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> bytes:
-        with self._path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+        content = read_regular(self._path, _MOST_BYTES).data
         token = content.strip().decode("ascii", "replace")
         if not len(token) >= _LEAST_CHARACTERS or len(content) > _MOST_BYTES:
             raise ValueError(f"has a token of {len(token)} characters")

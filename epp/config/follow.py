@@ -15,7 +15,7 @@ from epp.config.sources import decoded, read_again
 from epp.framework import Clock, ConfigurationError, SystemClock
 from epp.framework.faults import described
 from epp.framework.regular_files import FileId
-from epp.framework.second_look import Extent, Waiting, doubt
+from epp.framework.second_look import Waiting, doubt, next_wait
 from epp.watch import changes
 
 _log = structlog.get_logger()
@@ -63,6 +63,8 @@ class ConfigFollower:
         self._clock = clock or SystemClock()
         self._file: FileId | None = None
         self._waiting: Waiting | None = None
+        self._whole = b""
+        """Digest of the last version that did not have to wait any more."""
         self._observer = observer or ConfigObserver()
         self.state = ConfigState()
         self._observer.config_taken(self.state.generation)
@@ -116,16 +118,18 @@ class ConfigFollower:
     def _is_whole(self, text: str, *, in_place: bool) -> bool:
         """Return whether a valid version may take effect: one that may be half-written waits for a second look."""
         digest, now = hashlib.blake2b(text.encode()).digest(), self._clock.now()
+        if digest == self._whole:
+            return True
         if self._waiting is not None and self._waiting.digest == digest:
             return self._waiting.is_over(now)
-        self._waiting = None
-        before, after = Extent(len(self._effective)), Extent(len(text))
-        reason = doubt(before, after, in_place=in_place)
-        if reason:
-            self._waiting = Waiting(digest, now)
-            self.state = ConfigState(self.state.generation, f"{self._path}: {reason}")
-            _log.info("configuration waits for a second look", file=str(self._path), reason=reason)
-        return not reason
+        reason = doubt(in_place=in_place)
+        self._waiting = next_wait(self._waiting, digest, now) if reason else None
+        if self._waiting is None or self._waiting.is_over(now):
+            self._whole = digest
+            return True
+        self.state = ConfigState(self.state.generation, f"{self._path}: {reason}")
+        _log.info("configuration waits for a second look", file=str(self._path), reason=reason)
+        return False
 
     def _reverted(self) -> None:
         if self.state.refused:

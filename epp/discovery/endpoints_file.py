@@ -56,8 +56,7 @@ def parse_targets_file(content: bytes, _path: Path) -> Parsed[tuple[Target, ...]
             place = _describe(entry, index, _line_of(root, index, error.field))
             raise ValueError(f"{place}: {error}") from None
         targets.append(target)
-    names = frozenset((target.namespace, target.name) for target in targets)
-    return Parsed(tuple(targets), len(targets), names=names)
+    return Parsed(tuple(targets), len(targets))
 
 
 def _load(content: bytes) -> tuple[yaml.Node | None, object]:

@@ -47,7 +47,7 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
     """A pool listed in a file; an invalid new version changes nothing: the log, `/healthz` and metrics have the reason.
 
     Replace the file by renaming a new one over it, or by swapping a symbolic link in its path. A version that may be
-    half-written, with less than half of the endpoints or shorter and written in place, waits until it has not changed
+    half-written, one that is written in place or has less than half of the endpoints, waits until it has not changed
     for 1.5 s.
     """
 

@@ -12,6 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+_BEGIN = b"-----BEGIN CERTIFICATE-----"
 _VALID_FOR = dt.timedelta(days=3650)
 
 
@@ -22,10 +23,12 @@ def check_pair(key: bytes, certificate: bytes) -> None:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ValueError("tls.key holds no unencrypted private key in PEM") from error
     try:
-        leaf, *_ = x509.load_pem_x509_certificates(certificate)
-        public = leaf.public_key()
+        chain = x509.load_pem_x509_certificates(certificate)
+        public = chain[0].public_key()
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ValueError("tls.crt holds no certificate in PEM") from error
+    if certificate.count(_BEGIN) != len(chain):
+        raise ValueError("tls.crt ends within a certificate: write the whole file")
     if public != private.public_key():
         raise ValueError("tls.key does not belong to the first certificate of tls.crt")
 

@@ -9,10 +9,12 @@ from threading import Lock
 import structlog
 
 from epp.framework import ConfigurationError
+from epp.framework.regular_files import read_regular
 
 _log = structlog.get_logger()
 
 _MOST_SECONDS = 60
+_MOST_BYTES = 1024 * 1024
 _FILES = ("tls.key", "tls.crt")
 
 _Marks = tuple[tuple[int, int, int, int], ...]
@@ -72,11 +74,18 @@ class CertificateFiles:
         return tuple((stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats)
 
     def _read(self) -> tuple[bytes, bytes]:
-        key, certificate = ((self._directory / name).read_bytes() for name in _FILES)
+        key, certificate = (_content(self._directory / name) for name in _FILES)
         from epp.extproc.certificates import check_pair  # noqa: PLC0415  loads cryptography
 
         check_pair(key, certificate)
         return key, certificate
+
+
+def _content(path: Path) -> bytes:
+    content = read_regular(path, _MOST_BYTES).data
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{path.name} has more than {_MOST_BYTES} bytes: it must hold a key or certificates in PEM")
+    return content
 
 
 def self_signed() -> tuple[bytes, bytes]:

@@ -7,6 +7,9 @@ from typing import TypeVar, cast
 import msgspec
 
 from epp.framework.parameters import ParameterError, read_struct
+from epp.framework.regular_files import read_regular
+
+_MOST_BYTES = 16 * 1024 * 1024
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -15,9 +18,11 @@ def read_list(parameter: str, path: str, entry: type[S]) -> tuple[S, ...]:
     """Return the entries of the list in a file; raises ValueError that names the parameter, the file and the place."""
     what = f"{parameter} {path!r}"
     try:
-        content = Path(path).read_bytes()
+        content = read_regular(Path(path), _MOST_BYTES).data
     except OSError as error:
         raise ValueError(f"{what} cannot be read: {error.strerror or error}") from error
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{what} has more than {_MOST_BYTES} bytes: leave entries out")
     try:
         found = msgspec.yaml.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

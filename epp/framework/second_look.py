@@ -2,22 +2,15 @@
 """New versions of a file that may be half-written: when to look at them once more before they take effect.
 
 A file that is written in place is empty at first, and then grows; its beginning may be valid by itself. So a version
-that takes something away waits until it has stayed the same for a while.
+that is written in place, or that has much less than the one before, waits until it has stayed the same for a while.
 """
 
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 UNCHANGED_SECONDS = 1.5
 """Longer than a pause between two writes of one program, and than the second between two looks at a file."""
-
-
-class Extent(NamedTuple):
-    """What there is in a version."""
-
-    size_bytes: int
-    entries: AbstractSet[object] = frozenset()
-    """Names of what it lists, such as endpoints."""
+LONGEST_SECONDS = 10.0
+"""A file that is written in place again and again takes effect all the same."""
 
 
 class Waiting(NamedTuple):
@@ -25,30 +18,31 @@ class Waiting(NamedTuple):
 
     digest: bytes
     since: float
-    """Time of the first look."""
+    """Time of the first look at this version."""
+    began: float
+    """Time of the first look at the first of the versions that had to wait."""
 
     def is_over(self, now: float) -> bool:
-        """Return whether it has stayed the same for long enough."""
-        return now - self.since >= UNCHANGED_SECONDS
+        """Return whether it has stayed the same for long enough, or others before it have waited in vain."""
+        return now - self.since >= UNCHANGED_SECONDS or now - self.began >= LONGEST_SECONDS
 
 
-def doubt(before: Extent, after: Extent, *, in_place: bool) -> str:
-    """Return why the version `after` may be half of one, in words; empty where nothing says so.
+def next_wait(before: Waiting | None, digest: bytes, now: float) -> Waiting:
+    """Return the wait of another version than the one that waited before, if one did."""
+    return Waiting(digest, now, now if before is None else before.began)
+
+
+def doubt(*, in_place: bool, entries: int = 0, entries_before: int = 0) -> str:
+    """Return why a version may be half of one, in words; empty where nothing says so.
 
     `in_place` says that the file is the one of the last look. Another file, renamed over it, is whole as a rule: then
     only the loss of more than half of the entries counts.
     """
-    if 2 * len(after.entries) < len(before.entries):
-        return _sentence(f"it has {len(after.entries)} entries in place of {len(before.entries)}")
-    if not in_place:
-        return ""
-    lost = before.entries - after.entries
-    if lost:
-        return _sentence(f"it was written in place without {len(lost)} of the {len(before.entries)} entries")
-    if after.size_bytes < before.size_bytes:
-        return _sentence("it was written in place, and is shorter than before")
+    if in_place:
+        return f"it was written in place: {_WHEN}"
+    if 2 * entries < entries_before:
+        return f"it has {entries} entries in place of {entries_before}: {_WHEN}"
     return ""
 
 
-def _sentence(reason: str) -> str:
-    return f"{reason}: it takes effect once it has not changed for {UNCHANGED_SECONDS:g} s"
+_WHEN = f"it takes effect once it has not changed for {UNCHANGED_SECONDS:g} s"

@@ -12,6 +12,7 @@ from typing import Self
 import aiohttp
 
 from epp.collectors.dynamic_scores.client import Client, FetchError
+from epp.framework.regular_files import read_regular
 
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 _TOKEN_LIMIT_BYTES = 64 * 1024
@@ -89,8 +90,7 @@ async def _body(answer: aiohttp.ClientResponse, url: str) -> bytes:
 def _token(path: str) -> str:
     """Return the token in a file, which may be replaced at any time; raises FetchError."""
     try:
-        with Path(path).open("rb") as file:
-            token = file.read(_TOKEN_LIMIT_BYTES).decode().strip()
+        token = read_regular(Path(path), _TOKEN_LIMIT_BYTES).data.decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise FetchError(f"token file {path} cannot be read: {error}") from None
     if not token or not token.isascii() or not token.isprintable():

@@ -10,7 +10,7 @@ import msgspec
 from epp.framework.durations import parse_duration
 from epp.framework.inputs import InputProblem, InputState
 from epp.framework.regular_files import FileContent, FileId
-from epp.framework.second_look import Extent, Waiting, doubt
+from epp.framework.second_look import Waiting, doubt, next_wait
 from epp.objects.decode import Kinds, Version, kinds_without_use, versions_in
 from epp.objects.files.reading import Reading, parse
 from epp.objects.held import Held, Judge, no_faults, replaces
@@ -90,12 +90,12 @@ class FileVersion(msgspec.Struct, frozen=True):
     objects: FileObjects
     seen: bytes = b""
     """Digest of its content, or the read error; empty while it is missing."""
-    extent: Extent | None = None
-    """Of the version in effect; None where there is none."""
     file: FileId | None = None
     """The file at the last look."""
     waiting: Waiting | None = None
     """The newest content, where it waits for a second look."""
+    effective: bytes = b""
+    """Digest of the content in effect."""
 
 
 class ObjectVersions(msgspec.Struct, frozen=True):
@@ -129,7 +129,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
             elif file in reading.unreadable:
                 files[file] = _unreadable(before, reading.unreadable[file])
             elif (missed := self._missed(before, reading.reason_missing(file), now)).held:
-                files[file] = FileVersion(missed, b"", before.extent, before.file)
+                files[file] = FileVersion(missed, b"", before.file, effective=before.effective)
             elif file in reading.lost:
                 files[file] = FileVersion(self._lost(missed, reading.lost[file]))
         return msgspec.structs.replace(self, files=files)
@@ -146,7 +146,7 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         if not content.data.strip() and before.objects.held:  # another process may have just begun to write it
             missed = self._missed(before, "it is empty", now)
             if missed.held:
-                return FileVersion(missed, b"", before.extent, content.file)
+                return FileVersion(missed, b"", content.file, effective=before.effective)
             return FileVersion(missed.take(()), _digest(content.data))
         seen = _digest(content.data)
         if seen == before.seen and (before.waiting is None or not before.waiting.is_over(now)):
@@ -154,14 +154,14 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         try:
             objects = before.objects.take(parse(file, content.data), self.judge, self.kinds)
         except ValueError as error:
-            return FileVersion(before.objects.reject(str(error)), seen, before.extent, content.file)
-        extent = Extent(len(content.data), frozenset(each.key for each in objects.held))
-        if before.extent is not None and seen != before.seen:
-            reason = doubt(before.extent, extent, in_place=content.file == before.file)
-            if reason:
-                postponed = before.objects.postpone(reason)
-                return FileVersion(postponed, seen, before.extent, content.file, Waiting(seen, now))
-        return FileVersion(objects, seen, extent, content.file)
+            return FileVersion(before.objects.reject(str(error)), seen, content.file, effective=before.effective)
+        held, held_before = len(objects.held), len(before.objects.held)
+        reason = doubt(in_place=content.file == before.file, entries=held, entries_before=held_before)
+        if reason and held_before and seen != before.effective:
+            waiting = before.waiting if seen == before.seen else next_wait(before.waiting, seen, now)
+            if waiting is None or not waiting.is_over(now):
+                return FileVersion(before.objects.postpone(reason), seen, content.file, waiting, before.effective)
+        return FileVersion(objects, seen, content.file, effective=seen)
 
     def _lost(self, objects: FileObjects, reason: str) -> FileObjects:
         """Return the state of a configured path, or a directory, that has no objects of its own."""
@@ -189,4 +189,4 @@ def _unreadable(before: FileVersion, reason: str) -> FileVersion:
     seen = reason.encode()
     if seen == before.seen:
         return before
-    return FileVersion(before.objects.reject(reason), seen, before.extent, before.file)
+    return FileVersion(before.objects.reject(reason), seen, before.file, effective=before.effective)

@@ -4,6 +4,7 @@
 import msgspec
 import pytest
 import yaml
+from config_files import replace
 
 from epp.accelerators.catalogue.gpu_catalogue import GpuCatalogueEntry, with_gpu_catalogue
 from epp.framework import ConfigurationError, Endpoint, ManualClock
@@ -86,8 +87,8 @@ def tagger(tmp_path):
 
     def build(entries, *objects):
         catalogue, cluster = tmp_path / "gpus.yaml", tmp_path / "cluster.yaml"
-        catalogue.write_text(yaml.safe_dump(entries))
-        cluster.write_text(yaml.safe_dump_all(objects))
+        replace(catalogue, yaml.safe_dump(entries))
+        replace(cluster, yaml.safe_dump_all(objects))
         parameters = {"gpuCatalogue": str(catalogue), "paths": [str(cluster)]}
         return Registry().build("accelerator-data-source", parameters, name="hardware", clock=ManualClock())
 
@@ -158,7 +159,7 @@ def test_tf_18_an_impossible_figure_is_said_and_the_rest_is_used(tagger, entry, 
 @pytest.mark.parametrize("text", ["", "{", "model: T4", "- [" * 100])
 def test_tf_18_a_file_without_a_list_is_refused(tmp_path, text):
     file = tmp_path / "gpus.yaml"
-    file.write_text(text)
+    replace(file, text)
     with pytest.raises(ConfigurationError, match=r"gpuCatalogue: '.*gpus.yaml'"):
         Registry().build("accelerator-data-source", {"gpuCatalogue": str(file)}, name="hardware", clock=ManualClock())
 
@@ -171,10 +172,10 @@ async def test_tf_18_a_new_version_of_the_file_takes_effect_and_a_broken_one_cha
         return built.tag(endpoint).attributes[ACCELERATOR].cost.per_hour
 
     assert price() == 0.53
-    file.write_text(yaml.safe_dump([{**T4, "costPerHour": 0.41}]))
+    replace(file, yaml.safe_dump([{**T4, "costPerHour": 0.41}]))
     assert await built.look()
     assert price() == 0.41
-    file.write_text("- {model: T4, costPerHour: 0.3}\n- {model: L4, costPerHour: -1}\n")
+    replace(file, "- {model: T4, costPerHour: 0.3}\n- {model: L4, costPerHour: -1}\n")
     assert await built.look()
     assert price() == 0.41
     (problem,) = built.inputs.problems

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from config_files import replace
 from waiting import until
 
 from epp.accelerators.inventory import Inventory
@@ -90,7 +91,7 @@ def gpu(name: str) -> dict:
 def objects(tmp_path):
     def write(*documents: dict) -> str:
         path: Path = tmp_path / "objects.yaml"
-        path.write_text(yaml.safe_dump_all(documents))
+        replace(path, yaml.safe_dump_all(documents))
         return str(path)
 
     return write

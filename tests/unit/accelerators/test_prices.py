@@ -14,6 +14,7 @@ from epp.accelerators.tag_builder import TagBuilder, TaggerOptions
 from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.registry import Registry
+from epp.framework.second_look import UNCHANGED_SECONDS
 from epp.framework.snapshot import ACCELERATOR
 from epp.last_good_file import Parsed
 
@@ -259,6 +260,13 @@ def price_by(tagger):
     return tagger.tag(T4).attributes[ACCELERATOR].cost_per_hour()
 
 
+async def look_twice(built) -> None:
+    """Look, and again after the time for which a file that is written in place must not change."""
+    await built.look()
+    built.clock.advance(UNCHANGED_SECONDS)
+    await built.look()
+
+
 async def test_ome_7_new_prices_take_effect_and_broken_ones_change_nothing(tagger, tmp_path):
     built, file = tagger("prices: [{accelerator: t4, perHour: 0.5}]"), tmp_path / "prices.yaml"
     assert price_by(built) == 0.5
@@ -273,7 +281,7 @@ async def test_ome_7_new_prices_take_effect_and_broken_ones_change_nothing(tagge
     assert price_by(built) == 0.5
     assert "restore the file" in built.inputs.problems[0].reason
     file.write_text("prices: [{accelerator: t4, perHour: 0.4}]")
-    assert await built.look()
+    await look_twice(built)
     assert (price_by(built), built.inputs.problems) == (0.4, ())
     assert built.inputs.rejected == {str(file): 5}
 
@@ -294,7 +302,7 @@ async def test_ome_7_mistakes_at_the_start_leave_the_rest_in_effect_until_a_bett
     assert price_by(built) == 0.5
     assert "line 3: perHour is -1" in built.inputs.problems[0].reason
     (tmp_path / "prices.yaml").write_text("prices:\n- {accelerator: t4, perHour: 0.6}\n- {accelerator: l4}\n")
-    assert await built.look()
+    await look_twice(built)
     assert price_by(built) == 0.6
 
 

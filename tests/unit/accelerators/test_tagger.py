@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import yaml
+from config_files import replace
 from structlog.testing import capture_logs
 from waiting import until
 
@@ -59,7 +60,7 @@ def test_defaults_are_for_endpoints_of_which_nothing_is_known():
 
 
 def test_classes_of_the_files_tag_the_endpoints_they_match(tmp_path):
-    (tmp_path / "classes.yaml").write_text(yaml.safe_dump(accelerator_class("0.53")))
+    replace(tmp_path / "classes.yaml", yaml.safe_dump(accelerator_class("0.53")))
     found = tag(source(paths=[str(tmp_path)]), labels=T4)
     assert (found.primary_class, found.cost_per_hour()) == ("cheap-t4", 0.53)
     assert found.provenance["per_hour"] == "AcceleratorClass/cheap-t4"
@@ -67,8 +68,8 @@ def test_classes_of_the_files_tag_the_endpoints_they_match(tmp_path):
 
 def test_ome_11_object_that_is_malformed_costs_that_one_alone(tmp_path):
     bad = {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": "bad"}, "spec": 7}
-    (tmp_path / "classes.yaml").write_text(yaml.safe_dump_all([bad, accelerator_class("0.53")]))
-    (tmp_path / "broken.yaml").write_text("{")
+    replace(tmp_path / "classes.yaml", yaml.safe_dump_all([bad, accelerator_class("0.53")]))
+    replace(tmp_path / "broken.yaml", "{")
     built = source(paths=[str(tmp_path)])
     assert tag(built, labels=T4).primary_class == "cheap-t4"
     assert built.inventory.skipped == 2
@@ -84,7 +85,7 @@ def test_ome_15_devices_of_each_class_are_metrics(tmp_path):
         "status": {"allocatable": {"nvidia.com/gpu": "4"}},
     }
     others = [{**accelerator_class("1", name=f"c{number}"), "spec": {}} for number in range(300)]
-    (tmp_path / "objects.yaml").write_text(yaml.safe_dump_all([accelerator_class("0.53"), node, *others]))
+    replace(tmp_path / "objects.yaml", yaml.safe_dump_all([accelerator_class("0.53"), node, *others]))
     samples = source(paths=[str(tmp_path)]).samples
     assert len(samples) == 2 * 256  # a cluster may have any number of classes
     of_t4 = {sample.metric.name: sample.value for sample in samples if sample.labels == ("cheap-t4",)}
@@ -92,7 +93,7 @@ def test_ome_15_devices_of_each_class_are_metrics(tmp_path):
 
 
 def test_impossible_value_is_logged_once_and_is_among_the_inputs(tmp_path):
-    (tmp_path / "classes.yaml").write_text(yaml.safe_dump(accelerator_class("-3")))
+    replace(tmp_path / "classes.yaml", yaml.safe_dump(accelerator_class("-3")))
     with capture_logs() as logs:
         built = source(paths=[str(tmp_path)])
         asyncio.run(built.look())
@@ -108,7 +109,7 @@ def test_impossible_value_is_logged_once_and_is_among_the_inputs(tmp_path):
 
 def test_policies_in_the_files_are_ignored_even_if_they_are_broken(tmp_path):
     policy = {"apiVersion": "llm-d.ai/v1alpha2", "kind": "InferenceObjective", "spec": {"priority": "high"}}
-    (tmp_path / "objects.yaml").write_text(yaml.safe_dump_all([policy, accelerator_class("0.53")]))
+    replace(tmp_path / "objects.yaml", yaml.safe_dump_all([policy, accelerator_class("0.53")]))
     built = source(paths=[str(tmp_path)])
     assert set(built.inventory.classes) == {"cheap-t4"}
     assert built.inputs.problems == ()
@@ -139,7 +140,7 @@ def test_path_where_there_is_nothing_is_refused_when_it_is_built(tmp_path):
 
 async def test_changed_file_tags_all_endpoints_anew(tmp_path):
     path = tmp_path / "classes.yaml"
-    path.write_text(yaml.safe_dump(accelerator_class("0.53")))
+    replace(path, yaml.safe_dump(accelerator_class("0.53")))
     built = source(paths=[str(tmp_path)])
     store = Datastore(ManualClock())
     store.replace([Endpoint("a", "10.0.0.1", 8000, labels=T4), Endpoint("b", "10.0.0.2", 8000)])
@@ -152,7 +153,7 @@ async def test_changed_file_tags_all_endpoints_anew(tmp_path):
     tasks.append(asyncio.create_task(built.follow(partial(tagging.retag, built))))
     try:
         fresh = tmp_path / "fresh"
-        fresh.write_text(yaml.safe_dump(accelerator_class("0.35", name="cheaper-t4")))
+        replace(fresh, yaml.safe_dump(accelerator_class("0.35", name="cheaper-t4")))
         fresh.replace(path)
         await until(lambda: tags()[0].primary_class == "cheaper-t4", "the new class has effect")
     finally:
@@ -175,7 +176,7 @@ def never(_concerns: Concerns) -> None:
 
 def test_what_is_wrong_with_an_endpoint_is_said_once(tmp_path):
     path = tmp_path / "classes.yaml"
-    path.write_text(yaml.safe_dump(accelerator_class("0.53")))
+    replace(path, yaml.safe_dump(accelerator_class("0.53")))
     built = source(paths=[str(path)])
     with capture_logs() as logs:
         for _ in range(3):
@@ -195,7 +196,8 @@ def test_pool_that_is_wrong_all_over_does_not_fill_the_log():
 
 def test_tf_4_labels_of_the_node_are_an_attribute(tmp_path):
     file = tmp_path / "objects.yaml"
-    file.write_text(
+    replace(
+        file,
         """
 apiVersion: v1
 kind: Node
@@ -205,7 +207,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: vllm-a, namespace: llm}
 spec: {nodeName: n1, containers: []}
-"""
+""",
     )
     tagger = source(paths=[str(file)])
 

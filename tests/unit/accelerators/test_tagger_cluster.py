@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import yaml
+from config_files import replace
 from structlog.testing import capture_logs
 
 from epp.accelerators.tagger import AcceleratorTagger
@@ -127,14 +128,14 @@ def test_object_that_is_gone_counts_no_more(source):
 
 def test_object_of_a_file_takes_precedence_and_nobody_complains(source, tmp_path):
     path = tmp_path / "nodes.yaml"
-    path.write_text(yaml.safe_dump(node("n1", T4)))
+    replace(path, yaml.safe_dump(node("n1", T4)))
     tagger = source(paths=[str(path)])
     with capture_logs() as logs:
         take(tagger, of(NODE, node("n1", H100)))
     assert tag(tagger).model == "t4"
     assert tagger.inventory.problems == ()
     assert [line for line in logs if line["log_level"] == "warning"] == []
-    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": []}))
+    replace(path, yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": []}))
     assert asyncio.run(tagger.look())
     assert tag(tagger).model == "h100"
 
@@ -155,9 +156,9 @@ def test_ome_11_invalid_version_is_an_input_that_is_not_in_effect(source):
 
 async def test_files_and_cluster_may_change_at_once(source, tmp_path):
     path = tmp_path / "classes.yaml"
-    path.write_text(yaml.safe_dump(gold(H100)))
+    replace(path, yaml.safe_dump(gold(H100)))
     tagger = source(paths=[str(path)])
-    path.write_text(yaml.safe_dump({**gold(H100), "metadata": {"name": "silver"}}))
+    replace(path, yaml.safe_dump({**gold(H100), "metadata": {"name": "silver"}}))
     await asyncio.gather(tagger.look(), tagger.objects_changed([of(NODE, node("n1", H100))]))
     assert (tag(tagger).model, tag(tagger).primary_class) == ("h100", "silver")
 

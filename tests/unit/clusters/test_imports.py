@@ -3,6 +3,7 @@
 
 import pytest
 import yaml
+from config_files import replace
 
 from epp.clusters.tagger import ClusterTagger
 from epp.framework import ManualClock, Request
@@ -55,7 +56,7 @@ def test_import_that_is_no_object_is_refused_with_field_and_remedy():
 
 async def test_ocm_1_endpoints_of_clusters_that_export_the_pool_are_kept_and_local_ones(tmp_path):
     path = tmp_path / "import.yaml"
-    path.write_text(yaml.safe_dump(exported_by("west")))
+    replace(path, yaml.safe_dump(exported_by("west")))
     source = build(ClusterTagger, paths=[str(path)], cluster="east")
     keeps = build(PlacementFilter, poolImport="example/llm-pool")
     endpoints = [
@@ -70,7 +71,7 @@ async def test_ocm_1_endpoints_of_clusters_that_export_the_pool_are_kept_and_loc
         return keeps.filter(Request("r"), candidates(records={CLUSTER: standings})).tolist()
 
     assert kept() == [True, True, False, True]
-    path.write_text(yaml.safe_dump(exported_by("north")))
+    replace(path, yaml.safe_dump(exported_by("north")))
     concerns = await source.look()
     assert [concerns(endpoint) for endpoint in endpoints] == [False, True, True, True]
     assert kept() == [True, False, True, False]

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import yaml
+from config_files import replace
 from hub_objects import SCORE, cluster, decoded, placement, scores, taint, weighted
 from structlog.testing import capture_logs
 from waiting import until
@@ -44,7 +45,7 @@ def source(clock, tmp_path):
 
 
 def write(path, *documents: dict) -> None:
-    path.write_text(yaml.safe_dump_all(documents))
+    replace(path, yaml.safe_dump_all(documents))
 
 
 def tag(tagger: ClusterTagger, endpoint: Endpoint = EAST) -> ClusterStanding:

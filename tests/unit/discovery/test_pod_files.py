@@ -133,7 +133,7 @@ async def test_files_are_followed(tmp_path, build, pool):
     discovery = build()
     await discovery.start(pool)
     following = asyncio.create_task(discovery.follow(pool))
-    file.write_text(dump(pod("a", "10.0.0.9")))
+    replace(file, dump(pod("a", "10.0.0.9")))
     await until(lambda: pool.hostports == {"a-rank-0": "10.0.0.9:8000"}, "the new address")
     following.cancel()
     with pytest.raises(asyncio.CancelledError):

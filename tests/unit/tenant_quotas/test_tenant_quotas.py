@@ -5,6 +5,7 @@ import asyncio
 
 import pytest
 import yaml
+from config_files import replace
 
 from epp.framework.clock import ManualClock
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
@@ -249,7 +250,7 @@ def files(tmp_path):
     path = tmp_path / "quotas.yaml"
 
     def write(*documents: dict | str):
-        path.write_text("---\n".join(one if isinstance(one, str) else yaml.safe_dump(one) for one in documents))
+        replace(path, "---\n".join(one if isinstance(one, str) else yaml.safe_dump(one) for one in documents))
         return str(path)
 
     return write
