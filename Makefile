@@ -18,7 +18,7 @@ export define SHOW_PACKAGES
 endef
 
 .PHONY: run test lint types contracts unit e2e e2e-grpcio h2spec fuzz docs manifests picture bench bench-profiles overload \
-  overload-ci hostile hostile-ci soak test-vllm test-kube kube-assets lock clean
+  overload-ci hostile hostile-ci soak supply test-vllm test-kube kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo
@@ -64,6 +64,13 @@ fuzz: .venv/fuzz
 	$(FUZZ)/fuzz_inputs.py exposition --runs 200000 --coverage .venv/fuzz/exposition
 	$(FUZZ)/fuzz_inputs.py config --runs 5000
 	$(FUZZ)/fuzz_inputs.py config --runs 5000 --coverage .venv/fuzz/config
+
+# dist/sbom.cdx.json, the packages of an installation with versions, hashes and licences; fails for a licence that is not
+# allowed, and for what bandit finds beyond ruff.
+supply: .venv/supply
+	$(BIN)/python docs/supply.py
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive epp scorers
+	$(BIN)/pytest tests/supply
 
 # Writes all generated references and files anew; a test names those that are out of date.
 docs: .venv/test
@@ -137,6 +144,10 @@ test-vllm: .venv/test
 	$(call install,installing $$(grep -c == .lock/fuzz.txt) package of the fuzzer into .venv ...,--require-hashes -r .lock/fuzz.txt)
 	@mkdir -p $@ && touch $@
 
+.venv/supply: .lock/supply.txt .venv/test
+	$(call install,installing the $$(grep -c == .lock/supply.txt) packages of the supply checks into .venv ...,--require-hashes -r .lock/supply.txt)
+	@touch $@
+
 # Resolves the lower bounds of pyproject.toml into exact versions with hashes.
 lock: .venv/bin/python
 	$(PIP) install --quiet uv
@@ -148,6 +159,8 @@ lock: .venv/bin/python
 	  --group pyproject.toml:build -c .lock/run.txt -o .lock/build.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --group pyproject.toml:fuzz -c .lock/test.txt -o .lock/fuzz.txt
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
+	  --group pyproject.toml:supply -c .lock/test.txt -o .lock/supply.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	  --extra cel --extra kubernetes --extra tokenizers -c .lock/test.txt -o .lock/image.txt pyproject.toml
 

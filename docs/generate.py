@@ -317,7 +317,7 @@ def licences_markdown() -> str:
 
 def dependencies() -> Mapping[str, set[str]]:
     """Return all packages that this one needs here, each with the extras that bring it; `base` for none."""
-    extras = ("base", "gateway", "cel", "tokenizers")
+    extras = ("base", "gateway", "cel", "kubernetes", "tokenizers")
     found: dict[str, set[str]] = {}
     for extra in extras:
         left = [Requirement(f"{PROJECT}[{extra}]" if extra != "base" else PROJECT)]
@@ -344,6 +344,7 @@ _SPDX = {
     "BSD License": "BSD",
     "ISC License": "ISC",
     "MIT License": "MIT",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "The MIT License (MIT)": "MIT",
 }
 
