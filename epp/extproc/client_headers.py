@@ -62,17 +62,19 @@ GROUPS: Mapping[str, Group] = {
     ),
     "fairness-id": Group(
         FAIRNESS_ID,
-        "Queue as any flow, or as a new one with every request, for more than one share. The plugin `tenants` decides "
-        "the flow by itself.",
+        "Queue as any flow, or as a new one with every request, for more than one share. With API keys, the plugin "
+        "`tenants` decides the flow.",
     ),
     "session": Group(
         (SESSION_ID, *AGENT_SESSIONS, SESSION_TOKEN),
         "Stay at one endpoint, of its own choice with a token; with `agent-identity`, queue as any flow. Only where "
         "plugins read sessions.",
     ),
-    "slo": Group((*SLO_TTFT_MS, *SLO_TPOT_MS), "Ask for the fastest endpoints, or be refused where none is fast."),
+    "slo": Group((*SLO_TTFT_MS, *SLO_TPOT_MS), "Ask for endpoints that are fast enough, where plugins read targets."),
     "accelerator": Group(
-        (ACCELERATOR_PREFIX,), "Choose the hardware, within the bounds of the configuration and of objects."
+        (ACCELERATOR_PREFIX,),
+        "Choose the hardware, where `allowRequestOverrides` of `accelerator-selection-producer` allows it, within the "
+        "bounds of the configuration and of objects.",
     ),
     "profile": Group((PROFILE.lower(),), "Choose among the profiles of `header-profile-handler`, where it is used."),
     "video": Group(

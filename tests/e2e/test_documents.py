@@ -28,6 +28,7 @@ FLOW_CONTROL = "docs/flow-control.md"
 ADMIN_PORT = "docs/admin-port.md"
 QUOTAS = "docs/quotas.md"
 TENANTS = "docs/tenants.md"
+SECURITY = "docs/security.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "make bench", "helm install", "epp check --cluster"),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
@@ -38,6 +39,7 @@ NOT_RUN = {
     ADMIN_PORT: ("kubectl ",),
     QUOTAS: (),
     TENANTS: ("kubectl ",),
+    SECURITY: (),
     FILES: ("kubectl ",),
 }
 """Commands that install packages, as the text beside them says, the bench, which has a test of its own, and those for a
@@ -52,6 +54,7 @@ PROJECT_FILES = {
     ADMIN_PORT: (),
     QUOTAS: (),
     TENANTS: (),
+    SECURITY: (),
     FILES: (),
 }
 """What a document needs of the checkout."""
@@ -260,6 +263,16 @@ def test_tenants_work_as_they_are_written(walk):
     assert 'fairness_id="chat",model_name="meta-llama/Llama-3.1-8B-Instruct",priority="10"' in metrics
     assert "HTTP/1.1 200 OK" in moved
     assert not [key for key in ("sk-of-chat", "sk-of-night-jobs", "sk-of-nobody") if key in "".join(walked.values())]
+
+
+def test_security_works_as_it_is_written(walk):
+    *_, served, arrived, refused, _, _, metrics = walk(SECURITY).values()  # one command is there twice
+    assert '"model":"meta-llama/Llama-3.1-8B-Instruct"' in served
+    (record,) = json.loads(next(line for line in arrived.splitlines() if line.startswith("[")))  # beside log lines
+    assert record["model"] == "meta-llama/Llama-3.1-8B-Instruct"
+    assert not {"x_prefiller_host_port", "x-llm-d-model-name-rewrite"} & {name for name, _ in record["headers"]}
+    assert "status 401" in refused
+    assert 'llm_d_epp_extproc_protocol_errors_total{kind="undecodable"} 0.0' in metrics
 
 
 def test_commands_that_are_not_run_are_in_the_documents():
