@@ -82,9 +82,14 @@ GROUPS: Mapping[str, Group] = {
     ),
     "prefer": Group((PREFER,), "Be answered with 412 unless an endpoint holds its KV cache: ask what others asked."),
     "attempt-count": Group(
-        (ATTEMPT_COUNT,), "End an unanswered request of its own id, path, flow, model and prompt with 503."
+        (ATTEMPT_COUNT,),
+        "End an unanswered request of the same id, path, flow, model and prompt with 503. Without it, a second attempt "
+        "of a gateway counts as a request of its own.",
     ),
-    "request-id": Group((REQUEST_ID,), "Give several requests one name in logs, or that of a request of another."),
+    "request-id": Group(
+        (REQUEST_ID,),
+        "Give several requests one name in logs, or that of a request of another. Ids of gateways are replaced too.",
+    ),
     "endpoint-selection": Group(
         (ENDPOINT_SELECTION,),
         "Name the endpoint that serves it, where `header-based-testing-filter` is used, which is for tests.",

@@ -119,4 +119,5 @@ async def test_messages_that_no_gateway_would_send_are_not_in_log_lines(simulate
     assert errors[frozenset({"kind=undecodable"})] == 5
     assert errors[frozenset({"kind=headers-not-shown"})] >= 4
     assert any("stream closed: protocol error" in line for line in served.command.err)
+    assert not any("Traceback" in line for line in served.command.err)
     assert not [line for line in (*served.command.out, *served.command.err) if CANARY in line]
