@@ -10,6 +10,7 @@ import typer.main
 from documents import blocks, commands
 
 from epp.cli.app import application
+from epp.extproc.faults import Fault
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "security.md").read_text()
@@ -39,6 +40,10 @@ def test_link_leads_somewhere(target):
 def test_parameter_is_one_of_the_references(name):
     references = [REPOSITORY / "epp/samples/PLUGINS.md", *(REPOSITORY / "docs").glob("*.md")]
     assert any(f"`{name}`" in path.read_text() for path in references if path.name != "security.md")
+
+
+def test_every_kind_of_protocol_error_has_its_row():
+    assert re.findall(r"^\| `([a-z-]+)` \| `(?:INV|RES|INT)", PAGE, re.MULTILINE) == [fault.value for fault in Fault]
 
 
 def test_commands_are_read_as_they_are_written():
