@@ -68,8 +68,8 @@ class MemberScanner:
     """Scans one JSON object, fed in pieces, for the start and end of the values of wanted members.
 
     Only members of the outermost object count, and those of objects that are the value of a member of `within`. Their
-    syntax is checked; of other values, only strings and the number of brackets. The result does not depend
-    on how the bytes were cut, unless an object has more members than are read: such a one is invalid.
+    syntax is checked; of other values, only strings and the number of brackets. The result does not depend on how the
+    bytes were cut, unless an object has more members than are read: such a one is invalid.
     """
 
     __slots__ = (

@@ -133,7 +133,8 @@ class IgnoredHeaders:
         names = self._spellings.among(headers)
         if not names:
             return headers, ()
-        return Headers(field for field in headers.fields() if field[0] not in names), names
+        ignored = frozenset(names)
+        return Headers(field for field in headers.fields() if field[0] not in ignored), names
 
 
 def group_of(name: str) -> str:

@@ -8,6 +8,7 @@ CGI, and what has its names from there (WSGI, Rack, PHP), knows but letters, dig
 import re
 from collections.abc import Collection, Iterable
 
+_MOST_SEARCHED = 4096
 _SEPARATOR = "[^a-z0-9\n]"
 _NOT_IN_WORDS = re.compile("[^a-z0-9]")
 
@@ -29,8 +30,12 @@ class Spellings:
         """Tell whether a lower-case name is one of them."""
 
     def among(self, names: Collection[str]) -> list[str]:
-        """Return those of the lower-case names that are: usually none is, which one search tells sooner than a loop."""
-        if self._search("\n".join(names)) is None:
+        """Return those of the lower-case names that are: usually none is, which one search tells sooner than a loop.
+
+        Of many or long names the search may take long, as clients choose them; the loop does not.
+        """
+        text = "\n".join(names)
+        if len(text) <= _MOST_SEARCHED and self._search(text) is None:
             return []
         has = self.has
         return [name for name in names if has(name)]

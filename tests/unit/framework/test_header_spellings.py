@@ -77,6 +77,12 @@ def test_names_that_only_look_like_one_are_none(name):
     assert headers.CONTROL.among([name, "x-epp", "x-gateway"]) == []
 
 
+@given(st.lists(spellings() | TOKENS, max_size=4), st.integers(1, 2))
+def test_names_among_very_long_ones_are_found_too(names, count):
+    long = ["x-" * 3000, "x-epp-" + "a" * 5000][:count]
+    assert headers.CONTROL.among([*names, *long]) == [*headers.CONTROL.among(names), *long[1:]]
+
+
 def test_none_is_nothing():
     assert Spellings().among(["", "a", "x-epp-a"]) == []
 
