@@ -4,7 +4,6 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -24,34 +23,44 @@ _PIECE = 64 * 1024
 
 
 async def rapid_resets(campaign: Campaign) -> None:
-    """50,000 streams on one connection, each reset as soon as it is open, three times."""
+    """50,000 streams that are reset as soon as they have asked, three times; whoever is turned away comes again."""
+    count = campaign.of(50_000, 5_000)
     async with scene(campaign.judge) as picker:
-        sent = 0
+        connections = 0
         async with picker.beside() as seen:
             for _ in range(3):
-                said = await picker.attack(
-                    "floods", "reset_rapidly", port=picker.served.grpc_port, count=campaign.of(50_000, 5_000)
-                )
-                sent += said["sent"]
-        campaign.judge.shows("streams reset", sent)
+                said = await picker.attack("floods", "reset_rapidly", port=picker.served.grpc_port, count=count)
+                connections += said["connections"]
+        campaign.judge.shows("streams reset", 3 * count)
+        campaign.judge.shows("connections it took", connections)
         picker.judge_beside(seen)
         await picker.judge_rest(peak_mib=FEW_MIB)
 
 
 async def reset_rapidly(port: int, count: int) -> dict[str, Any]:
-    """Reset as many; a server that turns the connection away has answered."""
-    sent = 0
-    async with connected(port) as connection:
-        reading = asyncio.create_task(connection.until_closed())
-        while sent < count and not connection.at_end:
-            pieces = []
-            for _ in range(100):
-                call, opened = connection.peer.call(PATH)
-                pieces += [opened, connection.peer.cancel(call)]
-            await connection.send(*pieces)
-            sent += 100
-        await _stopped(reading)
-    return {"sent": sent}
+    """Reset as many, with and without a request in them, on as many connections as the server makes that."""
+    sent = connections = 0
+    while sent < count:
+        connections += 1
+        async with connected(port) as connection:
+            reading = asyncio.create_task(read_on(connection))
+            while sent < count and not connection.at_end:
+                pieces = []
+                for number in range(100):
+                    room = connection.peer.send_window > 2 * len(FIRST)
+                    call, opened = connection.peer.call(PATH, *([FIRST] if number % 2 and room else []))
+                    pieces += [opened, connection.peer.cancel(call)]
+                await connection.send(*pieces)
+                await asyncio.sleep(0)  # that it has been closed is read meanwhile
+                sent += 100
+            await _stopped(reading)
+    return {"sent": sent, "connections": connections}
+
+
+async def read_on(connection: RawConnection) -> None:
+    """Read whatever comes, for as long as something may."""
+    while not connection.at_end:
+        await connection.read()
 
 
 async def slow_writers(campaign: Campaign) -> None:
@@ -72,7 +81,7 @@ async def write_slowly(port: int, streams: int, seconds: float) -> dict[str, Any
     connections, request = 25, FIRST + WHOLE
     async with AsyncExitStack() as stack:
         opened = [await stack.enter_async_context(connected(port)) for _ in range(connections)]
-        readers = [asyncio.create_task(connection.until_closed()) for connection in opened]
+        readers = [asyncio.create_task(read_on(connection)) for connection in opened]
         calls = []
         for connection in opened:
             pairs = [connection.peer.call(PATH) for _ in range(streams // connections)]
@@ -150,9 +159,3 @@ async def _stopped(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         with contextlib.suppress(asyncio.CancelledError, AssertionError):
             await task
-
-
-async def end_all(connections: Sequence[RawConnection]) -> None:
-    """Cut connections."""
-    for connection in connections:
-        connection.abort()
