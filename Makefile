@@ -94,7 +94,7 @@ overload-ci: .venv/test
 	$(BIN)/python tests/overload/run.py 25 --calibration 4 --any-machine
 
 # Every attack and every mishap that is known, at a real picker: a table of figures with targets and verdicts, in about an
-# hour and a half. It wants a machine that does nothing else. One row: make hostile ARGS="--only rapid-resets"
+# hour. It wants a machine that does nothing else. One row: make hostile ARGS="--only rapid-resets"
 HOSTILE := PYTHONPATH=tests/hostile:tests/http2:tests/e2e:tests/bench:tests/unit/extproc $(BIN)/python tests/hostile/run.py
 hostile: .venv/test
 	$(HOSTILE) $(ARGS)

@@ -45,6 +45,7 @@ from epp.picker import Picker, PickerSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import campaign
 import figures
 import hardware
 
@@ -413,6 +414,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/licences.md": licences_markdown,
     "docs/metrics.md": metrics_markdown,
     "docs/sizing.md": lambda: figures.document("docs/sizing.md"),
+    campaign.PAGE: campaign.document,
     "docs/plugin-data.md": lambda: data_markdown(Registry()),
     "epp/samples/PLUGINS.md": lambda: plugin_markdown(plugin_reference(Registry()).plugins),
     "epp/samples/endpointpickerconfig.schema.json": _schema_json,
